@@ -1,0 +1,205 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRIORITY_UNSPECIFIED: _ClassVar[Priority]
+    REAL_TIME: _ClassVar[Priority]
+    NORMAL: _ClassVar[Priority]
+    BATCH: _ClassVar[Priority]
+
+class Path(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PATH_UNSPECIFIED: _ClassVar[Path]
+    LATENCY: _ClassVar[Path]
+    DYNAMIC: _ClassVar[Path]
+    THROUGHPUT: _ClassVar[Path]
+    PRECOMPUTED: _ClassVar[Path]
+    DEFERRED: _ClassVar[Path]
+
+class DeferredState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DEFERRED_STATE_UNSPECIFIED: _ClassVar[DeferredState]
+    ACCEPTED: _ClassVar[DeferredState]
+    CLAIMED: _ClassVar[DeferredState]
+    PUBLISHED: _ClassVar[DeferredState]
+    FAILED: _ClassVar[DeferredState]
+PRIORITY_UNSPECIFIED: Priority
+REAL_TIME: Priority
+NORMAL: Priority
+BATCH: Priority
+PATH_UNSPECIFIED: Path
+LATENCY: Path
+DYNAMIC: Path
+THROUGHPUT: Path
+PRECOMPUTED: Path
+DEFERRED: Path
+DEFERRED_STATE_UNSPECIFIED: DeferredState
+ACCEPTED: DeferredState
+CLAIMED: DeferredState
+PUBLISHED: DeferredState
+FAILED: DeferredState
+
+class ScoreRequest(_message.Message):
+    __slots__ = ("texts", "priority", "timeout_ms", "top_k", "release", "request_id")
+    TEXTS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    texts: _containers.RepeatedScalarFieldContainer[str]
+    priority: Priority
+    timeout_ms: int
+    top_k: int
+    release: str
+    request_id: str
+    def __init__(self, texts: _Optional[_Iterable[str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., timeout_ms: _Optional[int] = ..., top_k: _Optional[int] = ..., release: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+
+class Label(_message.Message):
+    __slots__ = ("name", "probability")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    probability: float
+    def __init__(self, name: _Optional[str] = ..., probability: _Optional[float] = ...) -> None: ...
+
+class Result(_message.Message):
+    __slots__ = ("labels", "tokens", "truncated")
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    labels: _containers.RepeatedCompositeFieldContainer[Label]
+    tokens: int
+    truncated: bool
+    def __init__(self, labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., tokens: _Optional[int] = ..., truncated: _Optional[bool] = ...) -> None: ...
+
+class ScoreResponse(_message.Message):
+    __slots__ = ("results", "path", "release", "precision", "batch_size", "queue_us", "compute_us", "request_id", "reason")
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_US_FIELD_NUMBER: _ClassVar[int]
+    COMPUTE_US_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[Result]
+    path: Path
+    release: str
+    precision: str
+    batch_size: int
+    queue_us: int
+    compute_us: int
+    request_id: str
+    reason: str
+    def __init__(self, results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., path: _Optional[_Union[Path, str]] = ..., release: _Optional[str] = ..., precision: _Optional[str] = ..., batch_size: _Optional[int] = ..., queue_us: _Optional[int] = ..., compute_us: _Optional[int] = ..., request_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class StreamError(_message.Message):
+    __slots__ = ("code", "message")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    message: str
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class ScoreStreamResponse(_message.Message):
+    __slots__ = ("request_id", "response", "error")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    response: ScoreResponse
+    error: StreamError
+    def __init__(self, request_id: _Optional[str] = ..., response: _Optional[_Union[ScoreResponse, _Mapping]] = ..., error: _Optional[_Union[StreamError, _Mapping]] = ...) -> None: ...
+
+class SubmitRequest(_message.Message):
+    __slots__ = ("request",)
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    request: ScoreRequest
+    def __init__(self, request: _Optional[_Union[ScoreRequest, _Mapping]] = ...) -> None: ...
+
+class SubmitResponse(_message.Message):
+    __slots__ = ("request_id", "state", "duplicate")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    state: DeferredState
+    duplicate: bool
+    def __init__(self, request_id: _Optional[str] = ..., state: _Optional[_Union[DeferredState, str]] = ..., duplicate: _Optional[bool] = ...) -> None: ...
+
+class GetResultRequest(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class GetResultResponse(_message.Message):
+    __slots__ = ("request_id", "state", "response", "computed_by", "failure")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    COMPUTED_BY_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    state: DeferredState
+    response: ScoreResponse
+    computed_by: str
+    failure: str
+    def __init__(self, request_id: _Optional[str] = ..., state: _Optional[_Union[DeferredState, str]] = ..., response: _Optional[_Union[ScoreResponse, _Mapping]] = ..., computed_by: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
+
+class DescribeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class LaneDescription(_message.Message):
+    __slots__ = ("name", "precision", "device", "max_batch_size", "max_concurrent_requests", "serving")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    MAX_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONCURRENT_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    SERVING_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    precision: str
+    device: str
+    max_batch_size: int
+    max_concurrent_requests: int
+    serving: bool
+    def __init__(self, name: _Optional[str] = ..., precision: _Optional[str] = ..., device: _Optional[str] = ..., max_batch_size: _Optional[int] = ..., max_concurrent_requests: _Optional[int] = ..., serving: _Optional[bool] = ...) -> None: ...
+
+class ReplicaDescription(_message.Message):
+    __slots__ = ("id", "address", "release", "draining")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    address: str
+    release: str
+    draining: bool
+    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., release: _Optional[str] = ..., draining: _Optional[bool] = ...) -> None: ...
+
+class DescribeResponse(_message.Message):
+    __slots__ = ("release", "labels", "max_tokens", "lanes", "replicas", "redis_available")
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    REDIS_AVAILABLE_FIELD_NUMBER: _ClassVar[int]
+    release: str
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    max_tokens: int
+    lanes: _containers.RepeatedCompositeFieldContainer[LaneDescription]
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaDescription]
+    redis_available: bool
+    def __init__(self, release: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., max_tokens: _Optional[int] = ..., lanes: _Optional[_Iterable[_Union[LaneDescription, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaDescription, _Mapping]]] = ..., redis_available: _Optional[bool] = ...) -> None: ...

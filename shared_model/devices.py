@@ -1,0 +1,31 @@
+"""What this process can compute on, found without loading a framework."""
+
+import ctypes
+import os
+
+from shared_model.types import Device, Precision
+
+#: Half precision on each device: what the throughput lane and the nightly run use.
+HALF_PRECISION = {Device.CUDA: Precision.FP16, Device.CPU: Precision.BF16}
+
+
+def detect() -> Device:
+    """CUDA if the driver reports a device this process may use, else CPU.
+
+    Asks the driver library itself: importing torch for this would cost every CPU executor seconds and memory.
+    """
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return Device.CPU
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return Device.CPU
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0:
+        return Device.CUDA
+    return Device.CPU
+
+
+def cores() -> int:
+    """Cores this process may run on."""
+    return len(os.sched_getaffinity(0))

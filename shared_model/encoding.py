@@ -1,0 +1,102 @@
+"""Text → tokens → batches. The only code either path uses for it, so that both feed the model the same thing."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Encoding as TokenizerOutput
+from tokenizers import Tokenizer
+
+#: Batches are padded to a multiple of this, so that engines meet few distinct shapes.
+TOKEN_STEP = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """One text as the model reads it. `ids`: int32, special tokens included."""
+
+    ids: NDArray[np.int32]
+    truncated: bool
+
+    @property
+    def tokens(self) -> int:
+        return len(self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBatch:
+    """`ids` and `mask`: int64 of shape (rows, tokens); mask is 1 where there is a token, 0 where there is padding."""
+
+    ids: NDArray[np.int64]
+    mask: NDArray[np.int64]
+
+    @property
+    def rows(self) -> int:
+        return int(self.ids.shape[0])
+
+    @property
+    def tokens(self) -> int:
+        """Tokens per row, padding included."""
+        return int(self.ids.shape[1])
+
+
+class Encoder:
+    """A release's tokenizer. Safe to call from several threads."""
+
+    def __init__(self, tokenizer_json: bytes, max_tokens: int, release: str) -> None:
+        self._tokenizer = Tokenizer.from_buffer(tokenizer_json)
+        self._tokenizer.no_padding()
+        self._tokenizer.enable_truncation(max_tokens)
+        self._key_prefix = release.encode() + b"\0"
+        self.max_tokens = max_tokens
+
+    def encode(self, text: str) -> Encoding:
+        return _encoding(self._tokenizer.encode(text))
+
+    def encode_many(self, texts: Sequence[str]) -> list[Encoding]:
+        return [_encoding(e) for e in self._tokenizer.encode_batch_fast(list(texts))]
+
+    def key(self, encoding: Encoding) -> bytes:
+        """16 bytes that name (release, encoded token ids): two texts the model cannot tell apart share a key."""
+        return hashlib.blake2b(self._key_prefix + encoding.ids.tobytes(), digest_size=16).digest()
+
+
+def _encoding(encoded: TokenizerOutput) -> Encoding:
+    return Encoding(np.asarray(encoded.ids, dtype=np.int32), bool(encoded.overflowing))
+
+
+def padded(tokens: int) -> int:
+    """`tokens` rounded up to the ladder of shapes that engines are warmed for."""
+    return -(-tokens // TOKEN_STEP) * TOKEN_STEP
+
+
+def collate(encodings: Sequence[Encoding]) -> TokenBatch:
+    """Pad to one rectangle. Padding is masked, so an answer does not depend on its neighbours."""
+    width = padded(max(e.tokens for e in encodings))
+    ids = np.zeros((len(encodings), width), dtype=np.int64)
+    mask = np.zeros_like(ids)
+    for row, encoding in enumerate(encodings):
+        ids[row, : encoding.tokens] = encoding.ids
+        mask[row, : encoding.tokens] = 1
+    return TokenBatch(ids, mask)
+
+
+def plan_batches(lengths: Sequence[int], max_rows: int, token_budget: int) -> list[list[int]]:
+    """Cut rows into batches of similar length: indices into `lengths`, longest rows first.
+
+    Each batch has at most `max_rows` rows and at most `token_budget` tokens, padding included; a single row longer
+    than the budget is a batch of its own. Longest first, so that memory peaks at the start and not at the end.
+    """
+    order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
+    batches: list[list[int]] = []
+    for index in order:
+        if batches:
+            batch = batches[-1]
+            width = padded(lengths[batch[0]])
+            if len(batch) < max_rows and width * (len(batch) + 1) <= token_budget:
+                batch.append(index)
+                continue
+        batches.append([index])
+    return batches

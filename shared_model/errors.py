@@ -1,0 +1,53 @@
+"""Every error Tandem raises on purpose.
+
+TandemError
+├── SettingError      a setting has a wrong value; names it
+├── BadInput          the caller's request or a file's line is wrong; names the field
+├── ReleaseError      a release is missing, damaged or refused by its gate; names the file
+│   └── UnknownRelease  no such release here
+├── StoreUnavailable  Redis did not answer, or refuses writes
+├── QueueFull         the deferred stream is at its bound
+├── Stale             a newer attempt owns this partition
+└── JobError          a nightly run cannot go on: input, environment, table
+"""
+
+
+class TandemError(Exception):
+    """The root. Its text is one line a person can act on."""
+
+
+class SettingError(TandemError):
+    """A setting has a wrong value."""
+
+
+class BadInput(TandemError):
+    """`field` of the caller's request is wrong; `problem` says how."""
+
+    def __init__(self, field: str, problem: str) -> None:
+        super().__init__(f"{field}: {problem}")
+        self.field = field
+        self.problem = problem
+
+
+class ReleaseError(TandemError):
+    """A release is missing, damaged, or refused by its gate."""
+
+
+class UnknownRelease(ReleaseError):
+    """No release of that id is here."""
+
+
+class StoreUnavailable(TandemError):
+    """Redis did not answer in time, is gone, or refuses writes."""
+
+
+class QueueFull(TandemError):
+    """The deferred stream is at its bound; nothing was stored."""
+
+
+class Stale(TandemError):
+    """A newer attempt owns this partition; this one must not commit."""
+
+
+class JobError(TandemError):
+    """A nightly run cannot go on."""

@@ -1,0 +1,57 @@
+"""Every Redis key Tandem uses, as a function. The part in braces is the hash tag: keys that one script or
+transaction touches together share it, so that they live on one node of a cluster."""
+
+
+def release_pointer() -> str:
+    """Hash {version, active}: the release every path serves."""
+    return "tandem:{release}:pointer"
+
+
+def replica(replica_id: str) -> str:
+    """protobuf ReplicaState with a TTL: a replica's heartbeat."""
+    return f"tandem:{{routing}}:replica:{replica_id}"
+
+
+def replicas() -> str:
+    """Sorted set of replica ids by the time of their last heartbeat, in ms of Redis time."""
+    return "tandem:{routing}:replicas"
+
+
+def deferred_stream() -> str:
+    """Stream of accepted work: fields id, work (protobuf DeferredWork)."""
+    return "tandem:{deferred}:stream"
+
+
+def deferred_item(request_id: str) -> str:
+    """Hash of one submitted request: state, result (protobuf ScoreResponse), computed_by, failure."""
+    return f"tandem:{{deferred}}:item:{request_id}"
+
+
+def partition_token(ds: str) -> str:
+    """Integer that grows with every attempt at a partition."""
+    return f"tandem:{{nightly}}:token:{ds}"
+
+
+def last_run() -> str:
+    """JSON record of the last nightly run that published."""
+    return "tandem:{nightly}:last_run"
+
+
+def epoch_pointer(release: str) -> str:
+    """Hash {epoch, ds, token, previous}: the published epoch that answers for a release."""
+    return f"tandem:{{scores:{release}}}:pointer"
+
+
+def epoch_scores(release: str, epoch: str) -> str:
+    """Hash of 16-byte encoding key → protobuf PublishedScore."""
+    return f"tandem:{{scores:{release}}}:epoch:{epoch}"
+
+
+def epoch_filter(release: str, epoch: str) -> str:
+    """Bytes of the Bloom filter over an epoch's keys."""
+    return f"tandem:{{scores:{release}}}:filter:{epoch}"
+
+
+def epoch_facts(release: str, epoch: str) -> str:
+    """Hash {precision, count, checksum} of an epoch."""
+    return f"tandem:{{scores:{release}}}:facts:{epoch}"

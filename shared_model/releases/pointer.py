@@ -1,0 +1,72 @@
+"""Which release is active: one versioned pointer in Redis, with a file twin for when Redis is down."""
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import redis
+
+from shared_model import keys
+from shared_model.errors import ReleaseError, StoreUnavailable
+from shared_model.releases import manifest
+
+FILE = "ACTIVE.json"
+
+
+@dataclass(frozen=True, order=True)
+class Pointer:
+    version: int
+    active: str
+
+
+def get_active(root: Path, client: "redis.Redis | None") -> Pointer:
+    """The newer of the pointer in Redis and its file twin. Raises: ReleaseError if neither is set."""
+    found = [p for p in (_from_file(root), _from_redis(client)) if p]
+    if not found:
+        raise ReleaseError("no release is active: run `python -m shared_model build`")
+    return max(found)
+
+
+def set_active(root: Path, client: "redis.Redis | None", release_id: str) -> Pointer:
+    """Point every path at a release, in Redis where it answers and in the file always.
+
+    Whoever writes last wins: promotion is a person's act, and the version tells readers which came later.
+    """
+    manifest.name_of(release_id)
+    versions = [p.version for p in (_from_file(root), _from_redis(client)) if p]
+    pointer = Pointer(max(versions, default=0) + 1, release_id)
+    temporary = root / f".{FILE}.{os.getpid()}"
+    temporary.write_text(json.dumps({"version": pointer.version, "active": pointer.active}))
+    temporary.replace(root / FILE)
+    if client:
+        try:
+            client.hset(keys.release_pointer(), mapping={"version": pointer.version, "active": pointer.active})
+        except redis.RedisError as error:
+            raise StoreUnavailable(f"{root / FILE} names {release_id}, but Redis was not told: {error}") from error
+    return pointer
+
+
+def decode(fields: dict[bytes, bytes]) -> Pointer | None:
+    """The pointer from a Redis hash's fields; None where there is none."""
+    return Pointer(int(fields[b"version"]), fields[b"active"].decode()) if fields else None
+
+
+def _from_redis(client: "redis.Redis | None") -> Pointer | None:
+    if client is None:
+        return None
+    try:
+        return decode(client.hgetall(keys.release_pointer()))  # type: ignore[arg-type]
+    except redis.RedisError:
+        # The file twin exists for exactly this.
+        return None
+
+
+def _from_file(root: Path) -> Pointer | None:
+    try:
+        document = json.loads((root / FILE).read_text())
+        return Pointer(document["version"], document["active"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError) as error:
+        raise ReleaseError(f"{root / FILE} is damaged; promote a release to write it anew") from error

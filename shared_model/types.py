@@ -1,0 +1,55 @@
+"""The vocabulary both paths use: enums and frozen values, no behaviour."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Priority(StrEnum):
+    UNSPECIFIED = "unspecified"
+    REAL_TIME = "real_time"
+    NORMAL = "normal"
+    BATCH = "batch"
+
+
+class ServingPath(StrEnum):
+    """What the router chose for one request."""
+
+    LATENCY = "latency"
+    DYNAMIC = "dynamic"
+    THROUGHPUT = "throughput"
+    PRECOMPUTED = "precomputed"
+    DEFERRED = "deferred"
+
+
+class Precision(StrEnum):
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+    INT8 = "int8"
+
+
+class Device(StrEnum):
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    name: str
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One text's answer: labels best first, what the model read of the text."""
+
+    labels: tuple[Label, ...]
+    tokens: int
+    truncated: bool
+
+
+#: Labels a published score and a nightly row keep; the most a caller may ask for.
+TOP_K = 5
+
+#: The longest text either path takes, in bytes of UTF-8.
+MAX_TEXT_BYTES = 64 * 1024
