@@ -8,7 +8,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import redis
@@ -28,7 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
     args = _parser().parse_args(given or ["build"])
     try:
         return int(args.run(args, settings.load(StateSettings)) or 0)
-    except TandemError as error:
+    except (TandemError, OSError) as error:
+        # An OSError names the file and what is wrong with it: missing, not ours to read, disk full.
         print(f"shared_model {args.command}: {error}", file=sys.stderr)
         return 2
 
@@ -105,7 +106,9 @@ def _promote(args: argparse.Namespace, state: StateSettings) -> int:
 
 
 def _messages(args: argparse.Namespace, state: StateSettings) -> None:
-    days = demo_messages.write_archive(state.messages_dir, args.count, args.days, args.seed, not args.clean)
+    days = demo_messages.write_archive(
+        state.messages_dir, args.count, args.days, args.seed, not args.clean, args.first_day
+    )
     print(f"{args.count} messages in {state.messages_dir}: {', '.join(f'ds={day}' for day in days)}")
 
 
@@ -174,6 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     messages.set_defaults(run=_messages)
     messages.add_argument("--count", type=int, default=20_000)
     messages.add_argument("--days", type=int, default=2)
+    messages.add_argument("--first-day", type=date.fromisoformat, default=demo_messages.FIRST_DAY)
     messages.add_argument("--seed", type=int, default=7)
     messages.add_argument("--clean", action="store_true", help="without the damaged lines a real archive has")
     return parser

@@ -268,13 +268,16 @@ DAMAGED_LINES = (
 FIRST_DAY = date(2026, 1, 14)
 
 
-def write_archive(folder: Path, messages: int, days: int = 2, seed: int = 7, damaged: bool = True) -> list[date]:
-    """Write `messages` messages over `days` days as `folder/ds=YYYY-MM-DD/messages.jsonl`; returns the days.
+def write_archive(
+    folder: Path, messages: int, days: int = 2, seed: int = 7, damaged: bool = True, first_day: date = FIRST_DAY
+) -> list[date]:
+    """Write `messages` messages as `folder/ds=YYYY-MM-DD/messages.jsonl`, for `days` days from `first_day` on.
 
     With `damaged`, each day also holds DAMAGED_LINES. A day is written in one rename, and not again if it is there.
+    Returns the days.
     """
     stream = texts(seed)
-    written = [FIRST_DAY + timedelta(days=day) for day in range(days)]
+    written = [first_day + timedelta(days=day) for day in range(days)]
     for index, day in enumerate(written):
         count = messages // days + (index < messages % days)
         lines = [_line(day, number, next(stream), count) for number in range(count)]

@@ -13,7 +13,7 @@ def replica(replica_id: str) -> str:
 
 
 def replicas() -> str:
-    """Sorted set of replica ids by the time of their last heartbeat, in ms of Redis time."""
+    """Set of replica ids; one whose heartbeat has expired is removed by whoever notices."""
     return "tandem:{routing}:replicas"
 
 

@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -16,10 +17,12 @@ from types import TracebackType
 
 import redis
 
-from shared_model.errors import StoreUnavailable
+from shared_model.errors import SettingError, StoreUnavailable
 from shared_model.settings import StateSettings
 
+#: A server that has not answered by then has failed; one that has not stopped by then is killed.
 _STARTUP_SECONDS = 10.0
+_STOP_SECONDS = 10.0
 
 
 class RedisServer:
@@ -29,7 +32,7 @@ class RedisServer:
     """
 
     def __init__(self, settings: StateSettings) -> None:
-        self._external = settings.redis_url or os.environ.get("REDIS_URL", "")
+        self._external = _external_url(settings)
         self._folder = settings.state / "redis"
         self._child: subprocess.Popen[bytes] | None = None
         self.url = self._external
@@ -38,25 +41,42 @@ class RedisServer:
         if self._external:
             return self
         self._folder.mkdir(parents=True, exist_ok=True)
-        socket = _socket_path(self._folder)
-        self.url = f"unix://{socket}"
+        path = _socket_path(self._folder)
+        self.url = f"unix://{path}"
         # Two processes that start at once must end up with one server.
         with open(self._folder / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not _answers(self.url):
-                self._child = _start(self._folder, socket)
-                _wait_ready(self._child, self.url, self._folder)
+            if not _listens(path):
+                self._child = _start(self._folder, path)
+            _wait_ready(self._child, self.url, self._folder)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         if self._child:
             self._child.terminate()
-            self._child.wait()
+            try:
+                self._child.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self._child.kill()
+                self._child.wait()
 
     @property
     def pid(self) -> int | None:
         """Process id of the server, if it is our child."""
         return self._child.pid if self._child else None
+
+
+def _external_url(settings: StateSettings) -> str:
+    """The Redis somebody else runs; empty when there is none. Raises: SettingError, without the password."""
+    name, url = "TANDEM_REDIS_URL", settings.redis_url
+    if not url:
+        name, url = "REDIS_URL", os.environ.get("REDIS_URL", "")
+    try:
+        if url:
+            redis.ConnectionPool.from_url(url)
+    except ValueError:
+        raise SettingError(f"{name}: expected redis://HOST:PORT, rediss://HOST:PORT or unix://PATH") from None
+    return url
 
 
 def find_binary() -> str:
@@ -77,8 +97,18 @@ def _socket_path(folder: Path) -> Path:
     return Path(tempfile.gettempdir()) / f"tandem-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}.sock"
 
 
-def _start(folder: Path, socket: Path) -> subprocess.Popen[bytes]:
-    command = [find_binary(), "--port", "0", "--unixsocket", str(socket), "--unixsocketperm", "700"]
+def _listens(path: Path) -> bool:
+    """Whether a server holds the socket, be it slow, loading or hung: a second one would destroy its files."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+    return True
+
+
+def _start(folder: Path, path: Path) -> subprocess.Popen[bytes]:
+    command = [find_binary(), "--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"]
     command += ["--dir", str(folder), "--appendonly", "yes", "--appendfsync", "everysec", "--save", ""]
     with open(folder / "log", "ab") as log:
         # A session of its own: Ctrl-C in the terminal must reach the parent first, which stops us last.
@@ -93,11 +123,15 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _wait_ready(child: subprocess.Popen[bytes], url: str, folder: Path) -> None:
+def _wait_ready(child: subprocess.Popen[bytes] | None, url: str, folder: Path) -> None:
+    """Wait for our child, or for the server that another process started (None)."""
     deadline = time.monotonic() + _STARTUP_SECONDS
     while not _answers(url):
-        if child.poll() is not None or time.monotonic() > deadline:
+        late = time.monotonic() > deadline
+        if child and (late or child.poll() is not None):
             child.kill()
             child.wait()
             raise StoreUnavailable(f"redis-server did not start; its log is {folder / 'log'}")
+        if late:
+            raise StoreUnavailable(f"the redis-server at {url} does not answer; its log is {folder / 'log'}")
         time.sleep(0.02)

@@ -15,12 +15,23 @@ PREFIX = "TANDEM_"
 T = TypeVar("T")
 
 
-def setting(default: Any, help: str, check: Callable[[Any], bool] | None = None, expected: str = "") -> Any:
+@dataclass(frozen=True)
+class Check:
+    """What values a setting takes; `expected` says it in words."""
+
+    accepts: Callable[[Any], bool]
+    expected: str
+
+
+POSITIVE = Check(lambda value: value > 0, "a number above 0")
+
+
+def setting(default: Any, help: str, check: Check | None = None) -> Any:
     """Declare one setting: its default, what it means, and what values it takes.
 
     The environment name is `TANDEM_` plus the field's name in capitals.
     """
-    return dataclasses.field(default=default, metadata={"help": help, "check": check, "expected": expected})
+    return dataclasses.field(default=default, metadata={"help": help, "check": check})
 
 
 def env_name(field: dataclasses.Field[Any]) -> str:
@@ -45,13 +56,13 @@ def load(cls: type[T], environ: Mapping[str, str] = os.environ, **overrides: Any
 
 
 def _parse(field: dataclasses.Field[Any], kind: type, raw: Any) -> Any:
-    expected = field.metadata.get("expected") or f"a value of type {kind.__name__}"
+    check: Check | None = field.metadata.get("check")
+    expected = check.expected if check else f"a value of type {kind.__name__}"
     try:
         value = _CASTS.get(kind, kind)(raw)
     except (ValueError, KeyError) as error:
         raise SettingError(f"{env_name(field)}={raw!r}: expected {expected}") from error
-    check = field.metadata.get("check")
-    if check and not check(value):
+    if check and not check.accepts(value):
         raise SettingError(f"{env_name(field)}={raw!r}: expected {expected}")
     return value
 

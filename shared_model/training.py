@@ -2,11 +2,13 @@
 
 import csv
 import hashlib
+import io
 import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 from tqdm import tqdm
@@ -41,31 +43,63 @@ class Head:
 
 
 def load_head(folder: Path) -> Head:
-    tensors = safetensors.numpy.load_file(folder / "head.safetensors")
-    labels = tuple(json.loads((folder / "labels.json").read_text()))
-    return Head(labels, tensors["weight"], tensors["bias"])
+    """Raises: BadInput if the folder holds no head that `save` wrote."""
+    try:
+        tensors = safetensors.numpy.load_file(folder / "head.safetensors")
+        labels = tuple(json.loads((folder / "labels.json").read_text()))
+        head = Head(labels, tensors["weight"], tensors["bias"])
+    except (safetensors.SafetensorError, KeyError, ValueError, TypeError) as error:
+        raise BadInput(str(folder), "its head is damaged; train it again") from error
+    if not len(head.labels) == len(head.weight) == len(head.bias):
+        raise BadInput(str(folder), f"has {len(head.labels)} labels for {len(head.weight)} outputs; train it again")
+    return head
 
 
 def read_examples(path: Path) -> Examples:
     """Read a CSV whose first column is the text and whose second is the label, with a header line."""
     raw = path.read_bytes()
-    rows = list(csv.reader(raw.decode("utf-8").splitlines()))[1:]
-    for number, row in enumerate(rows, start=2):
-        if len(row) < 2 or not row[0].strip() or not row[1].strip():
-            raise BadInput(f"{path}:{number}", "needs a text and a label")
-    return Examples([r[0] for r in rows], [r[1] for r in rows], hashlib.sha256(raw).hexdigest())
+    try:
+        texts, labels = parse_examples(raw.decode("utf-8-sig"), str(path))
+    except UnicodeDecodeError as error:
+        raise BadInput(str(path), "is not UTF-8") from error
+    return Examples(texts, labels, hashlib.sha256(raw).hexdigest())
+
+
+def parse_examples(contents: str, source: str) -> tuple[list[str], list[str]]:
+    """Texts and labels of a CSV. Raises: BadInput naming `source` and the line."""
+    # The csv module must see line ends as they are: a quoted text may hold some.
+    reader = csv.reader(io.StringIO(contents, newline=""), strict=True)
+    texts, labels = [], []
+    try:
+        next(reader, None)
+        for row in reader:
+            if len(row) < 2 or not row[0].strip() or not row[1].strip():
+                raise BadInput(f"{source}:{reader.line_num}", "needs a text and a label")
+            texts.append(row[0])
+            labels.append(row[1])
+    except csv.Error as error:
+        raise BadInput(f"{source}:{reader.line_num}", str(error)) from error
+    if not texts:
+        raise BadInput(source, "has no examples under its header line")
+    return texts, labels
 
 
 def train(encoder_folder: Path, examples: Examples, max_tokens: int) -> Head:
-    """Fit multinomial logistic regression on the embeddings of `examples`."""
+    """Fit multinomial logistic regression on the embeddings of `examples`. Raises: BadInput for a single label."""
+    if len(set(examples.labels)) < 2:
+        raise BadInput("label", "training needs at least two labels")
     # Training is the only use of scikit-learn; the serving process never loads it.
     from sklearn.linear_model import LogisticRegression
 
     vectors = embed(encoder_folder, examples.texts, max_tokens)
     model = LogisticRegression(C=INVERSE_REGULARISATION, max_iter=1000)
     model.fit(vectors, examples.labels)
-    weight = np.ascontiguousarray(model.coef_, dtype=np.float32)
-    return Head(tuple(model.classes_), weight, model.intercept_.astype(np.float32))
+    weight, bias = model.coef_, model.intercept_
+    if len(model.classes_) == 2:
+        # Of two labels scikit-learn keeps one logit z; softmax of (-z/2, z/2) says the same of both.
+        weight, bias = np.vstack([-weight / 2, weight / 2]), np.concatenate([-bias / 2, bias / 2])
+    labels = tuple(str(label) for label in model.classes_)
+    return Head(labels, np.ascontiguousarray(weight, dtype=np.float32), bias.astype(np.float32))
 
 
 def embed(encoder_folder: Path, texts: list[str], max_tokens: int) -> NDArray[np.float32]:

@@ -56,6 +56,7 @@ class Handoff:
         self._redis = client
         self._bound = bound
         self._submit = client.register_script((_LUA / "submit.lua").read_text())
+        self._claimed = client.register_script((_LUA / "mark_claimed.lua").read_text())
         self._finish = client.register_script((_LUA / "finish.lua").read_text())
 
     async def submit(self, request_id: str, work: DeferredWork) -> tuple[State, bool]:
@@ -117,12 +118,8 @@ class Handoff:
         return int(await _answer(self._redis.xlen(keys.deferred_stream())))
 
     async def _mark_claimed(self, claimed: list[Claimed]) -> None:
-        if not claimed:
-            return
-        async with self._redis.pipeline(transaction=False) as pipe:
-            for item in claimed:
-                pipe.hset(keys.deferred_item(item.request_id), "state", State.CLAIMED)
-            await _answer(pipe.execute())
+        if claimed:
+            await _answer(self._claimed(keys=[keys.deferred_item(item.request_id) for item in claimed]))
 
     async def _end(self, item: Claimed, state: State, value: bytes, computed_by: str) -> bool:
         kept = await _answer(

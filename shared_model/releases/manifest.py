@@ -68,17 +68,26 @@ def parse(raw: bytes, expected_id: str) -> Manifest:
         if document.pop("format") != FORMAT:
             raise ReleaseError(f"release {expected_id}: {FILE} has a format this version of Tandem does not read")
         variants = tuple(
-            Variant(Precision(v["precision"]), Device(v["device"]), v["files"]) for v in document.pop("variants")
+            Variant(Precision(v["precision"]), Device(v["device"]), dict(v["files"])) for v in document.pop("variants")
         )
-        manifest = Manifest(labels=tuple(document.pop("labels")), variants=variants, **document)
+        labels, files = tuple(document.pop("labels")), dict(document.pop("files"))
+        manifest = Manifest(labels=labels, variants=variants, files=files, **document)
         actual = manifest.id
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ReleaseError(f"release {expected_id}: {FILE} is damaged") from error
     if not declared == expected_id == actual:
         raise ReleaseError(f"release {expected_id}: {FILE} does not match its id")
-    if bad := [path for path in manifest.files if not _FILE.fullmatch(path)]:
-        raise ReleaseError(f"release {expected_id}: {FILE} names a file outside the release: {bad[0]!r}")
+    check_paths(manifest)
     return manifest
+
+
+def check_paths(manifest: Manifest) -> None:
+    """Raises: ReleaseError for a path that leaves the release, or that a variant needs and the release has not."""
+    if bad := [path for path in manifest.files if not _FILE.fullmatch(path)]:
+        raise ReleaseError(f"release {manifest.id}: {bad[0]!r} is not a file name inside a release")
+    needed = [path for variant in manifest.variants for path in variant.files.values()]
+    if missing := [path for path in needed if path not in manifest.files]:
+        raise ReleaseError(f"release {manifest.id}: a variant needs {missing[0]!r}, which the release does not hold")
 
 
 def check_name(name: str) -> str:
@@ -88,7 +97,7 @@ def check_name(name: str) -> str:
 
 
 def name_of(release_id: str) -> str:
-    """The name inside an id. Raises: UnknownRelease's parent when the text is no id at all."""
+    """The name inside an id. Raises: ReleaseError when the text is no id at all."""
     match = _ID.fullmatch(release_id)
     if not match:
         raise ReleaseError(f"{release_id!r} is not a release id (NAME-12 hex digits)")

@@ -1,7 +1,7 @@
 """Releases on disk: `ROOT/<name>/<id>/`. What is loaded is what was verified: each file is read once."""
 
-import os
 import shutil
+import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +34,8 @@ class Release:
 
     def read(self, path: str) -> bytes:
         """Verified bytes of one file. Raises: ReleaseError naming the file."""
+        if path not in self.manifest.files:
+            raise ReleaseError(f"release {self.id} holds no {path}")
         data = _read(self.folder / path, f"release {self.id}: {path}")
         if manifests.sha256(data) != self.manifest.files[path]:
             raise ReleaseError(f"release {self.id}: {path} does not match its sha256; copy the release again")
@@ -92,19 +94,29 @@ def seal(
         variants=tuple(variants),
         files={path: manifests.sha256(data) for path, data in sorted(files.items())},
     )
+    manifests.check_paths(sealed)
     final = root / name / sealed.id
-    if final.exists():
-        return open_release(root, sealed.id)
-    building = root / name / f".building-{sealed.id}-{os.getpid()}"
+    if not final.exists():
+        final.parent.mkdir(parents=True, exist_ok=True)
+        _write(final, {**files, manifests.FILE: sealed.to_json()})
+    return open_release(root, sealed.id)
+
+
+def _write(final: Path, files: Mapping[str, bytes]) -> None:
+    building = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
     try:
-        for path, data in {**files, manifests.FILE: sealed.to_json()}.items():
+        building.chmod(0o755)
+        for path, data in files.items():
             target = building / path
-            target.parent.mkdir(parents=True, exist_ok=True)
+            target.parent.mkdir(exist_ok=True)
             target.write_bytes(data)
         building.rename(final)
+    except OSError:
+        # Another builder of the same bytes may have been first; its release is ours.
+        if not final.exists():
+            raise
     finally:
         shutil.rmtree(building, ignore_errors=True)
-    return Release(final, sealed)
 
 
 def _read(path: Path, what: str) -> bytes:

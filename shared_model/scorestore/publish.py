@@ -38,16 +38,31 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Published:
-    """`advanced` is False when a newer epoch was already pointed to: this one was written and dropped."""
+    """`advanced`: the pointer was moved to this epoch. `live`: the pointer stands at it now; when it does not, a newer
+    epoch was pointed to already, and this one was written and dropped."""
 
     epoch: str
     keys: int
     advanced: bool
+    live: bool
 
 
 def key_position(key: bytes) -> int:
     """A key as the filter hashes it: keys are 128-bit hashes already."""
     return int.from_bytes(key, "little", signed=True)
+
+
+def live_keys(client: "redis.Redis", epoch: Epoch) -> int | None:
+    """Keys of an epoch that is pointed to and whole; None when it is not."""
+    try:
+        if not _is_live(client, epoch):
+            return None
+        found = int(client.hlen(keys.epoch_scores(epoch.release, epoch.name)))  # type: ignore[arg-type]
+        count = client.hget(keys.epoch_facts(epoch.release, epoch.name), "count")
+        has_filter = client.exists(keys.epoch_filter(epoch.release, epoch.name))
+    except redis.RedisError as error:
+        raise StoreUnavailable(f"looking at {epoch.name}: {error}") from error
+    return found if has_filter and count and int(count) == found else None  # type: ignore[arg-type]
 
 
 def publish(client: "redis.Redis", epoch: Epoch, scores: Iterable[tuple[bytes, PublishedScore]]) -> Published:
@@ -64,12 +79,14 @@ def publish(client: "redis.Redis", epoch: Epoch, scores: Iterable[tuple[bytes, P
 def _publish(client: "redis.Redis", epoch: Epoch, scores: dict[bytes, PublishedScore]) -> Published:
     table, facts = keys.epoch_scores(epoch.release, epoch.name), keys.epoch_facts(epoch.release, epoch.name)
     bloom_key = keys.epoch_filter(epoch.release, epoch.name)
-    client.delete(table, facts, bloom_key)
+    if not _is_live(client, epoch):
+        # What an earlier try left behind. The live epoch is written over instead, value by value: it answers meanwhile.
+        client.delete(table, facts, bloom_key)
     bloom = Bloom(max(1, len(scores)), FILTER_ERROR, key_position)
     expected = 0
     for chunk in _chunks(scores.items()):
         values = {key: score.SerializeToString() for key, score in chunk}
-        client.hset(table, mapping=values)  # type: ignore[arg-type]
+        client.hset(table, mapping=values)
         bloom.update(values)
         expected ^= _checksum(values.items())
     client.set(bloom_key, bloom.save_bytes())
@@ -78,14 +95,18 @@ def _publish(client: "redis.Redis", epoch: Epoch, scores: dict[bytes, PublishedS
     for key in (table, facts, bloom_key):
         client.expire(key, KEEP_SECONDS)
     pointer = keys.epoch_pointer(epoch.release)
-    previous = client.register_script(_ADVANCE)(keys=[pointer], args=[epoch.name, epoch.ds, epoch.token])
-    if previous is None:
+    moved = int(client.register_script(_ADVANCE)(keys=[pointer], args=[epoch.name, epoch.ds, epoch.token]))  # type: ignore[arg-type]
+    if moved < 0:
         client.unlink(table, facts, bloom_key)
-    return Published(epoch.name, len(scores), previous is not None)
+    return Published(epoch.name, len(scores), advanced=moved > 0, live=moved >= 0)
+
+
+def _is_live(client: "redis.Redis", epoch: Epoch) -> bool:
+    return client.hget(keys.epoch_pointer(epoch.release), "epoch") == epoch.name.encode()
 
 
 def _verify(client: "redis.Redis", table: str, count: int, checksum: int) -> None:
-    stored = int(client.hlen(table))  # type: ignore[arg-type]
+    stored = int(client.hlen(table))
     found = 0
     for chunk in _chunks(client.hscan_iter(table, count=_CHUNK)):
         found ^= _checksum(chunk)

@@ -1,0 +1,54 @@
+"""How a request can end other than with an answer, and the one table from errors to gRPC status codes.
+
+TandemError
+├── Overloaded       predicted to finish too late, or the lane is full; carries a retry hint
+├── DeadlineExpired  the deadline passed before an answer was there
+├── ScoringFailed    the engine failed; the text says nothing of why, the log does
+└── NotFound         no request of that id was submitted, or its result is no longer kept
+"""
+
+import grpc
+
+from shared_model.errors import BadInput, QueueFull, StoreUnavailable, TandemError, UnknownRelease
+
+
+class Overloaded(TandemError):
+    """`retry_after` is in seconds."""
+
+    def __init__(self, why: str, retry_after: float) -> None:
+        super().__init__(f"{why}; retry in {retry_after * 1000:.0f} ms")
+        self.retry_after = retry_after
+
+
+class DeadlineExpired(TandemError):
+    """The request's deadline passed."""
+
+
+class ScoringFailed(TandemError):
+    """The engine failed while it ran the request."""
+
+
+class NotFound(TandemError):
+    """No such submitted request."""
+
+
+#: Whose fault it was, as a status code. What is not here is our bug: INTERNAL, with no text of the exception.
+STATUS: dict[type[TandemError], grpc.StatusCode] = {
+    BadInput: grpc.StatusCode.INVALID_ARGUMENT,
+    UnknownRelease: grpc.StatusCode.INVALID_ARGUMENT,
+    Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    QueueFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    DeadlineExpired: grpc.StatusCode.DEADLINE_EXCEEDED,
+    StoreUnavailable: grpc.StatusCode.UNAVAILABLE,
+    NotFound: grpc.StatusCode.NOT_FOUND,
+    ScoringFailed: grpc.StatusCode.INTERNAL,
+}
+
+
+def status_of(error: Exception) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
+    """(code, message, trailers) a caller sees for an error."""
+    code = STATUS.get(type(error))  # type: ignore[arg-type]
+    if code is None:
+        return grpc.StatusCode.INTERNAL, "internal error; the service's log has the details", ()
+    trailers = (("retry-after-ms", f"{error.retry_after * 1000:.0f}"),) if isinstance(error, Overloaded) else ()
+    return code, str(error), trailers

@@ -1,0 +1,61 @@
+"""Answers and states → messages of the wire."""
+
+from protos.scoring.v1 import scoring_pb2
+from realtime_service.dispatch import Answer
+from realtime_service.settings import Lane
+from shared_model.handoff import Item, State
+from shared_model.types import Device, Precision, Score, ServingPath
+
+PATHS = {
+    ServingPath.LATENCY: scoring_pb2.LATENCY,
+    ServingPath.DYNAMIC: scoring_pb2.DYNAMIC,
+    ServingPath.THROUGHPUT: scoring_pb2.THROUGHPUT,
+    ServingPath.PRECOMPUTED: scoring_pb2.PRECOMPUTED,
+    ServingPath.DEFERRED: scoring_pb2.DEFERRED,
+}
+STATES = {
+    State.ACCEPTED: scoring_pb2.ACCEPTED,
+    State.CLAIMED: scoring_pb2.CLAIMED,
+    State.PUBLISHED: scoring_pb2.PUBLISHED,
+    State.FAILED: scoring_pb2.FAILED,
+}
+
+
+def score_response(answer: Answer, request_id: str) -> scoring_pb2.ScoreResponse:
+    return scoring_pb2.ScoreResponse(
+        results=[_result(score) for score in answer.scores],
+        path=PATHS[answer.path],
+        release=answer.release,
+        precision=answer.precision,
+        batch_size=answer.batch_rows,
+        queue_us=round(answer.queued * 1e6),
+        compute_us=round(answer.computed * 1e6),
+        request_id=request_id,
+        reason=answer.reason,
+    )
+
+
+def result_response(request_id: str, item: Item) -> scoring_pb2.GetResultResponse:
+    return scoring_pb2.GetResultResponse(
+        request_id=request_id,
+        state=STATES[item.state],
+        response=item.response,
+        computed_by=item.computed_by,
+        failure=item.failure,
+    )
+
+
+def lane_description(lane: Lane, device: Device) -> scoring_pb2.LaneDescription:
+    return scoring_pb2.LaneDescription(
+        name=lane.path,
+        precision=lane.precision,
+        device=Device.CPU if lane.precision is Precision.INT8 else device,
+        max_batch_size=lane.max_rows,
+        max_concurrent_requests=lane.max_concurrent,
+        serving=True,
+    )
+
+
+def _result(score: Score) -> scoring_pb2.Result:
+    labels = [scoring_pb2.Label(name=label.name, probability=label.probability) for label in score.labels]
+    return scoring_pb2.Result(labels=labels, tokens=score.tokens, truncated=score.truncated)

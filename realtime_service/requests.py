@@ -1,0 +1,136 @@
+"""Bytes from the wire → a checked request. Every complaint names the field.
+
+The handlers take raw bytes: left to the transport, a text that is not UTF-8 would be answered before any handler ran,
+with a status that blames the server.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import DecodeError
+from google.protobuf.unknown_fields import UnknownFieldSet
+
+from protos.scoring.v1 import scoring_pb2
+from shared_model.errors import BadInput
+from shared_model.types import MAX_TEXT_BYTES, TOP_K, Priority
+
+MAX_TEXTS = 64
+DEFAULT_TOP_K = 3
+MAX_REQUEST_ID = 256
+
+_PRIORITIES = {
+    scoring_pb2.PRIORITY_UNSPECIFIED: Priority.UNSPECIFIED,
+    scoring_pb2.REAL_TIME: Priority.REAL_TIME,
+    scoring_pb2.NORMAL: Priority.NORMAL,
+    scoring_pb2.BATCH: Priority.BATCH,
+}
+
+Message = TypeVar("Message")
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringRequest:
+    """`timeout` is in seconds, None when the caller gave none."""
+
+    texts: tuple[str, ...]
+    priority: Priority
+    timeout: float | None
+    top_k: int
+    release: str
+    request_id: str
+
+
+def parse(kind: type[Message], raw: bytes) -> Message:
+    """Decode one message. Raises: BadInput naming the field that is not UTF-8, or "request" for other damage."""
+    parser: Callable[[bytes], Message] = kind.FromString  # type: ignore[attr-defined]
+    try:
+        return parser(raw)
+    except DecodeError as error:
+        descriptor: Descriptor = kind.DESCRIPTOR  # type: ignore[attr-defined]
+        raise BadInput(*(_find_bad_text(descriptor, raw) or ("request", "is not a message of this type"))) from error
+
+
+def score_request(raw: bytes) -> ScoringRequest:
+    return check(parse(scoring_pb2.ScoreRequest, raw))
+
+
+def check(message: scoring_pb2.ScoreRequest) -> ScoringRequest:
+    """Raises: BadInput."""
+    if not 1 <= len(message.texts) <= MAX_TEXTS:
+        raise BadInput("texts", f"holds {len(message.texts)} texts, must hold 1 to {MAX_TEXTS}")
+    for index, text in enumerate(message.texts):
+        _check_text(f"texts[{index}]", text)
+    if message.priority not in _PRIORITIES:
+        raise BadInput("priority", f"{message.priority} is unknown; use REAL_TIME, NORMAL or BATCH")
+    if message.timeout_ms < 0:
+        raise BadInput("timeout_ms", f"is {message.timeout_ms}, must not be negative")
+    if message.top_k > TOP_K:
+        raise BadInput("top_k", f"is {message.top_k}, must be at most {TOP_K}")
+    if len(message.request_id) > MAX_REQUEST_ID:
+        raise BadInput("request_id", f"is longer than {MAX_REQUEST_ID} characters")
+    return ScoringRequest(
+        texts=tuple(message.texts),
+        priority=_PRIORITIES[message.priority],
+        timeout=message.timeout_ms / 1000 if message.timeout_ms else None,
+        top_k=message.top_k or DEFAULT_TOP_K,
+        release=message.release,
+        request_id=message.request_id,
+    )
+
+
+def submit_request(raw: bytes) -> scoring_pb2.ScoreRequest:
+    """The request inside a SubmitRequest. Raises: BadInput."""
+    message = parse(scoring_pb2.SubmitRequest, raw).request
+    checked = check(message)
+    if not checked.request_id:
+        raise BadInput("request.request_id", "is empty; deferred work needs an id to be asked for by")
+    if checked.timeout is not None:
+        raise BadInput("request.timeout_ms", "does not apply to deferred work")
+    if checked.priority is not Priority.UNSPECIFIED:
+        raise BadInput("request.priority", "does not apply to deferred work")
+    return message
+
+
+def _check_text(field: str, text: str) -> None:
+    if not text.strip():
+        raise BadInput(field, "is empty")
+    # Most texts are far below the limit: encode only those that could be over it.
+    if len(text) * 4 > MAX_TEXT_BYTES and len(text.encode()) > MAX_TEXT_BYTES:
+        raise BadInput(field, f"is longer than {MAX_TEXT_BYTES} bytes of UTF-8")
+
+
+def _find_bad_text(descriptor: Descriptor, raw: bytes) -> tuple[str, str] | None:
+    """The first string field of a message that is not UTF-8: (field, problem)."""
+    # A message without fields keeps everything as unknown fields, undecoded: the library's own wire reader.
+    try:
+        fields: Any = UnknownFieldSet(Empty.FromString(raw))  # the type stub lacks iteration
+    except DecodeError:
+        return None
+    seen: dict[int, int] = {}
+    for field in fields:
+        known = descriptor.fields_by_number.get(field.field_number)
+        if known is None or not isinstance(field.data, bytes):
+            continue
+        index = seen.get(field.field_number, 0)
+        seen[field.field_number] = index + 1
+        found = _bad_in(known, field.data, index)
+        if found:
+            return found
+    return None
+
+
+def _bad_in(known: Any, data: bytes, index: int) -> tuple[str, str] | None:
+    name = f"{known.name}[{index}]" if known.is_repeated else known.name
+    if known.message_type:
+        inner = _find_bad_text(known.message_type, data)
+        return (f"{name}.{inner[0]}", inner[1]) if inner else None
+    if known.type != known.TYPE_STRING:
+        return None
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return name, f"is not valid UTF-8 at byte {error.start}"
+    return None

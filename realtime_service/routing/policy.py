@@ -1,0 +1,68 @@
+"""The routing decision: no I/O, no clock, no randomness of its own.
+
+| # | when                                                        | path                     |
+|---|-------------------------------------------------------------|--------------------------|
+| 1 | a release is pinned that this replica does not serve        | refused: UnknownRelease  |
+| 2 | the serving release scored the same text last night         | precomputed              |
+| 3 | one text, and REAL_TIME or timeout < 100 ms                 | latency                  |
+| 4 | BATCH or timeout > 1000 ms                                  | throughput               |
+| 5 | everything else                                             | dynamic                  |
+
+"Timeout" is the request's own field; a gRPC deadline only tightens when the answer is due, never which path it takes.
+"""
+
+from dataclasses import dataclass
+
+from realtime_service.routing.snapshot import Snapshot
+from shared_model.errors import UnknownRelease
+from shared_model.types import Priority, ServingPath
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Thresholds in seconds; a timeout equal to either of them is dynamic."""
+
+    latency_below: float = 0.1
+    throughput_above: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedRequest:
+    """What the decision depends on. `precomputed`: every text's published score was found."""
+
+    texts: int
+    priority: Priority
+    timeout: float | None
+    release: str
+    precomputed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    path: ServingPath
+    replica: str
+    reason: str
+
+
+def decide(request: RoutedRequest, policy: Policy, snapshot: Snapshot) -> Decision:
+    """Raises: UnknownRelease when no replica of the snapshot serves the pinned release."""
+    if request.release and request.release != snapshot.release:
+        raise UnknownRelease(f"release: {request.release!r} is not served here; this is {snapshot.release}")
+    path, reason = _path(request, policy)
+    return Decision(path, snapshot.local, reason)
+
+
+def _path(request: RoutedRequest, policy: Policy) -> tuple[ServingPath, str]:
+    timeout = request.timeout
+    if request.precomputed:
+        return ServingPath.PRECOMPUTED, "scored by this release in the published epoch"
+    if request.texts == 1:
+        if request.priority is Priority.REAL_TIME:
+            return ServingPath.LATENCY, "priority REAL_TIME"
+        if timeout is not None and timeout < policy.latency_below:
+            return ServingPath.LATENCY, f"timeout below {policy.latency_below * 1000:.0f} ms"
+    if request.priority is Priority.BATCH:
+        return ServingPath.THROUGHPUT, "priority BATCH"
+    if timeout is not None and timeout > policy.throughput_above:
+        return ServingPath.THROUGHPUT, f"timeout above {policy.throughput_above * 1000:.0f} ms"
+    return ServingPath.DYNAMIC, "neither urgent nor bulk"

@@ -1,0 +1,83 @@
+"""The replica's tie to the others: tells Redis about itself four times a second and keeps the snapshot fresh."""
+
+import asyncio
+import dataclasses
+import logging
+from collections.abc import Callable
+
+import redis
+import redis.asyncio
+
+from protos.scoring.v1.scoring_pb2 import ReplicaDescription
+from protos.scoring.v1.storage_pb2 import ReplicaState
+from realtime_service.routing.snapshot import Snapshot
+from shared_model import keys
+from shared_model.releases import pointer
+
+PERIOD_SECONDS = 0.25
+#: A replica that has not been heard of for this long is gone; counted by Redis, so hosts' clocks do not matter.
+TTL_MS = 1000
+
+log = logging.getLogger(__name__)
+
+
+class Registry:
+    """`snapshot` is always there and never waits: with Redis gone it is the last one, marked as such."""
+
+    def __init__(self, client: "redis.asyncio.Redis", initial: Snapshot, describe: Callable[[], ReplicaState]) -> None:
+        self._redis = client
+        self._describe = describe
+        self.snapshot = initial
+
+    async def run(self) -> None:
+        """Beat until cancelled."""
+        while True:
+            await self.run_once()
+            await asyncio.sleep(PERIOD_SECONDS)
+
+    async def run_once(self) -> None:
+        try:
+            fresh = await self._beat()
+        except (redis.RedisError, OSError) as error:
+            if self.snapshot.redis_available:
+                log.warning("Redis is gone (%s): routing on the last snapshot, refusing deferred work", error)
+            self.snapshot = dataclasses.replace(self.snapshot, redis_available=False)
+            return
+        if not self.snapshot.redis_available:
+            log.info("Redis is there")
+        self._note_promotion(fresh)
+        self.snapshot = fresh
+
+    async def leave(self) -> None:
+        """Take this replica off the list, so that nobody sends to it any more."""
+        try:
+            await self._redis.delete(keys.replica(self.snapshot.local))
+            await self._redis.srem(keys.replicas(), self.snapshot.local)
+        except (redis.RedisError, OSError) as error:
+            log.warning("could not sign off (%s): the entry expires in %d ms", error, TTL_MS)
+
+    async def _beat(self) -> Snapshot:
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.set(keys.replica(self.snapshot.local), self._describe().SerializeToString(), px=TTL_MS)
+            pipe.sadd(keys.replicas(), self.snapshot.local)
+            pipe.smembers(keys.replicas())
+            pipe.hgetall(keys.release_pointer())
+            *_, ids, pointed = await pipe.execute()
+        return dataclasses.replace(
+            self.snapshot,
+            replicas=await self._read_replicas(sorted(ids)),
+            active=pointer.decode(pointed),
+            redis_available=True,
+        )
+
+    async def _read_replicas(self, ids: list[bytes]) -> tuple[ReplicaDescription, ...]:
+        states = await self._redis.mget([keys.replica(replica_id.decode()) for replica_id in ids])
+        if gone := [replica_id for replica_id, state in zip(ids, states, strict=True) if state is None]:
+            await self._redis.srem(keys.replicas(), *gone)
+        return tuple(ReplicaState.FromString(state).replica for state in states if state is not None)
+
+    def _note_promotion(self, fresh: Snapshot) -> None:
+        if fresh.active and fresh.active != self.snapshot.active and fresh.active.active != fresh.release:
+            log.warning(
+                "release %s is active; this replica serves %s until restarted", fresh.active.active, fresh.release
+            )

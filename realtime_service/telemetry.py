@@ -1,0 +1,95 @@
+"""Every metric of the process, in one place. Other modules call methods and never spell a metric's name."""
+
+from collections.abc import Iterable
+from enum import StrEnum
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from realtime_service.settings import Lane
+from shared_model.types import ServingPath
+
+#: Seconds; the lanes' targets (50 ms, 500 ms) are edges, so that "inside the SLO" is read off exactly.
+_LATENCY_EDGES = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.5, 10.0)
+_QUEUE_EDGES = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+_BATCH_EDGES = (1, 2, 4, 8, 16, 32, 64)
+
+
+class Outcome(StrEnum):
+    """How a request ended. `met`: inside its own deadline, or its lane's target where it gave none."""
+
+    MET = "met"
+    LATE = "late"
+    REFUSED = "refused"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    INVALID = "invalid"
+    DEFERRED = "deferred"
+
+
+class Telemetry:
+    """Metrics of one replica, on a registry of their own."""
+
+    def __init__(self, lanes: Iterable[Lane], release: str, registry: CollectorRegistry | None = None) -> None:
+        self.registry = registry or CollectorRegistry()
+        self._requests = self._counter("tandem_requests_total", "Requests by how they ended.", "path", "outcome")
+        self._reasons = self._counter("tandem_decisions_total", "Routing decisions by reason.", "path", "reason")
+        self._seconds = self._histogram("tandem_request_seconds", "From arrival to answer.", _LATENCY_EDGES, "path")
+        self._queue = self._histogram("tandem_queue_seconds", "From arrival to the device.", _QUEUE_EDGES, "path")
+        self._rows = self._histogram("tandem_batch_rows", "Rows of the batch a request ran in.", _BATCH_EDGES, "path")
+        self._waiting = self._gauge("tandem_waiting", "Texts waiting for the device.", "path")
+        self._redis = self._gauge("tandem_redis_up", "1 while Redis answers.")
+        self._harvested = self._counter("tandem_harvested_total", "Deferred requests answered by idle lanes.")
+        self._nightly_rows = self._gauge("tandem_nightly_rows", "Rows the last published nightly run scored.", "ds")
+        self._nightly_rate = self._gauge("tandem_nightly_rows_per_second", "Its rate.", "ds")
+        self._nightly_at = self._gauge("tandem_nightly_last_success_timestamp_seconds", "When it published, UTC.")
+        self._gauge("tandem_release_info", "The release this replica serves.", "release").labels(release).set(1)
+        self._describe(lanes)
+
+    def answered(self, path: ServingPath, seconds: float, queued: float, batch_rows: int, met: bool) -> None:
+        self._requests.labels(path, Outcome.MET if met else Outcome.LATE).inc()
+        self._seconds.labels(path).observe(seconds)
+        if batch_rows:
+            self._queue.labels(path).observe(queued)
+            self._rows.labels(path).observe(batch_rows)
+
+    def ended(self, path: ServingPath | None, outcome: Outcome) -> None:
+        """A request that ended without an answer; `path` is None when it ended before one was chosen."""
+        self._requests.labels(path or "none", outcome).inc()
+
+    def decided(self, path: ServingPath, reason: str) -> None:
+        self._reasons.labels(path, reason).inc()
+
+    def harvested(self, count: int) -> None:
+        self._harvested.inc(count)
+
+    def set_waiting(self, path: ServingPath, texts: int) -> None:
+        self._waiting.labels(path).set(texts)
+
+    def set_redis_up(self, up: bool) -> None:
+        self._redis.set(up)
+
+    def set_nightly(self, ds: str, rows: int, rows_per_second: float, finished_at: float) -> None:
+        """The last nightly run that published, as the batch job told it to Redis."""
+        for gauge, value in ((self._nightly_rows, rows), (self._nightly_rate, rows_per_second)):
+            gauge.clear()
+            gauge.labels(ds).set(value)
+        self._nightly_at.set(finished_at)
+
+    def _describe(self, lanes: Iterable[Lane]) -> None:
+        seconds = self._gauge("tandem_lane_target_seconds", "A lane's p95 target.", "path")
+        rate = self._gauge("tandem_lane_target_requests_per_second", "A lane's throughput target.", "path")
+        for lane in lanes:
+            if lane.target_seconds:
+                seconds.labels(lane.path).set(lane.target_seconds)
+            if lane.target_rate:
+                rate.labels(lane.path).set(lane.target_rate)
+
+    def _counter(self, name: str, text: str, *labels: str) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
+        return Gauge(name, text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, edges: Iterable[float], *labels: str) -> Histogram:
+        return Histogram(name, text, labels, buckets=tuple(edges), registry=self.registry)

@@ -1,0 +1,80 @@
+"""Real components that every test shares: a Redis of the suite's own and the default release."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import pytest
+import redis
+
+from shared_model import settings, training
+from shared_model.__main__ import DEFAULT_NAME, HEADS
+from shared_model.errors import ReleaseError
+from shared_model.redis_server import RedisServer
+from shared_model.releases import build, pointer, store
+from shared_model.releases.store import Release
+from shared_model.settings import StateSettings
+
+REPOSITORY = Path(__file__).parents[1]
+
+# A pause of a busy machine is not a failure.
+hypothesis.settings.register_profile("tandem", deadline=None)
+hypothesis.settings.load_profile("tandem")
+
+#: What a developer's shell may set and a test must not follow: the suite flushes the Redis it uses.
+_NOT_OURS = ("REDIS_URL", "TANDEM_REDIS_URL", "TANDEM_STATE", "TANDEM_MESSAGES", "TANDEM_SCORES")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_environment() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in _NOT_OURS:
+            patch.delenv(name, raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def redis_server(own_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A real redis-server, alive for the whole session. Its `url` is for fixtures wider than a test."""
+    with RedisServer(StateSettings(state=tmp_path_factory.mktemp("state"))) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_client(redis_server: RedisServer) -> Iterator["redis.Redis"]:
+    """A client of the session's Redis, emptied for this test."""
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.flushall()
+        yield client
+
+
+@pytest.fixture
+def redis_url(redis_server: RedisServer, redis_client: "redis.Redis") -> str:
+    """The session's Redis, emptied for this test."""
+    return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def releases_dir() -> Path:
+    """The releases that tests, `make demo` and `make up` share, so that one build serves all of them."""
+    return settings.load(StateSettings, state=REPOSITORY / ".tandem").releases_dir
+
+
+@pytest.fixture(scope="session")
+def release(releases_dir: Path) -> Release:
+    """The default release: the active one if it is of that name, else built (minutes) and promoted."""
+    try:
+        active = pointer.get_active(releases_dir, None).active
+        if active.rpartition("-")[0] == DEFAULT_NAME:
+            return store.open_release(releases_dir, active)
+    except ReleaseError:
+        pass
+    return _build_default(releases_dir)
+
+
+def _build_default(releases_dir: Path) -> Release:
+    source = build.Source(DEFAULT_NAME, build.default_encoder(), training.load_head(HEADS / "banking77"))
+    built, verdicts = build.build(releases_dir, source, say=lambda line: None)
+    assert all(verdict.passed for verdict in verdicts), verdicts
+    pointer.set_active(releases_dir, None, built.id)
+    return built

@@ -1,0 +1,67 @@
+"""A real service in a process of its own, on a real Redis, called over a real socket."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from realtime_service.client import Client
+from shared_model.redis_server import RedisServer
+from shared_model.releases import pointer
+from shared_model.releases.store import Release
+
+READY = re.compile(r"ready in .* on (?P<grpc>\S+), metrics on (?P<metrics>\S+)")
+
+
+@dataclass
+class RunningService:
+    process: "subprocess.Popen[str]"
+    address: str
+    metrics: str
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(timeout=30)
+
+
+def start_service(state: Path, releases: Path, **environment: str) -> RunningService:
+    """Start `serve` and wait for its ready line; ports are free ones unless set."""
+    env = {
+        **os.environ,
+        "TANDEM_STATE": str(state),
+        "TANDEM_RELEASES": str(releases),
+        "TANDEM_GRPC_ADDRESS": "127.0.0.1:0",
+        "TANDEM_METRICS_ADDRESS": "127.0.0.1:0",
+        **environment,
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", "realtime_service", "serve"], env=env, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    for line in process.stdout:
+        if match := READY.match(line):
+            return RunningService(process, match["grpc"], match["metrics"])
+    raise AssertionError(f"the service ended with {process.wait()} before it was ready")
+
+
+@pytest.fixture(scope="session")
+def service(
+    release: Release, releases_dir: Path, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningService]:
+    """One service for tests that leave it as they found it."""
+    assert pointer.get_active(releases_dir, None).active == release.id
+    running = start_service(tmp_path_factory.mktemp("service"), releases_dir, REDIS_URL=redis_server.url)
+    yield running
+    assert running.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def client(service: RunningService) -> Iterator[Client]:
+    with Client(service.address) as connected:
+        yield connected

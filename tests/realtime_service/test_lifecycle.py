@@ -1,0 +1,107 @@
+"""Start and stop: what a wrong start says, and that a stop loses nothing and leaves nothing behind."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+
+from realtime_service.client import Client
+from shared_model.releases.store import Release
+from tests.realtime_service.conftest import RunningService, start_service
+
+
+def serve_and_fail(state: Path, releases: Path, **environment: str) -> str:
+    """What `serve` says on stderr when it exits 2."""
+    env = {**os.environ, "TANDEM_STATE": str(state), "TANDEM_RELEASES": str(releases)}
+    env |= {"TANDEM_GRPC_ADDRESS": "127.0.0.1:0", "TANDEM_METRICS_ADDRESS": "127.0.0.1:0"} | environment
+    command = [sys.executable, "-m", "realtime_service", "serve"]
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 2, ended.stderr
+    return ended.stderr.splitlines()[-1]
+
+
+@pytest.fixture
+def taken_port() -> "socket.socket":
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    return listener
+
+
+@pytest.mark.parametrize("setting", ["TANDEM_GRPC_ADDRESS", "TANDEM_METRICS_ADDRESS"])
+def test_a_taken_port_is_one_line_and_exit_2(
+    setting: str, taken_port: socket.socket, tmp_path: Path, releases_dir: Path, release: Release
+) -> None:
+    with taken_port:
+        address = f"127.0.0.1:{taken_port.getsockname()[1]}"
+        line = serve_and_fail(tmp_path, releases_dir, **{setting: address})
+    assert line.startswith(f"realtime_service serve: {setting}={address}: cannot listen there")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "expected"),
+    [
+        ("TANDEM_GRPC_ADDRESS", "nowhere", "HOST:PORT"),
+        ("TANDEM_MAX_BATCH_ROWS", "0", "a number above 0"),
+        ("TANDEM_TOKEN_BUDGET", "many", "a number above 0"),
+        ("TANDEM_THREADS", "-1", "0 or more"),
+    ],
+)
+def test_a_wrong_setting_is_named(setting: str, value: str, expected: str, tmp_path: Path, releases_dir: Path) -> None:
+    line = serve_and_fail(tmp_path, releases_dir, **{setting: value})
+    assert line == f"realtime_service serve: {setting}={value!r}: expected {expected}"
+
+
+def test_a_release_that_is_not_there_is_named(tmp_path: Path, releases_dir: Path) -> None:
+    line = serve_and_fail(tmp_path, releases_dir, TANDEM_RELEASE="minilm-000000000000")
+    assert "release minilm-000000000000 is not in" in line
+    assert "run `python -m shared_model build`" in serve_and_fail(tmp_path, tmp_path / "none")
+
+
+def test_sigterm_loses_no_call_and_leaves_no_process(tmp_path: Path, releases_dir: Path, release: Release) -> None:
+    running = start_service(tmp_path, releases_dir)
+    children = psutil.Process(running.process.pid).children(recursive=True)
+    assert any(child.name() == "redis-server" for child in children)
+    answered, lost = call_until_refused(running)
+    assert running.process.wait(timeout=30) == 0
+    assert answered > 100
+    assert lost == []
+    assert not any(child.is_running() for child in children)
+
+
+def call_until_refused(running: RunningService) -> tuple[int, list[str]]:
+    """Call from several threads, SIGTERM the service on the way, and go on until its listener is gone.
+
+    Returns the answers, and the statuses of calls that were lost: accepted and then not answered.
+    """
+    answered, lost, warmed = [0] * 4, [], threading.Barrier(5)
+
+    def caller(index: int) -> None:
+        with Client(running.address) as client:
+            for number in range(100_000):
+                if number == 30:
+                    warmed.wait()
+                try:
+                    client.score(f"caller {index} call {number}")
+                except grpc.RpcError as error:
+                    # A drained replica is UNAVAILABLE before a call is sent: safe to send elsewhere, nothing was lost.
+                    if error.code() is not grpc.StatusCode.UNAVAILABLE or "Cancelling" in error.details():
+                        lost.append(f"{error.code()}: {error.details()}")
+                    return
+                answered[index] += 1
+
+    threads = [threading.Thread(target=caller, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    warmed.wait()
+    running.process.send_signal(signal.SIGTERM)
+    for thread in threads:
+        thread.join()
+    return sum(answered), lost

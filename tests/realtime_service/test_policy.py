@@ -1,0 +1,78 @@
+"""The routing table, row by row, and what must hold for every request."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from realtime_service.routing.policy import Policy, RoutedRequest, decide
+from realtime_service.routing.snapshot import Snapshot
+from shared_model.errors import UnknownRelease
+from shared_model.types import Priority, ServingPath
+
+SNAPSHOT = Snapshot(local="here", release="m-000000000000")
+PLAIN = RoutedRequest(texts=1, priority=Priority.UNSPECIFIED, timeout=None, release="", precomputed=False)
+
+
+@pytest.mark.parametrize(
+    ("priority", "timeout", "texts", "path"),
+    [
+        (Priority.UNSPECIFIED, None, 1, ServingPath.DYNAMIC),
+        (Priority.NORMAL, None, 1, ServingPath.DYNAMIC),
+        (Priority.REAL_TIME, None, 1, ServingPath.LATENCY),
+        (Priority.REAL_TIME, 5.0, 1, ServingPath.LATENCY),
+        (Priority.UNSPECIFIED, 0.099, 1, ServingPath.LATENCY),
+        # 100 and 1000 ms exactly are dynamic.
+        (Priority.UNSPECIFIED, 0.1, 1, ServingPath.DYNAMIC),
+        (Priority.UNSPECIFIED, 1.0, 1, ServingPath.DYNAMIC),
+        (Priority.UNSPECIFIED, 1.001, 1, ServingPath.THROUGHPUT),
+        (Priority.BATCH, None, 1, ServingPath.THROUGHPUT),
+        (Priority.BATCH, 0.5, 1, ServingPath.THROUGHPUT),
+        # The rules are tried in order: latency before throughput.
+        (Priority.BATCH, 0.05, 1, ServingPath.LATENCY),
+        # Several texts are never latency work.
+        (Priority.REAL_TIME, 0.05, 2, ServingPath.DYNAMIC),
+        (Priority.BATCH, 0.05, 2, ServingPath.THROUGHPUT),
+    ],
+)
+def test_the_rules_in_their_order(priority: Priority, timeout: float | None, texts: int, path: ServingPath) -> None:
+    request = replace(PLAIN, priority=priority, timeout=timeout, texts=texts)
+    decision = decide(request, Policy(), SNAPSHOT)
+    assert decision.path is path
+    assert decision.replica == "here"
+
+
+requests = st.builds(
+    RoutedRequest,
+    texts=st.integers(1, 64),
+    priority=st.sampled_from(Priority),
+    timeout=st.none() | st.floats(0.001, 60),
+    release=st.just(""),
+    precomputed=st.booleans(),
+)
+
+
+@given(requests)
+def test_a_published_score_is_used_whatever_the_priority(request: RoutedRequest) -> None:
+    path = decide(request, Policy(), SNAPSHOT).path
+    assert (path is ServingPath.PRECOMPUTED) == request.precomputed
+
+
+@given(requests)
+def test_a_pinned_release_is_served_or_refused_never_replaced(request: RoutedRequest) -> None:
+    assert decide(replace(request, release=SNAPSHOT.release), Policy(), SNAPSHOT) == decide(request, Policy(), SNAPSHOT)
+    with pytest.raises(UnknownRelease, match="m-111111111111"):
+        decide(replace(request, release="m-111111111111"), Policy(), SNAPSHOT)
+
+
+@given(requests, st.floats(0.001, 0.5), st.floats(0.6, 5))
+def test_thresholds_are_settings(request: RoutedRequest, low: float, high: float) -> None:
+    request = replace(request, texts=1, priority=Priority.NORMAL, precomputed=False)
+    path = decide(request, Policy(low, high), SNAPSHOT).path
+    if request.timeout is not None and request.timeout < low:
+        assert path is ServingPath.LATENCY
+    elif request.timeout is not None and request.timeout > high:
+        assert path is ServingPath.THROUGHPUT
+    else:
+        assert path is ServingPath.DYNAMIC

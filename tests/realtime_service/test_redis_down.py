@@ -1,0 +1,96 @@
+"""Redis is frozen, killed and brought back while calls are made: scoring goes on, deferral is refused."""
+
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+import redis
+
+from protos.scoring.v1 import scoring_pb2
+from protos.scoring.v1.storage_pb2 import PublishedScore
+from realtime_service.client import Client
+from shared_model.redis_server import RedisServer
+from shared_model.releases.store import Release
+from shared_model.scorestore.publish import Epoch, publish
+from shared_model.settings import StateSettings
+from shared_model.types import Priority
+from tests.realtime_service.conftest import RunningService, start_service
+from tests.realtime_service.test_service import eventually
+
+#: One way to ask for each device path.
+WAYS = {
+    scoring_pb2.LATENCY: {"priority": Priority.REAL_TIME},
+    scoring_pb2.DYNAMIC: {"timeout_ms": 900},
+    scoring_pb2.THROUGHPUT: {"priority": Priority.BATCH},
+}
+PUBLISHED = "a text that was scored last night"
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> StateSettings:
+    return StateSettings(state=tmp_path_factory.mktemp("state"))
+
+
+@pytest.fixture(scope="module")
+def own_redis(state: StateSettings) -> Iterator[RedisServer]:
+    """A server nobody else uses: it will be killed."""
+    with RedisServer(state) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def service(
+    own_redis: RedisServer, releases_dir: Path, release: Release, state: StateSettings
+) -> Iterator[RunningService]:
+    encoder = release.encoder()
+    score = PublishedScore(labels=[0], probabilities=[1.0], tokens=9)
+    with redis.Redis.from_url(own_redis.url) as client:
+        publish(
+            client, Epoch(release.id, "bf16", "2026-01-14", 1), {encoder.key(encoder.encode(PUBLISHED)): score}.items()
+        )
+    running = start_service(state.state / "service", releases_dir, REDIS_URL=own_redis.url)
+    yield running
+    assert running.stop() == 0
+
+
+def call_every_device_path(client: Client, times: int) -> None:
+    for number in range(times):
+        for path, way in WAYS.items():
+            assert client.score(f"call number {number}", **way).path == path
+
+
+def test_scoring_survives_a_frozen_then_killed_redis_and_deferral_comes_back_with_it(
+    service: RunningService, own_redis: RedisServer, state: StateSettings
+) -> None:
+    pid = own_redis.pid
+    assert pid
+    with Client(service.address) as client:
+        call_every_device_path(client, 3)
+        eventually(lambda: client.score(PUBLISHED).path == scoring_pb2.PRECOMPUTED)
+        client.submit("before", "accepted while Redis was there")
+
+        os.kill(pid, signal.SIGSTOP)
+        # The filter says yes, Redis says nothing: the device answers instead.
+        assert client.score(PUBLISHED, priority=Priority.REAL_TIME).path == scoring_pb2.LATENCY
+        call_every_device_path(client, 10)
+
+        os.kill(pid, signal.SIGKILL)
+        call_every_device_path(client, 30)
+        with pytest.raises(grpc.RpcError) as refusal:
+            client.submit("during", "Redis is gone")
+        assert refusal.value.code() is grpc.StatusCode.UNAVAILABLE
+        eventually(lambda: not client.describe().redis_available)
+        call_every_device_path(client, 10)
+
+        with RedisServer(state) as revived:
+            assert revived.url == own_redis.url
+            eventually(lambda: client.describe().redis_available)
+            # What was acknowledged is still there, and is answered.
+            eventually(lambda: client.result("before").state == scoring_pb2.PUBLISHED)
+            client.submit("after", "Redis is back")
+            eventually(lambda: client.result("after").state == scoring_pb2.PUBLISHED)
+            eventually(lambda: client.score(PUBLISHED).path == scoring_pb2.PRECOMPUTED)
+            call_every_device_path(client, 3)

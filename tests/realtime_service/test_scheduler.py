@@ -1,0 +1,252 @@
+"""The scheduler under a simulated clock: every promise of its docstring, for any traffic hypothesis can think of."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from realtime_service.errors import Overloaded
+from realtime_service.scheduling.profile import Measurement, Profile
+from realtime_service.scheduling.scheduler import BULK, Limits, Scheduler, Task, Unit
+from realtime_service.settings import ServiceSettings, lanes
+from shared_model.encoding import Encoding
+from shared_model.types import Device, Precision, ServingPath
+
+LANES = lanes(ServiceSettings(), Device.CPU)
+LIMITS = Limits()
+
+
+def profiles() -> dict[Precision, Profile]:
+    """Round numbers near the measured ones: INT8 2 ms for 1×16, BF16 64×32 in about 100 ms."""
+    return {Precision.INT8: Profile(0.0015, 0.0001, 0.00002), Precision.BF16: Profile(0.0015, 0.0002, 0.00004)}
+
+
+def task(lane: ServingPath, now: float, timeout: float | None = None, tokens: int = 16) -> Task:
+    encoding = Encoding(np.ones(tokens, np.int32), truncated=False)
+    return Task(lane, encoding, now, None if timeout is None else now + timeout)
+
+
+@dataclass
+class Simulation:
+    """A device that takes exactly what was predicted, and a record of all that happened."""
+
+    scheduler: Scheduler = field(default_factory=lambda: Scheduler(LANES, profiles(), LIMITS))
+    now: float = 100.0
+    admitted: list[Task] = field(default_factory=list)
+    started: list[tuple[float, Unit]] = field(default_factory=list)
+    dead: list[Task] = field(default_factory=list)
+
+    def admit(self, *tasks: Task) -> bool:
+        try:
+            self.scheduler.admit(tasks, self.now)
+        except Overloaded:
+            return False
+        self.admitted += tasks
+        return True
+
+    def step(self) -> Unit | None:
+        """Run one unit to its end; None when nothing waits."""
+        unit, dead = self.scheduler.next_unit(self.now)
+        self.dead += dead
+        if unit:
+            self.started.append((self.now, unit))
+            self.scheduler.started(unit, self.now)
+            self.now += unit.predicted
+            self.scheduler.finished(unit, self.now, unit.predicted)
+        return unit
+
+    def drain(self) -> None:
+        while any(self.scheduler.waiting(path) for path in LANES):
+            self.step()
+
+
+arrivals = st.lists(
+    st.tuples(
+        st.floats(0, 0.05),  # seconds since the one before
+        st.sampled_from(list(LANES)),
+        st.none() | st.floats(0.005, 2.0),
+        st.integers(3, 256),
+        st.booleans(),  # withdrawn at once
+    ),
+    max_size=60,
+)
+
+
+def play(traffic: list[tuple[float, ServingPath, float | None, int, bool]]) -> Simulation:
+    simulation = Simulation()
+    at = simulation.now
+    for gap, lane, timeout, tokens, leaves in traffic:
+        at += gap
+        while simulation.now < at:
+            if simulation.step() is None:
+                simulation.now = at
+        one = task(lane, simulation.now, timeout, tokens)
+        if simulation.admit(one) and leaves:
+            simulation.scheduler.withdraw(one)
+    simulation.drain()
+    return simulation
+
+
+@given(arrivals)
+@settings(deadline=None)
+def test_every_admitted_task_ends_exactly_once(
+    traffic: list[tuple[float, ServingPath, float | None, int, bool]],
+) -> None:
+    simulation = play(traffic)
+    ended = [one for _, unit in simulation.started for one in unit.tasks] + simulation.dead
+    ended += [one for one in simulation.admitted if one.withdrawn]
+    assert sorted(map(id, ended)) == sorted(map(id, simulation.admitted))
+
+
+@given(arrivals)
+@settings(deadline=None)
+def test_nothing_starts_that_would_finish_late(
+    traffic: list[tuple[float, ServingPath, float | None, int, bool]],
+) -> None:
+    for started, unit in play(traffic).started:
+        for one in unit.tasks:
+            assert one.deadline is None or started + unit.predicted <= one.deadline + 1e-9
+
+
+@given(arrivals)
+@settings(deadline=None)
+def test_batches_stay_inside_rows_and_tokens(traffic: list[tuple[float, ServingPath, float | None, int, bool]]) -> None:
+    for _, unit in play(traffic).started:
+        lane = LANES[unit.lane]
+        assert len(unit.tasks) <= lane.max_rows
+        assert len(unit.tasks) == 1 or len(unit.tasks) * unit.tokens <= lane.token_budget
+        assert unit.tokens >= max(one.encoding.tokens for one in unit.tasks)
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(LANES)), st.floats(0.3, 5.0)), min_size=2, max_size=40))
+@settings(deadline=None)
+def test_within_a_lane_order_is_by_deadline(traffic: list[tuple[ServingPath, float]]) -> None:
+    simulation = Simulation()
+    for lane, timeout in traffic:
+        simulation.admit(task(lane, simulation.now, timeout))
+    simulation.drain()
+    for path in LANES:
+        order = [one.deadline for _, unit in simulation.started if unit.lane is path for one in unit.tasks]
+        assert order == sorted(order)
+
+
+@given(arrivals)
+@settings(deadline=None)
+def test_bulk_units_are_short_while_interactive_work_is_about(
+    traffic: list[tuple[float, ServingPath, float | None, int, bool]],
+) -> None:
+    simulation = play(traffic)
+    interactive = [one.arrived for one in simulation.admitted if one.lane not in BULK]
+    for started, unit in simulation.started:
+        about = any(started - 1.0 < arrived <= started for arrived in interactive)
+        if unit.lane in BULK and about and len(unit.tasks) > 1:
+            assert unit.predicted <= LIMITS.unit
+
+
+def test_latency_goes_before_everything_that_waits() -> None:
+    simulation = Simulation()
+    for lane in (ServingPath.DEFERRED, ServingPath.THROUGHPUT, ServingPath.DYNAMIC, ServingPath.LATENCY):
+        simulation.admit(task(lane, simulation.now, 0.09))
+    unit = simulation.step()
+    assert unit
+    assert unit.lane is ServingPath.LATENCY
+    assert len(unit.tasks) == 1
+
+
+def test_a_dynamic_request_never_waits_for_an_idle_device() -> None:
+    simulation = Simulation()
+    simulation.admit(task(ServingPath.DYNAMIC, simulation.now, 0.5))
+    unit = simulation.step()
+    assert unit
+    assert unit.lane is ServingPath.DYNAMIC
+
+
+def test_a_dynamic_request_is_held_for_company_while_bulk_fills_the_device_and_then_runs_in_time() -> None:
+    simulation = Simulation()
+    for _ in range(200):
+        simulation.admit(task(ServingPath.THROUGHPUT, simulation.now, None))
+    arrived = simulation.now
+    simulation.admit(task(ServingPath.DYNAMIC, arrived, 0.4))
+    simulation.admit(task(ServingPath.DYNAMIC, arrived, 0.4))
+    simulation.drain()
+    started, unit = next((at, unit) for at, unit in simulation.started if unit.lane is ServingPath.DYNAMIC)
+    assert len(unit.tasks) == 2
+    # Held at most min(50 ms, 25 % of 400 ms), and some bulk ran meanwhile.
+    assert arrived < started <= arrived + LIMITS.delay
+    assert simulation.started[0][1].lane is ServingPath.THROUGHPUT
+
+
+def test_bulk_runs_in_full_batches_when_alone() -> None:
+    simulation = Simulation()
+    for _ in range(64):
+        simulation.admit(task(ServingPath.THROUGHPUT, simulation.now))
+    unit = simulation.step()
+    assert unit
+    assert len(unit.tasks) == 64
+
+
+def test_the_infeasible_is_refused_at_the_door_with_a_hint() -> None:
+    simulation = Simulation()
+    while simulation.admit(task(ServingPath.LATENCY, simulation.now, 0.05)):
+        pass
+    # 80 % of 50 ms hold some 19 answers of 2.1 ms; the lane's 64 places are not what filled up.
+    assert 10 <= simulation.scheduler.waiting(ServingPath.LATENCY) <= 25
+    with pytest.raises(Overloaded, match="too late; retry in") as refusal:
+        simulation.scheduler.admit([task(ServingPath.LATENCY, simulation.now, 0.05)], simulation.now)
+    assert 0 < refusal.value.retry_after < 0.05
+
+
+def test_a_full_lane_refuses_and_a_request_of_many_texts_is_admitted_whole_or_not() -> None:
+    simulation = Simulation()
+    places = LANES[ServingPath.THROUGHPUT].max_concurrent
+    for _ in range(places - 10):
+        assert simulation.admit(task(ServingPath.THROUGHPUT, simulation.now))
+    many = [task(ServingPath.THROUGHPUT, simulation.now) for _ in range(11)]
+    assert not simulation.admit(*many)
+    assert simulation.scheduler.waiting(ServingPath.THROUGHPUT) == places - 10
+    assert simulation.admit(*many[:10])
+
+
+def test_withdrawn_work_frees_its_place_and_does_not_run() -> None:
+    simulation = Simulation()
+    gone = [task(ServingPath.LATENCY, simulation.now, 0.09) for _ in range(5)]
+    simulation.admit(*gone[:1])
+    for one in gone[1:]:
+        simulation.admit(one)
+    for one in gone:
+        simulation.scheduler.withdraw(one)
+    assert simulation.scheduler.waiting(ServingPath.LATENCY) == 0
+    assert simulation.step() is None
+
+
+def test_idle_means_quiet_for_a_second_and_nothing_but_deferred_waits() -> None:
+    simulation = Simulation()
+    assert simulation.scheduler.idle(simulation.now)
+    simulation.admit(task(ServingPath.DEFERRED, simulation.now))
+    assert simulation.scheduler.idle(simulation.now)
+    simulation.admit(task(ServingPath.LATENCY, simulation.now, 0.09))
+    simulation.drain()
+    assert not simulation.scheduler.idle(simulation.now)
+    assert simulation.scheduler.idle(simulation.now + 1.0)
+
+
+shapes = [(1, 8), (1, 64), (1, 256), (8, 16), (16, 32), (64, 16), (64, 32)]
+
+
+@given(st.floats(0.0005, 0.01), st.floats(0.00001, 0.001), st.floats(0.000001, 0.0001))
+def test_a_profile_recovers_the_machine_it_was_fitted_to(base: float, row: float, token: float) -> None:
+    seconds = [base + row * rows + token * rows * tokens for rows, tokens in shapes]
+    fitted = Profile.fit([Measurement(*shape, s) for shape, s in zip(shapes, seconds, strict=True)])
+    for (rows, tokens), expected in zip(shapes, seconds, strict=True):
+        assert fitted.predict(rows, tokens) == pytest.approx(expected, rel=0.02)
+
+
+def test_a_profile_follows_a_machine_that_became_slower() -> None:
+    profile = Profile(0.001, 0.0001, 0.00001)
+    before = profile.predict(1, 16)
+    for _ in range(60):
+        profile.observe(1, 16, before * 2)
+    assert profile.predict(1, 16) == pytest.approx(before * 2, rel=0.05)
+    assert profile.margin >= 0.003
