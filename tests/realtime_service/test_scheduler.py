@@ -30,10 +30,11 @@ def task(lane: ServingPath, now: float, timeout: float | None = None, tokens: in
 
 @dataclass
 class Simulation:
-    """A device that takes exactly what was predicted, and a record of all that happened."""
+    """A device that takes `slowness` times what was predicted, and a record of all that happened."""
 
     scheduler: Scheduler = field(default_factory=lambda: Scheduler(LANES, profiles(), LIMITS))
     now: float = 100.0
+    slowness: float = 1.0
     admitted: list[Task] = field(default_factory=list)
     started: list[tuple[float, Unit]] = field(default_factory=list)
     dead: list[Task] = field(default_factory=list)
@@ -53,8 +54,8 @@ class Simulation:
         if unit:
             self.started.append((self.now, unit))
             self.scheduler.started(unit, self.now)
-            self.now += unit.predicted
-            self.scheduler.finished(unit, self.now, unit.predicted)
+            self.now += unit.predicted * self.slowness
+            self.scheduler.finished(unit, self.now, unit.predicted * self.slowness)
         return unit
 
     def drain(self) -> None:
@@ -74,8 +75,8 @@ arrivals = st.lists(
 )
 
 
-def play(traffic: list[tuple[float, ServingPath, float | None, int, bool]]) -> Simulation:
-    simulation = Simulation()
+def play(traffic: list[tuple[float, ServingPath, float | None, int, bool]], slowness: float = 1.0) -> Simulation:
+    simulation = Simulation(slowness=slowness)
     at = simulation.now
     for gap, lane, timeout, tokens, leaves in traffic:
         at += gap
@@ -100,12 +101,12 @@ def test_every_admitted_task_ends_exactly_once(
     assert sorted(map(id, ended)) == sorted(map(id, simulation.admitted))
 
 
-@given(arrivals)
+@given(arrivals, st.floats(1, 8))
 @settings(deadline=None)
-def test_nothing_starts_that_would_finish_late(
-    traffic: list[tuple[float, ServingPath, float | None, int, bool]],
+def test_nothing_starts_that_is_predicted_to_finish_late(
+    traffic: list[tuple[float, ServingPath, float | None, int, bool]], slowness: float
 ) -> None:
-    for started, unit in play(traffic).started:
+    for started, unit in play(traffic, slowness).started:
         for one in unit.tasks:
             assert one.deadline is None or started + unit.predicted <= one.deadline + 1e-9
 
@@ -143,6 +144,38 @@ def test_bulk_units_are_short_while_interactive_work_is_about(
         about = any(started - 1.0 < arrived <= started for arrived in interactive)
         if unit.lane in BULK and about and len(unit.tasks) > 1:
             assert unit.predicted <= LIMITS.unit
+
+
+def test_what_a_slow_device_left_too_late_is_dropped_and_not_run() -> None:
+    simulation = Simulation(slowness=6)
+    waiting = [task(ServingPath.LATENCY, simulation.now, 0.05) for _ in range(12)]
+    assert all(simulation.admit(one) for one in waiting)
+    simulation.drain()
+    assert simulation.dead
+    assert len(simulation.started) + len(simulation.dead) == len(waiting)
+    assert all(at + unit.predicted <= waiting[0].deadline for at, unit in simulation.started)
+
+
+def test_a_batch_does_not_grow_past_its_tightest_deadline() -> None:
+    simulation = Simulation()
+    tight = task(ServingPath.DYNAMIC, simulation.now, 0.020)
+    assert simulation.admit(tight)
+    for _ in range(63):
+        assert simulation.admit(task(ServingPath.DYNAMIC, simulation.now, 5.0, tokens=32))
+    unit = simulation.step()
+    assert unit
+    assert tight in unit.tasks
+    assert len(unit.tasks) < 64
+    assert simulation.now <= tight.deadline
+
+
+def test_long_texts_make_small_batches() -> None:
+    simulation = Simulation()
+    for _ in range(64):
+        simulation.admit(task(ServingPath.THROUGHPUT, simulation.now, tokens=256))
+    unit = simulation.step()
+    assert unit
+    assert len(unit.tasks) == LANES[ServingPath.THROUGHPUT].token_budget // 256
 
 
 def test_latency_goes_before_everything_that_waits() -> None:
