@@ -46,8 +46,9 @@ def _build(args: argparse.Namespace, state: StateSettings) -> int:
     source = build.Source(args.name, args.encoder or build.default_encoder(), head)
     release, verdicts = build.build(state.releases_dir, source, _say, evaluation)
     for verdict in verdicts:
+        clear = f" ({verdict.clear_agreement or 0:.2%} where the label is clear)"
         accuracy = "" if verdict.accuracy is None else f", accuracy {verdict.accuracy:.2%}"
-        print(f"  {verdict.precision}/{verdict.device}: agreement {verdict.agreement:.2%}{accuracy}", end="")
+        print(f"  {verdict.precision}/{verdict.device}: agreement {verdict.agreement:.2%}{clear}{accuracy}", end="")
         print("" if verdict.passed else f"  REFUSED: {'; '.join(verdict.failures)}")
     if not all(verdict.passed for verdict in verdicts):
         print(f"release {release.id} was built but not promoted; its report: {release.folder / store.REPORT}")

@@ -1,6 +1,7 @@
 """Text → tokens → batches. The only code either path uses for it, so that both feed the model the same thing."""
 
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -88,15 +89,17 @@ def plan_batches(lengths: Sequence[int], max_rows: int, token_budget: int) -> li
 
     Each batch has at most `max_rows` rows and at most `token_budget` tokens, padding included; a single row longer
     than the budget is a batch of its own. Longest first, so that memory peaks at the start and not at the end.
+
+    Rows of a batch share a padded width: CPU engines at low precision round differently at different widths (seen:
+    5e-3 of probability in BF16, 2e-2 in INT8), but at one width a row's scores are the same bits in any company.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     batches: list[list[int]] = []
-    for index in order:
-        if batches:
-            batch = batches[-1]
-            width = padded(lengths[batch[0]])
-            if len(batch) < max_rows and width * (len(batch) + 1) <= token_budget:
-                batch.append(index)
-                continue
-        batches.append([index])
+    for width, rows in itertools.groupby(order, key=lambda i: padded(lengths[i])):
+        size = max(1, min(max_rows, token_budget // width))
+        batches += _cut(list(rows), size)
     return batches
+
+
+def _cut(rows: list[int], size: int) -> list[list[int]]:
+    return [rows[start : start + size] for start in range(0, len(rows), size)]

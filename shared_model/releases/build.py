@@ -100,7 +100,8 @@ def build(root: Path, source: Source, say: Say, evaluation: Examples | None = No
 def gate(release: Release, say: Say, evaluation: Examples | None = None) -> list[Parity]:
     """Judge every variant whose device is here against fp32 and write the release's report.
 
-    Without `evaluation` agreement is measured on generated messages and accuracy is not known.
+    Without `evaluation` agreement is measured on generated messages, where the label is clear, and accuracy is not
+    known.
     """
     texts = evaluation.texts if evaluation else list(itertools.islice(demo_messages.texts(_GATE_SEED), _GATE_TEXTS))
     truth = _indices(evaluation.labels, release.labels) if evaluation else None

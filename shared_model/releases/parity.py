@@ -1,7 +1,7 @@
 """The gate: does a variant agree with the fp32 reference closely enough to be promoted?"""
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,9 @@ from shared_model.engine import Engine, probabilities
 
 #: Share of texts on which a variant and the reference must name the same label.
 MIN_AGREEMENT = 0.99
+#: Without labels, agreement is asked for only where the reference prefers its label to the next by this probability:
+#: generated messages such as "ok" or "still waiting" have no intent, and which label comes first there is chance.
+CLEAR_MARGIN = 0.10
 #: Points of accuracy a variant may lose against the reference, where labels are known.
 MAX_ACCURACY_DROP = 0.3
 
@@ -20,7 +23,8 @@ MAX_ACCURACY_DROP = 0.3
 class Parity:
     """One variant against the reference. Shares, not percent; `accuracy` is None where labels are not known.
 
-    `compiled` is the precision the device ran, which may differ from the variant's.
+    `compiled` is the precision the device ran, which may differ from the variant's. `clear_agreement` is over the texts
+    where the reference's margin is at least CLEAR_MARGIN; None if there are none.
     """
 
     precision: str
@@ -28,6 +32,7 @@ class Parity:
     compiled: str
     texts: int
     agreement: float
+    clear_agreement: float | None
     max_probability_difference: float
     accuracy: float | None
     reference_accuracy: float | None
@@ -59,26 +64,36 @@ def judge(
 ) -> Parity:
     """Compare probabilities (texts, labels) of a variant with the reference's; `truth` are label indices (texts,)."""
     best, expected = scores.argmax(1), reference.argmax(1)
-    agreement = float((best == expected).mean())
-    accuracy = None if truth is None else float((best == truth).mean())
-    reference_accuracy = None if truth is None else float((expected == truth).mean())
-    failures = []
-    if not np.isfinite(scores).all():
-        failures.append("some probabilities are not finite")
-    if agreement < MIN_AGREEMENT:
-        failures.append(f"names the reference's label for {agreement:.2%} of texts, needs {MIN_AGREEMENT:.2%}")
-    if accuracy is not None and reference_accuracy is not None:
-        drop = (reference_accuracy - accuracy) * 100
-        if drop > MAX_ACCURACY_DROP:
-            failures.append(f"loses {drop:.2f} points of accuracy, may lose {MAX_ACCURACY_DROP}")
-    return Parity(
+    same, clear = best == expected, _margins(reference) >= CLEAR_MARGIN
+    difference = np.abs(scores - reference)
+    measured = Parity(
         precision=precision,
         device=engine.device.value,
         compiled=engine.precision.value,
         texts=len(scores),
-        agreement=agreement,
-        max_probability_difference=float(np.abs(scores - reference).max()),
-        accuracy=accuracy,
-        reference_accuracy=reference_accuracy,
-        failures=tuple(failures),
+        agreement=float(same.mean()),
+        clear_agreement=float(same[clear].mean()) if clear.any() else None,
+        max_probability_difference=float(np.where(np.isfinite(difference), difference, 1.0).max()),
+        accuracy=None if truth is None else float((best == truth).mean()),
+        reference_accuracy=None if truth is None else float((expected == truth).mean()),
+        failures=() if np.isfinite(scores).all() else ("some probabilities are not finite",),
     )
+    return replace(measured, failures=(*measured.failures, *_failures(measured)))
+
+
+def _failures(measured: Parity) -> Iterator[str]:
+    if measured.accuracy is None or measured.reference_accuracy is None:
+        agreement, texts = measured.clear_agreement or 0.0, "texts with a clear label"
+    else:
+        agreement, texts = measured.agreement, "texts"
+        drop = (measured.reference_accuracy - measured.accuracy) * 100
+        if drop > MAX_ACCURACY_DROP:
+            yield f"loses {drop:.2f} points of accuracy, may lose {MAX_ACCURACY_DROP}"
+    if agreement < MIN_AGREEMENT:
+        yield f"names the reference's label for {agreement:.2%} of {texts}, needs {MIN_AGREEMENT:.2%}"
+
+
+def _margins(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Probability of each row's best label less that of its second."""
+    two_best = np.partition(scores, -2, axis=1)[:, -2:]
+    return two_best[:, 1] - two_best[:, 0]

@@ -57,12 +57,12 @@ def live_keys(client: "redis.Redis", epoch: Epoch) -> int | None:
     try:
         if not _is_live(client, epoch):
             return None
-        found = int(client.hlen(keys.epoch_scores(epoch.release, epoch.name)))  # type: ignore[arg-type]
+        found = int(client.hlen(keys.epoch_scores(epoch.release, epoch.name)))
         count = client.hget(keys.epoch_facts(epoch.release, epoch.name), "count")
         has_filter = client.exists(keys.epoch_filter(epoch.release, epoch.name))
     except redis.RedisError as error:
         raise StoreUnavailable(f"looking at {epoch.name}: {error}") from error
-    return found if has_filter and count and int(count) == found else None  # type: ignore[arg-type]
+    return found if has_filter and count and int(count) == found else None
 
 
 def publish(client: "redis.Redis", epoch: Epoch, scores: Iterable[tuple[bytes, PublishedScore]]) -> Published:
@@ -95,14 +95,14 @@ def _publish(client: "redis.Redis", epoch: Epoch, scores: dict[bytes, PublishedS
     for key in (table, facts, bloom_key):
         client.expire(key, KEEP_SECONDS)
     pointer = keys.epoch_pointer(epoch.release)
-    moved = int(client.register_script(_ADVANCE)(keys=[pointer], args=[epoch.name, epoch.ds, epoch.token]))  # type: ignore[arg-type]
+    moved = int(client.register_script(_ADVANCE)(keys=[pointer], args=[epoch.name, epoch.ds, epoch.token]))
     if moved < 0:
         client.unlink(table, facts, bloom_key)
     return Published(epoch.name, len(scores), advanced=moved > 0, live=moved >= 0)
 
 
 def _is_live(client: "redis.Redis", epoch: Epoch) -> bool:
-    return client.hget(keys.epoch_pointer(epoch.release), "epoch") == epoch.name.encode()
+    return bool(client.hget(keys.epoch_pointer(epoch.release), "epoch") == epoch.name.encode())
 
 
 def _verify(client: "redis.Redis", table: str, count: int, checksum: int) -> None:

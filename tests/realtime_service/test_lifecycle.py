@@ -11,10 +11,14 @@ from pathlib import Path
 import grpc
 import psutil
 import pytest
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from realtime_service.client import Client
 from shared_model.releases.store import Release
 from tests.realtime_service.conftest import RunningService, start_service
+
+#: Enough that some call is under way at any moment.
+CALLERS = 24
 
 
 def serve_and_fail(state: Path, releases: Path, **environment: str) -> str:
@@ -45,6 +49,12 @@ def test_a_taken_port_is_one_line_and_exit_2(
     assert line.startswith(f"realtime_service serve: {setting}={address}: cannot listen there")
 
 
+def test_a_second_service_on_the_port_is_refused(service: RunningService, tmp_path: Path, releases_dir: Path) -> None:
+    # Left to its default the transport shares the port, and callers would meet either service by chance.
+    line = serve_and_fail(tmp_path, releases_dir, TANDEM_GRPC_ADDRESS=service.address)
+    assert line.startswith(f"realtime_service serve: TANDEM_GRPC_ADDRESS={service.address}: cannot listen there")
+
+
 @pytest.mark.parametrize(
     ("setting", "value", "expected"),
     [
@@ -65,6 +75,16 @@ def test_a_release_that_is_not_there_is_named(tmp_path: Path, releases_dir: Path
     assert "run `python -m shared_model build`" in serve_and_fail(tmp_path, tmp_path / "none")
 
 
+def test_reflection_is_there_when_asked_for(tmp_path: Path, releases_dir: Path, release: Release) -> None:
+    running = start_service(tmp_path, releases_dir, TANDEM_REFLECTION="true")
+    with grpc.insecure_channel(running.address) as channel:
+        question = reflection_pb2.ServerReflectionRequest(list_services="")
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        answer = next(stub.ServerReflectionInfo(iter([question]), timeout=10))
+    assert "scoring.v1.ScoringService" in {service.name for service in answer.list_services_response.service}
+    assert running.stop() == 0
+
+
 def test_sigterm_loses_no_call_and_leaves_no_process(tmp_path: Path, releases_dir: Path, release: Release) -> None:
     running = start_service(tmp_path, releases_dir)
     children = psutil.Process(running.process.pid).children(recursive=True)
@@ -81,12 +101,12 @@ def call_until_refused(running: RunningService) -> tuple[int, list[str]]:
 
     Returns the answers, and the statuses of calls that were lost: accepted and then not answered.
     """
-    answered, lost, warmed = [0] * 4, [], threading.Barrier(5)
+    answered, lost, warmed = [0] * CALLERS, [], threading.Barrier(CALLERS + 1)
 
     def caller(index: int) -> None:
         with Client(running.address) as client:
             for number in range(100_000):
-                if number == 30:
+                if number == 5:
                     warmed.wait()
                 try:
                     client.score(f"caller {index} call {number}")
@@ -97,7 +117,7 @@ def call_until_refused(running: RunningService) -> tuple[int, list[str]]:
                     return
                 answered[index] += 1
 
-    threads = [threading.Thread(target=caller, args=(index,)) for index in range(4)]
+    threads = [threading.Thread(target=caller, args=(index,)) for index in range(CALLERS)]
     for thread in threads:
         thread.start()
     warmed.wait()

@@ -1,0 +1,34 @@
+"""Texts and engines that several modules compare."""
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from shared_model import demo_messages, devices
+from shared_model.encoding import Encoder, Encoding
+from shared_model.engine import Engine
+from shared_model.releases.store import Release
+from shared_model.types import Device, Precision
+
+
+@pytest.fixture(scope="package")
+def encoder(release: Release) -> Encoder:
+    return release.encoder()
+
+
+@pytest.fixture(scope="package")
+def encodings(encoder: Encoder) -> list[Encoding]:
+    """96 generated messages, and the shortest and longest that the model reads."""
+    texts = list(itertools.islice(demo_messages.texts(seed=17), 96))
+    return encoder.encode_many([*texts, "", "?", "card " * 60, "card " * 1000])
+
+
+@pytest.fixture(scope="package")
+def engines(release: Release) -> Iterator[dict[Precision, Engine]]:
+    """Every CPU variant of the default release."""
+    cpu = [v.precision for v in release.manifest.variants if v.device is Device.CPU]
+    opened = {precision: release.engine(precision, Device.CPU, devices.cores()) for precision in cpu}
+    yield opened
+    for engine in opened.values():
+        engine.close()

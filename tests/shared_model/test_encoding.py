@@ -1,0 +1,100 @@
+"""Both paths feed the model the same tokens, whatever they are batched with."""
+
+import hashlib
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared_model.encoding import TOKEN_STEP, Encoder, Encoding, collate, padded, plan_batches
+from shared_model.releases.store import Release
+
+messages = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=200),
+    st.lists(st.sampled_from(["card", "my", "PIN", "won't", "top-up", "€20", "🙂", "überweisung"]), max_size=60).map(
+        " ".join
+    ),
+)
+lengths = st.lists(st.integers(1, 256), max_size=200)
+
+
+def ids(encodings: Sequence[Encoding]) -> list[list[int]]:
+    return [list(encoding.ids) for encoding in encodings]
+
+
+@given(texts=st.lists(messages, min_size=1, max_size=12))
+def test_an_encoding_does_not_depend_on_its_neighbours(encoder: Encoder, texts: list[str]) -> None:
+    together = encoder.encode_many(texts)
+    alone = [encoder.encode(text) for text in texts]
+    assert ids(together) == ids(alone)
+    assert [e.truncated for e in together] == [e.truncated for e in alone]
+
+
+@given(texts=st.lists(messages, min_size=1, max_size=12))
+def test_collating_keeps_every_token_and_masks_the_rest(encoder: Encoder, texts: list[str]) -> None:
+    encodings = encoder.encode_many(texts)
+    batch = collate(encodings)
+    assert (batch.rows, batch.tokens % TOKEN_STEP) == (len(texts), 0)
+    assert batch.tokens - TOKEN_STEP < max(e.tokens for e in encodings) <= batch.tokens
+    for row, encoding in enumerate(encodings):
+        assert list(batch.ids[row][batch.mask[row] == 1]) == list(encoding.ids)
+        assert batch.mask[row].sum() == encoding.tokens
+        assert not batch.ids[row][batch.mask[row] == 0].any()
+
+
+@given(lengths=lengths, max_rows=st.integers(1, 64), token_budget=st.integers(1, 4096))
+def test_a_plan_holds_every_row_once_within_its_bounds(lengths: list[int], max_rows: int, token_budget: int) -> None:
+    plan = plan_batches(lengths, max_rows, token_budget)
+    assert sorted(row for batch in plan for row in batch) == list(range(len(lengths)))
+    for batch in plan:
+        width = padded(max(lengths[row] for row in batch))
+        assert len(batch) <= max_rows
+        assert len(batch) == 1 or width * len(batch) <= token_budget
+    longest_first = [lengths[row] for batch in plan for row in batch]
+    assert longest_first == sorted(longest_first, reverse=True)
+
+
+@given(tokens=st.integers(1, 10_000))
+def test_padding_rounds_up_by_less_than_a_step(tokens: int) -> None:
+    assert 0 <= padded(tokens) - tokens < TOKEN_STEP
+    assert padded(tokens) % TOKEN_STEP == 0
+
+
+@given(one=messages, other=messages)
+def test_keys_are_equal_exactly_when_the_model_reads_the_same(encoder: Encoder, one: str, other: str) -> None:
+    first, second = encoder.encode(one), encoder.encode(other)
+    assert (encoder.key(first) == encoder.key(second)) == (list(first.ids) == list(second.ids))
+
+
+def test_texts_the_model_cannot_tell_apart_share_a_key(encoder: Encoder) -> None:
+    assert encoder.key(encoder.encode("My CARD  is lost")) == encoder.key(encoder.encode(" my card is lost\n"))
+    head = "card " * 300
+    assert encoder.key(encoder.encode(head + "one")) == encoder.key(encoder.encode(head + "other"))
+
+
+def test_another_release_has_other_keys(release: Release, encoder: Encoder) -> None:
+    other = Encoder(release.read("tokenizer.json"), encoder.max_tokens, "minilm-banking77-000000000000")
+    encoding = encoder.encode("my card is lost")
+    assert list(other.encode("my card is lost").ids) == list(encoding.ids)
+    assert other.key(encoding) != encoder.key(encoding)
+
+
+def test_a_key_is_the_same_in_every_process_and_version(release: Release) -> None:
+    encoder = Encoder(release.read("tokenizer.json"), 256, release="r")
+    key = hashlib.blake2b(b"r\0" + struct.pack("<3i", 101, 7, 102), digest_size=16).digest()
+    assert encoder.key(Encoding(np.array([101, 7, 102], np.int32), False)) == key
+
+
+@pytest.mark.parametrize(("words", "truncated"), [(254, False), (255, True), (10_000, True)])
+def test_truncation_is_told(encoder: Encoder, words: int, truncated: bool) -> None:
+    text = "card " * words  # one token each, and two special tokens
+    for encoding in (encoder.encode(text), encoder.encode_many([text, "short"])[0]):
+        assert encoding.truncated == truncated
+        assert encoding.tokens == min(words + 2, encoder.max_tokens)
+
+
+def test_an_empty_text_is_two_special_tokens(encoder: Encoder) -> None:
+    assert list(encoder.encode("").ids) == [101, 102]

@@ -1,0 +1,83 @@
+"""Settings come from the environment, and a wrong one is named."""
+
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import pytest
+
+from shared_model import settings
+from shared_model.errors import SettingError
+from shared_model.settings import Check, StateSettings, setting
+from shared_model.types import Precision
+
+
+@dataclass(frozen=True)
+class Sample:
+    rows: int = setting(64, "Rows.", Check(lambda rows: rows > 0, "a whole number above 0"))
+    share: float = setting(0.5, "A share.", settings.POSITIVE)
+    eager: bool = setting(False, "Hurry.")
+    precision: Precision = setting(Precision.INT8, "Arithmetic.")
+    folder: Path = setting(Path("/default"), "Where.")
+    name: str = setting("", "What it is called.")
+
+
+def test_nothing_set_is_the_defaults() -> None:
+    assert settings.load(Sample, {}) == Sample()
+
+
+def test_every_kind_is_read(tmp_path: Path) -> None:
+    environment = {
+        "TANDEM_ROWS": "8",
+        "TANDEM_SHARE": "0.25",
+        "TANDEM_EAGER": "yes",
+        "TANDEM_PRECISION": "bf16",
+        "TANDEM_FOLDER": str(tmp_path),
+        "TANDEM_NAME": "x",
+        "ROWS": "9",
+    }
+    assert settings.load(Sample, environment) == Sample(8, 0.25, True, Precision.BF16, tmp_path, "x")
+
+
+@pytest.mark.parametrize("raw", ["1", "true", "Yes", "0", "FALSE", "no"])
+def test_booleans_are_spelt_in_words_or_digits(raw: str) -> None:
+    assert settings.load(Sample, {"TANDEM_EAGER": raw}).eager == (raw.lower() in ("1", "true", "yes"))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("TANDEM_ROWS", "many", "a whole number above 0"),
+        ("TANDEM_ROWS", "1.5", "a whole number above 0"),
+        ("TANDEM_ROWS", "0", "a whole number above 0"),
+        ("TANDEM_SHARE", "half", "a number above 0"),
+        ("TANDEM_SHARE", "nan", "a number above 0"),
+        ("TANDEM_EAGER", "maybe", "a value of type bool"),
+        ("TANDEM_PRECISION", "int4", "a value of type Precision"),
+    ],
+)
+def test_a_wrong_value_names_the_variable_the_value_and_what_was_expected(name: str, value: str, expected: str) -> None:
+    with pytest.raises(SettingError) as error:
+        settings.load(Sample, {name: value})
+    assert str(error.value) == f"{name}={value!r}: expected {expected}"
+
+
+def test_empty_means_default() -> None:
+    assert settings.load(Sample, {"TANDEM_ROWS": ""}).rows == 64
+
+
+def test_flags_win_over_the_environment() -> None:
+    assert settings.load(Sample, {"TANDEM_ROWS": "8"}, rows=16, share=None) == Sample(rows=16)
+    with pytest.raises(SettingError, match="TANDEM_ROWS=0"):
+        settings.load(Sample, {"TANDEM_ROWS": "8"}, rows=0)
+
+
+def test_relative_folders_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    state = settings.load(StateSettings, {"TANDEM_STATE": "here", "TANDEM_RELEASES": "there"})
+    assert (state.state, state.releases_dir) == (tmp_path / "here", tmp_path / "there")
+    assert state.messages_dir == tmp_path / "here" / "messages"
+    assert state.scores_table == tmp_path / "here" / "scores"
+
+
+def test_every_setting_says_what_it_means() -> None:
+    assert all(len(field.metadata["help"]) > 10 for field in fields(StateSettings))
