@@ -1,0 +1,115 @@
+"""python -m batch_job: the nightly run, step by step. Steps exchange one run record.
+
+Exit codes: 0 done, 2 input, environment or settings are wrong, 3 a newer attempt owns the partition, 1 anything else.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+
+from deltalake import DeltaTable
+
+from batch_job import launch, plan, planning, publishing, record, report, table
+from batch_job.fence import connect
+from batch_job.job import open_record
+from batch_job.settings import NightlySettings
+from shared_model import settings
+from shared_model.errors import JobError
+from shared_model.redis_server import RedisServer
+from shared_model.settings import StateSettings
+
+
+def main(arguments: list[str] | None = None) -> int:
+    args = _parser().parse_args(arguments)
+    return launch.exit_code(args.step, lambda: args.run(args, settings.load(StateSettings)))
+
+
+def _plan(args: argparse.Namespace, state: StateSettings) -> None:
+    planning.check_day(args.ds)
+    path = args.record or Path(plan.record_path(args.ds, f"manual-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"))
+    with RedisServer(state) as server, connect(server.url) as client:
+        run = planning.plan_run(state, client, args.ds, path.stem)
+    record.write(path, run)
+    print(f"ds={run.ds}: {run.input.lines:,} lines in {len(run.input.files)} files, release {run.release}")
+    print(f"record {path}")
+
+
+def _score(args: argparse.Namespace, state: StateSettings) -> None:
+    master = settings.load(NightlySettings).spark_master
+    command = plan.spark_submit_command(args.ds, str(_record(args, state)), master)
+    command += ["--force"] if args.force else []
+    environment = {**os.environ, **plan.spark_environment({**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix})}
+    sys.stdout.flush()
+    os.execvpe(command[0], command, environment)  # noqa: S606 (spark-submit takes our place, exit code and all)
+
+
+def _publish(args: argparse.Namespace, state: StateSettings) -> None:
+    path = _record(args, state)
+    with RedisServer(state) as server, connect(server.url) as client:
+        run = publishing.publish_run(state, client, open_record(path, args.ds))
+    record.write(path, run)
+    print(f"ds={run.ds}: {report.publication(run)}")
+
+
+def _report(args: argparse.Namespace, state: StateSettings) -> None:
+    run = open_record(_record(args, state), args.ds)
+    print(report.summary(run))
+    if problem := report.discrepancy(run):
+        raise JobError(problem)
+
+
+def _read(args: argparse.Namespace, state: StateSettings) -> None:
+    planning.check_day(args.ds)
+    if not DeltaTable.is_deltatable(str(state.scores_table)):
+        raise JobError(f"{state.scores_table} is no scores table; score a day first, or check TANDEM_SCORES")
+    columns = ("id", "label", "score", "release", "precision", "scored_at")
+    batches = table.read_files(DeltaTable(str(state.scores_table)), args.ds, columns)
+    for row in islice((row for batch in batches for row in batch.to_pylist()), args.limit):
+        print("\t".join(str(row[column]) for column in columns))
+
+
+def _record(args: argparse.Namespace, state: StateSettings) -> Path:
+    """The record named, else the newest of the day."""
+    given: Path | None = args.record
+    if given:
+        return given
+    planning.check_day(args.ds)
+    folder = state.runs_dir / str(args.ds)
+    found = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+    if not found:
+        raise JobError(f"{folder} holds no run; run `python -m batch_job plan --ds {args.ds}` first")
+    return found[-1]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m batch_job", description=__doc__)
+    steps = parser.add_subparsers(dest="step", required=True)
+    _step(steps, "plan", _plan, "pin the release, check and fingerprint the day's messages, write the run record")
+    score = _step(steps, "score", _score, "score the day in Spark and commit the scores")
+    score.add_argument("--force", action="store_true", help="score again what is committed already")
+    _step(steps, "publish", _publish, "publish the committed scores to Redis")
+    _step(steps, "report", _report, "print the run; fail unless its counts add up")
+    read = _step(steps, "read", _read, "print committed scores")
+    read.add_argument("--limit", type=int, default=20, help="rows, 20 unless told")
+    return parser
+
+
+def _step(
+    steps: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    run: Callable[[argparse.Namespace, StateSettings], None],
+    help: str,
+) -> argparse.ArgumentParser:
+    step = steps.add_parser(name, help=help)
+    step.set_defaults(run=run)
+    step.add_argument("--ds", required=True, help="the day, YYYY-MM-DD")
+    step.add_argument("--record", type=Path, help="run record; default: a new one for plan, else the day's newest")
+    return step
+
+
+if __name__ == "__main__":
+    sys.exit(main())

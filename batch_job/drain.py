@@ -1,0 +1,125 @@
+"""Answer deferred requests in the nightly run: what no idle lane took by day, Spark takes by night."""
+
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import redis.asyncio
+from pyspark.sql import SparkSession
+
+from batch_job import rows, scoring
+from batch_job.scoring import ScoringOptions
+from batch_job.workers import slots_of
+from protos.scoring.v1.scoring_pb2 import DEFERRED, Label, Result, ScoreResponse
+from shared_model.errors import ReleaseError
+from shared_model.handoff import Claimed, Handoff
+from shared_model.releases import store
+from shared_model.types import TOP_K
+
+COMPUTED_BY = "nightly"
+
+#: Requests claimed at a time, and seconds they are ours: many times what scoring them takes.
+_CHUNK = 2_000
+_LEASE_SECONDS = 120.0
+#: Labels of a request that does not say how many.
+_DEFAULT_LABELS = 3
+
+_TEXTS = pa.schema([("item", pa.int32()), ("position", pa.int32()), ("text", pa.string())])
+_ANSWERS_DDL = (
+    "item int, position int, top_k array<struct<label: string, probability: float>>, tokens int, truncated boolean, "
+    "precision string, batch_rows int"
+)
+
+
+async def drain(spark: SparkSession, client: "redis.asyncio.Redis", options: ScoringOptions, limit: int) -> int:
+    """Claim, score and publish up to `limit` requests; returns how many this run answered.
+
+    Only the driver speaks to Redis: a task that Spark runs twice must not publish twice.
+    Raises: StoreUnavailable; what was claimed then returns to the others when its lease is over.
+    """
+    handoff, consumer = Handoff(client), f"nightly-{socket.gethostname()}-{os.getpid()}"
+    taken = answered = 0
+    while taken < limit:
+        claimed = await _claim(handoff, consumer, min(_CHUNK, limit - taken))
+        if not claimed:
+            break
+        taken += len(claimed)
+        for release, items in _by_release(claimed, options.release).items():
+            answered += await _answer(spark, handoff, items, replace(options, release=release))
+    return answered
+
+
+async def _claim(handoff: Handoff, consumer: str, count: int) -> list[Claimed]:
+    # The first claim on a Redis that has lost its consumer group only makes the group anew.
+    claimed = await handoff.claim(consumer, count, _LEASE_SECONDS)
+    return claimed or await handoff.claim(consumer, count, _LEASE_SECONDS)
+
+
+async def _answer(spark: SparkSession, handoff: Handoff, items: list[Claimed], options: ScoringOptions) -> int:
+    """Score and publish requests for one release; returns how many answers were kept."""
+    try:
+        store.open_release(Path(options.releases_dir), options.release)
+    except ReleaseError as error:
+        return sum([await handoff.fail(item, str(error), COMPUTED_BY) for item in items])
+    answers = _score(spark, items, options)
+    responses = [_response(item, answers[number], options.release) for number, item in enumerate(items)]
+    return sum([await handoff.publish(item, it, COMPUTED_BY) for item, it in zip(items, responses, strict=True)])
+
+
+def _by_release(claimed: Sequence[Claimed], default: str) -> dict[str, list[Claimed]]:
+    """Requests by the release they pin; the run's own where they pin none."""
+    groups: dict[str, list[Claimed]] = {}
+    for item in claimed:
+        groups.setdefault(item.work.request.release or default, []).append(item)
+    return groups
+
+
+def _score(spark: SparkSession, items: Sequence[Claimed], options: ScoringOptions) -> dict[int, list[dict[str, Any]]]:
+    """Answers of each request's texts in their order, by the request's number in `items`."""
+    texts = [
+        {"item": number, "position": position, "text": text}
+        for number, item in enumerate(items)
+        for position, text in enumerate(item.work.request.texts)
+    ]
+    frame = spark.createDataFrame(pa.Table.from_pylist(texts, schema=_TEXTS)).repartition(slots_of(spark))
+    scored = frame.mapInArrow(partial(score_texts, options=options), _ANSWERS_DDL).toArrow().to_pylist()
+    answers: dict[int, list[dict[str, Any]]] = {number: [] for number in range(len(items))}
+    for row in sorted(scored, key=itemgetter("item", "position")):
+        answers[row["item"]].append(row)
+    return answers
+
+
+def score_texts(batches: Iterator[pa.RecordBatch], options: ScoringOptions) -> Iterator[pa.RecordBatch]:
+    """mapInArrow: score deferred texts."""
+    model = scoring.open_model(options, scoring.task_threads())
+    for window in scoring.score_windows(batches, lambda batch: batch.column("text").to_pylist(), model, options):
+        yield rows.answer_rows(window, model)
+
+
+def _response(item: Claimed, answers: Sequence[dict[str, Any]], release: str) -> ScoreResponse:
+    wanted = min(item.work.request.top_k or _DEFAULT_LABELS, TOP_K)
+    results = [
+        Result(
+            labels=[Label(name=best["label"], probability=best["probability"]) for best in answer["top_k"][:wanted]],
+            tokens=answer["tokens"],
+            truncated=answer["truncated"],
+        )
+        for answer in answers
+    ]
+    return ScoreResponse(
+        results=results,
+        path=DEFERRED,
+        release=release,
+        precision=answers[0]["precision"],
+        batch_size=max(answer["batch_rows"] for answer in answers),
+        queue_us=max(0, int(time.time() * 1000) - item.work.accepted_at_ms) * 1000,
+        request_id=item.request_id,
+        reason="deferred: drained by the nightly run",
+    )

@@ -1,0 +1,137 @@
+"""The `score` step inside spark-submit: check the Python, fence, score, commit, drain, and say how it ended."""
+
+import asyncio
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import redis
+from pyspark.sql import SparkSession
+
+from batch_job import fence, pipeline, planning, record, table, workers
+from batch_job.drain import drain
+from batch_job.fence import Fence
+from batch_job.pipeline import Tables
+from batch_job.progress import say
+from batch_job.record import RunRecord, State
+from batch_job.scoring import ScoringOptions
+from batch_job.settings import NightlySettings
+from shared_model import settings
+from shared_model.errors import JobError, Stale, StoreUnavailable
+from shared_model.redis_server import RedisServer
+from shared_model.settings import StateSettings
+
+
+@dataclass(frozen=True)
+class Step:
+    """What scoring one planned run works with."""
+
+    path: Path
+    state: StateSettings
+    nightly: NightlySettings
+    redis_url: str
+    client: "redis.Redis"
+
+    @property
+    def tables(self) -> Tables:
+        return Tables.of(self.state)
+
+
+def score(ds: str, path: Path, force: bool = False) -> RunRecord:
+    """Bring a planned run to `committed` or `unchanged`, then answer deferred requests.
+
+    Raises: Stale, and whatever else keeps the run from being scored; the record then says so.
+    """
+    state, nightly = settings.load(StateSettings), settings.load(NightlySettings)
+    run = open_record(path, ds)
+    with RedisServer(state) as server, fence.connect(server.url) as client:
+        step = Step(path, state, nightly, server.url, client)
+        try:
+            refuse_superseded(client, run)
+            planning.check_unchanged(run.input)
+            return _with_spark(step, run, force)
+        except Stale as stale:
+            _note(step, State.STALE, str(stale))
+            raise
+        except Exception as error:
+            _note(step, State.FAILED, str(error))
+            raise
+
+
+def open_record(path: Path, ds: str) -> RunRecord:
+    run = record.read(path)
+    if run.ds != ds:
+        raise JobError(f"{path} is the record of ds={run.ds}, not of ds={ds}")
+    return run
+
+
+def refuse_superseded(client: "redis.Redis", run: RunRecord) -> None:
+    """Raises: Stale when another run has begun on the partition since this run's last attempt."""
+    if run.state is State.STALE:
+        raise Stale(f"run {run.run_id} of ds={run.ds} was superseded; plan a new run to score the day again")
+    latest = fence.latest_token(client, run.ds)
+    if run.token and latest is not None and latest > run.token:
+        raise Stale(f"attempt {latest} at ds={run.ds} has begun since attempt {run.token}, this run's last")
+
+
+def _with_spark(step: Step, run: RunRecord, force: bool) -> RunRecord:
+    spark = SparkSession.builder.appName(f"tandem {run.ds}").getOrCreate()
+    try:
+        options = ScoringOptions(
+            releases_dir=str(step.state.releases_dir),
+            release=run.release,
+            device=workers.check_workers(spark, run.runtime),
+            batch_rows=step.nightly.nightly_batch_rows,
+            batch_tokens=step.nightly.nightly_batch_tokens,
+        )
+        run = _score_once(step, run, spark, options, force)
+        run = replace(run, drained=run.drained + _drain(step, spark, options))
+        record.write(step.path, run)
+        return run
+    finally:
+        spark.stop()
+
+
+def _score_once(step: Step, run: RunRecord, spark: SparkSession, options: ScoringOptions, force: bool) -> RunRecord:
+    standing = pipeline.already_committed(step.tables, run, pipeline.plan_id(run, options))
+    if standing and not force:
+        say(f"ds={run.ds}: unchanged; attempt {standing.token} committed this input with this release")
+        if run.scoring and run.scoring.token == standing.token:
+            return run
+        run = replace(run, state=State.UNCHANGED, scoring=standing, problem="")
+        record.write(step.path, run)
+        return run
+    attempt = Fence.take(step.client, run.ds, table.last_attempt(step.tables.folders, run.ds))
+    run = replace(run, state=State.PLANNED, token=attempt.token, problem="")
+    record.write(step.path, run)
+    with pipeline.supervised(spark, attempt):
+        scoring = pipeline.score_partition(spark, run, options, step.tables, attempt, step.nightly.nightly_task_rows)
+    run = replace(run, state=State.COMMITTED, scoring=scoring)
+    record.write(step.path, run)
+    say(f"ds={run.ds}: {scoring.rows:,} rows committed, {scoring.rows_per_second:,.0f} rows/s")
+    return run
+
+
+def _drain(step: Step, spark: SparkSession, options: ScoringOptions) -> int:
+    async def answer() -> int:
+        async with fence.connect_asyncio(step.redis_url) as client:
+            return await drain(spark, client, options, step.nightly.deferred_drain_limit)
+
+    try:
+        answered = asyncio.run(answer())
+    except StoreUnavailable as error:
+        # The partition is committed; requests wait for an idle lane or for the next night.
+        say(f"deferred requests were left waiting: {error}")
+        return 0
+    if answered:
+        say(f"{answered:,} deferred requests answered")
+    return answered
+
+
+def _note(step: Step, state: State, problem: str) -> None:
+    """Write into the record how the attempt ended."""
+    run = record.read(step.path)
+    if state is State.STALE and run.token == fence.latest_token(step.client, run.ds):
+        # What superseded us is a newer attempt at this very run: the record is its own now.
+        return
+    if run.state in (State.PLANNED, State.FAILED):
+        record.write(step.path, replace(run, state=state, problem=problem.partition("\n")[0]))

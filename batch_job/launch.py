@@ -1,0 +1,47 @@
+"""Start the `score` step inside spark-submit. Standard library only until the Python is known to be the right one."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from batch_job import plan, record
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="score")
+    add_arguments(parser)
+    args = parser.parse_args(arguments)
+    try:
+        run = record.read(args.record)
+    except record.RecordError as error:
+        return complain("score", str(error))
+    if problem := plan.wrong_python(run.runtime.prefix, sys.prefix, "the driver"):
+        return complain("score", problem)
+    from batch_job import job
+
+    return exit_code("score", lambda: job.score(args.ds, args.record, args.force))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ds", required=True, help="the day, YYYY-MM-DD")
+    parser.add_argument("--record", type=Path, required=True, help="the run's record, written by `plan`")
+    parser.add_argument("--force", action="store_true", help="score again what is committed already")
+
+
+def exit_code(step: str, run: Callable[[], object]) -> int:
+    """0 done, 2 input, environment or settings are wrong, 3 a newer attempt owns the partition; others are raised."""
+    from shared_model.errors import Stale, TandemError
+
+    try:
+        run()
+    except Stale as stale:
+        return complain(step, f"stale: {stale}", 3)
+    except (TandemError, record.RecordError) as error:
+        return complain(step, str(error))
+    return 0
+
+
+def complain(step: str, problem: str, code: int = 2) -> int:
+    print(f"batch_job {step}: {problem}", file=sys.stderr, flush=True)  # noqa: T201
+    return code

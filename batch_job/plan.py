@@ -1,0 +1,89 @@
+"""How a nightly run is launched: paths, command lines, and what spark-submit needs to run on the runtime's Python.
+
+Standard library only, as `batch_job.record` is: Airflow's environment imports this and nothing else of Tandem.
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+#: What spark-submit runs.
+APPLICATION = str(Path(__file__).parent / "jobs" / "score.py")
+
+SPARK_CONF = {
+    "spark.log.level": "WARN",
+    "spark.sql.session.timeZone": "UTC",
+    # One Arrow batch is one window: its rows are sorted by tokens before they are cut into engine batches.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
+    "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
+    # An engine takes seconds to compile; the next task finds it in the worker.
+    "spark.python.worker.reuse": "true",
+    # The run reports its own progress; a web server per run would be one more open port.
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def runtime_prefix(environ: Mapping[str, str] = os.environ) -> str:
+    """Prefix of the runtime environment: TANDEM_RUNTIME_PREFIX, else `.venv` beside this package."""
+    return environ.get("TANDEM_RUNTIME_PREFIX") or str(Path(__file__).parents[1] / ".venv")
+
+
+def record_path(ds: str, run_id: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Where a run's record is kept: STATE/runs/<ds>/<run id>.json. `ds` and `run_id` may be templates."""
+    return os.path.join(os.path.abspath(environ.get("TANDEM_STATE") or ".tandem"), "runs", ds, f"{run_id}.json")
+
+
+def python_environment() -> dict[str, str]:
+    """What a step that runs on the runtime's Python must not inherit from Airflow's environment."""
+    return {"PYTHONPATH": "", "PYTHONHOME": ""}
+
+
+def spark_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Environment of spark-submit, to be laid over the inherited one.
+
+    All of it is needed: spark-submit takes its Spark from SPARK_HOME, else from whichever Python is first on PATH,
+    and driver and workers from PYSPARK_*; an inherited value of any one of them mixes two environments.
+    """
+    prefix = runtime_prefix(environ)
+    python = os.path.join(prefix, "bin", "python")
+    return {
+        "PATH": os.path.join(prefix, "bin") + os.pathsep + environ.get("PATH", os.defpath),
+        "SPARK_HOME": _spark_home(prefix),
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_DRIVER_PYTHON": python,
+        "SPARK_LOCAL_IP": environ.get("SPARK_LOCAL_IP") or "127.0.0.1",
+        **python_environment(),
+    }
+
+
+def step_command(step: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Shell command of a step that needs no JVM. It takes the day and the record from $DS and $RECORD, so that no
+    text a person typed is ever part of a command line."""
+    python = os.path.join(runtime_prefix(environ), "bin", "python")
+    return f'exec {shlex.quote(python)} -m batch_job {step} --ds "$DS" --record "$RECORD"'
+
+
+def step_args(ds: str, record: str) -> list[str]:
+    return ["--ds", ds, "--record", record]
+
+
+def spark_submit_command(ds: str, record: str, master: str) -> list[str]:
+    """Command line of `score`, to be run in `spark_environment()`."""
+    conf = [part for name, value in SPARK_CONF.items() for part in ("--conf", f"{name}={value}")]
+    return ["spark-submit", "--master", master, *conf, APPLICATION, *step_args(ds, record)]
+
+
+def wrong_python(expected_prefix: str, actual_prefix: str, who: str) -> str:
+    """One line when `who` runs on another Python than the run was planned on; empty when it is the same."""
+    if os.path.realpath(actual_prefix) == os.path.realpath(expected_prefix):
+        return ""
+    return f"{who} runs on the Python of {actual_prefix}, the run was planned on {expected_prefix}; set PYSPARK_PYTHON"
+
+
+def _spark_home(prefix: str) -> str:
+    found = sorted(Path(prefix).glob("lib/python3*/site-packages/pyspark"))
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return str(found[0] if found else Path(prefix, "lib", version, "site-packages", "pyspark"))

@@ -1,0 +1,65 @@
+"""The `report` step: a run in lines that a person reads, and whether its counts add up."""
+
+from batch_job.record import RunRecord, Scoring, State
+
+
+def summary(run: RunRecord) -> str:
+    lines = [
+        f"nightly run {run.run_id} of ds={run.ds}: {run.state}",
+        f"  release     {run.release}",
+        f"  input       {run.input.lines:,} lines in {len(run.input.files)} files of {run.input.folder}",
+    ]
+    if run.problem:
+        lines.append(f"  problem     {run.problem}")
+    if run.scoring:
+        lines += _scoring(run.scoring)
+    lines.append(f"  deferred    {run.drained:,} requests answered")
+    lines.append(f"  published   {publication(run)}")
+    return "\n".join(lines)
+
+
+def discrepancy(run: RunRecord) -> str:
+    """Why the run is not as it should be, in one line; empty when it is."""
+    if run.scoring is None:
+        return f"run {run.run_id} of ds={run.ds} is {run.state}: nothing is committed"
+    set_aside = sum(run.scoring.quarantined.values())
+    if run.scoring.rows + set_aside != run.input.lines:
+        return (
+            f"ds={run.ds}: {run.input.lines} lines in, but {run.scoring.rows} scored and {set_aside} quarantined; "
+            "score the day again with --force"
+        )
+    if run.state is not State.PUBLISHED:
+        return f"run {run.run_id} of ds={run.ds} is {run.state}: it was not published"
+    return ""
+
+
+def _scoring(scoring: Scoring) -> list[str]:
+    reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(scoring.quarantined.items()))
+    lines = [
+        f"  committed   {scoring.rows:,} rows in table version {scoring.table_version}, attempt {scoring.token}",
+        f"  quarantined {sum(scoring.quarantined.values()):,} lines{f' ({reasons})' if reasons else ''}",
+    ]
+    if scoring.seconds:
+        stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in scoring.seconds.items())
+        lines += [
+            f"  speed       {scoring.rows_per_second:,.0f} rows/s in {scoring.precision}, {scoring.tokens:,} tokens, "
+            f"{scoring.padding_share:.1%} padding",
+            f"  seconds     {stages}",
+        ]
+    else:
+        lines.append("  speed       nothing was computed: the partition stood already")
+    return lines
+
+
+def publication(run: RunRecord) -> str:
+    """What became of the epoch, in one line."""
+    done = run.publication
+    if done is None:
+        return "not published"
+    if not done.epoch:
+        return "nothing to publish: the partition holds no rows"
+    if done.moved:
+        return f"{done.keys:,} keys as epoch {done.epoch}"
+    if done.live:
+        return f"epoch {done.epoch} was live already, with {done.keys:,} keys; nothing to do"
+    return f"not epoch {done.epoch}: a newer one answers"

@@ -1,0 +1,59 @@
+"""What the executors are: the Python they run on, and the device they compute on."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from batch_job import plan
+from batch_job.record import Runtime
+from shared_model.errors import JobError
+from shared_model.types import Device
+
+
+def check_workers(spark: SparkSession, runtime: Runtime) -> Device:
+    """The device every executor has. Raises: JobError when a worker runs on another Python, or devices differ."""
+
+    # Nested, so that it travels by value: a worker on the wrong Python cannot import this module.
+    def look(_: Iterator[int]) -> Iterator[tuple[str, str]]:
+        import os
+        import sys
+
+        if os.path.realpath(sys.prefix) != os.path.realpath(runtime_prefix):
+            return iter([(sys.prefix, "")])
+        from pyspark import TaskContext
+
+        from shared_model import devices
+
+        context = TaskContext.get()
+        given = context is not None and "gpu" in context.resources()
+        return iter([(sys.prefix, str(Device.CUDA if given else devices.detect()))])
+
+    runtime_prefix = runtime.prefix
+    slots = slots_of(spark)
+    try:
+        seen = set(spark.sparkContext.parallelize(range(slots), slots).mapPartitions(look).collect())
+    except (Py4JError, PySparkException) as error:
+        raise JobError(f"a worker did not start on the Python of {runtime.prefix}: {_cause(error)}") from error
+    for prefix, _ in seen:
+        if problem := plan.wrong_python(runtime.prefix, prefix, "a worker"):
+            raise JobError(problem)
+    found = {Device(device) for _, device in seen}
+    if len(found) > 1:
+        raise JobError(f"executors have different devices ({', '.join(sorted(found))}); a partition is scored on one")
+    return found.pop()
+
+
+def slots_of(spark: SparkSession) -> int:
+    """Tasks that run at once."""
+    cpus = int(spark.sparkContext.getConf().get("spark.task.cpus", "1"))
+    return max(1, int(spark.sparkContext.defaultParallelism) // cpus)
+
+
+def _cause(error: Any) -> str:
+    """The line of a worker's traceback that says what went wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "Error" in line or "Exception" in line or "MISMATCH" in line]
+    return (telling or lines or ["no reason given"])[-1]

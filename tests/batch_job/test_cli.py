@@ -1,0 +1,246 @@
+"""The steps as Airflow and people run them: processes, exit codes, one record, real spark-submit."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import uuid
+import venv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import redis
+import redis.asyncio
+from deltalake import DeltaTable
+
+from batch_job import job, launch, plan, record
+from batch_job.fence import Fence, latest_token
+from batch_job.record import RunRecord, State
+from batch_job.settings import NightlySettings
+from protos.scoring.v1.scoring_pb2 import ScoreRequest
+from protos.scoring.v1.storage_pb2 import DeferredWork
+from shared_model import demo_messages, keys
+from shared_model.errors import JobError, Stale, StoreUnavailable
+from shared_model.handoff import Handoff, Item
+from shared_model.releases.store import Release
+from shared_model.settings import StateSettings
+from tests.batch_job.conftest import DAY, Cli, message, planned, write_day
+
+SECOND = "2026-01-15"
+
+
+@pytest.fixture
+def recorded(state: StateSettings, client: "redis.Redis") -> Path:
+    """A planned run's record, with input."""
+    write_day(state, [message(number, "hello") for number in range(10)])
+    path = state.runs_dir / DAY / "run.json"
+    record.write(path, planned(state, client))
+    return path
+
+
+def succeed(cli: Cli, *arguments: str) -> str:
+    done = cli(*arguments)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout + done.stderr
+
+
+def submit(url: str, text: str) -> str:
+    async def run() -> str:
+        async with redis.asyncio.Redis.from_url(url) as client:
+            request_id = uuid.uuid4().hex
+            work = DeferredWork(request=ScoreRequest(texts=[text]), accepted_at_ms=1)
+            await Handoff(client).submit(request_id, work)
+            return request_id
+
+    return asyncio.run(run())
+
+
+def result(url: str, request_id: str) -> Item | None:
+    async def run() -> Item | None:
+        async with redis.asyncio.Redis.from_url(url) as client:
+            return await Handoff(client).get(request_id)
+
+    return asyncio.run(run())
+
+
+def newest(state: StateSettings, day: str) -> RunRecord:
+    return record.read(max((state.runs_dir / day).glob("*.json"), key=lambda path: path.stat().st_mtime))
+
+
+def test_two_days_from_messages_to_redis(
+    cli: Cli, state: StateSettings, client: "redis.Redis", release: Release
+) -> None:
+    demo_messages.write_archive(state.messages_dir, messages=600)
+    for day in (DAY, SECOND):
+        request_id = submit(state.redis_url, "my card has not arrived")
+        succeed(cli, "plan", "--ds", day)
+        succeed(cli, "score", "--ds", day)
+        assert f"keys as epoch {day}.1" in succeed(cli, "publish", "--ds", day)
+        summary = succeed(cli, "report", "--ds", day)
+        assert "committed   300 rows" in summary
+        assert "quarantined 5 lines (bad_encoding 1, bad_json 1, empty 1, wrong_type 2)" in summary
+        assert "deferred    1 requests answered" in summary
+        item = result(state.redis_url, request_id)
+        assert item is not None
+        assert item.response is not None
+        run = newest(state, day)
+        assert run.state is State.PUBLISHED
+        assert run.scoring is not None
+        assert run.scoring.precision == item.response.precision
+    assert client.hget(keys.epoch_pointer(release.id), "ds") == SECOND.encode()
+    assert DeltaTable(str(state.scores_table)).protocol().min_writer_version == 2
+
+    version = DeltaTable(str(state.scores_table)).version()
+    succeed(cli, "plan", "--ds", SECOND)
+    assert f"ds={SECOND}: unchanged" in succeed(cli, "score", "--ds", SECOND)
+    assert "was live already" in succeed(cli, "publish", "--ds", SECOND)
+    assert "the partition stood already" in succeed(cli, "report", "--ds", SECOND)
+    assert DeltaTable(str(state.scores_table)).version() == version
+    assert latest_token(client, SECOND) == 1
+    assert len(succeed(cli, "read", "--ds", SECOND, "--limit", "7").splitlines()) == 7
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["plan", "--ds", DAY], "is not a folder; write the partition, or check TANDEM_MESSAGES"),
+        (["plan", "--ds", "None"], "--ds 'None': expected a day as YYYY-MM-DD"),
+        (["score", "--ds", DAY], "holds no run; run `python -m batch_job plan --ds 2026-01-14` first"),
+        (["publish", "--ds", DAY, "--record", "/nowhere/run.json"], "/nowhere/run.json is not there"),
+        (["read", "--ds", DAY], "is no scores table"),
+    ],
+)
+def test_what_is_missing_is_named_in_one_line_with_exit_code_2(cli: Cli, arguments: list[str], problem: str) -> None:
+    done = cli(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert problem in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_record_of_another_day_is_refused(cli: Cli, recorded: Path) -> None:
+    done = cli("publish", "--ds", SECOND, "--record", str(recorded))
+    assert done.returncode == 2
+    assert "is the record of ds=2026-01-14, not of ds=2026-01-15" in done.stderr
+
+
+def test_a_report_fails_on_counts_that_do_not_add_up(cli: Cli, recorded: Path) -> None:
+    run = record.read(recorded)
+    scoring = record.Scoring(1, "plan", 1, rows=8, quarantined={"empty": 1})
+    record.write(recorded, replace(run, state=State.PUBLISHED, scoring=scoring))
+    done = cli("report", "--ds", DAY)
+    assert done.returncode == 2
+    assert "10 lines in, but 8 scored and 1 quarantined" in done.stderr
+    record.write(recorded, replace(run, state=State.PUBLISHED, scoring=replace(scoring, rows=9)))
+    assert cli("report", "--ds", DAY).returncode == 0
+
+
+def other_python(folder: Path) -> str:
+    """A Python that is not the runtime's."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    return str(folder / "bin" / "python")
+
+
+@pytest.mark.parametrize(("variable", "who"), [("PYSPARK_DRIVER_PYTHON", "the driver"), ("PYSPARK_PYTHON", "a worker")])
+def test_another_python_is_refused_with_exit_code_2(
+    environment: dict[str, str], recorded: Path, tmp_path: Path, variable: str, who: str
+) -> None:
+    python = other_python(tmp_path / "other")
+    # As spark-submit of the DAG, but with one variable that was inherited.
+    spark = {**plan.spark_environment({**environment, "TANDEM_RUNTIME_PREFIX": sys.prefix}), variable: python}
+    done = subprocess.run(
+        plan.spark_submit_command(DAY, str(recorded), "local[2]"),
+        env={**environment, **spark},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr[-3000:]
+    # spark-submit passes on what the driver says, errors too, on its standard output.
+    complaints = [line for line in done.stdout.splitlines() if line.startswith("batch_job score:")]
+    assert complaints == [
+        f"batch_job score: {who} runs on the Python of {tmp_path / 'other'}, "
+        f"the run was planned on {sys.prefix}; set PYSPARK_PYTHON"
+    ]
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None:
+    """`launch.main` in this process: for runs that end before they need Spark."""
+    for name, value in environment.items():
+        if os.environ.get(name) != value:
+            monkeypatch.setenv(name, value)
+
+
+def launch_score(path: Path) -> int:
+    return launch.main(["--ds", DAY, "--record", str(path)])
+
+
+def test_a_stale_run_stays_stale_and_takes_no_token(
+    in_process: None, recorded: Path, client: "redis.Redis", capsys: pytest.CaptureFixture[str]
+) -> None:
+    record.write(recorded, replace(record.read(recorded), state=State.STALE, token=1))
+    assert launch_score(recorded) == 3
+    assert capsys.readouterr().err.startswith("batch_job score: stale: run run of ds=2026-01-14 was superseded")
+    assert latest_token(client, DAY) is None
+
+
+def test_a_retry_after_another_run_has_begun_is_stale(
+    in_process: None, recorded: Path, client: "redis.Redis", capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = Fence.take(client, DAY, -1)
+    record.write(recorded, replace(record.read(recorded), token=mine.token))
+    Fence.take(client, DAY, -1)
+    assert launch_score(recorded) == 3
+    assert "stale: attempt 2 at ds=2026-01-14 has begun since attempt 1" in capsys.readouterr().err
+    assert record.read(recorded).state is State.STALE
+    assert latest_token(client, DAY) == 2
+
+
+def test_input_that_changed_after_planning_is_refused(
+    in_process: None, recorded: Path, state: StateSettings, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_day(state, [message(0, "another text")])
+    assert launch_score(recorded) == 2
+    assert "changed after the run was planned" in capsys.readouterr().err
+    assert record.read(recorded).state is State.FAILED
+
+
+def test_a_superseded_attempt_leaves_its_retrys_record_alone(
+    recorded: Path, state: StateSettings, client: "redis.Redis"
+) -> None:
+    """Airflow may retry a run whose first driver is still alive: both write the same record."""
+    Fence.take(client, DAY, -1)
+    retry = Fence.take(client, DAY, -1)
+    record.write(recorded, replace(record.read(recorded), token=retry.token))
+    step = job.Step(recorded, state, NightlySettings(), state.redis_url, client)
+    job._note(step, State.STALE, str(Stale("attempt 2 has begun")))
+    assert record.read(recorded).state is State.PLANNED
+    Fence.take(client, DAY, -1)
+    job._note(step, State.STALE, str(Stale("attempt 3 has begun")))
+    assert record.read(recorded).state is State.STALE
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (Stale("attempt 2 has begun"), 3, "batch_job score: stale: attempt 2 has begun\n"),
+        (JobError("counts differ"), 2, "batch_job score: counts differ\n"),
+        (StoreUnavailable("Redis did not answer"), 2, "batch_job score: Redis did not answer\n"),
+        (record.RecordError("run.json is not there"), 2, "batch_job score: run.json is not there\n"),
+    ],
+)
+def test_each_kind_of_failure_has_its_exit_code(
+    error: Exception, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    assert launch.exit_code("score", fail) == code
+    assert capsys.readouterr().err == line
+
+
+def test_what_nobody_foresaw_is_not_hidden() -> None:
+    with pytest.raises(ZeroDivisionError):
+        launch.exit_code("score", lambda: 1 // 0)

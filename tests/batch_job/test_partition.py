@@ -1,0 +1,244 @@
+"""One partition through real Spark: what is read, what is written, and who may commit."""
+
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import redis
+from deltalake import DeltaTable
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from batch_job import pipeline, read_scores, table
+from batch_job.fence import Fence
+from batch_job.pipeline import Tables
+from batch_job.record import RunRecord, Scoring
+from batch_job.scoring import ScoringOptions
+from shared_model.demo_messages import DAMAGED_LINES
+from shared_model.errors import JobError, Stale
+from shared_model.settings import StateSettings
+from tests.batch_job.conftest import DAY, message, planned, write_day
+
+TASK_ROWS = 64
+LINES = [message(number, f"my card number {number % 40} has not arrived") for number in range(200)]
+
+
+def attempt(
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    run: RunRecord,
+    before_commit: Callable[[], None] = lambda: None,
+    watch_seconds: float = 600.0,
+) -> Scoring:
+    """One attempt at a partition; the watch sleeps unless told, so that the commit rule is on its own."""
+    tables = Tables.of(state)
+    fence = Fence.take(client, run.ds, table.last_attempt(tables.folders, run.ds))
+    with pipeline.supervised(spark, fence, watch_seconds):
+        return pipeline.score_partition(spark, run, options, tables, fence, TASK_ROWS, before_commit)
+
+
+def data_files(folder: Path) -> set[str]:
+    return {path.name for path in folder.glob("ds=*/*.parquet")}
+
+
+def held_files(folder: Path) -> set[str]:
+    return {Path(uri).name for uri in DeltaTable(str(folder)).file_uris()}
+
+
+def commits(folder: Path) -> int:
+    return sum(entry["operation"] == "WRITE" for entry in DeltaTable(str(folder)).history())
+
+
+def test_every_line_is_scored_or_quarantined_once(
+    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
+) -> None:
+    again = [message(7, "said twice"), message(7, "said three times")]
+    write_day(state, [*LINES[:100], *DAMAGED_LINES, *again, *LINES[100:]])
+    write_day(state, [message(3, "the same id in another file"), message(900, "new")], file="z.jsonl")
+    run = planned(state, client)
+    done = attempt(spark, state, client, options, run)
+
+    assert done.quarantined == {"bad_encoding": 1, "bad_json": 1, "duplicate_id": 3, "empty": 1, "wrong_type": 2}
+    assert done.rows == 201
+    assert done.rows + sum(done.quarantined.values()) == run.input.lines
+    scored = {row["id"]: row for row in read_scores(spark, state.scores_table, DAY).collect()}
+    assert len(scored) == 201
+    # Of lines that share an id, the first stays.
+    assert scored["m00007"]["text_hash"] == scored["m00047"]["text_hash"]
+    assert scored["m00003"]["text_hash"] == scored["m00043"]["text_hash"]
+    assert {row["precision"] for row in scored.values()} == {done.precision}
+    assert all(row["label"] == row["top_k"][0]["label"] for row in scored.values())
+    assert all(row["scored_at"] is not None and len(row["encoding_key"]) == 16 for row in scored.values())
+    set_aside = [
+        row
+        for batch in table.read_files(DeltaTable(str(state.state / "quarantine")), DAY, ["attempt", "reason", "raw"])
+        for row in batch.to_pylist()
+    ]
+    assert {row["attempt"] for row in set_aside} == {done.token}
+    assert {row["raw"] for row in set_aside} >= {*DAMAGED_LINES, *again}
+    assert DeltaTable(str(state.state / "quarantine")).version() == done.quarantine_version
+    commit = DeltaTable(str(state.scores_table)).history(1)[0]
+    assert commit["tandem.quarantine_version"] == str(done.quarantine_version)
+
+
+def test_a_day_without_one_message_is_a_result(
+    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
+) -> None:
+    write_day(state, [b"", b"nothing"])
+    run = planned(state, client)
+    done = attempt(spark, state, client, options, run)
+    assert (done.rows, done.quarantined) == (0, {"bad_json": 1, "empty": 1})
+    assert pipeline.already_committed(Tables.of(state), run, pipeline.plan_id(run, options)) is not None
+
+
+def test_a_committed_plan_is_known_and_another_input_is_not(
+    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
+) -> None:
+    write_day(state, LINES[:20])
+    run = planned(state, client)
+    done = attempt(spark, state, client, options, run)
+    standing = pipeline.already_committed(Tables.of(state), run, pipeline.plan_id(run, options))
+    assert standing is not None
+    assert (standing.token, standing.rows) == (done.token, 20)
+    write_day(state, LINES[:21])
+    changed = planned(state, client)
+    assert pipeline.already_committed(Tables.of(state), changed, pipeline.plan_id(changed, options)) is None
+
+
+def test_nothing_is_committed_when_the_counts_do_not_add_up(
+    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
+) -> None:
+    write_day(state, LINES[:20])
+    run = planned(state, client)
+    file = run.input.files[0]
+    wrong = replace(run, input=replace(run.input, files=(replace(file, lines=file.lines + 1),)))
+    with pytest.raises(JobError, match="21 lines planned, 20 scored and 0 quarantined; nothing committed"):
+        attempt(spark, state, client, options, wrong)
+    assert table.last_attempt([state.scores_table], DAY) == -1
+    assert data_files(state.scores_table) == set()
+
+
+def two_at_the_barrier(
+    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
+) -> list[Scoring | Stale]:
+    """Two runs of one day, both computed, neither committed, let go together."""
+    write_day(state, LINES[:60])
+    barrier = threading.Barrier(2, timeout=60)
+
+    def run(name: str) -> Scoring | Stale:
+        try:
+            return attempt(spark, state, client, options, planned(state, client, run_id=name), barrier.wait)
+        except Stale as stale:
+            return stale
+
+    with ThreadPoolExecutor(2) as pool:
+        return list(pool.map(run, ["first", "second"]))
+
+
+def test_of_two_runs_held_before_commit_one_commits_and_the_other_is_stale(
+    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
+) -> None:
+    committed, stale = sorted(
+        two_at_the_barrier(spark, state, client, options), key=lambda outcome: isinstance(outcome, Stale)
+    )
+    assert isinstance(committed, Scoring)
+    assert isinstance(stale, Stale)
+    assert commits(state.scores_table) == 1
+    assert table.last_attempt([state.scores_table], DAY) == committed.token == 2
+    # The stale attempt has taken its files away.
+    assert data_files(state.scores_table) == held_files(state.scores_table)
+
+
+def test_control_without_the_check_both_commit(
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Fence, "check", lambda fence: None)
+    monkeypatch.setattr(table, "refuse_stale", lambda *_: None)
+    outcomes = two_at_the_barrier(spark, state, client, options)
+    assert all(isinstance(outcome, Scoring) for outcome in outcomes)
+    assert commits(state.scores_table) == 2
+
+
+def test_an_attempt_that_wakes_after_a_newer_commit_is_refused_without_redis(
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The table alone refuses it: Redis may have been lost in between."""
+    write_day(state, LINES[:40])
+    run = planned(state, client)
+
+    def newer_commits_and_redis_is_lost() -> None:
+        attempt(spark, state, client, options, run)
+        client.flushall()
+
+    with pytest.raises(Stale, match="attempt 2 at ds=2026-01-14 is committed, this is attempt 1"):
+        attempt(spark, state, client, options, run, newer_commits_and_redis_is_lost)
+    assert table.last_attempt([state.scores_table], DAY) == 2
+    assert data_files(state.scores_table) == held_files(state.scores_table)
+
+
+def test_a_superseded_attempt_stops_its_spark_job_within_five_seconds(
+    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
+) -> None:
+    fence = Fence.take(client, DAY, -1)
+    took: list[float] = []
+
+    def endless(_: object) -> object:
+        time.sleep(30)
+        return iter([])
+
+    def supersede() -> None:
+        while not spark.sparkContext.statusTracker().getActiveJobsIds():
+            time.sleep(0.05)
+        took.append(time.monotonic())
+        Fence.take(client, DAY, -1)
+
+    newer = threading.Thread(target=supersede)
+    newer.start()
+    with pytest.raises(Stale), pipeline.supervised(spark, fence):
+        spark.sparkContext.parallelize([1], 1).mapPartitions(endless).collect()
+    newer.join()
+    assert time.monotonic() - took[0] < 5
+
+
+def test_a_task_that_fails_leaves_no_rows_behind(
+    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions, tmp_path: Path
+) -> None:
+    """A release that is damaged where the executors are: the run fails, readers keep what they had."""
+    write_day(state, LINES[:20])
+    run = planned(state, client)
+    done = attempt(spark, state, client, options, run)
+    copy = tmp_path / "releases"
+    shutil.copytree(options.releases_dir, copy, copy_function=os.link)
+    for weights in copy.glob("*/*/*/model.bin"):
+        weights.unlink()
+        weights.write_bytes(b"damaged")
+    with pytest.raises(PySparkException, match="does not match its sha256"):
+        attempt(spark, state, client, replace(options, releases_dir=str(copy)), run)
+    assert table.last_attempt([state.scores_table], DAY) == done.token
+    assert read_scores(spark, state.scores_table, DAY).count() == 20
+
+
+def test_ids_with_any_text_survive(
+    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
+) -> None:
+    ids = ["a\u0000b", "日本", "x" * 2000, " ", "null", "ds=1/2", "🙂"]
+    write_day(state, [json.dumps({"id": each, "text": "hello"}).encode() for each in ids])
+    attempt(spark, state, client, options, planned(state, client))
+    assert sorted(row["id"] for row in read_scores(spark, state.scores_table).collect()) == sorted(ids)

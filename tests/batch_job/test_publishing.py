@@ -1,0 +1,178 @@
+"""Published epochs only move forward, and publishing again never leaves a moment without the one that answers."""
+
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import redis
+from rbloom import Bloom
+
+from batch_job import publishing, rows, table
+from batch_job.record import RunRecord, Scoring, State
+from batch_job.writing import FileReport, Target, write_file
+from protos.scoring.v1.storage_pb2 import PublishedScore
+from shared_model import keys
+from shared_model.errors import JobError
+from shared_model.releases.store import Release
+from shared_model.scorestore.publish import Epoch, key_position, live_keys, publish
+from shared_model.settings import StateSettings
+from tests.batch_job.conftest import DAY, message, planned, write_day
+
+
+def encoding_key(number: int) -> bytes:
+    return number.to_bytes(16, "big")
+
+
+@pytest.fixture
+def commit(state: StateSettings, client: "redis.Redis", release: Release):  # type: ignore[no-untyped-def]
+    """Commits rows under a token, as a run that scored them would; returns that run."""
+
+    def run(token: int, numbers: range, ds: str = DAY, releases: tuple[str, ...] = ()) -> RunRecord:
+        write_day(state, [message(number, "x") for number in numbers], ds)
+        count = len(numbers)
+        columns = {
+            "id": [str(number) for number in numbers],
+            "text_hash": ["00"] * count,
+            "label": [release.labels[1]] * count,
+            "score": [0.75] * count,
+            "release": releases or [release.id] * count,
+            "precision": ["bf16"] * count,
+            "scored_at": [datetime.now(UTC)] * count,
+            "encoding_key": [encoding_key(number) for number in numbers],
+            "tokens": [3] * count,
+            "truncated": [False] * count,
+            "top_k": [
+                [
+                    {"label": release.labels[1], "probability": 0.75},
+                    {"label": release.labels[0], "probability": 0.25},
+                ]
+            ]
+            * count,
+        }
+        batch = pa.RecordBatch.from_pydict(columns, schema=rows.SCORES)
+        folder = state.scores_table
+        file = FileReport(*write_file(Target(str(folder), ds, "plan", token), rows.SCORES, [batch]))
+        version = table.replace_partition(folder, ds, [file], token, lambda: None, {})
+        scoring = Scoring(token, "plan", version, count, {}, rows_per_second=12.5)
+        record = planned(state, client, ds)
+        return RunRecord(**{**record.__dict__, "state": State.COMMITTED, "token": token, "scoring": scoring})
+
+    return run
+
+
+def pointer(client: "redis.Redis", release: Release) -> str:
+    found = client.hget(keys.epoch_pointer(release.id), "epoch")
+    return found.decode() if found else ""
+
+
+def test_a_committed_partition_answers_from_redis(  # type: ignore[no-untyped-def]
+    commit, state: StateSettings, client: "redis.Redis", release: Release
+) -> None:
+    run = publishing.publish_run(state, client, commit(3, range(50)))
+    assert run.state is State.PUBLISHED
+    assert run.publication is not None
+    assert (run.publication.epoch, run.publication.keys, run.publication.moved) == (f"{DAY}.3", 50, True)
+    raw = client.hget(keys.epoch_scores(release.id, f"{DAY}.3"), encoding_key(7))
+    score = PublishedScore.FromString(raw)
+    assert (list(score.labels), list(score.probabilities), score.tokens) == ([1, 0], [0.75, 0.25], 3)
+    bloom = Bloom.load_bytes(client.get(keys.epoch_filter(release.id, f"{DAY}.3")), key_position)
+    assert all(encoding_key(number) in bloom for number in range(50))
+    assert b'"rows": 50, "rows_per_second": 12.5' in client.get(keys.last_run())
+
+
+def test_publishing_again_changes_nothing(commit, state: StateSettings, client: "redis.Redis") -> None:  # type: ignore[no-untyped-def]
+    run = commit(3, range(50))
+    publishing.publish_run(state, client, run)
+    told = client.get(keys.last_run())
+    again = publishing.publish_run(state, client, run).publication
+    assert again is not None
+    assert (again.moved, again.live, again.keys) == (False, True, 50)
+    assert client.get(keys.last_run()) == told
+
+
+def test_the_pointer_only_moves_forward(  # type: ignore[no-untyped-def]
+    commit, state: StateSettings, client: "redis.Redis", release: Release
+) -> None:
+    publishing.publish_run(state, client, commit(3, range(5), "2026-01-15"))
+    older = publishing.publish_run(state, client, commit(9, range(5), DAY)).publication
+    assert older is not None
+    assert (older.moved, older.live, pointer(client, release)) == (False, False, "2026-01-15.3")
+    assert not client.exists(keys.epoch_scores(release.id, f"{DAY}.9"))
+    publishing.publish_run(state, client, commit(4, range(6), "2026-01-15"))
+    assert pointer(client, release) == "2026-01-15.4"
+    # The epoch before is kept for a rollback.
+    assert client.hlen(keys.epoch_scores(release.id, "2026-01-15.3")) == 5
+
+
+def test_control_the_pointer_refuses_by_day_before_token(client: "redis.Redis", release: Release) -> None:
+    """Epochs published out of order, past the table's own rule: the script itself holds them off."""
+    scores = [(encoding_key(1), PublishedScore(labels=[0], probabilities=[1.0]))]
+    moved = [
+        publish(client, Epoch(release.id, "bf16", ds, token), scores).advanced
+        for ds, token in (("2026-01-15", 2), ("2026-01-14", 9), ("2026-01-15", 1), ("2026-01-15", 2), ("2026-01-15", 3))
+    ]
+    assert moved == [True, False, False, False, True]
+
+
+def test_publishing_the_live_epoch_again_never_leaves_a_moment_without_it(
+    client: "redis.Redis", redis_url: str, release: Release
+) -> None:
+    epoch = Epoch(release.id, "bf16", DAY, 1)
+    scores = [(encoding_key(n), PublishedScore(labels=[0], probabilities=[1.0])) for n in range(20_000)]
+    publish(client, epoch, scores)
+    done, missed, looked = threading.Event(), [], []
+
+    def look() -> None:
+        with redis.Redis.from_url(redis_url) as reader:
+            while not done.is_set():
+                pipe = reader.pipeline()
+                pipe.hmget(keys.epoch_scores(release.id, epoch.name), [encoding_key(0), encoding_key(19_999)])
+                pipe.exists(keys.epoch_filter(release.id, epoch.name), keys.epoch_facts(release.id, epoch.name))
+                found, present = pipe.execute()
+                looked.append(1)
+                if None in found or present != 2:
+                    missed.append((found, present))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    deadline = time.monotonic() + 30
+    while len(looked) < 50 and time.monotonic() < deadline:
+        again = publish(client, epoch, scores)
+        assert (again.advanced, again.live) == (False, True)
+    done.set()
+    watcher.join()
+    assert len(looked) >= 50
+    assert missed == []
+    assert live_keys(client, epoch) == 20_000
+
+
+def test_a_live_epoch_that_lost_keys_is_made_whole(  # type: ignore[no-untyped-def]
+    commit, state: StateSettings, client: "redis.Redis", release: Release
+) -> None:
+    run = commit(3, range(50))
+    publishing.publish_run(state, client, run)
+    client.hdel(keys.epoch_scores(release.id, f"{DAY}.3"), encoding_key(7))
+    publishing.publish_run(state, client, run)
+    assert live_keys(client, Epoch(release.id, "bf16", DAY, 3)) == 50
+
+
+def test_a_run_that_was_not_scored_is_refused(state: StateSettings, client: "redis.Redis") -> None:
+    write_day(state, [message(0, "x")])
+    with pytest.raises(JobError, match="is planned: nothing was committed; score it first"):
+        publishing.publish_run(state, client, planned(state, client))
+
+
+def test_a_partition_of_two_releases_is_refused(  # type: ignore[no-untyped-def]
+    commit, state: StateSettings, client: "redis.Redis", release: Release
+) -> None:
+    mixed = (release.id, "other-0123456789ab")
+    with pytest.raises(JobError, match="holds scores of release"):
+        publishing.publish_run(state, client, commit(1, range(2), releases=mixed))
+
+
+def test_a_table_that_does_not_hold_the_day_is_named(tmp_path: Path) -> None:
+    with pytest.raises(JobError, match=r"holds no ds=2026-01-14; score it first"):
+        publishing.committed_partition(tmp_path, DAY)

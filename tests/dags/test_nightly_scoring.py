@@ -1,0 +1,111 @@
+"""The DAG as Airflow sees it: parsed on Airflow's own Python. The stack's tests run it for real."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_job import plan
+from shared_model.releases.store import Release
+
+REPOSITORY = Path(__file__).parents[2]
+DAY, RUN = "2026-01-14", "manual__2026-11-21T08:00:00+00:00"
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What an Airflow task finds in its environment, and traps it may inherit."""
+    folder = tmp_path_factory.mktemp("airflow")
+    return {
+        **os.environ,
+        "AIRFLOW_HOME": str(folder),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "PYTHONPATH": str(REPOSITORY),
+        "TANDEM_RUNTIME_PREFIX": sys.prefix,
+        "TANDEM_STATE": str(folder / "state"),
+        "SPARK_HOME": "/elsewhere",
+        "PYSPARK_DRIVER_PYTHON": "/elsewhere/python",
+    }
+
+
+@pytest.fixture(scope="module")
+def dag(environment: dict[str, str]) -> dict[str, Any]:
+    python = REPOSITORY / ".venv-airflow" / "bin" / "python"
+    assert python.exists(), f"{python} is missing: `make setup` installs it"
+    command = [str(python), str(Path(__file__).parent / "inspect_dag.py"), str(REPOSITORY / "dags"), DAY, RUN]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_it_parses_and_sees_only_the_planning_module(dag: dict[str, Any]) -> None:
+    assert dag["errors"] == {}
+    assert dag["dags"] == ["nightly_scoring"]
+    assert dag["imported"] == ["batch_job", "batch_job.plan"]
+    assert dag["heavy"] == []
+
+
+def test_four_steps_in_a_row_each_tried_three_times(dag: dict[str, Any]) -> None:
+    assert dag["downstream"] == {"plan": ["score"], "score": ["publish"], "publish": ["report"], "report": []}
+    assert set(map(tuple, dag["retries"].values())) == {(2, 30.0)}
+
+
+def test_it_is_paused_at_creation_and_never_catches_up(dag: dict[str, Any]) -> None:
+    assert (dag["paused"], dag["catchup"], dag["max_active_runs"]) == (True, False, 1)
+    assert dag["doc"]
+    assert dag["tags"]
+
+
+def test_it_runs_at_two_for_the_day_before(dag: dict[str, Any]) -> None:
+    assert dag["timetable"] == {
+        "class": "CronPartitionTimetable",
+        "cron": "0 2 * * *",
+        "offset": -1,
+        "key": "%Y-%m-%d",
+        "zone": "UTC",
+    }
+
+
+def test_spark_submit_gets_the_runtime_the_day_and_the_record(dag: dict[str, Any], environment: dict[str, str]) -> None:
+    record = f"{environment['TANDEM_STATE']}/runs/{DAY}/{RUN}.json"
+    assert dag["score"]["args"] == ["--ds", DAY, "--record", record]
+    assert dag["score"]["application"] == plan.APPLICATION
+    assert dag["score"]["conf"] == plan.SPARK_CONF
+    assert dag["score"]["connection"] == "spark_default"
+    env = dag["score"]["env"]
+    assert env["PYSPARK_PYTHON"] == env["PYSPARK_DRIVER_PYTHON"] == f"{sys.prefix}/bin/python"
+    assert env["PATH"].startswith(f"{sys.prefix}/bin:")
+    assert (Path(env["SPARK_HOME"]) / "bin" / "spark-submit").exists()
+    assert env["PYTHONPATH"] == ""
+
+
+def test_a_day_without_messages_fails_with_one_clear_line(
+    dag: dict[str, Any], environment: dict[str, str], releases_dir: Path, release: Release
+) -> None:
+    """The step as Airflow would run it, on the runtime's Python, in another folder."""
+    assert dag["plan"]["append"] is True
+    done = subprocess.run(
+        ["bash", "-c", dag["plan"]["command"]],
+        env={
+            **environment,
+            **dag["plan"]["env"],
+            "REDIS_URL": "unix:///nowhere/redis.sock",
+            "TANDEM_RELEASES": str(releases_dir),
+        },
+        cwd=environment["AIRFLOW_HOME"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stderr.startswith("batch_job plan: no messages: ")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_the_dag_file_stays_thin() -> None:
+    assert len((REPOSITORY / "dags" / "nightly_scoring.py").read_text().splitlines()) < 80
