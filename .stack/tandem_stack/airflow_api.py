@@ -1,0 +1,130 @@
+"""The few calls of Airflow's REST API that the stack makes."""
+
+import json
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tandem_stack.checks import Problem
+
+_CALL_SECONDS = 30.0
+_POLL_SECONDS = 0.5
+#: States a DAG run does not leave.
+FINAL = ("success", "failed")
+
+
+class NotYet(Problem):
+    """Airflow does not know what was asked for, or cannot say now; later it may."""
+
+
+@dataclass(frozen=True)
+class RunState:
+    """One DAG run: its state, and each task's, in the order they started."""
+
+    run_id: str
+    partition: str
+    state: str
+    tasks: dict[str, str]
+
+
+class AirflowApi:
+    """A client of one Airflow. `alive` is called while waiting; it raises when waiting has become pointless."""
+
+    def __init__(self, address: str, user: str, password: str, alive: Callable[[], None] = lambda: None) -> None:
+        self._address = address
+        self._login = {"username": user, "password": password}
+        self._alive = alive
+        self._token = ""
+
+    def wait_ready(self, timeout_s: float) -> None:
+        """Until the API answers and the scheduler's heart beats."""
+
+        def healthy() -> bool:
+            health = self._call("GET", "/api/v2/monitor/health")
+            return bool(health["scheduler"]["status"] == "healthy")
+
+        self._wait(healthy, timeout_s, "Airflow is not healthy")
+        self._token = str(self._call("POST", "/auth/token", self._login)["access_token"])
+
+    def wait_dag(self, dag: str, timeout_s: float) -> dict[str, Any]:
+        """Until Airflow has read the DAG; returns what it knows of it.
+
+        Raises: Problem with the import error, if there is one.
+        """
+
+        def known() -> dict[str, Any] | None:
+            errors = self._call("GET", "/api/v2/importErrors")["import_errors"]
+            if errors:
+                last_line = errors[0]["stack_trace"].strip().splitlines()[-1]
+                raise Problem(f"Airflow cannot import {errors[0]['filename']}: {last_line}")
+            return self._call("GET", f"/api/v2/dags/{dag}")
+
+        found: dict[str, Any] = self._wait(known, timeout_s, f"Airflow does not find the DAG {dag}")
+        return found
+
+    def pause(self, dag: str, paused: bool) -> None:
+        self._call("PATCH", f"/api/v2/dags/{dag}", {"is_paused": paused})
+
+    def trigger(self, dag: str, partition: str) -> str:
+        """Start a run for one partition; returns its id."""
+        body = {"logical_date": None, "partition_key": partition}
+        return str(self._call("POST", f"/api/v2/dags/{dag}/dagRuns", body)["dag_run_id"])
+
+    def run_state(self, dag: str, run_id: str) -> RunState:
+        run = self._call("GET", f"/api/v2/dags/{dag}/dagRuns/{run_id}")
+        instances = self._call("GET", f"/api/v2/dags/{dag}/dagRuns/{run_id}/taskInstances")["task_instances"]
+        instances.sort(key=lambda instance: instance["start_date"] or "later")
+        tasks = {instance["task_id"]: str(instance["state"] or "waiting") for instance in instances}
+        return RunState(run_id, str(run.get("partition_key") or ""), str(run["state"]), tasks)
+
+    def run_ids(self, dag: str) -> list[str]:
+        """Every run of the DAG, whatever started it."""
+        return [run["dag_run_id"] for run in self._call("GET", f"/api/v2/dags/{dag}/dagRuns")["dag_runs"]]
+
+    def task_log(self, dag: str, run_id: str, task: str) -> str:
+        """What the first try of a task wrote, as the UI shows it."""
+        path = f"/api/v2/dags/{dag}/dagRuns/{run_id}/taskInstances/{task}/logs/1"
+        return "\n".join(str(line["event"]) for line in self._call("GET", path)["content"])
+
+    def wait_run(self, dag: str, run_id: str, timeout_s: float) -> RunState:
+        """Until a run has succeeded or failed."""
+
+        def final() -> RunState | None:
+            state = self.run_state(dag, run_id)
+            return state if state.state in FINAL else None
+
+        ended: RunState = self._wait(final, timeout_s, f"{dag} {run_id} has not ended")
+        return ended
+
+    def _wait(self, ask: Callable[[], Any], timeout_s: float, what: str) -> Any:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self._alive()
+            try:
+                if answer := ask():
+                    return answer
+                reason = "not yet"
+            except (NotYet, OSError) as error:
+                reason = str(error)
+            if time.monotonic() > deadline:
+                raise Problem(f"{what} after {timeout_s:.0f} s: {reason}")
+            time.sleep(_POLL_SECONDS)
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
+        request = urllib.request.Request(
+            self._address + path, None if body is None else json.dumps(body).encode(), method=method
+        )
+        request.add_header("Content-Type", "application/json")
+        if self._token:
+            request.add_header("Authorization", f"Bearer {self._token}")
+        try:
+            with urllib.request.urlopen(request, timeout=_CALL_SECONDS) as response:
+                answer: dict[str, Any] = json.load(response)
+                return answer
+        except urllib.error.HTTPError as error:
+            detail = error.read(300).decode(errors="replace")
+            kind = NotYet if error.code == 404 or error.code >= 500 else Problem
+            raise kind(f"Airflow: {method} {path}: {error.code} {detail}") from error

@@ -1,0 +1,99 @@
+"""Airflow on one machine: the processes that `airflow standalone` starts, started by us.
+
+`airflow standalone` offers no way to keep its log servers off other interfaces. They serve only workers on other
+hosts (the UI reads this host's logs from disk), so scheduler and triggerer are started without them.
+"""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tandem_stack.processes import Child, Supervisor
+
+USER = "admin"
+#: Tasks at a time. Each is an idle process waiting for work, and one machine runs few.
+PARALLELISM = 2
+
+
+@dataclass(frozen=True)
+class Airflow:
+    """Where Airflow lives: `home` keeps its database, logs and password; `prefix` is its environment.
+
+    With `scheduled` False only what is triggered runs. A DAG whose start lies in the past is otherwise run for
+    yesterday as soon as it is unpaused.
+    """
+
+    home: Path
+    prefix: Path
+    dags: Path
+    port: int
+    scheduled: bool = True
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def password_file(self) -> Path:
+        return self.home / "passwords.json"
+
+    def password(self) -> str:
+        """The user's password, made up once for each home."""
+        if not self.password_file.exists():
+            self.home.mkdir(parents=True, exist_ok=True)
+            with open(os.open(self.password_file, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+                json.dump({USER: secrets.token_urlsafe(12)}, file)
+        return str(json.loads(self.password_file.read_text())[USER])
+
+    def environ(self, base: Mapping[str, str], for_tasks: Mapping[str, str]) -> dict[str, str]:
+        """The environment of every Airflow process; tasks inherit it, `for_tasks` included.
+
+        What the caller's shell says about Airflow or Python must not leak in.
+        """
+        kept = {name: value for name, value in base.items() if not name.startswith(("AIRFLOW", "PYTHON", "PYSPARK"))}
+        kept["PATH"] = f"{self.prefix / 'bin'}{os.pathsep}{base.get('PATH', os.defpath)}"
+        return {**kept, **_settings(self), **for_tasks}
+
+    def start_migration(self, supervisor: Supervisor, environ: Mapping[str, str]) -> Child:
+        """Start making the database, or bringing it up to date; `start` wants it finished."""
+        self.password()
+        return supervisor.start("airflow-migrate", [self._airflow, "db", "migrate"], environ, self.home)
+
+    def start(self, supervisor: Supervisor, environ: Mapping[str, str]) -> None:
+        commands = {
+            "airflow-api": ["api-server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"],
+            "airflow-scheduler": ["scheduler", "--skip-serve-logs"],
+            "airflow-dag-processor": ["dag-processor"],
+            "airflow-triggerer": ["triggerer", "--skip-serve-logs"],
+        }
+        for name, arguments in commands.items():
+            supervisor.start(name, [self._airflow, *arguments], environ, self.home)
+
+    @property
+    def _airflow(self) -> str:
+        return str(self.prefix / "bin" / "airflow")
+
+
+def _settings(airflow: Airflow) -> dict[str, str]:
+    """Airflow's settings, all by environment: no file of ours to keep in step with its own."""
+    settings = {
+        "CORE__DAGS_FOLDER": str(airflow.dags),
+        "CORE__LOAD_EXAMPLES": "False",
+        "CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
+        "CORE__EXECUTOR": "LocalExecutor",
+        "CORE__PARALLELISM": str(PARALLELISM),
+        "CORE__EXECUTION_API_SERVER_URL": f"{airflow.address}/execution/",
+        "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+        "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(airflow.password_file),
+        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{airflow.home / 'airflow.db'}",
+        "API__BASE_URL": airflow.address,
+        "API__HOST": "127.0.0.1",
+        "API__PORT": str(airflow.port),
+        "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
+        "SCHEDULER__USE_JOB_SCHEDULE": str(airflow.scheduled),
+        "USAGE_DATA_COLLECTION__ENABLED": "False",
+    }
+    return {"AIRFLOW_HOME": str(airflow.home), **{f"AIRFLOW__{name}": value for name, value in settings.items()}}

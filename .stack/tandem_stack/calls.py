@@ -1,0 +1,214 @@
+"""Calls down every path, as a chatbot, a bulk client and a patient one would make them; timed by the caller."""
+
+import itertools
+import json
+import math
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+import grpc
+
+from protos.scoring.v1 import scoring_pb2
+from realtime_service.client import Client
+from shared_model import demo_messages
+from shared_model.types import Priority, ServingPath
+from tandem_stack.checks import Problem
+
+LATENCY_CALLS, LATENCY_TIMEOUT_MS = 200, 80
+DYNAMIC_CALLS, DYNAMIC_CALLERS, DYNAMIC_TIMEOUT_MS = 200, 4, 500
+THROUGHPUT_CALLS, THROUGHPUT_CALLERS = 1_000, 96
+PRECOMPUTED_CALLS = 100
+DEFERRED_CALLS = 50
+#: Calls per second beside the nightly run.
+BESIDE_RATE = 20.0
+_SEED = 20_260_116
+_WAIT_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What calls that were meant for one path came to. `elsewhere`: other path or status → calls."""
+
+    path: ServingPath
+    milliseconds: tuple[float, ...]
+    seconds: float
+    elsewhere: Counter[str]
+    note: str = ""
+
+    @property
+    def calls(self) -> int:
+        return len(self.milliseconds) + self.elsewhere.total()
+
+    @property
+    def per_second(self) -> float:
+        return len(self.milliseconds) / self.seconds if self.seconds else 0.0
+
+    def percentile(self, share: float) -> float:
+        """Nearest rank, in milliseconds; NaN without an answer."""
+        ranked = sorted(self.milliseconds)
+        return ranked[max(0, math.ceil(share * len(ranked)) - 1)] if ranked else math.nan
+
+
+def every_path(address: str, archive: Path, published_day: date) -> Iterator[Outcome]:
+    """One outcome for each path, measured one after the other."""
+    fresh = fresh_texts()
+    with Client(address) as client:
+        yield _latency(client, itertools.islice(fresh, LATENCY_CALLS))
+        yield _dynamic(client, itertools.islice(fresh, DYNAMIC_CALLS))
+        yield _throughput(client, itertools.islice(fresh, THROUGHPUT_CALLS))
+        yield _precomputed(client, archived_texts(archive, published_day, PRECOMPUTED_CALLS))
+        yield _deferred(client, itertools.islice(fresh, DEFERRED_CALLS))
+
+
+def fresh_texts() -> Iterator[str]:
+    """Messages that no archive holds, so that a device must score them."""
+    for number, text in enumerate(demo_messages.texts(_SEED)):
+        yield f"[{number}] {text}"
+
+
+def archived_texts(archive: Path, day: date, count: int) -> list[str]:
+    """Different messages of one day of the archive, those that can be read."""
+    texts: dict[str, None] = {}
+    for line in (archive / f"ds={day}" / "messages.jsonl").read_bytes().splitlines():
+        try:
+            texts[json.loads(line)["text"]] = None
+        except (ValueError, KeyError, TypeError):  # the archive's damaged lines
+            continue
+        if len(texts) == count:
+            break
+    return list(texts)
+
+
+def wait_precomputed(client: Client, text: str) -> None:
+    """The service learns of a new epoch in the background: until it answers `text` from it.
+
+    Raises: Problem when it does not.
+    """
+    deadline = time.monotonic() + _WAIT_SECONDS
+    while client.score(text).path != scoring_pb2.PRECOMPUTED:
+        if time.monotonic() > deadline:
+            raise Problem(f"no precomputed answer {_WAIT_SECONDS:.0f} s after the scores were published")
+        time.sleep(0.2)
+
+
+class BesideNightly:
+    """Chat messages at a steady rate from another thread, for as long as this context lasts."""
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self._over = threading.Event()
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="beside-nightly")
+
+    def __enter__(self) -> "BesideNightly":
+        self._asking = self._pool.submit(self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._pool.shutdown()
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the calls came to, once the context is left."""
+        return self._asking.result()
+
+    def _ask(self) -> Outcome:
+        with Client(self._address) as client:
+            return _measure(
+                ServingPath.LATENCY,
+                lambda text: client.score(text, timeout_ms=LATENCY_TIMEOUT_MS),
+                self._paced(fresh_texts()),
+                note=f"{BESIDE_RATE:.0f}/s while the nightly run worked",
+            )
+
+    def _paced(self, texts: Iterable[str]) -> Iterator[str]:
+        started = time.monotonic()
+        for number, text in enumerate(texts):
+            if self._over.wait(max(0.0, started + number / BESIDE_RATE - time.monotonic())):
+                return
+            yield text
+
+
+def _latency(client: Client, texts: Iterable[str]) -> Outcome:
+    def ask(text: str) -> scoring_pb2.ScoreResponse:
+        return client.score(text, timeout_ms=LATENCY_TIMEOUT_MS)
+
+    return _measure(ServingPath.LATENCY, ask, texts, note="1 caller")
+
+
+def _dynamic(client: Client, texts: Iterable[str]) -> Outcome:
+    def ask(text: str) -> scoring_pb2.ScoreResponse:
+        return client.score(text, timeout_ms=DYNAMIC_TIMEOUT_MS)
+
+    note = f"{DYNAMIC_CALLERS} callers, {DYNAMIC_TIMEOUT_MS} ms each"
+    return _measure(ServingPath.DYNAMIC, ask, texts, DYNAMIC_CALLERS, note)
+
+
+def _throughput(client: Client, texts: Iterable[str]) -> Outcome:
+    def ask(text: str) -> scoring_pb2.ScoreResponse:
+        return client.score(text, priority=Priority.BATCH)
+
+    return _measure(ServingPath.THROUGHPUT, ask, texts, THROUGHPUT_CALLERS, f"{THROUGHPUT_CALLERS} callers")
+
+
+def _precomputed(client: Client, texts: list[str]) -> Outcome:
+    wait_precomputed(client, texts[0])
+    return _measure(ServingPath.PRECOMPUTED, client.score, texts, note="1 caller")
+
+
+def _deferred(client: Client, texts: Iterable[str]) -> Outcome:
+    """Submit all, then ask for the results until they are there; a call's time is that from submission to answer."""
+    started = time.monotonic()
+    waiting: dict[str, float] = {}
+    for number, text in enumerate(texts):
+        request_id = f"demo-{time.time_ns()}-{number}"
+        client.submit(request_id, text)
+        waiting[request_id] = time.monotonic()
+    answers: list[tuple[str, float]] = []
+    while waiting and time.monotonic() < started + _WAIT_SECONDS:
+        for request_id in list(waiting):
+            result = client.result(request_id)
+            if result.state in (scoring_pb2.PUBLISHED, scoring_pb2.FAILED):
+                answers.append((_path_name(result.response), time.monotonic() - waiting.pop(request_id)))
+    answers += [("no result", math.nan)] * len(waiting)
+    return _outcome(ServingPath.DEFERRED, answers, time.monotonic() - started, "from Submit to its result")
+
+
+def _measure(
+    path: ServingPath,
+    ask: Callable[[str], scoring_pb2.ScoreResponse],
+    texts: Iterable[str],
+    callers: int = 1,
+    note: str = "",
+) -> Outcome:
+    """Call once for each text."""
+
+    def call(text: str) -> tuple[str, float]:
+        started = time.monotonic()
+        try:
+            taken = _path_name(ask(text))
+        except grpc.RpcError as error:
+            taken = error.code().name
+        return taken, time.monotonic() - started
+
+    started = time.monotonic()
+    with ThreadPoolExecutor(callers) as pool:
+        # One caller takes texts as they come; several are given all of them at once.
+        answers = [call(text) for text in texts] if callers == 1 else list(pool.map(call, texts))
+    return _outcome(path, answers, time.monotonic() - started, note)
+
+
+def _outcome(path: ServingPath, answers: list[tuple[str, float]], seconds: float, note: str) -> Outcome:
+    """Sort answers (path or status, seconds) into those of `path` and the others."""
+    milliseconds = tuple(took * 1000 for taken, took in answers if taken == path)
+    return Outcome(path, milliseconds, seconds, Counter(taken for taken, _ in answers if taken != path), note)
+
+
+def _path_name(response: scoring_pb2.ScoreResponse) -> str:
+    return scoring_pb2.Path.Name(response.path).lower()

@@ -1,0 +1,87 @@
+"""make demo: the whole system once, end to end, on real parts; then what it did."""
+
+import dataclasses
+import shutil
+import time
+from datetime import timedelta
+from functools import partial
+
+from batch_job import record
+from realtime_service.settings import lanes
+from shared_model import devices, settings
+from shared_model.demo_messages import FIRST_DAY
+from shared_model.settings import StateSettings
+from tandem_stack import calls, checks, stack
+from tandem_stack.airflow_api import RunState
+from tandem_stack.memory import PeakMemory
+from tandem_stack.progress import say, step
+from tandem_stack.stack import DAG, Plan, Stack
+from tandem_stack.summary import Nightly, Summary
+
+MESSAGES = 20_000
+DAYS = tuple(FIRST_DAY + timedelta(days=number) for number in range(2))
+_RUN_SECONDS = 600.0
+
+
+def run() -> int:
+    """0 when all of it happened, 1 when something did not.
+
+    Raises: Problem, SettingError when it could not be tried.
+    """
+    started = time.monotonic()
+    plan = stack.plan(demo_state(settings.load(StateSettings)), scheduled=False)
+    checks.need_ports(plan.ports())
+    # New each time: what is shown must have happened now, and what `make up` keeps stays as it is.
+    shutil.rmtree(plan.state.state, ignore_errors=True)
+    with PeakMemory().measuring() as memory:
+        build, messages = ["build", "--if-missing"], ["messages", "--count", str(MESSAGES)]
+        with stack.running(plan, build, messages) as running:
+            nights, beside = _nights(running)
+            outcomes = _calls(plan)
+    service_lanes = tuple(lanes(plan.service, devices.detect()).values())
+    seconds = time.monotonic() - started
+    summary = Summary(nights, outcomes, beside, service_lanes, plan.airflow.address, seconds, memory.bytes)
+    print(summary.text())
+    return 1 if summary.missing() else 0
+
+
+def demo_state(state: StateSettings) -> StateSettings:
+    """A state of the demo's own; only the releases are shared, which take minutes to build."""
+    return dataclasses.replace(
+        state, state=state.state / "demo", releases=str(state.releases_dir), messages="", scores=""
+    )
+
+
+def _nights(running: Stack) -> tuple[list[Nightly], calls.Outcome]:
+    """Both days, one after the other as the DAG wants it, with chat messages coming in meanwhile."""
+    run_ids = [running.api.trigger(DAG, str(day)) for day in DAYS]
+    running.api.pause(DAG, False)
+    ended: list[RunState] = []
+    with calls.BesideNightly(running.plan.service.grpc_address) as beside:
+        for day, run_id in zip(DAYS, run_ids, strict=True):
+            with step(f"nightly run of {day}", partial(_tasks, running, run_id)):
+                ended.append(running.api.wait_run(DAG, run_id, _RUN_SECONDS))
+    return [Nightly(state, _record(running.plan, state)) for state in ended], beside.outcome
+
+
+def _tasks(running: Stack, run_id: str) -> str:
+    tasks = running.api.run_state(DAG, run_id).tasks
+    return "(" + ", ".join(f"{task} {state}" for task, state in tasks.items()) + ")"
+
+
+def _record(plan: Plan, run: RunState) -> record.RunRecord | None:
+    path = plan.state.runs_dir / run.partition / f"{run.run_id}.json"
+    try:
+        return record.read(path)
+    except record.RecordError as error:
+        say(str(error))
+        return None
+
+
+def _calls(plan: Plan) -> list[calls.Outcome]:
+    outcomes = []
+    with step("calls down every path"):
+        for outcome in calls.every_path(plan.service.grpc_address, plan.state.messages_dir, DAYS[-1]):
+            say(f"  {outcome.path}: {len(outcome.milliseconds)} answers")
+            outcomes.append(outcome)
+    return outcomes

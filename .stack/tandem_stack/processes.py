@@ -1,0 +1,163 @@
+"""Child processes that end when we do, with everything they started.
+
+Each child leads a session of its own, so that Ctrl-C in the terminal reaches only us and we choose the order. On
+Linux we also adopt whatever our descendants orphan: a process cannot slip away by renaming itself or by outliving
+its parent.
+"""
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any
+
+import psutil
+
+from tandem_stack.checks import Problem
+
+#: How long a child may take to end by itself, seconds.
+GRACE_SECONDS = 10.0
+_PR_SET_CHILD_SUBREAPER = 36
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True)
+class Child:
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def wait_for_line(self, start: str, timeout_s: float) -> str:
+        """The first line of its output that begins with `start`.
+
+        Raises: Problem when the child ends before, or the time is over; it quotes the last line and names the log.
+        """
+        deadline = time.monotonic() + timeout_s
+        while True:
+            ended = self.process.poll() is not None
+            for line in self.log.read_text(errors="replace").splitlines():
+                if line.startswith(start):
+                    return line
+            if ended or time.monotonic() > deadline:
+                raise Problem(
+                    f"{self.name} {'ended' if ended else 'is not ready'}: {self.last_line()}; log: {self.log}"
+                )
+            time.sleep(0.1)
+
+    def last_line(self) -> str:
+        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
+        return lines[-1].strip() if lines else "no output"
+
+
+class Supervisor:
+    """Starts children in order and stops them in reverse; what a child depends on outlives it.
+
+    Lives in the main thread. A stop signal (Ctrl-C, TERM, HUP) becomes KeyboardInterrupt; while stopping, further
+    ones are ignored: stopping takes a bounded time and must not be cut short.
+    """
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._children: list[Child] = []
+        self._not_ours: set[psutil.Process] = set()
+        self._handlers: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "Supervisor":
+        self._logs.mkdir(parents=True, exist_ok=True)
+        _adopt_orphans()
+        self._not_ours = set(psutil.Process().children(recursive=True))
+        self._handlers = {number: signal.signal(number, _interrupt) for number in _STOP_SIGNALS}
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        for number in _STOP_SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        for child in reversed(self._children):
+            stop_tree(child.process)
+        _kill(set(psutil.Process().children(recursive=True)) - self._not_ours)
+        for number, handler in self._handlers.items():
+            signal.signal(number, handler)
+
+    def start(self, name: str, command: Sequence[str], environ: Mapping[str, str], folder: Path) -> Child:
+        """Start `command` in `folder`; its output goes to LOGS/name.log, a new file each time."""
+        log = self._logs / f"{name}.log"
+        with open(log, "wb") as output:
+            process = subprocess.Popen(
+                command,
+                env=dict(environ),
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        child = Child(name, process, log)
+        self._children.append(child)
+        return child
+
+    def finish(self, child: Child, timeout_s: float) -> None:
+        """Wait for a child that ends by itself.
+
+        Raises: Problem when it fails or takes too long; it quotes its last line and names its log.
+        """
+        try:
+            code = child.process.wait(timeout_s)
+        except subprocess.TimeoutExpired as error:
+            raise Problem(f"{child.name} has not ended after {timeout_s:.0f} s; log: {child.log}") from error
+        self._children.remove(child)
+        if code:
+            raise Problem(f"{child.name} failed: {child.last_line()}; log: {child.log}")
+
+    def check(self) -> None:
+        """Raises: Problem naming the first child that ended though nobody stopped it."""
+        for child in self._children:
+            if child.process.poll() is not None:
+                raise Problem(f"{child.name} ended: {child.last_line()}; log: {child.log}")
+
+
+def stop_tree(process: "subprocess.Popen[bytes]", grace_s: float = GRACE_SECONDS) -> None:
+    """End a session leader and all that descends from it: asked first, then killed."""
+    tree = _descendants(process.pid)
+    # Only the leader is asked: it may have an order of its own in which to end its children.
+    process.terminate()
+    deadline = time.monotonic() + grace_s
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(grace_s)
+    # What it started while it was ending counts too.
+    tree |= _descendants(process.pid)
+    psutil.wait_procs(tree, timeout=max(0.0, deadline - time.monotonic()))
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    _kill(tree)
+    process.wait()
+
+
+def _descendants(pid: int) -> set[psutil.Process]:
+    try:
+        leader = psutil.Process(pid)
+        return {leader, *leader.children(recursive=True)}
+    except psutil.NoSuchProcess:
+        return set()
+
+
+def _kill(processes: set[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    psutil.wait_procs(processes, timeout=GRACE_SECONDS)
+
+
+def _adopt_orphans() -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -1,0 +1,121 @@
+"""What the demo did, for a person to read; and whether all of it happened."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from batch_job.record import RunRecord
+from realtime_service.settings import Lane
+from shared_model.types import ServingPath
+from tandem_stack.airflow_api import RunState
+from tandem_stack.calls import Outcome
+
+#: A path counts as seen when this share of the calls meant for it took it: a busy machine refuses a few.
+SEEN_SHARE = 0.5
+
+
+@dataclass(frozen=True)
+class Nightly:
+    """One day's run: what Airflow says, and what the run itself wrote down (None when it wrote nothing)."""
+
+    run: RunState
+    record: RunRecord | None
+
+
+@dataclass(frozen=True)
+class Summary:
+    nights: Sequence[Nightly]
+    outcomes: Sequence[Outcome]
+    beside: Outcome
+    lanes: Sequence[Lane]
+    airflow: str
+    seconds: float
+    peak_bytes: int
+
+    def missing(self) -> list[str]:
+        """What did not happen; empty when the demo is a success."""
+        gaps = [
+            f"the nightly run of {night.run.partition} ended {night.run.state}"
+            for night in self.nights
+            if night.run.state != "success" or not (night.record and night.record.publication)
+        ]
+        seen = {outcome.path for outcome in self.outcomes if len(outcome.milliseconds) >= SEEN_SHARE * outcome.calls}
+        return gaps + [f"the {path} path was not seen" for path in ServingPath if path not in seen]
+
+    def text(self) -> str:
+        parts = [
+            ["", "Nightly runs", *_table(_night_rows(self.nights))],
+            ["", f"Airflow {self.airflow}", *(_tasks(night.run) for night in self.nights)],
+            ["", "Calls, timed by the caller", *_table(_call_rows([*self.outcomes, self.beside]))],
+            ["", "Service levels in this run", *_table(_lane_rows(self.lanes, self.outcomes))],
+            ["", f"Whole demo: {self.seconds:.0f} s, {self.peak_bytes / 1e9:.1f} GB of memory at most"],
+            *([f"MISSING: {gap}"] for gap in self.missing()),
+        ]
+        return "\n".join(line for part in parts for line in part)
+
+
+def _night_rows(nights: Iterable[Nightly]) -> list[list[str]]:
+    rows = [["day", "state", "rows", "rows/s", "quarantined", "precision", "table version", "published keys"]]
+    for night in nights:
+        scoring = night.record.scoring if night.record else None
+        publication = night.record.publication if night.record else None
+        if not (night.record and scoring):
+            rows.append([night.run.partition, night.run.state, *["-"] * 6])
+            continue
+        rate = f"{scoring.rows_per_second:,.0f}" if scoring.rows_per_second else "-"
+        quarantined, version = str(sum(scoring.quarantined.values())), str(scoring.table_version)
+        keys = f"{publication.keys:,}" if publication else "-"
+        row = [night.run.partition, night.record.state, f"{scoring.rows:,}", rate]
+        rows.append([*row, quarantined, scoring.precision, version, keys])
+    return rows
+
+
+def _tasks(run: RunState) -> str:
+    return f"  {run.partition}  {run.state}: " + ", ".join(f"{task} {state}" for task, state in run.tasks.items())
+
+
+def _call_rows(outcomes: Iterable[Outcome]) -> list[list[str]]:
+    rows = [["path", "answers", "p50 ms", "p95 ms", "answers/s", "others", "how"]]
+    for outcome in outcomes:
+        others = ", ".join(f"{count} {name}" for name, count in outcome.elsewhere.items())
+        answers = f"{len(outcome.milliseconds)} of {outcome.calls}"
+        p50, p95 = (f"{outcome.percentile(share):.1f}" for share in (0.50, 0.95))
+        rows.append([outcome.path, answers, p50, p95, f"{outcome.per_second:,.0f}", others or "-", outcome.note])
+    return rows
+
+
+def _lane_rows(lanes: Iterable[Lane], outcomes: Iterable[Outcome]) -> list[list[str]]:
+    measured = {outcome.path: outcome for outcome in outcomes}
+    rows = [["lane", "primary target", "", "secondary target", ""]]
+    for lane in lanes:
+        outcome = measured.get(lane.path)
+        if lane.path is ServingPath.DEFERRED or outcome is None:
+            continue
+        p95, rate = _p95_target(lane, outcome), _rate_target(lane, outcome)
+        if lane.path is ServingPath.DYNAMIC:
+            in_time = f"{len(outcome.milliseconds)} of {outcome.calls} inside their own deadline"
+            rows.append([lane.path, in_time, _verdict(not outcome.elsewhere), "-", ""])
+        else:
+            # The latency lane promises time first, the throughput lane numbers.
+            first, second = (p95, rate) if lane.path is ServingPath.LATENCY else (rate, p95)
+            rows.append([lane.path, *first, *second])
+    return rows
+
+
+def _p95_target(lane: Lane, outcome: Outcome) -> tuple[str, str]:
+    bound, reached = lane.target_seconds * 1000, outcome.percentile(0.95)
+    return f"p95 <= {bound:.0f} ms: {reached:.1f}", _verdict(reached <= bound)
+
+
+def _rate_target(lane: Lane, outcome: Outcome) -> tuple[str, str]:
+    return f">= {lane.target_rate:,.0f}/s: {outcome.per_second:,.0f}", _verdict(outcome.per_second >= lane.target_rate)
+
+
+def _verdict(met: bool) -> str:
+    return "met" if met else "missed"
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    return [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]

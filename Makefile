@@ -1,0 +1,54 @@
+# Everything a person runs. `make help` lists the targets from the comments behind them.
+
+PYTHON ?= python3
+RUNTIME := .venv/bin/python
+BIN := .venv/bin
+export PYTHONPATH :=
+STACK := PYTHONPATH=$(CURDIR)/.stack
+PACKAGES := shared_model batch_job realtime_service dags
+PROTOS := $(wildcard protos/scoring/v1/*.proto)
+SERVICES := protos/scoring/v1/scoring.proto
+
+.DEFAULT_GOAL := help
+.PHONY: help demo up setup release test proof check proto clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: setup ## the whole system once, end to end: a summary, then everything is stopped
+	@$(STACK) $(RUNTIME) -m tandem_stack demo
+
+up: setup ## the same parts, kept running until Ctrl-C: Airflow on 8080, gRPC on 50051, metrics on 9464
+	@$(STACK) $(RUNTIME) -m tandem_stack up
+
+setup: ## make the two environments what their lock files say; find or install a Java
+	@$(STACK) $(PYTHON) -m tandem_stack.environments
+
+release: setup ## build the default release, if none is active
+	@$(RUNTIME) -m shared_model build --if-missing
+
+test: release ## the whole test suite
+	@$(RUNTIME) -m pytest -m "not proof"
+
+proof: release ## the heavier proofs
+	@$(RUNTIME) -m pytest -m proof
+
+check: setup ## lint, format, types, import law, generated code up to date
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@MYPYPATH=.stack $(BIN)/mypy $(addprefix -p ,$(PACKAGES) tandem_stack)
+	@$(BIN)/lint-imports
+	@$(call generate,.tandem/proto-check) && for file in $$(cd .tandem/proto-check && find protos -type f); do \
+		diff -q ".tandem/proto-check/$$file" "$$file" || { echo "run make proto" >&2; exit 2; }; done
+
+proto: setup ## generate the Python modules beside the .proto files
+	@$(call generate,.)
+
+clean: ## remove environments, state and caches; the next run starts cold
+	rm -rf .venv .venv-airflow .tandem .pytest_cache .mypy_cache .ruff_cache .import_linter_cache spark-warehouse
+
+# $(1): folder to write to. Only services have stubs.
+define generate
+mkdir -p $(1) && $(RUNTIME) -m grpc_tools.protoc -I. --python_out=$(1) --pyi_out=$(1) $(PROTOS) \
+	&& $(RUNTIME) -m grpc_tools.protoc -I. --grpc_python_out=$(1) $(SERVICES)
+endef

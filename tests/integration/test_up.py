@@ -1,0 +1,57 @@
+"""Ctrl-C in the middle of a nightly run: everything `make up` started is gone."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+
+from shared_model.releases.store import Release
+from tests.integration.conftest import own_environ
+from tests.stack.helpers import REPOSITORY
+
+START_SECONDS = 120.0
+
+
+def wait_until(condition: Callable[[], object], timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_ctrl_c_stops_everything_even_a_spark_job_at_work(release: Release, releases_dir: Path, tmp_path: Path) -> None:
+    environ = {**os.environ, **own_environ(tmp_path, releases_dir), "PYTHONPATH": str(REPOSITORY / ".stack")}
+    with open(tmp_path / "output", "wb") as output:
+        up = subprocess.Popen(
+            [sys.executable, "-m", "tandem_stack", "up"], env=environ, cwd=REPOSITORY, stdout=output, stderr=output
+        )
+
+    def descendants() -> list[psutil.Process]:
+        assert up.poll() is None, (tmp_path / "output").read_text()
+        return psutil.Process(up.pid).children(recursive=True)
+
+    started: list[psutil.Process] = []
+    try:
+        # Unpausing starts the run of yesterday, and that a JVM.
+        wait_until(lambda: any(process.name() == "java" for process in descendants()), START_SECONDS)
+        started = descendants()
+        up.send_signal(signal.SIGINT)
+        assert up.wait(60) == 0, (tmp_path / "output").read_text()
+        _, left = psutil.wait_procs(started, timeout=0)
+    finally:
+        up.kill()
+        up.wait()
+        for process in started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+
+    said = (tmp_path / "output").read_text()
+    assert left == []
+    assert environ["TANDEM_GRPC_ADDRESS"] in said
+    assert "user admin, password " in said

@@ -1,0 +1,104 @@
+"""The demo succeeds only when all of it happened, and says of each target whether it was met."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from tandem_stack.airflow_api import RunState
+from tandem_stack.calls import Outcome
+from tandem_stack.summary import Nightly, Summary
+
+from batch_job.record import Input, Publication, RunRecord, Runtime, Scoring, State
+from realtime_service.settings import ServiceSettings, lanes
+from shared_model.types import Device, ServingPath
+
+SCORING = Scoring(1, "plan", 3, 10_000, {"empty": 2}, 1, "bf16", {"score": 12.5}, 801.4)
+RECORD = RunRecord(
+    ds="2026-01-14",
+    run_id="run",
+    planned_at="2026-01-15T02:00:00Z",
+    release="minilm",
+    runtime=Runtime("/runtime", "3.11.7"),
+    input=Input("/messages", (), "fingerprint"),
+    state=State.PUBLISHED,
+    token=1,
+    scoring=SCORING,
+    publication=Publication("2026-01-14.1", 8_000, moved=True, live=True),
+)
+NIGHT = Nightly(RunState("run", "2026-01-14", "success", {"plan": "success", "score": "success"}), RECORD)
+
+
+def outcome(path: ServingPath, milliseconds: float = 5.0, answers: int = 100, others: int = 0) -> Outcome:
+    elsewhere = Counter({"RESOURCE_EXHAUSTED": others}) if others else Counter[str]()
+    return Outcome(path, (milliseconds,) * answers, answers * milliseconds / 1000, elsewhere)
+
+
+@pytest.fixture
+def summary() -> Summary:
+    return Summary(
+        nights=[NIGHT],
+        outcomes=[outcome(path) for path in ServingPath],
+        beside=outcome(ServingPath.LATENCY),
+        lanes=tuple(lanes(ServiceSettings(), Device.CPU).values()),
+        airflow="http://127.0.0.1:8080",
+        seconds=120.0,
+        peak_bytes=3_000_000_000,
+    )
+
+
+def lane_row(summary: Summary, lane: ServingPath) -> str:
+    rows = summary.text().partition("Service levels in this run")[2].splitlines()
+    return next(row for row in rows if row.startswith(f"  {lane} "))
+
+
+def test_a_whole_demo_misses_nothing(summary: Summary) -> None:
+    assert summary.missing() == []
+    assert "MISSING" not in summary.text()
+    assert "2026-01-14  published  10,000  801     2            bf16" in summary.text()
+    assert "2026-01-14  success: plan success, score success" in summary.text()
+
+
+@pytest.mark.parametrize("path", list(ServingPath))
+def test_a_path_that_was_not_taken_is_missed(summary: Summary, path: ServingPath) -> None:
+    elsewhere = [outcome(each, answers=10, others=90) if each is path else outcome(each) for each in ServingPath]
+
+    missed = replace(summary, outcomes=elsewhere)
+
+    assert missed.missing() == [f"the {path} path was not seen"]
+    assert f"MISSING: the {path} path was not seen" in missed.text()
+
+
+@pytest.mark.parametrize(
+    "night",
+    [
+        replace(NIGHT, run=replace(NIGHT.run, state="failed")),
+        replace(NIGHT, record=None),
+        replace(NIGHT, record=replace(RECORD, publication=None)),
+    ],
+    ids=["failed", "wrote nothing", "not published"],
+)
+def test_a_night_that_did_not_happen_is_missed(summary: Summary, night: Nightly) -> None:
+    assert replace(summary, nights=[night]).missing() == [f"the nightly run of 2026-01-14 ended {night.run.state}"]
+
+
+def test_targets_are_judged_by_their_own_bounds(summary: Summary) -> None:
+    slow = replace(summary, outcomes=[outcome(path, milliseconds=60.0) for path in ServingPath])
+
+    met, missed = (" ".join(lane_row(each, ServingPath.LATENCY).split()) for each in (summary, slow))
+    assert met == "latency p95 <= 50 ms: 5.0 met >= 50/s: 200 met"
+    assert missed == "latency p95 <= 50 ms: 60.0 missed >= 50/s: 17 missed"
+    assert lane_row(slow, ServingPath.THROUGHPUT).endswith("p95 <= 500 ms: 60.0  met")
+    assert ">= 1,000/s: 17" in lane_row(slow, ServingPath.THROUGHPUT)
+
+
+def test_dynamic_is_judged_by_the_deadlines_of_its_calls(summary: Summary) -> None:
+    late = replace(summary, outcomes=[outcome(path, answers=90, others=10) for path in ServingPath])
+
+    assert "100 of 100 inside their own deadline  met" in lane_row(summary, ServingPath.DYNAMIC)
+    assert "90 of 100 inside their own deadline  missed" in lane_row(late, ServingPath.DYNAMIC)
+
+
+def test_percentiles_are_by_nearest_rank() -> None:
+    calls = Outcome(ServingPath.LATENCY, tuple(map(float, range(100, 0, -1))), 1.0, Counter())
+
+    assert (calls.percentile(0.50), calls.percentile(0.95), calls.percentile(1.0)) == (50.0, 95.0, 100.0)
