@@ -12,7 +12,9 @@ from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from protos.scoring.v1.storage_pb2 import ReplicaState
 from realtime_service.routing.snapshot import Snapshot
 from shared_model import keys
+from shared_model.errors import ReleaseError
 from shared_model.releases import pointer
+from shared_model.releases.pointer import Pointer
 
 PERIOD_SECONDS = 0.25
 #: A replica that has not been heard of for this long is gone; counted by Redis, so hosts' clocks do not matter.
@@ -66,7 +68,7 @@ class Registry:
         return dataclasses.replace(
             self.snapshot,
             replicas=await self._read_replicas(sorted(ids)),
-            active=pointer.decode(pointed),
+            active=self._read_active(pointed),
             redis_available=True,
         )
 
@@ -75,6 +77,14 @@ class Registry:
         if gone := [replica_id for replica_id, state in zip(ids, states, strict=True) if state is None]:
             await self._redis.srem(keys.replicas(), *gone)
         return tuple(ReplicaState.FromString(state).replica for state in states if state is not None)
+
+    def _read_active(self, pointed: dict[bytes, bytes]) -> Pointer | None:
+        try:
+            return pointer.decode(pointed)
+        except ReleaseError as error:
+            # Whoever damaged it, the release we serve is as good as before.
+            log.error("%s; this replica goes on with what it knows", error)
+            return self.snapshot.active
 
     def _note_promotion(self, fresh: Snapshot) -> None:
         if fresh.active and fresh.active != self.snapshot.active and fresh.active.active != fresh.release:

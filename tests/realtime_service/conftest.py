@@ -15,6 +15,7 @@ from realtime_service.client import Client
 from shared_model.redis_server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Release
+from shared_model.settings import StateSettings
 
 READY = re.compile(r"ready in .* on (?P<grpc>\S+), metrics on (?P<metrics>\S+)")
 
@@ -50,7 +51,14 @@ def start_service(state: Path, releases: Path, **environment: str) -> RunningSer
     raise AssertionError(f"the service ended with {process.wait()} before it was ready")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
+def redis_server(own_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server of this package's own: the service harvests what it finds on it, which is nobody else's."""
+    with RedisServer(StateSettings(state=tmp_path_factory.mktemp("redis"))) as server:
+        yield server
+
+
+@pytest.fixture(scope="package")
 def service(
     release: Release, releases_dir: Path, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningService]:
@@ -61,7 +69,7 @@ def service(
     assert running.stop() == 0
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def client(service: RunningService) -> Iterator[Client]:
     with Client(service.address) as connected:
         yield connected

@@ -86,6 +86,17 @@ def test_reflection_is_there_when_asked_for(tmp_path: Path, releases_dir: Path, 
 
 
 def test_sigterm_loses_no_call_and_leaves_no_process(tmp_path: Path, releases_dir: Path, release: Release) -> None:
+    stop_under_load(tmp_path, releases_dir)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(900)
+def test_sigterm_loses_no_call_in_twenty_stops(tmp_path: Path, releases_dir: Path, release: Release) -> None:
+    for _ in range(20):
+        stop_under_load(tmp_path, releases_dir)
+
+
+def stop_under_load(tmp_path: Path, releases_dir: Path) -> None:
     running = start_service(tmp_path, releases_dir)
     children = psutil.Process(running.process.pid).children(recursive=True)
     assert any(child.name() == "redis-server" for child in children)

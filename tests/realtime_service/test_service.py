@@ -213,6 +213,15 @@ def test_describe_tells_lanes_release_and_the_replicas_redis_knows(client: Clien
     assert described.replicas[0].address.startswith("127.0.0.1:")
 
 
+def test_a_damaged_pointer_in_redis_stops_nobody(client: Client, redis_client: "redis.Redis") -> None:
+    redis_client.hset(keys.release_pointer(), mapping={"version": "not a number", "active": "nonsense"})
+    for _ in range(3):
+        redis_client.delete(keys.replicas())
+        # The heart goes on beating: the beat that met the damage was not the last.
+        eventually(lambda: redis_client.smembers(keys.replicas()))
+    assert client.score("and calls are answered").results
+
+
 def test_health_is_serving_and_reflection_is_off_unless_asked_for(service: RunningService) -> None:
     with grpc.insecure_channel(service.address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
