@@ -69,6 +69,50 @@ class _Queue:
     backlog: float = 0.0
 
 
+@dataclass(slots=True)
+class _Batch:
+    """A unit being put together at `now`; `limit`: seconds it may take. Times are predicted."""
+
+    profile: Profile
+    lane: Lane
+    now: float
+    limit: float
+    tasks: list[Task] = field(default_factory=list)
+    tokens: int = 0
+    seconds: float = 0.0
+    tightest: float = float("inf")
+
+    def can_start_with(self, task: Task) -> bool:
+        return self.now + self._seconds_with(task) <= self._tightest_with(task)
+
+    def gains_by(self, task: Task) -> bool:
+        """Whether a further row fits, harms no deadline, and costs less here than in a batch of its own.
+
+        A row pads all others to its length: one long text among short ones costs more than two batches.
+        """
+        rows, seconds = len(self.tasks) + 1, self._seconds_with(task)
+        fits = rows * self._tokens_with(task) <= self.lane.token_budget and seconds <= self.limit
+        alone = self.profile.predict(1, padded(task.encoding.tokens))
+        return fits and self.now + seconds <= self._tightest_with(task) and seconds <= self.seconds + alone
+
+    def add(self, task: Task) -> None:
+        self.seconds, self.tightest = self._seconds_with(task), self._tightest_with(task)
+        self.tokens = self._tokens_with(task)
+        self.tasks.append(task)
+
+    def unit(self) -> Unit:
+        return Unit(self.lane.path, self.lane.precision, tuple(self.tasks), self.tokens, self.seconds)
+
+    def _tokens_with(self, task: Task) -> int:
+        return max(self.tokens, padded(task.encoding.tokens))
+
+    def _seconds_with(self, task: Task) -> float:
+        return self.profile.predict(len(self.tasks) + 1, self._tokens_with(task))
+
+    def _tightest_with(self, task: Task) -> float:
+        return min(self.tightest, float("inf") if task.deadline is None else task.deadline)
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """`unit` and `delay` in seconds; see ServiceSettings."""
@@ -161,31 +205,21 @@ class Scheduler:
         return quiet and not any(self._queues[path].size for path in self._order if path is not ServingPath.DEFERRED)
 
     def _take(self, queue: _Queue, now: float, limit: float, dead: list[Task]) -> Unit | None:
-        """Pop the longest prefix by deadline that fits the lane's batch and `limit` seconds."""
-        profile, lane = self._profiles[queue.lane.precision], queue.lane
-        tasks: list[Task] = []
-        widest, tightest, predicted = 0, float("inf"), 0.0
-        while queue.heap and len(tasks) < lane.max_rows:
+        """Pop the longest prefix by deadline that makes one good batch."""
+        batch = _Batch(self._profiles[queue.lane.precision], queue.lane, now, limit)
+        while queue.heap and len(batch.tasks) < queue.lane.max_rows:
             task = queue.heap[0][2]
-            if task.withdrawn:
-                heapq.heappop(queue.heap)
-                continue
-            tokens = max(widest, padded(task.encoding.tokens))
-            rows = len(tasks) + 1
-            would_take = profile.predict(rows, tokens)
-            due = min(tightest, task.deadline if task.deadline is not None else float("inf"))
-            if not tasks and now + would_take > due:
-                heapq.heappop(queue.heap)
-                self._forget(task)
-                dead.append(task)
-                continue
-            if tasks and (rows * tokens > lane.token_budget or would_take > limit or now + would_take > due):
+            if batch.tasks and not task.withdrawn and not batch.gains_by(task):
                 break
             heapq.heappop(queue.heap)
+            if task.withdrawn:
+                continue
             self._forget(task)
-            tasks.append(task)
-            widest, tightest, predicted = tokens, due, would_take
-        return Unit(lane.path, lane.precision, tuple(tasks), widest, predicted) if tasks else None
+            if batch.tasks or batch.can_start_with(task):
+                batch.add(task)
+            else:
+                dead.append(task)
+        return batch.unit() if batch.tasks else None
 
     def _held(self, now: float) -> bool:
         """Whether dynamic work waits for company: only while the device has a whole unit of bulk work to do instead."""

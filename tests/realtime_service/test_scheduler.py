@@ -178,6 +178,16 @@ def test_long_texts_make_small_batches() -> None:
     assert len(unit.tasks) == LANES[ServingPath.THROUGHPUT].token_budget // 256
 
 
+def test_a_long_text_does_not_pad_a_batch_of_short_ones() -> None:
+    simulation = Simulation()
+    for number in range(20):
+        simulation.admit(
+            task(ServingPath.THROUGHPUT, simulation.now, 5 + number / 10, tokens=256 if number == 9 else 8)
+        )
+    simulation.drain()
+    assert [(len(unit.tasks), unit.tokens) for _, unit in simulation.started] == [(9, 8), (1, 256), (10, 8)]
+
+
 def test_latency_goes_before_everything_that_waits() -> None:
     simulation = Simulation()
     for lane in (ServingPath.DEFERRED, ServingPath.THROUGHPUT, ServingPath.DYNAMIC, ServingPath.LATENCY):
