@@ -3,8 +3,10 @@
 import argparse
 import asyncio
 import logging
+import signal
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import grpc
 
@@ -14,6 +16,10 @@ from shared_model import settings
 from shared_model.errors import TandemError
 from shared_model.settings import StateSettings
 from shared_model.types import Priority
+
+if TYPE_CHECKING:
+    from realtime_service.settings import ServiceSettings
+    from shared_model.releases.store import Release
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -32,6 +38,9 @@ def _serve(args: argparse.Namespace) -> None:
     from shared_model.redis_server import RedisServer
     from shared_model.releases import pointer, store
 
+    # From the first moment on: a service that is stopped while it starts must still stop what it has started.
+    asked_to_stop: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: asked_to_stop.append(number))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     state = settings.load(StateSettings)
     service = settings.load(
@@ -41,12 +50,19 @@ def _serve(args: argparse.Namespace) -> None:
         with redis.Redis.from_url(server.url, socket_timeout=5.0) as client:
             release_id = service.release or pointer.get_active(state.releases_dir, client).active
         release = store.open_release(state.releases_dir, release_id)
-        asyncio.run(_run_service(service, release, server.url))
+        asyncio.run(_run_service(service, release, server.url, asked_to_stop))
 
 
-async def _run_service(service_settings: "ServiceSettings", release: "Release", redis_url: str) -> None:  # type: ignore[name-defined]  # noqa: F821
+async def _run_service(
+    service_settings: "ServiceSettings", release: "Release", redis_url: str, asked_to_stop: list[int]
+) -> None:
     from realtime_service.app import Service
 
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if asked_to_stop:
+        stop.set()
     started = time.monotonic()
     async with Service(service_settings, release, redis_url) as service:
         seconds = time.monotonic() - started
@@ -54,7 +70,7 @@ async def _run_service(service_settings: "ServiceSettings", release: "Release", 
             f"ready in {seconds:.1f} s: {release.id} on {service.address}, metrics on http://{service.metrics_address}",
             flush=True,
         )
-        await service.run_until_signalled()
+        await service.run_until(stop)
 
 
 def _call(args: argparse.Namespace) -> int:

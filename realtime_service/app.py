@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import signal
 import socket
 from collections.abc import Coroutine
 from typing import Any
@@ -19,8 +18,10 @@ from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.storage_pb2 import LaneLoad, ReplicaState
 from realtime_service import nightly, redis_clients, replies, servicer
 from realtime_service.dispatch import Dispatcher, Model
+from realtime_service.duties import Duties
 from realtime_service.harvest import Harvester
 from realtime_service.precomputed import PrecomputedScores
+from realtime_service.requests import TRANSPORT_MESSAGE_BYTES
 from realtime_service.routing.policy import Policy
 from realtime_service.routing.registry import Registry
 from realtime_service.routing.snapshot import Snapshot
@@ -46,7 +47,7 @@ log = logging.getLogger(__name__)
 
 
 class Service:
-    """One replica. `async with` starts it; `run_until_signalled` keeps it."""
+    """One replica. `async with` starts it; `run_until` keeps it."""
 
     def __init__(self, settings: ServiceSettings, release: Release, redis_url: str) -> None:
         self._settings = settings
@@ -55,7 +56,7 @@ class Service:
         self._half_device = devices.detect()
         self._lanes = lanes(settings, self._half_device)
         self._redis_url = redis_url
-        self._background: list[asyncio.Task[None]] = []
+        self._duties = Duties()
         self._stack = contextlib.AsyncExitStack()
         self._draining = False
         self.address = ""
@@ -70,16 +71,14 @@ class Service:
     async def __aexit__(self, *exc: object) -> None:
         await self._stack.aclose()
 
-    async def run_until_signalled(self) -> None:
-        stop = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        waiting = asyncio.create_task(stop.wait())
-        # A background duty that ends has failed: a replica that lost its scheduler must not look alive.
-        done, _ = await asyncio.wait([waiting, *self._background], return_when=asyncio.FIRST_COMPLETED)
-        for task in done:
-            task.result()
+    async def run_until(self, stop: asyncio.Event) -> None:
+        """Raises: what ended a background duty. A replica that lost its scheduler must not look alive."""
+        stopped, failed = asyncio.create_task(stop.wait()), asyncio.create_task(self._duties.failed())
+        await asyncio.wait([stopped, failed], return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if failed.done():
+            failed.result()
+        failed.cancel()
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         """Each step registers how it is undone; the stack undoes them in reverse.
@@ -88,7 +87,13 @@ class Service:
         """
         device = await self._start_device(stack)
         self._telemetry = Telemetry(self._lanes.values(), self._release.id)
-        listener = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
+        listener = grpc.aio.server(
+            options=[
+                # A second service on the port must fail, not share it.
+                ("grpc.so_reuseport", 0),
+                ("grpc.max_receive_message_length", TRANSPORT_MESSAGE_BYTES),
+            ]
+        )
         # Bound before Redis hears of us: the heartbeat carries the address.
         self.address = _bind(listener, self._settings.grpc_address)
         self._start_metrics(stack)
@@ -223,15 +228,7 @@ class Service:
         return [replies.lane_description(lane, self._half_device) for lane in self._lanes.values()]
 
     def _spawn(self, stack: contextlib.AsyncExitStack, duty: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(duty)
-        self._background.append(task)
-
-        async def cancel() -> None:
-            task.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await task
-
-        stack.push_async_callback(cancel)
+        stack.push_async_callback(self._duties.stop, self._duties.start(duty))
 
 
 def _bind(listener: grpc.aio.Server, address: str) -> str:

@@ -1,6 +1,7 @@
 """How a request can end other than with an answer, and the one table from errors to gRPC status codes.
 
 TandemError
+├── MessageTooLarge  a message is larger than any valid request
 ├── Overloaded       predicted to finish too late, or the lane is full; carries a retry hint
 ├── DeadlineExpired  the deadline passed before an answer was there
 ├── ScoringFailed    the engine failed; the text says nothing of why, the log does
@@ -20,6 +21,10 @@ class Overloaded(TandemError):
         self.retry_after = retry_after
 
 
+class MessageTooLarge(TandemError):
+    """A message is larger than any valid request."""
+
+
 class DeadlineExpired(TandemError):
     """The request's deadline passed."""
 
@@ -36,6 +41,7 @@ class NotFound(TandemError):
 STATUS: dict[type[TandemError], grpc.StatusCode] = {
     BadInput: grpc.StatusCode.INVALID_ARGUMENT,
     UnknownRelease: grpc.StatusCode.INVALID_ARGUMENT,
+    MessageTooLarge: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Overloaded: grpc.StatusCode.RESOURCE_EXHAUSTED,
     QueueFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     DeadlineExpired: grpc.StatusCode.DEADLINE_EXCEEDED,

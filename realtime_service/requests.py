@@ -14,11 +14,17 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from protos.scoring.v1 import scoring_pb2
+from realtime_service.errors import MessageTooLarge
 from shared_model.errors import BadInput
 from shared_model.types import MAX_TEXT_BYTES, TOP_K, Priority
 
 MAX_TEXTS = 64
 DEFAULT_TOP_K = 3
+#: The largest valid request, and room for its other fields.
+MAX_MESSAGE_BYTES = MAX_TEXTS * MAX_TEXT_BYTES + 64 * 1024
+#: What the transport lets through. More than we take, because we refuse in a few milliseconds where the transport,
+#: busy with throwing the rest of the message away, takes a hundred.
+TRANSPORT_MESSAGE_BYTES = 4 * MAX_MESSAGE_BYTES
 MAX_REQUEST_ID = 256
 
 _PRIORITIES = {
@@ -44,7 +50,14 @@ class ScoringRequest:
 
 
 def parse(kind: type[Message], raw: bytes) -> Message:
-    """Decode one message. Raises: BadInput naming the field that is not UTF-8, or "request" for other damage."""
+    """Decode one message.
+
+    Raises: MessageTooLarge; BadInput naming the field that is not UTF-8, or "request" for other damage.
+    """
+    if len(raw) > MAX_MESSAGE_BYTES:
+        raise MessageTooLarge(
+            f"the message has {len(raw)} bytes, at most {MAX_MESSAGE_BYTES} are taken; send fewer texts"
+        )
     parser: Callable[[bytes], Message] = kind.FromString  # type: ignore[attr-defined]
     try:
         return parser(raw)

@@ -12,7 +12,7 @@ from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.storage_pb2 import DeferredWork
 from realtime_service import replies, requests
 from realtime_service.dispatch import Dispatcher
-from realtime_service.errors import NotFound, status_of
+from realtime_service.errors import MessageTooLarge, NotFound, status_of
 from realtime_service.telemetry import Outcome, Telemetry
 from shared_model.clock import Clock
 from shared_model.errors import BadInput, TandemError, UnknownRelease
@@ -107,7 +107,7 @@ class ScoringServicer:
     def _checked(self, parse: Callable[[bytes], Checked], raw: bytes) -> Checked:
         try:
             return parse(raw)
-        except BadInput:
+        except (BadInput, MessageTooLarge):
             self._telemetry.ended(None, Outcome.INVALID)
             raise
 

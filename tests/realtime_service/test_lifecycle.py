@@ -15,7 +15,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from realtime_service.client import Client
 from shared_model.releases.store import Release
-from tests.realtime_service.conftest import RunningService, start_service
+from tests.realtime_service.conftest import RunningService, eventually, start_service
 
 #: Enough that some call is under way at any moment.
 CALLERS = 24
@@ -73,6 +73,18 @@ def test_a_release_that_is_not_there_is_named(tmp_path: Path, releases_dir: Path
     line = serve_and_fail(tmp_path, releases_dir, TANDEM_RELEASE="minilm-000000000000")
     assert "release minilm-000000000000 is not in" in line
     assert "run `python -m shared_model build`" in serve_and_fail(tmp_path, tmp_path / "none")
+
+
+def test_sigterm_while_it_starts_leaves_no_process(tmp_path: Path, releases_dir: Path, release: Release) -> None:
+    env = {**os.environ, "TANDEM_STATE": str(tmp_path), "TANDEM_RELEASES": str(releases_dir)}
+    env |= {"TANDEM_GRPC_ADDRESS": "127.0.0.1:0", "TANDEM_METRICS_ADDRESS": "127.0.0.1:0"}
+    starting = subprocess.Popen([sys.executable, "-m", "realtime_service", "serve"], env=env)
+    process = psutil.Process(starting.pid)
+    eventually(lambda: any(child.name() == "redis-server" for child in process.children()))
+    children = process.children()
+    starting.send_signal(signal.SIGTERM)
+    assert starting.wait(timeout=60) == 0
+    assert not any(child.is_running() for child in children)
 
 
 def test_reflection_is_there_when_asked_for(tmp_path: Path, releases_dir: Path, release: Release) -> None:

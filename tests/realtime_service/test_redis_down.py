@@ -17,8 +17,7 @@ from shared_model.releases.store import Release
 from shared_model.scorestore.publish import Epoch, publish
 from shared_model.settings import StateSettings
 from shared_model.types import Priority
-from tests.realtime_service.conftest import RunningService, start_service
-from tests.realtime_service.test_service import eventually
+from tests.realtime_service.conftest import RunningService, eventually, start_service
 
 #: One way to ask for each device path.
 WAYS = {

@@ -1,7 +1,6 @@
 """The service as a caller meets it: a real process, a real socket, a real release, a real Redis."""
 
 import itertools
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,14 +20,7 @@ from shared_model.engine import probabilities
 from shared_model.releases.store import Release
 from shared_model.scorestore.publish import Epoch, publish
 from shared_model.types import Device, Precision, Priority
-from tests.realtime_service.conftest import RunningService
-
-
-def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
+from tests.realtime_service.conftest import RunningService, eventually
 
 
 @pytest.fixture
@@ -80,6 +72,12 @@ def test_an_answer_is_what_the_engine_says(client: Client, release: Release) -> 
         answer = client.score(text, priority=Priority.REAL_TIME, top_k=1).results[0].labels[0]
         assert answer.probability == pytest.approx(expected[release.labels.index(answer.name)], abs=1e-3)
         assert answer.probability >= expected.max() - 2e-3
+
+
+def test_the_largest_request_is_taken(client: Client) -> None:
+    answer = client.score(["word " * 13_107] * 64, priority=Priority.BATCH, top_k=1)
+    assert len(answer.results) == 64
+    assert all(result.truncated for result in answer.results)
 
 
 def test_several_texts_come_back_in_order_and_say_what_was_cut(client: Client) -> None:
@@ -183,11 +181,17 @@ def test_invalid_utf8_is_answered_by_the_handler(raw_call: Callable[[str, bytes]
     assert client.score("still fine").results
 
 
-def test_a_message_over_the_transports_limit_is_refused_and_harms_nobody(
-    raw_call: Callable[[str, bytes], bytes], client: Client
+@pytest.mark.parametrize(
+    ("size", "says"), [(5_000_000, "the message has 5000005 bytes"), (20_000_000, "larger than max")]
+)
+def test_a_message_over_the_limit_is_refused_and_harms_nobody(
+    raw_call: Callable[[str, bytes], bytes], client: Client, size: int, says: str
 ) -> None:
-    message = scoring_pb2.ScoreRequest(texts=["x" * 5_000_000]).SerializeToString()
-    assert refused(lambda: raw_call("Score", message))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+    """Ours up to four times the limit, the transport's beyond."""
+    message = scoring_pb2.ScoreRequest(texts=["x" * size]).SerializeToString()
+    code, details = refused(lambda: raw_call("Score", message))
+    assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert says in details
     assert client.score("still fine").results
 
 

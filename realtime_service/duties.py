@@ -1,0 +1,35 @@
+"""Background duties: coroutines that run until the process stops. One that ends before has failed."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+_ASK_AGAIN_SECONDS = 0.1
+
+
+class Duties:
+    """The duties of one process. `failed` ends with the error of the first that ends by itself."""
+
+    def __init__(self) -> None:
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self, duty: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(duty)
+        self._tasks.append(task)
+        return task
+
+    async def failed(self) -> None:
+        """Wait until a duty ends. Raises: what ended it."""
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+
+    async def stop(self, task: asyncio.Task[None]) -> None:
+        """Cancel one duty and wait for its end.
+
+        Asks until it is heard: `asyncio.wait_for` of Python 3.11, with which the Redis client awaits its writes,
+        swallows a cancellation that comes in the moment the write completes.
+        """
+        while not task.done():
+            task.cancel()
+            await asyncio.wait([task], timeout=_ASK_AGAIN_SECONDS)
