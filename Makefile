@@ -10,10 +10,10 @@ PROTOS := $(wildcard protos/scoring/v1/*.proto)
 SERVICES := protos/scoring/v1/scoring.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up setup release test proof check proto clean
+.PHONY: help demo up setup release test proof bench-release check proto clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 demo: setup ## the whole system once, end to end: a summary, then everything is stopped
 	@$(STACK) $(RUNTIME) -m tandem_stack demo
@@ -32,6 +32,9 @@ test: release ## the whole test suite
 
 proof: release ## the heavier proofs
 	@$(RUNTIME) -m pytest -m proof
+
+bench-release: setup ## the default release built three times and judged on BANKING77; EVAL=test.csv OUT=release.json
+	@$(RUNTIME) -m tests.benchmarks.bench_release $(if $(EVAL),--eval "$(EVAL)") $(if $(OUT),--out "$(OUT)")
 
 check: setup ## lint, format, types, import law, generated code up to date
 	@$(BIN)/ruff check .

@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _build(args: argparse.Namespace, state: StateSettings) -> int:
     from shared_model import training
-    from shared_model.releases import build
+    from shared_model.releases import build, report
 
     if args.if_missing and _has_active(state):
         print(f"release {_active(state)} is active; nothing to build")
@@ -51,7 +51,7 @@ def _build(args: argparse.Namespace, state: StateSettings) -> int:
         print(f"  {verdict.precision}/{verdict.device}: agreement {verdict.agreement:.2%}{clear}{accuracy}", end="")
         print("" if verdict.passed else f"  REFUSED: {'; '.join(verdict.failures)}")
     if not all(verdict.passed for verdict in verdicts):
-        print(f"release {release.id} was built but not promoted; its report: {release.folder / store.REPORT}")
+        print(f"release {release.id} was built but not promoted; its report: {release.folder / report.MARKDOWN}")
         return 1
     _promote_release(state, release.id)
     return 0

@@ -1,20 +1,22 @@
 """Build a release: checkpoint and head → variants → sealed directory → gate."""
 
+import contextlib
 import hashlib
 import itertools
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shared_model import demo_messages, devices
 from shared_model.encoding import Encoder
 from shared_model.errors import ReleaseError
-from shared_model.releases import manifest, parity, store
+from shared_model.releases import manifest, parity, report, store
 from shared_model.releases.manifest import Variant
 from shared_model.releases.parity import Parity
+from shared_model.releases.report import ReleaseReport, VariantReport
 from shared_model.releases.store import Release
 from shared_model.training import Examples, Head
 from shared_model.types import Device, Precision
@@ -105,45 +107,46 @@ def gate(release: Release, say: Say, evaluation: Examples | None = None) -> list
     """
     texts = evaluation.texts if evaluation else list(itertools.islice(demo_messages.texts(_GATE_SEED), _GATE_TEXTS))
     truth = _indices(evaluation.labels, release.labels) if evaluation else None
+    variants = release.manifest.variants
+    here = [variant for variant in variants if variant.device in (Device.CPU, devices.detect())]
+    measured = _measure(release, here, texts, truth, say)
+    written = ReleaseReport(
+        release=release.id,
+        evaluation="labelled" if evaluation else "generated",
+        evaluation_sha256=evaluation.sha256 if evaluation else manifest.sha256("\n".join(texts).encode()),
+        calibration_sha256=release.manifest.calibration,
+        variants=tuple(measured),
+        unproven=tuple(str(variant) for variant in variants if variant not in here),
+    )
+    report.write(release.folder, written)
+    return [variant.parity for variant in measured]
+
+
+def _measure(
+    release: Release, variants: Sequence[Variant], texts: Sequence[str], truth: NDArray[np.int64] | None, say: Say
+) -> list[VariantReport]:
     encodings = release.encoder().encode_many(texts)
-    say(f"gate: scoring {len(texts)} texts with every variant this machine can run")
-    reference_engine = release.engine(Precision.FP32, Device.CPU, devices.cores())
-    reference = parity.score_all(reference_engine, encodings)
-    verdicts = [parity.judge(reference_engine, Precision.FP32, reference, reference, truth)]
-    unproven = []
-    for variant in release.manifest.variants:
-        if variant.precision is Precision.FP32:
-            continue
-        if variant.device not in (Device.CPU, devices.detect()):
-            unproven.append(f"{variant.precision}/{variant.device}")
-            continue
-        engine = release.engine(variant.precision, variant.device, devices.cores())
-        scores = parity.score_all(engine, encodings)
-        verdicts.append(parity.judge(engine, variant.precision, scores, reference, truth))
-        engine.close()
-    _write_report(release, verdicts, unproven, texts, evaluation)
-    return verdicts
+    fp32 = release.manifest.variant(Precision.FP32, Device.CPU)
+    measured: list[VariantReport] = []
+    reference: NDArray[np.float32] | None = None
+    for variant in (fp32, *(variant for variant in variants if variant.precision is not Precision.FP32)):
+        say(f"gate: {variant}: scoring {len(texts)} texts, then timing {len(report.SHAPES)} shapes")
+        with contextlib.closing(release.engine(variant.precision, variant.device, devices.cores())) as engine:
+            scores = parity.score_all(engine, encodings)
+            reference = scores if reference is None else reference
+            measured.append(
+                VariantReport(
+                    parity=parity.judge(engine, variant.precision, scores, reference, truth),
+                    size_bytes=report.size_bytes(release.folder, variant),
+                    threads=engine.width,
+                    latency=report.latency_profile(engine, release.manifest.max_tokens),
+                    confusion=report.confusion(scores, reference, release.labels),
+                )
+            )
+    return measured
 
 
-def _write_report(
-    release: Release,
-    verdicts: Sequence[Parity],
-    unproven: list[str],
-    texts: list[str],
-    evaluation: Examples | None,
-) -> None:
-    report = {
-        "release": release.id,
-        "passed": all(v.passed for v in verdicts),
-        "evaluation": "labelled" if evaluation else "generated",
-        "evaluation_sha256": evaluation.sha256 if evaluation else manifest.sha256("\n".join(texts).encode()),
-        "variants": [v.to_document() for v in verdicts],
-        "unproven": unproven,
-    }
-    (release.folder / store.REPORT).write_text(json.dumps(report, indent=1) + "\n")
-
-
-def _indices(labels: Sequence[str], known: Sequence[str]) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+def _indices(labels: Sequence[str], known: Sequence[str]) -> NDArray[np.int64]:
     position = {label: index for index, label in enumerate(known)}
     if unknown := sorted(set(labels) - set(known)):
         raise ReleaseError(f"the evaluation data has labels the model does not: {', '.join(unknown[:3])}")

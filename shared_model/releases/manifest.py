@@ -26,6 +26,9 @@ class Variant:
     device: Device
     files: Mapping[str, str]
 
+    def __str__(self) -> str:
+        return f"{self.precision}/{self.device}"
+
 
 @dataclass(frozen=True)
 class Manifest:

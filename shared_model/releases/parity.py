@@ -21,10 +21,11 @@ MAX_ACCURACY_DROP = 0.3
 
 @dataclass(frozen=True)
 class Parity:
-    """One variant against the reference. Shares, not percent; `accuracy` is None where labels are not known.
+    """One variant against the reference. Shares, not percent; what needs labels is None where they are not known.
 
     `compiled` is the precision the device ran, which may differ from the variant's. `clear_agreement` is over the texts
-    where the reference's margin is at least CLEAR_MARGIN; None if there are none.
+    where the reference's margin is at least CLEAR_MARGIN; None if there are none. `mcnemar_p`: how likely a difference
+    in accuracy at least this large is if the two are equally good.
     """
 
     precision: str
@@ -36,14 +37,22 @@ class Parity:
     max_probability_difference: float
     accuracy: float | None
     reference_accuracy: float | None
+    mcnemar_p: float | None
     failures: tuple[str, ...]
 
     @property
     def passed(self) -> bool:
         return not self.failures
 
+    @property
+    def accuracy_drop_points(self) -> float | None:
+        """Percentage points of accuracy lost against the reference; negative where the variant is better."""
+        if self.accuracy is None or self.reference_accuracy is None:
+            return None
+        return (self.reference_accuracy - self.accuracy) * 100
+
     def to_document(self) -> dict[str, Any]:
-        return {**asdict(self), "passed": self.passed}
+        return {**asdict(self), "accuracy_drop_points": self.accuracy_drop_points, "passed": self.passed}
 
 
 def score_all(engine: Engine, encodings: Sequence[Encoding]) -> NDArray[np.float32]:
@@ -76,17 +85,30 @@ def judge(
         max_probability_difference=float(np.where(np.isfinite(difference), difference, 1.0).max()),
         accuracy=None if truth is None else float((best == truth).mean()),
         reference_accuracy=None if truth is None else float((expected == truth).mean()),
+        mcnemar_p=None if truth is None else mcnemar_p(best == truth, expected == truth),
         failures=() if np.isfinite(scores).all() else ("some probabilities are not finite",),
     )
     return replace(measured, failures=(*measured.failures, *_failures(measured)))
 
 
+def mcnemar_p(right: NDArray[np.bool_], reference_right: NDArray[np.bool_]) -> float:
+    """Two-sided p-value of McNemar's exact test, paired by text: 1.0 where both are right on the same texts.
+
+    Only texts that one of the two gets right can tell them apart; if neither is better, each falls either way.
+    """
+    # Serving processes have no scipy; only building releases needs it.
+    from scipy.stats import binomtest
+
+    gained, lost = int((right & ~reference_right).sum()), int((reference_right & ~right).sum())
+    return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
+
+
 def _failures(measured: Parity) -> Iterator[str]:
-    if measured.accuracy is None or measured.reference_accuracy is None:
+    drop = measured.accuracy_drop_points
+    if drop is None:
         agreement, texts = measured.clear_agreement or 0.0, "texts with a clear label"
     else:
         agreement, texts = measured.agreement, "texts"
-        drop = (measured.reference_accuracy - measured.accuracy) * 100
         if drop > MAX_ACCURACY_DROP:
             yield f"loses {drop:.2f} points of accuracy, may lose {MAX_ACCURACY_DROP}"
     if agreement < MIN_AGREEMENT:

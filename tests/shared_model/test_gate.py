@@ -105,6 +105,16 @@ def test_the_default_release_passes_without_labelled_data(copied: Release) -> No
     assert sorted(judged + report["unproven"]) == ["bf16/cpu", "fp16/cuda", "fp32/cpu", "int8/cpu"]
     assert devices.detect() is Device.CUDA or report["unproven"] == ["fp16/cuda"]
     copied.verify()  # the report lies outside the id
+    assert (copied.folder / "report.md").read_text().startswith(f"# {copied.id}: passed\n")
+    assert report["calibration_sha256"] == copied.manifest.calibration
+    for variant in report["variants"]:
+        shapes = [(latency["rows"], latency["tokens"]) for latency in variant["latency"]]
+        assert shapes == [(1, 8), (1, 16), (1, 32), (1, 64), (1, 128), (1, 256), (64, 32)]
+        assert variant["threads"] == (devices.cores() if variant["device"] == "cpu" else 1)
+        assert sum(confusion["texts"] for confusion in variant["confusion"]) <= (1 - variant["agreement"]) * 1000 + 0.5
+    sizes = {v["precision"]: v["size_bytes"] for v in report["variants"]}
+    files = ("int8/model.xml", "int8/model.bin")
+    assert sizes["int8"] == sum((copied.folder / path).stat().st_size for path in files) < sizes["fp32"]
 
 
 def test_labels_the_model_does_not_know_are_named(copied: Release) -> None:
@@ -150,6 +160,9 @@ def test_a_broken_variant_is_refused_and_cannot_be_promoted(
         "bf16": True,
         "int8": False,
     }
+    (turned,) = [v for v in report["variants"] if v["precision"] == "int8"]
+    assert (turned["accuracy_drop_points"], turned["mcnemar_p"]) == (100.0, 2 * 0.5**40)
+    assert [confusion["texts"] for confusion in turned["confusion"]] == [20, 20]
     assert main(["promote", broken.id]) == 1
     with pytest.raises(ReleaseError, match="no release is active"):
         pointer.get_active(tmp_path, None)

@@ -1,0 +1,126 @@
+"""python -m tests.benchmarks.bench_release: is the default release what we promise?
+
+Builds it from nothing, three times, each in a process and a folder of its own, and judges it on BANKING77's test split.
+`build_s` is the whole command: start of Python, conversion, quantisation, gate with labelled texts, promotion.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shared_model import settings, training
+from shared_model.errors import TandemError
+from shared_model.releases import report, store
+from shared_model.types import Precision
+from tests.benchmarks import harness
+from tests.benchmarks.harness import REPOSITORY, CannotMeasure, Target
+
+BUILDS = 3
+DEFAULT_EVAL = Path("../shared/data/banking77/test.csv")
+DEFAULT_OUT = Path(".tandem/bench/release.json")
+
+TARGETS = (
+    Target("int8_agreement", "share", ">= 0.990"),
+    Target("int8_accuracy_drop_points", "points", "<= 0.3"),
+    Target("bf16_agreement", "share", ">= 0.999"),
+    Target("int8_accuracy", "share", ">= 0.926"),
+    Target("build_s", "s", "<= 180"),
+)
+PACKAGES = ("openvino", "nncf", "torch", "tokenizers", "numpy")
+ATTRIBUTION = "Accuracy: test split of BANKING77 (CC BY 4.0, Casanueva et al. 2020)."
+
+
+@dataclass(frozen=True)
+class Build:
+    """One build: how long it took and its report, as JSON and as Markdown."""
+
+    seconds: float
+    document: dict[str, Any]
+    markdown: str
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """0 when it measured, whatever it found: the table says which bounds do not hold. 2 when it could not."""
+    args = _parser().parse_args(arguments)
+    place = harness.place(PACKAGES)
+    try:
+        builds = build_often(_evaluation(args.eval))
+    except (CannotMeasure, TandemError) as error:
+        print(f"bench-release: {error}", file=sys.stderr)
+        return 2
+    result = harness.result(TARGETS, runs(builds), place)
+    result.write(args.out)
+    print(f"\n{builds[-1].markdown}\n{result.table()}\n\n{ATTRIBUTION}\nwritten to {args.out}")
+    return 0
+
+
+def build_often(evaluation: Path) -> list[Build]:
+    builds = []
+    for number in range(1, BUILDS + 1):
+        print(f"build {number} of {BUILDS}", flush=True)
+        with tempfile.TemporaryDirectory(prefix="tandem-bench-") as state:
+            builds.append(build_default(Path(state), evaluation))
+    return builds
+
+
+def build_default(state: Path, evaluation: Path) -> Build:
+    """Build the default release into an empty folder. One that its gate refuses (exit code 1) is a measurement too."""
+    command = [sys.executable, "-m", "shared_model", "build", "--eval", str(evaluation)]
+    started = time.perf_counter()
+    done = subprocess.run(command, cwd=REPOSITORY, env=own_environment(os.environ, state), check=False)
+    seconds = time.perf_counter() - started
+    written = next(state.glob(f"releases/*/*/{store.REPORT}"), None)
+    if written is None or done.returncode not in (0, 1):
+        raise CannotMeasure(f"the build failed with exit code {done.returncode}; its last lines say why")
+    return Build(seconds, json.loads(written.read_bytes()), written.with_name(report.MARKDOWN).read_text())
+
+
+def own_environment(environ: Mapping[str, str], state: Path) -> dict[str, str]:
+    """Without the settings of a stack that may be running: this release must not become its active one."""
+    kept = {k: v for k, v in environ.items() if not k.startswith(settings.PREFIX) and k != "REDIS_URL"}
+    return {**kept, "TANDEM_STATE": str(state)}
+
+
+def runs(builds: Sequence[Build]) -> dict[str, Sequence[float]]:
+    """Each figure's runs. A variant that this machine compiled at another precision than its own has none."""
+    int8 = [variant for build in builds for variant in _compiled_as_asked(build, Precision.INT8)]
+    bf16 = [variant for build in builds for variant in _compiled_as_asked(build, Precision.BF16)]
+    return {
+        "int8_agreement": [variant["agreement"] for variant in int8],
+        "int8_accuracy_drop_points": [variant["accuracy_drop_points"] for variant in int8],
+        "bf16_agreement": [variant["agreement"] for variant in bf16],
+        "int8_accuracy": [variant["accuracy"] for variant in int8],
+        "build_s": [build.seconds for build in builds],
+    }
+
+
+def _evaluation(path: Path) -> Path:
+    evaluation = (REPOSITORY / path).resolve()
+    if not evaluation.is_file():
+        raise CannotMeasure(f"{path} is not there; pass BANKING77's test.csv as EVAL=FILE")
+    training.read_examples(evaluation)
+    return evaluation
+
+
+def _compiled_as_asked(build: Build, precision: Precision) -> list[dict[str, Any]]:
+    variants = build.document["variants"]
+    return [v for v in variants if v["precision"] == v["compiled"] == precision and v["device"] == "cpu"]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bench-release", description=__doc__)
+    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="JSON file to write")
+    parser.add_argument("--eval", type=Path, default=DEFAULT_EVAL, help="BANKING77's test.csv, from the repository")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

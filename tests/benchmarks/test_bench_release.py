@@ -1,0 +1,65 @@
+"""`make bench-release`: what it reads from its builds, and what it does where it cannot measure."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.benchmarks import bench_release, harness
+from tests.benchmarks.bench_release import Build
+from tests.benchmarks.harness import Place
+
+
+def build(seconds: float, bf16_compiled: str = "bf16") -> Build:
+    return Build(seconds, {"variants": [variant("int8", "int8"), variant("bf16", bf16_compiled)]}, "")
+
+
+def variant(precision: str, compiled: str) -> dict[str, Any]:
+    facts = {"agreement": 0.9951, "accuracy": 0.9295, "accuracy_drop_points": 0.1}
+    return {"precision": precision, "compiled": compiled, "device": "cpu", **facts}
+
+
+def figures(*builds: Build) -> dict[str, float]:
+    result = harness.result(bench_release.TARGETS, bench_release.runs(builds), Place({}, {}, ""))
+    return {figure.name: figure.value for figure in result.figures}
+
+
+def test_every_promised_figure_comes_from_the_builds() -> None:
+    assert figures(build(30.0), build(50.0), build(31.0)) == {
+        "int8_agreement": 0.9951,
+        "int8_accuracy_drop_points": 0.1,
+        "bf16_agreement": 0.9951,
+        "int8_accuracy": 0.9295,
+        "build_s": 31.0,
+    }
+
+
+def test_fp32_arithmetic_is_not_taken_for_bf16() -> None:
+    """A CPU without BF16 instructions compiles fp32, which would agree with itself."""
+    assert "bf16_agreement" not in figures(build(30.0, bf16_compiled="fp32"))
+
+
+def test_a_build_does_not_meet_the_stack_that_runs_here(tmp_path: Path) -> None:
+    stack = {"REDIS_URL": "redis://a", "TANDEM_REDIS_URL": "redis://b", "TANDEM_RELEASES": "/releases", "HOME": "/home"}
+    assert bench_release.own_environment(stack, tmp_path) == {"HOME": "/home", "TANDEM_STATE": str(tmp_path)}
+
+
+@pytest.mark.parametrize(
+    ("content", "line"),
+    [
+        (None, r"bench-release: .*test.csv is not there; pass BANKING77's test.csv as EVAL=FILE\n"),
+        ("text,category\n", "bench-release: .*test.csv: has no examples under its header line\n"),
+    ],
+)
+def test_without_labelled_texts_it_says_what_to_pass(
+    content: str | None, line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    evaluation = tmp_path / "test.csv"
+    if content is not None:
+        evaluation.write_text(content)
+    assert bench_release.main(["--eval", str(evaluation), "--out", str(tmp_path / "out.json")]) == 2
+    printed = capsys.readouterr()
+    assert re.fullmatch(line, printed.err)
+    assert printed.out == ""
+    assert not (tmp_path / "out.json").exists()
