@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -18,9 +17,10 @@ from batch_job import rows, scoring
 from batch_job.scoring import ScoringOptions
 from batch_job.workers import slots_of
 from protos.scoring.v1.scoring_pb2 import DEFERRED, Label, Result, ScoreResponse
-from shared_model.errors import ReleaseError
+from shared_model.encoding import Text
+from shared_model.errors import BadInput, ReleaseError
 from shared_model.handoff import Claimed, Handoff
-from shared_model.releases import store
+from shared_model.releases.store import Release
 from shared_model.types import TOP_K
 
 COMPUTED_BY = "nightly"
@@ -31,10 +31,10 @@ _LEASE_SECONDS = 120.0
 #: Labels of a request that does not say how many.
 _DEFAULT_LABELS = 3
 
-_TEXTS = pa.schema([("item", pa.int32()), ("position", pa.int32()), ("text", pa.string())])
+_TEXTS = pa.schema([("item", pa.int32()), ("position", pa.int32()), ("text", pa.string()), ("pair", pa.string())])
 _ANSWERS_DDL = (
-    "item int, position int, top_k array<struct<label: string, probability: float>>, tokens int, truncated boolean, "
-    "precision string, batch_rows int"
+    "item int, position int, top_k array<struct<label: string, score: float>>, vector array<float>, tokens int, "
+    "truncated boolean, precision string, batch_rows int"
 )
 
 
@@ -65,12 +65,21 @@ async def _claim(handoff: Handoff, consumer: str, count: int) -> list[Claimed]:
 async def _answer(spark: SparkSession, handoff: Handoff, items: list[Claimed], options: ScoringOptions) -> int:
     """Score and publish requests for one release; returns how many answers were kept."""
     try:
-        store.open_release(Path(options.releases_dir), options.release)
+        release = options.store().open(options.release)
     except ReleaseError as error:
         return sum([await handoff.fail(item, str(error), COMPUTED_BY) for item in items])
-    answers = _score(spark, items, options)
-    responses = [_response(item, answers[number], options.release) for number, item in enumerate(items)]
-    return sum([await handoff.publish(item, it, COMPUTED_BY) for item, it in zip(items, responses, strict=True)])
+    readable: list[tuple[Claimed, list[Text]]] = []
+    kept = 0
+    for item in items:
+        try:
+            request = item.work.request
+            readable.append((item, release.manifest.reads.texts(request.texts, request.text_pairs)))
+        except BadInput as error:
+            kept += await handoff.fail(item, str(error), COMPUTED_BY)
+    answers = _score(spark, [texts for _, texts in readable], options) if readable else []
+    for (item, _), answer in zip(readable, answers, strict=True):
+        kept += await handoff.publish(item, _response(item, answer, release), COMPUTED_BY)
+    return kept
 
 
 def _by_release(claimed: Sequence[Claimed], default: str) -> dict[str, list[Claimed]]:
@@ -81,16 +90,19 @@ def _by_release(claimed: Sequence[Claimed], default: str) -> dict[str, list[Clai
     return groups
 
 
-def _score(spark: SparkSession, items: Sequence[Claimed], options: ScoringOptions) -> dict[int, list[dict[str, Any]]]:
-    """Answers of each request's texts in their order, by the request's number in `items`."""
-    texts = [
-        {"item": number, "position": position, "text": text}
-        for number, item in enumerate(items)
-        for position, text in enumerate(item.work.request.texts)
+def _score(
+    spark: SparkSession, requests: Sequence[Sequence[Text]], options: ScoringOptions
+) -> list[list[dict[str, Any]]]:
+    """Answers of each request's texts, in the order of both."""
+    rows_of_texts = [
+        {"item": number, "position": position, "text": first, "pair": second}
+        for number, texts in enumerate(requests)
+        for position, text in enumerate(texts)
+        for first, second in [(text, None) if isinstance(text, str) else text]
     ]
-    frame = spark.createDataFrame(pa.Table.from_pylist(texts, schema=_TEXTS)).repartition(slots_of(spark))
+    frame = spark.createDataFrame(pa.Table.from_pylist(rows_of_texts, schema=_TEXTS)).repartition(slots_of(spark))
     scored = frame.mapInArrow(partial(score_texts, options=options), _ANSWERS_DDL).toArrow().to_pylist()
-    answers: dict[int, list[dict[str, Any]]] = {number: [] for number in range(len(items))}
+    answers: list[list[dict[str, Any]]] = [[] for _ in requests]
     for row in sorted(scored, key=itemgetter("item", "position")):
         answers[row["item"]].append(row)
     return answers
@@ -99,15 +111,21 @@ def _score(spark: SparkSession, items: Sequence[Claimed], options: ScoringOption
 def score_texts(batches: Iterator[pa.RecordBatch], options: ScoringOptions) -> Iterator[pa.RecordBatch]:
     """mapInArrow: score deferred texts."""
     model = scoring.open_model(options, scoring.task_threads())
-    for window in scoring.score_windows(batches, lambda batch: batch.column("text").to_pylist(), model, options):
+    for window in scoring.score_windows(batches, _texts, model, options):
         yield rows.answer_rows(window, model)
 
 
-def _response(item: Claimed, answers: Sequence[dict[str, Any]], release: str) -> ScoreResponse:
-    wanted = min(item.work.request.top_k or _DEFAULT_LABELS, TOP_K)
+def _texts(batch: pa.RecordBatch) -> list[Text]:
+    both = zip(batch.column("text").to_pylist(), batch.column("pair").to_pylist(), strict=True)
+    return [text if pair is None else (text, pair) for text, pair in both]
+
+
+def _response(item: Claimed, answers: Sequence[dict[str, Any]], release: Release) -> ScoreResponse:
+    wanted = release.output.kept(min(item.work.request.top_k or _DEFAULT_LABELS, TOP_K))
     results = [
         Result(
-            labels=[Label(name=best["label"], probability=best["probability"]) for best in answer["top_k"][:wanted]],
+            labels=[Label(name=best["label"], score=best["score"]) for best in answer["top_k"][:wanted]],
+            vector=answer["vector"],
             tokens=answer["tokens"],
             truncated=answer["truncated"],
         )
@@ -116,7 +134,7 @@ def _response(item: Claimed, answers: Sequence[dict[str, Any]], release: str) ->
     return ScoreResponse(
         results=results,
         path=DEFERRED,
-        release=release,
+        release=release.id,
         precision=answers[0]["precision"],
         batch_size=max(answer["batch_rows"] for answer in answers),
         queue_us=max(0, int(time.time() * 1000) - item.work.accepted_at_ms) * 1000,

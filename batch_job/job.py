@@ -76,13 +76,8 @@ def refuse_superseded(client: "redis.Redis", run: RunRecord) -> None:
 def _with_spark(step: Step, run: RunRecord, force: bool) -> RunRecord:
     spark = SparkSession.builder.appName(f"tandem {run.ds}").getOrCreate()
     try:
-        options = ScoringOptions(
-            releases_dir=str(step.state.releases_dir),
-            release=run.release,
-            device=workers.check_workers(spark, run.runtime),
-            batch_rows=step.nightly.nightly_batch_rows,
-            batch_tokens=step.nightly.nightly_batch_tokens,
-        )
+        device = workers.check_workers(spark, run.runtime)
+        options = ScoringOptions.of(step.state, step.nightly, run.release, device)
         run = _score_once(step, run, spark, options, force)
         run = replace(run, drained=run.drained + _drain(step, spark, options))
         record.write(step.path, run)

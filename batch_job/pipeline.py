@@ -22,7 +22,6 @@ from batch_job.workers import slots_of
 from batch_job.writing import FileReport, Target
 from shared_model.devices import HALF_PRECISION
 from shared_model.errors import JobError
-from shared_model.releases import store
 from shared_model.settings import StateSettings
 
 
@@ -57,7 +56,7 @@ class Stopwatch:
 
 def plan_id(record: RunRecord, options: ScoringOptions) -> str:
     """Names everything that a partition's rows depend on: what has the same id need not be computed again."""
-    release = store.open_release(Path(options.releases_dir), record.release)
+    release = options.store().open(record.release)
     parts = {
         "input": record.input.fingerprint,
         "release": record.release,

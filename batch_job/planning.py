@@ -13,7 +13,8 @@ import redis
 
 from batch_job.record import Input, InputFile, RunRecord, Runtime
 from shared_model.errors import JobError
-from shared_model.releases import pointer, store
+from shared_model.releases import pointer
+from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 
 _CHUNK = 1 << 20
@@ -23,7 +24,10 @@ _SUFFIXES = (".jsonl", ".jsonl.gz")
 def plan_run(state: StateSettings, client: "redis.Redis | None", ds: str, run_id: str) -> RunRecord:
     """Everything the later steps must agree on, decided once. Raises: JobError, ReleaseError."""
     check_day(ds)
-    release = store.open_release(state.releases_dir, pointer.get_active(state.releases_dir, client).active)
+    store = Store.of(state)
+    release = store.open(pointer.read(store, client).active)
+    if release.manifest.reads.pairs:
+        raise JobError(f"release {release.id} reads pairs of texts; lines of the archive hold one, so promote another")
     return RunRecord(
         ds=ds,
         run_id=run_id,

@@ -15,11 +15,12 @@ from batch_job.record import Publication, RunRecord, State
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from shared_model import keys
 from shared_model.errors import JobError, StoreUnavailable
-from shared_model.releases import store
+from shared_model.output import Output
+from shared_model.releases.store import Store
 from shared_model.scorestore.publish import Epoch, live_keys, publish
 from shared_model.settings import StateSettings
 
-_COLUMNS = ("release", "precision", "encoding_key", "tokens", "truncated", "top_k")
+_COLUMNS = ("release", "precision", "encoding_key", "tokens", "truncated", "top_k", "vector")
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,8 @@ def publish_run(state: StateSettings, client: "redis.Redis", run: RunRecord) -> 
     if standing is not None:
         publication = Publication(partition.epoch.name, standing, moved=False, live=True)
         return replace(run, state=State.PUBLISHED, publication=publication)
-    labels = store.open_release(state.releases_dir, partition.epoch.release).labels
-    published = publish(client, partition.epoch, _scores(partition.rows, labels))
+    output = Store.of(state).open(partition.epoch.release).output
+    published = publish(client, partition.epoch, scores_of(partition.rows, output))
     publication = Publication(published.epoch, published.keys, moved=published.advanced, live=published.live)
     if published.advanced:
         _tell_service(client, run, partition.epoch)
@@ -71,19 +72,15 @@ def _only(rows: pa.Table, column: str, ds: str) -> str:
     return str(values[0])
 
 
-def _scores(rows: pa.Table, labels: tuple[str, ...]) -> Iterator[tuple[bytes, PublishedScore]]:
-    index = {label: number for number, label in enumerate(labels)}
+def scores_of(rows: pa.Table, output: Output) -> Iterator[tuple[bytes, PublishedScore]]:
+    """Encoding key and score of each committed row."""
+    index = {name: number for number, name in enumerate(output.names)}
     for batch in rows.to_batches():
         for row in batch.to_pylist():
-            yield (
-                row["encoding_key"],
-                PublishedScore(
-                    labels=[index[best["label"]] for best in row["top_k"]],
-                    probabilities=[best["probability"] for best in row["top_k"]],
-                    tokens=row["tokens"],
-                    truncated=row["truncated"],
-                ),
-            )
+            score = PublishedScore(tokens=row["tokens"], truncated=row["truncated"])
+            score.labels.extend(index[best["label"]] for best in row["top_k"])
+            score.scores.extend(row["vector"] or [best["score"] for best in row["top_k"]])
+            yield row["encoding_key"], score
 
 
 def _tell_service(client: "redis.Redis", run: RunRecord, epoch: Epoch) -> None:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from batch_job import rows, scoring
 from batch_job.reading import read_line
 from batch_job.scoring import ScoringOptions
+from shared_model.encoding import Text
 
 
 @dataclass(frozen=True)
@@ -119,5 +120,5 @@ def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa
     yield from rest
 
 
-def _texts(batch: pa.RecordBatch) -> list[str]:
+def _texts(batch: pa.RecordBatch) -> list[Text]:
     return [read_line(line).text for line in batch.column("raw").to_pylist()]

@@ -18,8 +18,7 @@ from shared_model.settings import StateSettings
 from shared_model.types import Priority
 
 if TYPE_CHECKING:
-    from realtime_service.settings import ServiceSettings
-    from shared_model.releases.store import Release
+    from realtime_service.app import Service
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -34,42 +33,37 @@ def main(arguments: list[str] | None = None) -> int:
 def _serve(args: argparse.Namespace) -> None:
     import redis
 
+    from realtime_service.app import Service
     from realtime_service.settings import ServiceSettings
     from shared_model.redis_server import RedisServer
-    from shared_model.releases import pointer, store
+    from shared_model.releases import pointer
+    from shared_model.releases.store import Store
 
     # From the first moment on: a service that is stopped while it starts must still stop what it has started.
     asked_to_stop: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: asked_to_stop.append(number))
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     state = settings.load(StateSettings)
+    store = Store.of(state)
     service = settings.load(
         ServiceSettings, grpc_address=args.address, metrics_address=args.metrics, reflection=args.reflection or None
     )
     with RedisServer(state) as server:
         with redis.Redis.from_url(server.url, socket_timeout=5.0) as client:
-            release_id = service.release or pointer.get_active(state.releases_dir, client).active
-        release = store.open_release(state.releases_dir, release_id)
-        asyncio.run(_run_service(service, release, server.url, asked_to_stop))
+            release_id = service.release or pointer.read(store, client).active
+        asyncio.run(_run_service(Service(service, store, release_id, server.url), asked_to_stop))
 
 
-async def _run_service(
-    service_settings: "ServiceSettings", release: "Release", redis_url: str, asked_to_stop: list[int]
-) -> None:
-    from realtime_service.app import Service
-
+async def _run_service(starting: "Service", asked_to_stop: list[int]) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     if asked_to_stop:
         stop.set()
     started = time.monotonic()
-    async with Service(service_settings, release, redis_url) as service:
-        seconds = time.monotonic() - started
-        print(
-            f"ready in {seconds:.1f} s: {release.id} on {service.address}, metrics on http://{service.metrics_address}",
-            flush=True,
-        )
+    async with starting as service:
+        seconds, serving = time.monotonic() - started, f"{service.release} on {service.address}"
+        print(f"ready in {seconds:.1f} s: {serving}, metrics on http://{service.metrics_address}", flush=True)
         await service.run_until(stop)
 
 
@@ -89,7 +83,10 @@ def _call(args: argparse.Namespace) -> int:
 def _readable(answer: scoring_pb2.ScoreResponse, seconds: float) -> str:
     lines = []
     for result in answer.results:
-        lines += [f"{label.name:<44}{label.probability:7.1%}" for label in result.labels]
+        lines += [f"{label.name:<44}{label.score:8.3f}" for label in result.labels]
+        if result.vector:
+            start = ", ".join(f"{number:.3f}" for number in result.vector[:5])
+            lines.append(f"embedding of {len(result.vector)} numbers: {start}, …")
         cut = ", truncated" if result.truncated else ""
         lines.append(f"  {result.tokens} tokens{cut}")
     path = scoring_pb2.Path.Name(answer.path).lower()

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import os
 import socket
 from collections.abc import Coroutine
@@ -14,53 +13,61 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import start_http_server
 
-from protos.scoring.v1 import scoring_pb2
-from protos.scoring.v1.storage_pb2 import LaneLoad, ReplicaState
-from realtime_service import nightly, redis_clients, replies, servicer
-from realtime_service.dispatch import Dispatcher, Model
+from realtime_service import nightly, precomputed, redis_clients, servicer
+from realtime_service.dispatch import Dispatcher
 from realtime_service.duties import Duties
 from realtime_service.harvest import Harvester
+from realtime_service.loading import Loader
+from realtime_service.models import Models
 from realtime_service.precomputed import PrecomputedScores
 from realtime_service.requests import TRANSPORT_MESSAGE_BYTES
+from realtime_service.rollout import Rollout
 from realtime_service.routing.policy import Policy
 from realtime_service.routing.registry import Registry
 from realtime_service.routing.snapshot import Snapshot
+from realtime_service.routing.wanted import WantedReleases
 from realtime_service.scheduling.device import Device
 from realtime_service.scheduling.scheduler import Limits
-from realtime_service.settings import ServiceSettings, lanes
+from realtime_service.settings import ServiceSettings, lanes, variants
+from realtime_service.status import Status
 from realtime_service.telemetry import Telemetry
-from realtime_service.warmup import warm_engines
 from shared_model import devices
 from shared_model.clock import SystemClock
 from shared_model.errors import SettingError
 from shared_model.handoff import Handoff
-from shared_model.releases.store import Release
+from shared_model.releases.store import Store
 
 #: Between "not serving" and the listener's close, so that clients have looked elsewhere before calls are refused.
 LAME_DUCK_SECONDS = 0.5
 DRAIN_SECONDS = 10.0
 
-#: A chat message, as the heartbeat tells others what it would wait here.
-TYPICAL_TOKENS = 16
-
-log = logging.getLogger(__name__)
-
 
 class Service:
     """One replica. `async with` starts it; `run_until` keeps it."""
 
-    def __init__(self, settings: ServiceSettings, release: Release, redis_url: str) -> None:
+    def __init__(self, settings: ServiceSettings, store: Store, release_id: str, redis_url: str) -> None:
+        """`release_id`: what it starts with. It follows the release pointer unless its settings name a release."""
         self._settings = settings
-        self._release = release
+        self._store = store
+        self._first = release_id
         self._clock = SystemClock()
-        self._half_device = devices.detect()
-        self._lanes = lanes(settings, self._half_device)
+        half_device = devices.detect()
+        self._lanes = lanes(settings, half_device)
+        self._variants = variants(self._lanes, half_device)
         self._redis_url = redis_url
         self._duties = Duties()
         self._stack = contextlib.AsyncExitStack()
-        self._draining = False
-        self.address = ""
+        self._telemetry = Telemetry(self._lanes.values())
         self.metrics_address = ""
+
+    @property
+    def address(self) -> str:
+        return self._status.address
+
+    @property
+    def release(self) -> str:
+        """The active release."""
+        return self._status.models.serving.active
 
     async def __aenter__(self) -> "Service":
         async with contextlib.AsyncExitStack() as stack:
@@ -85,62 +92,69 @@ class Service:
 
         The device starts first and stops last: what was admitted can always finish.
         """
-        device = await self._start_device(stack)
-        self._telemetry = Telemetry(self._lanes.values(), self._release.id)
-        listener = grpc.aio.server(
-            options=[
-                # A second service on the port must fail, not share it.
-                ("grpc.so_reuseport", 0),
-                ("grpc.max_receive_message_length", TRANSPORT_MESSAGE_BYTES),
-            ]
-        )
+        self._patient = redis_clients.patient(self._redis_url)
+        stack.push_async_callback(self._patient.aclose)
+        device = self._start_device(stack)
+        loader = self._make_loader(stack, device)
+        models = Models(await loader.load_first(self._first))
+        self._telemetry.set_serving(self._first, "", 0.0)
+        listener = _listener()
         # Bound before Redis hears of us: the heartbeat carries the address.
-        self.address = _bind(listener, self._settings.grpc_address)
+        address = _bind(listener, self._settings.grpc_address)
         self._start_metrics(stack)
-        registry = await self._start_routing(stack, device)
-        await self._start_listener(stack, listener, device, registry)
+        local = f"{socket.gethostname()}-{os.getpid()}"
+        self._status = Status(local, address, models, device, self._variants)
+        registry = await self._start_routing(stack)
+        self._start_duties(stack, registry, loader)
+        await self._start_listener(stack, listener, registry)
 
-    async def _start_device(self, stack: contextlib.AsyncExitStack) -> Device:
-        precisions = [lane.precision for lane in self._lanes.values()]
-        warm = await asyncio.to_thread(warm_engines, self._release, precisions, self._half_device, self._settings.width)
+    def _start_device(self, stack: contextlib.AsyncExitStack) -> Device:
         limits = Limits(self._settings.interactive_unit_ms / 1000, self._settings.max_delay_ms / 1000)
-        device = Device(self._lanes, warm, limits, self._clock)
+        device = Device(self._lanes, limits, self._clock)
         stack.callback(device.close)
         self._spawn(stack, device.run())
         return device
 
-    async def _start_routing(self, stack: contextlib.AsyncExitStack, device: Device) -> Registry:
-        self._patient = redis_clients.patient(self._redis_url)
-        stack.push_async_callback(self._patient.aclose)
-        local = f"{socket.gethostname()}-{os.getpid()}"
-        initial = Snapshot(local=local, release=self._release.id)
-        registry = Registry(self._patient, initial, lambda: self._state(device))
+    def _make_loader(self, stack: contextlib.AsyncExitStack, device: Device) -> Loader:
+        settings = self._settings
+        hasty = redis_clients.hasty(self._redis_url, settings.precomputed_timeout_ms / 1000)
+        stack.push_async_callback(hasty.aclose)
+
+        def published(release_id: str) -> PrecomputedScores | None:
+            return PrecomputedScores(hasty, release_id, self._clock) if settings.precomputed else None
+
+        loader = Loader(self._store, self._variants, settings.width, settings.probe_seconds, device, published)
+        stack.callback(loader.close)
+        return loader
+
+    async def _start_routing(self, stack: contextlib.AsyncExitStack) -> Registry:
+        registry = Registry(self._patient, Snapshot(local=self._status.replica), self._status.heartbeat)
         await registry.run_once()
         stack.push_async_callback(registry.leave)
-        self._registry = registry
         self._spawn(stack, registry.run())
-        self._spawn(stack, nightly.run(self._patient, self._telemetry))
-        self._spawn(stack, self._watch(device))
         return registry
 
+    def _start_duties(self, stack: contextlib.AsyncExitStack, registry: Registry, loader: Loader) -> None:
+        models = self._status.models
+        self._spawn(stack, nightly.run(self._patient, self._telemetry))
+        self._spawn(stack, self._watch(registry))
+        self._spawn(stack, precomputed.run(models.published, self._patient))
+        if not self._settings.release:
+            wanted = WantedReleases(self._store, lambda: registry.snapshot, self._clock)
+            self._status.rollout = Rollout(models, wanted, loader, self._telemetry)
+            self._spawn(stack, self._status.rollout.run())
+
     async def _start_listener(
-        self, stack: contextlib.AsyncExitStack, listener: grpc.aio.Server, device: Device, registry: Registry
+        self, stack: contextlib.AsyncExitStack, listener: grpc.aio.Server, registry: Registry
     ) -> None:
-        handoff = Handoff(self._patient)
-        dispatcher = Dispatcher(
-            model=Model(self._release.encoder(), self._release.labels),
-            device=device,
-            registry=registry,
-            precomputed=await self._start_precomputed(stack),
-            policy=Policy(self._settings.latency_below_ms / 1000, self._settings.throughput_above_ms / 1000),
-            telemetry=self._telemetry,
-            clock=self._clock,
-        )
+        handoff, device = Handoff(self._patient), self._status.device
+        policy = Policy(self._settings.latency_below_ms / 1000, self._settings.throughput_above_ms / 1000)
+        dispatcher = Dispatcher(self._status.models, device, registry, policy, self._telemetry, self._clock)
         if self._settings.harvest:
-            harvester = Harvester(handoff, dispatcher, device, self._telemetry, self._clock, registry.snapshot.local)
+            harvester = Harvester(handoff, dispatcher, device, self._telemetry, self._clock, self._status.replica)
             self._spawn(stack, harvester.run())
         scoring = servicer.ScoringServicer(
-            dispatcher, handoff, self._describe, self._telemetry, self._release.id, self._clock
+            dispatcher, handoff, lambda: self._status.describe(registry.snapshot), self._telemetry, self._clock
         )
         listener.add_generic_rpc_handlers((scoring.handlers(),))
         readiness: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs predate it
@@ -152,16 +166,7 @@ class Service:
         await listener.start()
         for name in ("", servicer.SERVICE):
             await readiness.set(name, health_pb2.HealthCheckResponse.SERVING)
-        stack.push_async_callback(self._drain, listener, readiness)
-
-    async def _start_precomputed(self, stack: contextlib.AsyncExitStack) -> PrecomputedScores | None:
-        if not self._settings.precomputed:
-            return None
-        hasty = redis_clients.hasty(self._redis_url, self._settings.precomputed_timeout_ms / 1000)
-        stack.push_async_callback(hasty.aclose)
-        scores = PrecomputedScores(hasty, self._release.id, self._clock)
-        self._spawn(stack, scores.run(self._patient))
-        return scores
+        stack.push_async_callback(self._drain, listener, readiness, registry)
 
     def _start_metrics(self, stack: contextlib.AsyncExitStack) -> None:
         host, _, port = self._settings.metrics_address.rpartition(":")
@@ -179,56 +184,32 @@ class Service:
 
         stack.callback(stop)
 
-    async def _drain(self, listener: grpc.aio.Server, readiness: Any) -> None:
-        self._draining = True
+    async def _drain(self, listener: grpc.aio.Server, readiness: Any, registry: Registry) -> None:
+        self._status.draining = True
         await readiness.enter_graceful_shutdown()
-        await self._registry.run_once()
+        await registry.run_once()
         await asyncio.sleep(LAME_DUCK_SECONDS)
         await listener.stop(DRAIN_SECONDS)
 
-    async def _watch(self, device: Device) -> None:
+    async def _watch(self, registry: Registry) -> None:
         while True:
             for path in self._lanes:
-                self._telemetry.set_waiting(path, device.scheduler.waiting(path))
-            self._telemetry.set_redis_up(self._registry.snapshot.redis_available)
+                self._telemetry.set_waiting(path, self._status.device.scheduler.waiting(path))
+            self._telemetry.set_redis_up(registry.snapshot.redis_available)
             await asyncio.sleep(1.0)
-
-    def _state(self, device: Device) -> ReplicaState:
-        now = self._clock.monotonic()
-        return ReplicaState(
-            replica=scoring_pb2.ReplicaDescription(
-                id=f"{socket.gethostname()}-{os.getpid()}",
-                address=self.address,
-                release=self._release.id,
-                draining=self._draining,
-            ),
-            lanes=self._describe_lanes(),
-            load={
-                path: LaneLoad(
-                    waiting=device.scheduler.waiting(path),
-                    running=device.running[path],
-                    predicted_finish_ms=1000 * (device.scheduler.predicted_finish(path, 1, TYPICAL_TOKENS, now) - now),
-                )
-                for path in self._lanes
-            },
-        )
-
-    def _describe(self) -> scoring_pb2.DescribeResponse:
-        snapshot = self._registry.snapshot
-        return scoring_pb2.DescribeResponse(
-            release=self._release.id,
-            labels=self._release.labels,
-            max_tokens=self._release.manifest.max_tokens,
-            lanes=self._describe_lanes(),
-            replicas=snapshot.replicas,
-            redis_available=snapshot.redis_available,
-        )
-
-    def _describe_lanes(self) -> list[scoring_pb2.LaneDescription]:
-        return [replies.lane_description(lane, self._half_device) for lane in self._lanes.values()]
 
     def _spawn(self, stack: contextlib.AsyncExitStack, duty: Coroutine[Any, Any, None]) -> None:
         stack.push_async_callback(self._duties.stop, self._duties.start(duty))
+
+
+def _listener() -> grpc.aio.Server:
+    return grpc.aio.server(
+        options=[
+            # A second service on the port must fail, not share it.
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", TRANSPORT_MESSAGE_BYTES),
+        ]
+    )
 
 
 def _bind(listener: grpc.aio.Server, address: str) -> str:

@@ -38,7 +38,9 @@ class Client:
     ...     print(answer.results[0].labels[0].name)
     """
 
-    def __init__(self, address: str = DEFAULT_ADDRESS) -> None:
+    def __init__(self, address: str = DEFAULT_ADDRESS, caller_id: str = "") -> None:
+        """`caller_id` names who calls: a canary release answers a caller always or never. By default it is the host."""
+        self._metadata = (("x-caller-id", caller_id),) if caller_id else ()
         self._channel = grpc.insecure_channel(address, options=[("grpc.service_config", _SERVICE_CONFIG)])
         self._stub = ScoringServiceStub(self._channel)
 
@@ -59,24 +61,31 @@ class Client:
         priority: Priority = Priority.UNSPECIFIED,
         top_k: int = 3,
         release: str = "",
+        text_pairs: str | Sequence[str] = (),
     ) -> scoring_pb2.ScoreResponse:
-        """Score one text or several (1 to 64). `timeout_ms` is the caller's patience and also chooses the lane."""
+        """Score one text or several (1 to 64). `timeout_ms` is the caller's patience and also chooses the lane.
+
+        `text_pairs`: the second text of each pair, for a release that reads pairs.
+        """
         request = scoring_pb2.ScoreRequest(
-            texts=[texts] if isinstance(texts, str) else texts,
+            texts=_several(texts),
+            text_pairs=_several(text_pairs),
             priority=_PRIORITIES[priority],
             timeout_ms=timeout_ms or 0,
             top_k=top_k,
             release=release,
         )
         response: scoring_pb2.ScoreResponse = self._stub.Score(
-            request, timeout=timeout_ms / 1000 if timeout_ms else DEFAULT_DEADLINE
+            request, timeout=timeout_ms / 1000 if timeout_ms else DEFAULT_DEADLINE, metadata=self._metadata
         )
         return response
 
-    def submit(self, request_id: str, texts: str | Sequence[str], *, top_k: int = 3) -> scoring_pb2.SubmitResponse:
+    def submit(
+        self, request_id: str, texts: str | Sequence[str], *, top_k: int = 3, text_pairs: str | Sequence[str] = ()
+    ) -> scoring_pb2.SubmitResponse:
         """Hand in work that can wait. Safe to repeat with the same `request_id`."""
         request = scoring_pb2.ScoreRequest(
-            request_id=request_id, texts=[texts] if isinstance(texts, str) else texts, top_k=top_k
+            request_id=request_id, texts=_several(texts), text_pairs=_several(text_pairs), top_k=top_k
         )
         response: scoring_pb2.SubmitResponse = self._stub.Submit(
             scoring_pb2.SubmitRequest(request=request), timeout=DEFAULT_DEADLINE
@@ -95,3 +104,7 @@ class Client:
             scoring_pb2.DescribeRequest(), timeout=DEFAULT_DEADLINE
         )
         return response
+
+
+def _several(texts: str | Sequence[str]) -> Sequence[str]:
+    return [texts] if isinstance(texts, str) else texts

@@ -5,12 +5,16 @@ TandemError
 ├── Overloaded       predicted to finish too late, or the lane is full; carries a retry hint
 ├── DeadlineExpired  the deadline passed before an answer was there
 ├── ScoringFailed    the engine failed; the text says nothing of why, the log does
-└── NotFound         no request of that id was submitted, or its result is no longer kept
+├── NotFound         no request of that id was submitted, or its result is no longer kept
+└── ReleaseError
+    └── UnfitRelease  a release must not serve here; no caller meets it
 """
+
+from enum import StrEnum
 
 import grpc
 
-from shared_model.errors import BadInput, QueueFull, StoreUnavailable, TandemError, UnknownRelease
+from shared_model.errors import BadInput, QueueFull, ReleaseError, StoreUnavailable, TandemError, UnknownRelease
 
 
 class Overloaded(TandemError):
@@ -35,6 +39,22 @@ class ScoringFailed(TandemError):
 
 class NotFound(TandemError):
     """No such submitted request."""
+
+
+class Unfit(StrEnum):
+    """In which way a release failed its probe: a label of a metric."""
+
+    CRASHED = "crashed"
+    HUNG = "hung"
+    REFUSED = "refused"
+
+
+class UnfitRelease(ReleaseError):
+    """A release must not take traffic here; its text says why."""
+
+    def __init__(self, how: Unfit, why: str) -> None:
+        super().__init__(why)
+        self.how = how
 
 
 #: Whose fault it was, as a status code. What is not here is our bug: INTERNAL, with no text of the exception.

@@ -6,7 +6,7 @@ spare. Never an answer of another release: keys hold the release, and the epoch 
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import redis
@@ -73,16 +73,14 @@ class PrecomputedScores:
             return None
         return [PublishedScore.FromString(value) for value in found]
 
-    async def run(self, client: "redis.asyncio.Redis") -> None:
-        """Follow the epoch pointer until cancelled, on a client with room for a filter's megabytes."""
-        while True:
-            try:
-                await self.refresh(client)
-            except (redis.RedisError, OSError) as error:
-                log.debug("the epoch could not be looked at: %s", error)
-            await asyncio.sleep(REFRESH_SECONDS)
-
     async def refresh(self, client: "redis.asyncio.Redis") -> None:
+        """Look at the epoch pointer once, on a client with room for a filter's megabytes."""
+        try:
+            await self._refresh(client)
+        except (redis.RedisError, OSError) as error:
+            log.debug("the epoch could not be looked at: %s", error)
+
+    async def _refresh(self, client: "redis.asyncio.Redis") -> None:
         pointed = await client.hget(keys.epoch_pointer(self._release), "epoch")
         name = pointed.decode() if pointed else ""
         if name == self.epoch:
@@ -94,10 +92,18 @@ class PrecomputedScores:
         facts = await client.hgetall(keys.epoch_facts(self._release, name))
         if filter_bytes and facts:
             self._epoch = _Epoch(name, facts[b"precision"].decode(), Bloom.load_bytes(filter_bytes, key_position))
-            log.info("epoch %s answers: %s texts", name, facts[b"count"].decode())
+            log.info("%s: epoch %s answers: %s texts", self._release, name, facts[b"count"].decode())
 
     def _note_failure(self) -> None:
         self._failures += 1
         if self._failures >= _BREAKER_FAILURES:
             self._retry_at = self._clock.monotonic() + _BREAKER_SECONDS
             self._failures = 0
+
+
+async def run(followed: Callable[[], Iterable[PrecomputedScores]], client: "redis.asyncio.Redis") -> None:
+    """Follow the epoch pointers of the releases that are loaded, until cancelled."""
+    while True:
+        for scores in followed():
+            await scores.refresh(client)
+        await asyncio.sleep(REFRESH_SECONDS)

@@ -1,10 +1,10 @@
 """Answers and states → messages of the wire."""
 
 from protos.scoring.v1 import scoring_pb2
-from realtime_service.dispatch import Answer
+from realtime_service.results import Answer
 from realtime_service.settings import Lane
 from shared_model.handoff import Item, State
-from shared_model.types import Device, Precision, Score, ServingPath
+from shared_model.types import Device, Score, ServingPath
 
 PATHS = {
     ServingPath.LATENCY: scoring_pb2.LATENCY,
@@ -49,7 +49,7 @@ def lane_description(lane: Lane, device: Device) -> scoring_pb2.LaneDescription:
     return scoring_pb2.LaneDescription(
         name=lane.path,
         precision=lane.precision,
-        device=Device.CPU if lane.precision is Precision.INT8 else device,
+        device=device,
         max_batch_size=lane.max_rows,
         max_concurrent_requests=lane.max_concurrent,
         serving=True,
@@ -57,5 +57,5 @@ def lane_description(lane: Lane, device: Device) -> scoring_pb2.LaneDescription:
 
 
 def _result(score: Score) -> scoring_pb2.Result:
-    labels = [scoring_pb2.Label(name=label.name, probability=label.probability) for label in score.labels]
-    return scoring_pb2.Result(labels=labels, tokens=score.tokens, truncated=score.truncated)
+    labels = [scoring_pb2.Label(name=label.name, score=label.score) for label in score.labels]
+    return scoring_pb2.Result(labels=labels, tokens=score.tokens, truncated=score.truncated, vector=score.vector)

@@ -20,7 +20,7 @@ from shared_model.types import MAX_TEXT_BYTES, TOP_K, Priority
 
 MAX_TEXTS = 64
 DEFAULT_TOP_K = 3
-#: The largest valid request, and room for its other fields.
+#: The largest request of single texts, and room for its other fields. Pairs of the longest texts come in two.
 MAX_MESSAGE_BYTES = MAX_TEXTS * MAX_TEXT_BYTES + 64 * 1024
 #: What the transport lets through. More than we take, because we refuse in a few milliseconds where the transport,
 #: busy with throwing the rest of the message away, takes a hundred.
@@ -39,9 +39,10 @@ Message = TypeVar("Message")
 
 @dataclass(frozen=True, slots=True)
 class ScoringRequest:
-    """`timeout` is in seconds, None when the caller gave none."""
+    """`text_pairs`: second texts, for a release that reads pairs. `timeout` is in seconds, None when none was given."""
 
     texts: tuple[str, ...]
+    text_pairs: tuple[str, ...]
     priority: Priority
     timeout: float | None
     top_k: int
@@ -74,8 +75,11 @@ def check(message: scoring_pb2.ScoreRequest) -> ScoringRequest:
     """Raises: BadInput."""
     if not 1 <= len(message.texts) <= MAX_TEXTS:
         raise BadInput("texts", f"holds {len(message.texts)} texts, must hold 1 to {MAX_TEXTS}")
-    for index, text in enumerate(message.texts):
-        _check_text(f"texts[{index}]", text)
+    if message.text_pairs and len(message.text_pairs) != len(message.texts):
+        raise BadInput("text_pairs", f"holds {len(message.text_pairs)} texts, must hold none or {len(message.texts)}")
+    for field in ("texts", "text_pairs"):
+        for index, text in enumerate(getattr(message, field)):
+            _check_text(f"{field}[{index}]", text)
     if message.priority not in _PRIORITIES:
         raise BadInput("priority", f"{message.priority} is unknown; use REAL_TIME, NORMAL or BATCH")
     if message.timeout_ms < 0:
@@ -86,6 +90,7 @@ def check(message: scoring_pb2.ScoreRequest) -> ScoringRequest:
         raise BadInput("request_id", f"is longer than {MAX_REQUEST_ID} characters")
     return ScoringRequest(
         texts=tuple(message.texts),
+        text_pairs=tuple(message.text_pairs),
         priority=_PRIORITIES[message.priority],
         timeout=message.timeout_ms / 1000 if message.timeout_ms else None,
         top_k=message.top_k or DEFAULT_TOP_K,

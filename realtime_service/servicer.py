@@ -15,10 +15,12 @@ from realtime_service.dispatch import Dispatcher
 from realtime_service.errors import MessageTooLarge, NotFound, status_of
 from realtime_service.telemetry import Outcome, Telemetry
 from shared_model.clock import Clock
-from shared_model.errors import BadInput, TandemError, UnknownRelease
+from shared_model.errors import BadInput, TandemError
 from shared_model.handoff import Handoff
 
 SERVICE = "scoring.v1.ScoringService"
+#: Metadata by which a caller names itself.
+CALLER_ID = "x-caller-id"
 #: Requests of one stream that are worked on at once; the stream is not read further until one ends.
 STREAM_WINDOW = 64
 
@@ -36,14 +38,12 @@ class ScoringServicer:
         handoff: Handoff,
         describe: Callable[[], scoring_pb2.DescribeResponse],
         telemetry: Telemetry,
-        release: str,
         clock: Clock,
     ) -> None:
         self._dispatcher = dispatcher
         self._handoff = handoff
         self._describe = describe
         self._telemetry = telemetry
-        self._release = release
         self._clock = clock
 
     def handlers(self) -> "grpc.GenericRpcHandler[bytes, Any]":
@@ -78,8 +78,7 @@ class ScoringServicer:
 
     async def submit(self, raw: bytes, context: Context) -> scoring_pb2.SubmitResponse:
         message = self._checked(requests.submit_request, raw)
-        if message.release and message.release != self._release:
-            raise UnknownRelease(f"request.release: {message.release!r} is not served here; this is {self._release}")
+        self._dispatcher.check(requests.check(message))
         work = DeferredWork(request=message, accepted_at_ms=round(self._clock.wall() * 1000))
         state, duplicate = await self._handoff.submit(message.request_id, work)
         self._telemetry.ended(None, Outcome.DEFERRED)
@@ -101,7 +100,7 @@ class ScoringServicer:
         return self._describe()
 
     async def _score(self, request: requests.ScoringRequest, context: Context) -> scoring_pb2.ScoreResponse:
-        answer = await self._dispatcher.score(request, context.time_remaining())
+        answer = await self._dispatcher.score(request, _caller(context), context.time_remaining())
         return replies.score_response(answer, request.request_id)
 
     def _checked(self, parse: Callable[[bytes], Checked], raw: bytes) -> Checked:
@@ -165,6 +164,14 @@ def _explain(error: Exception) -> tuple[grpc.StatusCode, str, tuple[tuple[str, s
     if not isinstance(error, TandemError):
         log.exception("a request failed for a reason nobody foresaw", exc_info=error)
     return status_of(error)
+
+
+def _caller(context: Context) -> str:
+    """Who calls, as the caller says, else as the network says: the peer's address without its port."""
+    for name, value in context.invocation_metadata() or ():
+        if name == CALLER_ID:
+            return str(value)
+    return context.peer().rpartition(":")[0]
 
 
 def _request_id(raw: bytes) -> str:

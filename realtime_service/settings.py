@@ -1,5 +1,6 @@
 """Settings of one serving process. Read once, in `__main__`; documented in ARCHITECTURE.md."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shared_model.devices import HALF_PRECISION, cores
@@ -21,8 +22,9 @@ class ServiceSettings:
     grpc_address: str = setting("127.0.0.1:50051", "Where gRPC listens; port 0 picks a free one.", _ADDRESS)
     metrics_address: str = setting("127.0.0.1:9464", "Where Prometheus scrapes; port 0 picks a free one.", _ADDRESS)
     reflection: bool = setting(False, "Serve gRPC reflection, for grpcurl and the like.")
-    release: str = setting("", "Release to serve; empty means the active one.")
+    release: str = setting("", "Release to serve, whatever is promoted; empty means the active one.")
     threads: int = setting(0, "Cores one call of an engine uses; 0 means all of this process's.", _NOT_NEGATIVE)
+    probe_seconds: float = setting(30.0, "Longest probe of a release before it may serve here.", POSITIVE)
     precomputed: bool = setting(True, "Answer from published scores where the release scored the same text.")
     precomputed_timeout_ms: float = setting(2.0, "Longest wait for Redis in a precomputed look-up.", POSITIVE)
     harvest: bool = setting(True, "Let idle lanes take deferred requests.")
@@ -71,3 +73,9 @@ def lanes(settings: ServiceSettings, device: Device) -> dict[ServingPath, Lane]:
         Lane(ServingPath.DEFERRED, half, rows, budget, settings.throughput_concurrency, 3600.0),
     )
     return {lane.path: lane for lane in table}
+
+
+def variants(lanes: Mapping[ServingPath, Lane], half_device: Device) -> dict[Precision, Device]:
+    """What the lanes run on: INT8 on CPU, half precision on `half_device`."""
+    precisions = {lane.precision for lane in lanes.values()}
+    return {it: Device.CPU if it is Precision.INT8 else half_device for it in sorted(precisions)}

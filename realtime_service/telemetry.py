@@ -30,7 +30,7 @@ class Outcome(StrEnum):
 class Telemetry:
     """Metrics of one replica, on a registry of their own."""
 
-    def __init__(self, lanes: Iterable[Lane], release: str, registry: CollectorRegistry | None = None) -> None:
+    def __init__(self, lanes: Iterable[Lane], registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
         self._requests = self._counter("tandem_requests_total", "Requests by how they ended.", "path", "outcome")
         self._reasons = self._counter("tandem_decisions_total", "Routing decisions by reason.", "path", "reason")
@@ -43,7 +43,9 @@ class Telemetry:
         self._nightly_rows = self._gauge("tandem_nightly_rows", "Rows the last published nightly run scored.", "ds")
         self._nightly_rate = self._gauge("tandem_nightly_rows_per_second", "Its rate.", "ds")
         self._nightly_at = self._gauge("tandem_nightly_last_success_timestamp_seconds", "When it published, UTC.")
-        self._gauge("tandem_release_info", "The release this replica serves.", "release").labels(release).set(1)
+        self._release = self._gauge("tandem_release_info", "The release this replica serves.", "release")
+        self._canary = self._gauge("tandem_canary_weight", "Share of callers the canary answers.", "release")
+        self._unfit = self._gauge("tandem_release_failed", "Releases that must not serve here.", "release", "reason")
         self._describe(lanes)
 
     def answered(self, path: ServingPath, seconds: float, queued: float, batch_rows: int, met: bool) -> None:
@@ -68,6 +70,19 @@ class Telemetry:
 
     def set_redis_up(self, up: bool) -> None:
         self._redis.set(up)
+
+    def set_serving(self, active: str, canary: str, weight: float) -> None:
+        self._release.clear()
+        self._release.labels(active).set(1)
+        self._canary.clear()
+        if canary:
+            self._canary.labels(canary).set(weight)
+
+    def set_failed(self, failed: Iterable[tuple[str, str]]) -> None:
+        """(release, reason) of what the pointer names and this replica will not serve."""
+        self._unfit.clear()
+        for release, reason in failed:
+            self._unfit.labels(release, reason).set(1)
 
     def set_nightly(self, ds: str, rows: int, rows_per_second: float, finished_at: float) -> None:
         """The last nightly run that published, as the batch job told it to Redis."""

@@ -10,16 +10,42 @@ from numpy.typing import NDArray
 from tokenizers import Encoding as TokenizerOutput
 from tokenizers import Tokenizer
 
+from shared_model.errors import BadInput
+
+#: What a model reads: one text, or a pair of texts where its release says so.
+Text = str | tuple[str, str]
+
 #: Batches are padded to a multiple of this, so that engines meet few distinct shapes.
 TOKEN_STEP = 8
 
 
 @dataclass(frozen=True, slots=True)
+class Reads:
+    """What a model reads: at most `max_tokens`, special tokens included; one text or (`pairs`) two at a time, and then
+    perhaps (`types`) which of the two each token belongs to."""
+
+    max_tokens: int
+    pairs: bool = False
+    types: bool = False
+
+    def texts(self, texts: Sequence[str], text_pairs: Sequence[str]) -> list[Text]:
+        """What a request holds, as this model reads it. Raises: BadInput where it holds pairs and should not, or the
+        reverse, or not as many of one as of the other."""
+        if text_pairs and not self.pairs:
+            raise BadInput("text_pairs", "is set, but this release reads single texts")
+        if self.pairs and len(text_pairs) != len(texts):
+            raise BadInput("text_pairs", f"holds {len(text_pairs)} texts, must hold one for each of {len(texts)} texts")
+        return list(zip(texts, text_pairs, strict=True)) if self.pairs else list(texts)
+
+
+@dataclass(frozen=True, slots=True)
 class Encoding:
-    """One text as the model reads it. `ids`: int32, special tokens included."""
+    """One text as the model reads it. `ids`: int32, special tokens included. `types`: which text of a pair each token
+    belongs to, int32; None where the model does not read it."""
 
     ids: NDArray[np.int32]
     truncated: bool
+    types: NDArray[np.int32] | None = None
 
     @property
     def tokens(self) -> int:
@@ -28,10 +54,12 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """`ids` and `mask`: int64 of shape (rows, tokens); mask is 1 where there is a token, 0 where there is padding."""
+    """All int64 of shape (rows, tokens). `mask` is 1 where there is a token, 0 where there is padding; `types` as in
+    Encoding."""
 
     ids: NDArray[np.int64]
     mask: NDArray[np.int64]
+    types: NDArray[np.int64] | None = None
 
     @property
     def rows(self) -> int:
@@ -44,28 +72,33 @@ class TokenBatch:
 
 
 class Encoder:
-    """A release's tokenizer. Safe to call from several threads."""
+    """A release's tokenizer. Safe to call from several threads.
 
-    def __init__(self, tokenizer_json: bytes, max_tokens: int, release: str) -> None:
+    `reads` says what the model takes: at most `max_tokens`, one text or a pair, with or without token types.
+    """
+
+    def __init__(self, tokenizer_json: bytes, reads: Reads, release: str) -> None:
         self._tokenizer = Tokenizer.from_buffer(tokenizer_json)
         self._tokenizer.no_padding()
-        self._tokenizer.enable_truncation(max_tokens)
+        self._tokenizer.enable_truncation(reads.max_tokens)
         self._key_prefix = release.encode() + b"\0"
-        self.max_tokens = max_tokens
+        self.reads = reads
 
-    def encode(self, text: str) -> Encoding:
-        return _encoding(self._tokenizer.encode(text))
+    def encode(self, text: Text) -> Encoding:
+        pair = (text,) if isinstance(text, str) else text
+        return self._encoding(self._tokenizer.encode(*pair))
 
-    def encode_many(self, texts: Sequence[str]) -> list[Encoding]:
-        return [_encoding(e) for e in self._tokenizer.encode_batch_fast(list(texts))]
+    def encode_many(self, texts: Sequence[Text]) -> list[Encoding]:
+        return [self._encoding(e) for e in self._tokenizer.encode_batch_fast(list(texts))]
 
     def key(self, encoding: Encoding) -> bytes:
-        """16 bytes that name (release, encoded token ids): two texts the model cannot tell apart share a key."""
-        return hashlib.blake2b(self._key_prefix + encoding.ids.tobytes(), digest_size=16).digest()
+        """16 bytes that name (release, encoded tokens): two texts the model cannot tell apart share a key."""
+        types = b"" if encoding.types is None else encoding.types.tobytes()
+        return hashlib.blake2b(self._key_prefix + encoding.ids.tobytes() + types, digest_size=16).digest()
 
-
-def _encoding(encoded: TokenizerOutput) -> Encoding:
-    return Encoding(np.asarray(encoded.ids, dtype=np.int32), bool(encoded.overflowing))
+    def _encoding(self, encoded: TokenizerOutput) -> Encoding:
+        types = np.asarray(encoded.type_ids, dtype=np.int32) if self.reads.types else None
+        return Encoding(np.asarray(encoded.ids, dtype=np.int32), bool(encoded.overflowing), types)
 
 
 def padded(tokens: int) -> int:
@@ -78,10 +111,13 @@ def collate(encodings: Sequence[Encoding]) -> TokenBatch:
     width = padded(max(e.tokens for e in encodings))
     ids = np.zeros((len(encodings), width), dtype=np.int64)
     mask = np.zeros_like(ids)
+    types = None if encodings[0].types is None else np.zeros_like(ids)
     for row, encoding in enumerate(encodings):
         ids[row, : encoding.tokens] = encoding.ids
         mask[row, : encoding.tokens] = 1
-    return TokenBatch(ids, mask)
+        if types is not None and encoding.types is not None:
+            types[row, : encoding.tokens] = encoding.types
+    return TokenBatch(ids, mask, types)
 
 
 def plan_batches(lengths: Sequence[int], max_rows: int, token_budget: int) -> list[list[int]]:

@@ -3,7 +3,7 @@ transaction touches together share it, so that they live on one node of a cluste
 
 
 def release_pointer() -> str:
-    """Hash {version, active}: the release every path serves."""
+    """Hash {version, active, previous, canary, weight}: which release answers."""
     return "tandem:{release}:pointer"
 
 

@@ -81,14 +81,17 @@ class StateSettings:
     """Where a process finds what it shares with the others."""
 
     state: Path = setting(Path(".tandem").absolute(), "Folder of all local state.")
-    releases: str = setting("", "Folder of releases; empty means STATE/releases.")
+    releases: str = setting("", "Releases: a folder, or any URL that fsspec knows; empty means STATE/releases.")
     messages: str = setting("", "Archive of messages, JSON Lines in ds=YYYY-MM-DD folders; empty means STATE/messages.")
     scores: str = setting("", "The scores table (Delta); empty means STATE/scores.")
+    trusted_keys: str = setting("", "File of public keys, one of which must have signed a release; empty: none need.")
     redis_url: str = setting("", "Redis; empty means REDIS_URL, else an embedded server in STATE/redis.")
 
     @property
-    def releases_dir(self) -> Path:
-        return Path(self.releases).absolute() if self.releases else self.state / "releases"
+    def releases_root(self) -> str:
+        if "://" in self.releases:
+            return self.releases
+        return str(Path(self.releases).absolute() if self.releases else self.state / "releases")
 
     @property
     def messages_dir(self) -> Path:

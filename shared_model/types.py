@@ -35,17 +35,21 @@ class Device(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Label:
+    """`score`: the label's probability, or a regression's value."""
+
     name: str
-    probability: float
+    score: float
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One text's answer: labels best first, what the model read of the text."""
+    """One text's answer and what the model read of the text: labels best first, or the values of a regression; or,
+    from a release that makes embeddings, a `vector`."""
 
     labels: tuple[Label, ...]
     tokens: int
     truncated: bool
+    vector: tuple[float, ...] = ()
 
 
 #: Labels a published score and a nightly row keep; the most a caller may ask for.

@@ -47,9 +47,7 @@ def run() -> int:
 
 def demo_state(state: StateSettings) -> StateSettings:
     """A state of the demo's own; only the releases are shared, which take minutes to build."""
-    return dataclasses.replace(
-        state, state=state.state / "demo", releases=str(state.releases_dir), messages="", scores=""
-    )
+    return dataclasses.replace(state, state=state.state / "demo", releases=state.releases_root, messages="", scores="")
 
 
 def _nights(running: Stack) -> tuple[list[Nightly], calls.Outcome]:

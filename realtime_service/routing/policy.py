@@ -2,11 +2,12 @@
 
 | # | when                                                        | path                     |
 |---|-------------------------------------------------------------|--------------------------|
-| 1 | a release is pinned that this replica does not serve        | refused: UnknownRelease  |
-| 2 | the serving release scored the same text last night         | precomputed              |
-| 3 | one text, and REAL_TIME or timeout < 100 ms                 | latency                  |
-| 4 | BATCH or timeout > 1000 ms                                  | throughput               |
-| 5 | everything else                                             | dynamic                  |
+| 1 | the chosen release scored the same text last night          | precomputed              |
+| 2 | one text, and REAL_TIME or timeout < 100 ms                 | latency                  |
+| 3 | BATCH or timeout > 1000 ms                                  | throughput               |
+| 4 | everything else                                             | dynamic                  |
+
+Which release answers is chosen before (`models.Serving.pick`): how a text is encoded depends on it.
 
 "Timeout" is the request's own field; a gRPC deadline only tightens when the answer is due, never which path it takes.
 """
@@ -14,7 +15,6 @@
 from dataclasses import dataclass
 
 from realtime_service.routing.snapshot import Snapshot
-from shared_model.errors import UnknownRelease
 from shared_model.types import Priority, ServingPath
 
 
@@ -33,7 +33,6 @@ class RoutedRequest:
     texts: int
     priority: Priority
     timeout: float | None
-    release: str
     precomputed: bool
 
 
@@ -45,9 +44,6 @@ class Decision:
 
 
 def decide(request: RoutedRequest, policy: Policy, snapshot: Snapshot) -> Decision:
-    """Raises: UnknownRelease when no replica of the snapshot serves the pinned release."""
-    if request.release and request.release != snapshot.release:
-        raise UnknownRelease(f"release: {request.release!r} is not served here; this is {snapshot.release}")
     path, reason = _path(request, policy)
     return Decision(path, snapshot.local, reason)
 

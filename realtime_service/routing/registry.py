@@ -47,7 +47,6 @@ class Registry:
             return
         if not self.snapshot.redis_available:
             log.info("Redis is there")
-        self._note_promotion(fresh)
         self.snapshot = fresh
 
     async def leave(self) -> None:
@@ -68,7 +67,7 @@ class Registry:
         return dataclasses.replace(
             self.snapshot,
             replicas=await self._read_replicas(sorted(ids)),
-            active=self._read_active(pointed),
+            pointer=self._read_pointer(pointed),
             redis_available=True,
         )
 
@@ -78,16 +77,10 @@ class Registry:
             await self._redis.srem(keys.replicas(), *gone)
         return tuple(ReplicaState.FromString(state).replica for state in states if state is not None)
 
-    def _read_active(self, pointed: dict[bytes, bytes]) -> Pointer | None:
+    def _read_pointer(self, pointed: dict[bytes, bytes]) -> Pointer | None:
         try:
             return pointer.decode(pointed)
         except ReleaseError as error:
             # Whoever damaged it, the release we serve is as good as before.
             log.error("%s; this replica goes on with what it knows", error)
-            return self.snapshot.active
-
-    def _note_promotion(self, fresh: Snapshot) -> None:
-        if fresh.active and fresh.active != self.snapshot.active and fresh.active.active != fresh.release:
-            log.warning(
-                "release %s is active; this replica serves %s until restarted", fresh.active.active, fresh.release
-            )
+            return self.snapshot.pointer

@@ -8,10 +8,9 @@ from shared_model.releases.pointer import Pointer
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`release` is what this replica (`local`) serves. The rest is the last that Redis told."""
+    """`local` is this replica. The rest is the last that Redis told."""
 
     local: str
-    release: str
     replicas: tuple[ReplicaDescription, ...] = field(default=())
-    active: Pointer | None = None
+    pointer: Pointer | None = None
     redis_available: bool = False

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -11,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from realtime_service.errors import DeadlineExpired, ScoringFailed
-from realtime_service.scheduling.scheduler import Limits, Scheduler, Task, Unit
+from realtime_service.models import Model
+from realtime_service.scheduling.queue import Task
+from realtime_service.scheduling.scheduler import Limits, Scheduler, Unit
 from realtime_service.settings import Lane
-from realtime_service.warmup import WarmEngine
 from shared_model.clock import Clock
 from shared_model.encoding import Encoding, collate
-from shared_model.engine import Engine, probabilities
 from shared_model.types import Precision, ServingPath
 
 log = logging.getLogger(__name__)
@@ -24,7 +25,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """One text's result. `scores`: probabilities (labels,). Times in seconds."""
+    """One text's result. `scores`: (width of the release's output,). Times in seconds."""
 
     scores: NDArray[np.float32]
     precision: Precision
@@ -33,54 +34,56 @@ class Computed:
     computed: float
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, kw_only=True)
 class _Job(Task):
-    future: "asyncio.Future[Computed] | None" = None
+    model: Model
+    future: "asyncio.Future[Computed]"
 
 
 class Device:
-    """All lanes of this process, on one device. `run` must be running for `compute` to end."""
+    """All lanes of this process, on one device, whatever releases they serve. `run` must be running for `compute` to
+    end. `quiet` is set while no unit runs; other threads may wait for it."""
 
-    def __init__(
-        self,
-        lanes: Mapping[ServingPath, Lane],
-        engines: Mapping[Precision, WarmEngine],
-        limits: Limits,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, lanes: Mapping[ServingPath, Lane], limits: Limits, clock: Clock) -> None:
         self.lanes = lanes
-        self.scheduler = Scheduler(lanes, {precision: warm.profile for precision, warm in engines.items()}, limits)
-        self._engines = {precision: warm.engine for precision, warm in engines.items()}
+        self.scheduler = Scheduler(lanes, limits)
+        self.running: dict[ServingPath, int] = dict.fromkeys(lanes, 0)
+        self.quiet = threading.Event()
+        self.quiet.set()
         self._clock = clock
         self._arrived = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="device")
-        self.running: dict[ServingPath, int] = dict.fromkeys(lanes, 0)
 
     async def compute(
-        self, lane: ServingPath, encodings: Sequence[Encoding], arrived: float, deadline: float | None
+        self, model: Model, path: ServingPath, encodings: Sequence[Encoding], arrived: float, deadline: float | None
     ) -> list[Computed]:
-        """Score one request's texts: all or none.
+        """Score one request's texts: all or none, on one model, which the caller holds.
 
         Raises: Overloaded before any work is spent; DeadlineExpired; ScoringFailed.
         """
-        loop = asyncio.get_running_loop()
-        jobs = [_Job(lane, encoding, arrived, deadline, future=loop.create_future()) for encoding in encodings]
+        jobs = [self._job(model, path, encoding, arrived, deadline) for encoding in encodings]
         self.scheduler.admit(jobs, self._clock.monotonic())
         self._arrived.set()
         left = None if deadline is None else deadline - self._clock.monotonic()
         try:
             async with asyncio.timeout(left):
-                return [await job.future for job in jobs if job.future]
+                return [await job.future for job in jobs]
         except TimeoutError:
             raise DeadlineExpired("the deadline passed before the answer was there") from None
         finally:
             # Whatever ended the wait: what has not started must not run any more.
             for job in jobs:
                 self.scheduler.withdraw(job)
-                if job.future and not job.future.done():
+                if not job.future.done():
                     job.future.cancel()
-                elif job.future and not job.future.cancelled():
+                elif not job.future.cancelled():
                     job.future.exception()
+
+    def predicted_finish(self, model: Model, path: ServingPath, tokens: int) -> float:
+        """Seconds until a text of `tokens` tokens would be answered if admitted now."""
+        now = self._clock.monotonic()
+        profile = model.engines[self.lanes[path].precision].profile
+        return self.scheduler.predicted_finish(path, profile, {tokens: 1}, now) - now
 
     async def run(self) -> None:
         """Run units until cancelled."""
@@ -95,43 +98,55 @@ class Device:
                 self._arrived.clear()
                 await self._arrived.wait()
 
+    async def settled(self) -> None:
+        """Wait until what runs now has ended, even if nobody waits for its answer any more."""
+        await asyncio.get_running_loop().run_in_executor(self._thread, lambda: None)
+
     def close(self) -> None:
         self._thread.shutdown(wait=True)
+
+    def _job(self, model: Model, path: ServingPath, encoding: Encoding, arrived: float, deadline: float | None) -> _Job:
+        profile = model.engines[self.lanes[path].precision].profile
+        future = asyncio.get_running_loop().create_future()
+        return _Job(path, encoding, profile, arrived, deadline, model=model, future=future)
 
     async def _run_unit(self, unit: Unit) -> None:
         started = self._clock.monotonic()
         self.scheduler.started(unit, started)
         self.running[unit.lane] = len(unit.tasks)
+        self.quiet.clear()
         loop = asyncio.get_running_loop()
+        jobs = [task for task in unit.tasks if isinstance(task, _Job)]
         try:
-            scores, seconds = await loop.run_in_executor(self._thread, _score, self._engines[unit.precision], unit)
+            rows, seconds = await loop.run_in_executor(self._thread, _score, jobs, self.lanes[unit.lane].precision)
         except Exception:
             # An engine may raise anything; the batch fails, the device lives.
-            log.exception("a %s batch of %d failed", unit.lane, len(unit.tasks))
-            for task in unit.tasks:
-                _end(task, ScoringFailed("the engine failed on this batch"))
+            log.exception("a %s batch of %d failed on %s", unit.lane, len(jobs), jobs[0].model.release)
+            for job in jobs:
+                _end(job, ScoringFailed("the engine failed on this batch"))
             self.scheduler.finished(unit, self._clock.monotonic(), unit.predicted)
             return
         finally:
             self.running[unit.lane] = 0
+            self.quiet.set()
         self.scheduler.finished(unit, self._clock.monotonic(), seconds)
-        compiled = self._engines[unit.precision].precision
-        for task, row in zip(unit.tasks, scores, strict=True):
-            _end(task, Computed(row, compiled, len(unit.tasks), started - task.arrived, seconds))
+        compiled = jobs[0].model.engines[self.lanes[unit.lane].precision].engine.precision
+        for job, row in zip(jobs, rows, strict=True):
+            _end(job, Computed(row, compiled, len(jobs), started - job.arrived, seconds))
 
 
-def _score(engine: Engine, unit: Unit) -> tuple[NDArray[np.float32], float]:
-    """In the worker thread: probabilities (rows, labels) and the seconds it took, collating included."""
+def _score(jobs: Sequence[_Job], precision: Precision) -> tuple[NDArray[np.float32], float]:
+    """In the worker thread: scores (rows, width) and the seconds it took, collating included."""
     started = time.perf_counter()
-    scores = probabilities(engine.score(collate([task.encoding for task in unit.tasks])))
-    return scores, time.perf_counter() - started
+    model = jobs[0].model
+    raw = model.engines[precision].engine.score(collate([job.encoding for job in jobs]))
+    return model.output.scores(raw), time.perf_counter() - started
 
 
 def _end(task: Task, outcome: Computed | Exception) -> None:
-    future = task.future if isinstance(task, _Job) else None
-    if future is None or future.done():
+    if not isinstance(task, _Job) or task.future.done():
         return
     if isinstance(outcome, Exception):
-        future.set_exception(outcome)
+        task.future.set_exception(outcome)
     else:
-        future.set_result(outcome)
+        task.future.set_result(outcome)

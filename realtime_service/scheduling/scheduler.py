@@ -8,19 +8,20 @@ A task is one text. Tasks wait in a queue per lane, ordered by deadline; lanes a
     throughput   in full batches; in units of at most 10 ms while interactive work is about
     deferred     the same, last
 
-What runs cannot be stopped, so what is low must be short. Nothing is admitted that is predicted to finish late,
-and nothing starts that can no longer finish in time.
+A unit is led by its lane's most urgent task; those of the same engine and padded width join it by deadline, so an
+answer never depends on its neighbours and no unit mixes releases. What runs cannot be stopped, so what is low must be
+short. Nothing is admitted that is predicted to finish late, and nothing starts that can no longer finish in time.
 """
 
-import heapq
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from realtime_service.errors import Overloaded
 from realtime_service.scheduling.profile import Profile
+from realtime_service.scheduling.queue import Queue, Task
 from realtime_service.settings import Lane
-from shared_model.encoding import Encoding, padded
-from shared_model.types import Precision, ServingPath
+from shared_model.types import ServingPath
 
 #: Share of its timeout within which a request must be predicted to finish, to be let in.
 ADMITTED_SHARE = 0.8
@@ -33,84 +34,18 @@ INTERACTIVE = (ServingPath.LATENCY, ServingPath.DYNAMIC)
 BULK = (ServingPath.THROUGHPUT, ServingPath.DEFERRED)
 
 
-@dataclass(eq=False, slots=True)
-class Task:
-    """One text on its way. Times are monotonic seconds; `deadline` is None when the caller gave none."""
-
-    lane: ServingPath
-    encoding: Encoding
-    arrived: float
-    deadline: float | None
-    withdrawn: bool = False
-    waiting: bool = False
-    #: Seconds of device time it was expected to add when it was admitted.
-    cost: float = 0.0
-
-
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What the device does next, without interruption: rows of one lane."""
+    """What the device does next, without interruption: rows of one lane, one engine and one padded width."""
 
     lane: ServingPath
-    precision: Precision
     tasks: tuple[Task, ...]
     tokens: int
     predicted: float
 
-
-@dataclass(slots=True)
-class _Queue:
-    """Tasks of one lane by deadline. Withdrawn tasks stay until they come up; `size` does not count them."""
-
-    lane: Lane
-    heap: list[tuple[float, int, Task]] = field(default_factory=list)
-    size: int = 0
-    #: Seconds of device time that the waiting tasks add up to.
-    backlog: float = 0.0
-
-
-@dataclass(slots=True)
-class _Batch:
-    """A unit being put together at `now`; `limit`: seconds it may take. Times are predicted."""
-
-    profile: Profile
-    lane: Lane
-    now: float
-    limit: float
-    tasks: list[Task] = field(default_factory=list)
-    tokens: int = 0
-    seconds: float = 0.0
-    tightest: float = float("inf")
-
-    def can_start_with(self, task: Task) -> bool:
-        return self.now + self._seconds_with(task) <= self._tightest_with(task)
-
-    def gains_by(self, task: Task) -> bool:
-        """Whether a further row fits, harms no deadline, and costs less here than in a batch of its own.
-
-        A row pads all others to its length: one long text among short ones costs more than two batches.
-        """
-        rows, seconds = len(self.tasks) + 1, self._seconds_with(task)
-        fits = rows * self._tokens_with(task) <= self.lane.token_budget and seconds <= self.limit
-        alone = self.profile.predict(1, padded(task.encoding.tokens))
-        return fits and self.now + seconds <= self._tightest_with(task) and seconds <= self.seconds + alone
-
-    def add(self, task: Task) -> None:
-        self.seconds, self.tightest = self._seconds_with(task), self._tightest_with(task)
-        self.tokens = self._tokens_with(task)
-        self.tasks.append(task)
-
-    def unit(self) -> Unit:
-        return Unit(self.lane.path, self.lane.precision, tuple(self.tasks), self.tokens, self.seconds)
-
-    def _tokens_with(self, task: Task) -> int:
-        return max(self.tokens, padded(task.encoding.tokens))
-
-    def _seconds_with(self, task: Task) -> float:
-        return self.profile.predict(len(self.tasks) + 1, self._tokens_with(task))
-
-    def _tightest_with(self, task: Task) -> float:
-        return min(self.tightest, float("inf") if task.deadline is None else task.deadline)
+    @property
+    def profile(self) -> Profile:
+        return self.tasks[0].profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,24 +59,20 @@ class Limits:
 class Scheduler:
     """Not thread-safe: one event loop owns it. Every admitted task leaves it once, in a unit, as dead or withdrawn."""
 
-    def __init__(
-        self, lanes: Mapping[ServingPath, Lane], profiles: Mapping[Precision, Profile], limits: Limits
-    ) -> None:
-        self._queues = {path: _Queue(lane) for path, lane in lanes.items()}
+    def __init__(self, lanes: Mapping[ServingPath, Lane], limits: Limits) -> None:
+        self._queues = {path: Queue(lane) for path, lane in lanes.items()}
         self._order = list(lanes)
-        self._profiles = profiles
         self._limits = limits
-        self._sequence = 0
         self._busy_until = 0.0
         self._last_interactive = float("-inf")
 
     def admit(self, tasks: Sequence[Task], now: float) -> None:
-        """Take all tasks of one request (all of one lane), or none. Raises: Overloaded with a retry hint."""
+        """Take all tasks of one request (all of one lane and engine), or none. Raises: Overloaded with a retry hint."""
         queue = self._queues[tasks[0].lane]
         if queue.size + len(tasks) > queue.lane.max_concurrent:
             raise Overloaded(f"the {queue.lane.path} lane is full", max(0.001, queue.backlog))
-        longest = max(task.encoding.tokens for task in tasks)
-        finish = self.predicted_finish(queue.lane.path, len(tasks), longest, now)
+        rows = Counter(task.tokens for task in tasks)
+        finish = self.predicted_finish(queue.lane.path, tasks[0].profile, rows, now)
         for task in tasks:
             if task.deadline is None:
                 continue
@@ -149,29 +80,23 @@ class Scheduler:
             if finish > latest:
                 raise Overloaded("the answer would come too late", max(0.001, finish - latest))
         for task in tasks:
-            self._sequence += 1
-            heapq.heappush(queue.heap, (self._due(task, queue.lane), self._sequence, task))
-            task.cost = self._cost(task, queue.lane)
-            task.waiting = True
-            queue.size += 1
-            queue.backlog += task.cost
+            queue.push(task)
         if queue.lane.path in INTERACTIVE:
             self._last_interactive = now
 
-    def predicted_finish(self, path: ServingPath, rows: int, tokens: int, now: float) -> float:
-        """When a request of `rows` texts, the longest of `tokens` tokens, would be answered if admitted now.
+    def predicted_finish(self, path: ServingPath, profile: Profile, rows: Mapping[int, int], now: float) -> float:
+        """When a request would be answered if admitted now. `rows`: how many texts it has of each padded width.
 
         What runs, what is ahead of it in its own and in more urgent lanes, and the request itself.
         """
-        lane = self._queues[path].lane
         ahead = sum(self._queues[other].backlog for other in self._order[: self._order.index(path) + 1])
-        own = self._profiles[lane.precision].predict(rows, padded(tokens))
+        own = sum(profile.predict(count, tokens) for tokens, count in rows.items())
         return max(now, self._busy_until) + ahead + own
 
     def withdraw(self, task: Task) -> None:
         """The caller is gone or the deadline has passed: a waiting task will not run."""
         if task.waiting and not task.withdrawn:
-            self._forget(task)
+            self._queues[task.lane].forget(task)
         task.withdrawn = True
 
     def next_unit(self, now: float) -> tuple[Unit | None, list[Task]]:
@@ -184,7 +109,7 @@ class Scheduler:
             if path is ServingPath.DYNAMIC and self._held(now):
                 continue
             limit = self._bulk_limit(now) if path in BULK else float("inf")
-            if unit := self._take(self._queues[path], now, limit, dead):
+            if unit := _next_of(self._queues[path], now, limit, dead):
                 return unit, dead
         return None, dead
 
@@ -194,7 +119,7 @@ class Scheduler:
     def finished(self, unit: Unit, now: float, seconds: float) -> None:
         """Tell how long a unit really took: its profile learns from it."""
         self._busy_until = now
-        self._profiles[unit.precision].observe(len(unit.tasks), unit.tokens, seconds)
+        unit.profile.observe(len(unit.tasks), unit.tokens, seconds)
 
     def waiting(self, path: ServingPath) -> int:
         return self._queues[path].size
@@ -204,23 +129,6 @@ class Scheduler:
         quiet = now - self._last_interactive >= INTERACTIVE_SECONDS
         return quiet and not any(self._queues[path].size for path in self._order if path is not ServingPath.DEFERRED)
 
-    def _take(self, queue: _Queue, now: float, limit: float, dead: list[Task]) -> Unit | None:
-        """Pop the longest prefix by deadline that makes one good batch."""
-        batch = _Batch(self._profiles[queue.lane.precision], queue.lane, now, limit)
-        while queue.heap and len(batch.tasks) < queue.lane.max_rows:
-            task = queue.heap[0][2]
-            if batch.tasks and not task.withdrawn and not batch.gains_by(task):
-                break
-            heapq.heappop(queue.heap)
-            if task.withdrawn:
-                continue
-            self._forget(task)
-            if batch.tasks or batch.can_start_with(task):
-                batch.add(task)
-            else:
-                dead.append(task)
-        return batch.unit() if batch.tasks else None
-
     def _held(self, now: float) -> bool:
         """Whether dynamic work waits for company: only while the device has a whole unit of bulk work to do instead."""
         return any(self._queues[path].size for path in BULK) and now + self._limits.unit <= self._close_at(now)
@@ -228,16 +136,13 @@ class Scheduler:
     def _close_at(self, now: float) -> float:
         """When the waiting dynamic batch must start; `now` if it is full or empty."""
         queue = self._queues[ServingPath.DYNAMIC]
-        while queue.heap and queue.heap[0][2].withdrawn:
-            heapq.heappop(queue.heap)
-        if not queue.heap or queue.size >= queue.lane.max_rows:
+        heads = queue.heads()
+        if not heads or queue.size >= queue.lane.max_rows:
             return now
-        due, _, head = queue.heap[0]
-        profile = self._profiles[queue.lane.precision]
-        rows = min(queue.size + 1, queue.lane.max_rows)
-        latest = due - profile.predict(rows, padded(head.encoding.tokens)) - profile.margin
-        held = min(self._limits.delay, HELD_SHARE * (due - head.arrived))
-        return min(latest, head.arrived + held)
+        due, profile = queue.due(heads[0]), heads[0].profile
+        latest = due - profile.predict(queue.size + 1, heads[0].tokens) - profile.margin
+        held = min(self._limits.delay, HELD_SHARE * (due - heads[0].arrived))
+        return min(latest, heads[0].arrived + held)
 
     def _bulk_limit(self, now: float) -> float:
         """Seconds a unit of throughput or deferred work may take now."""
@@ -245,16 +150,36 @@ class Scheduler:
             return float("inf")
         return self._limits.unit
 
-    def _due(self, task: Task, lane: Lane) -> float:
-        return task.deadline if task.deadline is not None else task.arrived + lane.assumed_timeout
 
-    def _forget(self, task: Task) -> None:
-        queue = self._queues[task.lane]
-        task.waiting = False
-        queue.size -= 1
-        # Sums of floats drift: an empty queue is exactly empty.
-        queue.backlog = queue.backlog - task.cost if queue.size else 0.0
+def _next_of(queue: Queue, now: float, limit: float, dead: list[Task]) -> Unit | None:
+    """Take the most urgent task that can still finish in time, and its company; those that cannot go to `dead`."""
+    for leader, *others in iter(queue.heads, []):
+        if now + leader.seconds <= _deadline(leader):
+            return _unit(queue, leader, min(now + limit, _latest_end(leader, others, now)), now)
+        queue.take(leader)
+        dead.append(leader)
+    return None
 
-    def _cost(self, task: Task, lane: Lane) -> float:
-        profile, tokens = self._profiles[lane.precision], padded(task.encoding.tokens)
-        return profile.predict(1, tokens) if lane.max_rows == 1 else profile.share(tokens)
+
+def _unit(queue: Queue, leader: Task, end: float, now: float) -> Unit:
+    """The leader, and tasks like it while they fit, the unit is over by `end` and inside every deadline of its own."""
+    lane, tasks = queue.lane, list[Task]()
+    most, seconds = min(lane.max_rows, lane.token_budget // leader.tokens), 0.0
+    for task in queue.alike(leader):
+        longer, end = leader.profile.predict(len(tasks) + 1, leader.tokens), min(end, _deadline(task))
+        if tasks and (len(tasks) >= most or now + longer > end):
+            break
+        queue.take(task)
+        tasks.append(task)
+        seconds = longer
+    return Unit(lane.path, tuple(tasks), leader.tokens, seconds)
+
+
+def _latest_end(leader: Task, others: Sequence[Task], now: float) -> float:
+    """When a unit must be over for the next most urgent task of another kind to be in time, if it can still be."""
+    latest = min((_deadline(task) - task.seconds for task in others[:1]), default=float("inf"))
+    return latest if now + leader.seconds <= latest else float("inf")
+
+
+def _deadline(task: Task) -> float:
+    return float("inf") if task.deadline is None else task.deadline

@@ -34,6 +34,7 @@ class OpenVinoEngine:
             },
         )
         self._request = self._compiled.create_infer_request()
+        self._inputs = [port.any_name for port in self._compiled.inputs]
         self.precision = _compiled_precision(self._compiled, precision)
         self.width = threads
 
@@ -42,11 +43,17 @@ class OpenVinoEngine:
             self.score(TokenBatch(np.ones(shape, np.int64), np.ones(shape, np.int64)))
 
     def score(self, batch: TokenBatch) -> NDArray[np.float32]:
-        result = self._request.infer((batch.ids, batch.mask), share_inputs=True)
+        result = self._request.infer({name: _input(batch, name) for name in self._inputs}, share_inputs=True)
         return np.array(result[0], dtype=np.float32)
 
     def close(self) -> None:
         del self._request, self._compiled
+
+
+def _input(batch: TokenBatch, name: str) -> NDArray[np.int64]:
+    """What the graph calls `ids`, `mask` or `types`; without types every token is of the first text."""
+    array: NDArray[np.int64] | None = getattr(batch, name)
+    return np.zeros_like(batch.ids) if array is None else array
 
 
 def _compiled_precision(compiled: ov.CompiledModel, asked: Precision) -> Precision:

@@ -5,17 +5,22 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
+from shared_model.encoding import Reads
 from shared_model.errors import ReleaseError
+from shared_model.output import Output, OutputKind
 from shared_model.types import Device, Precision
 
+#: Written last into a release's folder: what has it is whole.
 FILE = "manifest.json"
-FORMAT = 1
+FORMAT = 2
 
 _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?")
 _ID = re.compile(rf"({_NAME.pattern})-[0-9a-f]{{12}}")
 _FILE = re.compile(r"[a-z0-9_]+(?:/[a-z0-9_]+)?\.[a-z]+")
+_NOTE = re.compile(r"[a-z0-9_-]+\.[a-z]+")
 
 
 @dataclass(frozen=True)
@@ -31,22 +36,36 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Manifest:
-    """Everything about a release but its measurements, which are reports and lie outside the id.
+class Facts:
+    """What a builder knows of a release beside its bytes.
 
-    parent: sha256 of the encoder's checkpoint. calibration: sha256 of the calibration texts.
-    files: path → sha256 of every file of the release but this one.
+    parent: sha256 of the checkpoint. calibration: sha256 of the calibration texts. quantisation: the recipe that made
+    the INT8 variant, in words.
     """
 
     name: str
     parent: str
-    labels: tuple[str, ...]
-    max_tokens: int
+    output: Output
+    reads: Reads
     calibration: str
+    quantisation: str
     variants: tuple[Variant, ...]
+
+
+@dataclass(frozen=True)
+class Manifest(Facts):
+    """Everything about a release but its measurements, which are reports and lie outside the id.
+
+    files: path → sha256 of every file of the release but this one.
+    """
+
     files: Mapping[str, str]
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        return self.output.names
+
+    @cached_property
     def id(self) -> str:
         return f"{self.name}-{hashlib.sha256(self._body()).hexdigest()[:12]}"
 
@@ -64,33 +83,65 @@ class Manifest:
 
 
 def parse(raw: bytes, expected_id: str) -> Manifest:
-    """Read a manifest and prove that its contents are those its id names. Raises: ReleaseError."""
+    """Read a manifest and prove that it is, to the byte, the one its id names. Raises: ReleaseError."""
     try:
         document: dict[str, Any] = json.loads(raw)
-        declared = document.pop("id")
         if document.pop("format") != FORMAT:
             raise ReleaseError(f"release {expected_id}: {FILE} has a format this version of Tandem does not read")
-        variants = tuple(
-            Variant(Precision(v["precision"]), Device(v["device"]), dict(v["files"])) for v in document.pop("variants")
-        )
-        labels, files = tuple(document.pop("labels")), dict(document.pop("files"))
-        manifest = Manifest(labels=labels, variants=variants, files=files, **document)
-        actual = manifest.id
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ReleaseError(f"release {expected_id}: {FILE} is damaged") from error
+        declared = document.pop("id")
+        manifest = _manifest(document)
+        actual, canonical = manifest.id, manifest.to_json()
+    except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise ReleaseError(f"release {expected_id}: {FILE} is damaged; copy the release again") from error
     if not declared == expected_id == actual:
-        raise ReleaseError(f"release {expected_id}: {FILE} does not match its id")
+        raise ReleaseError(f"release {expected_id}: {FILE} does not match its id; copy the release again")
+    if raw != canonical:
+        raise ReleaseError(f"release {expected_id}: {FILE} was edited; copy the release again")
     check_paths(manifest)
     return manifest
 
 
+def _manifest(document: dict[str, Any]) -> Manifest:
+    """Of what `parse` finds in a manifest's JSON, with the types that the rest of the code relies on."""
+    output, reads = document.pop("output"), Reads(**document.pop("reads"))
+    if (type(reads.max_tokens), type(reads.pairs), type(reads.types)) != (int, bool, bool) or reads.max_tokens < 1:
+        raise ValueError(reads)
+    return Manifest(
+        output=Output(OutputKind(output["kind"]), tuple(map(_text, output["names"])), int(output["width"])),
+        reads=reads,
+        variants=tuple(
+            Variant(Precision(variant["precision"]), Device(variant["device"]), _texts(variant["files"]))
+            for variant in document.pop("variants")
+        ),
+        files=_texts(document.pop("files")),
+        **_texts(document),
+    )
+
+
+def _texts(document: Mapping[str, Any]) -> dict[str, str]:
+    return {name: _text(value) for name, value in document.items()}
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
 def check_paths(manifest: Manifest) -> None:
     """Raises: ReleaseError for a path that leaves the release, or that a variant needs and the release has not."""
-    if bad := [path for path in manifest.files if not _FILE.fullmatch(path)]:
+    if bad := [path for path in manifest.files if not _FILE.fullmatch(path) or path == FILE]:
         raise ReleaseError(f"release {manifest.id}: {bad[0]!r} is not a file name inside a release")
     needed = [path for variant in manifest.variants for path in variant.files.values()]
     if missing := [path for path in needed if path not in manifest.files]:
         raise ReleaseError(f"release {manifest.id}: a variant needs {missing[0]!r}, which the release does not hold")
+
+
+def check_note(manifest: Manifest, name: str) -> str:
+    """Raises: ReleaseError for a note that would lie elsewhere, or in the place of one of the release's files."""
+    if not _NOTE.fullmatch(name) or name == FILE or name in manifest.files:
+        raise ReleaseError(f"release {manifest.id}: {name!r} cannot be the name of a note")
+    return name
 
 
 def check_name(name: str) -> str:
@@ -105,6 +156,10 @@ def name_of(release_id: str) -> str:
     if not match:
         raise ReleaseError(f"{release_id!r} is not a release id (NAME-12 hex digits)")
     return match.group(1)
+
+
+def is_id(text: str) -> bool:
+    return _ID.fullmatch(text) is not None
 
 
 def sha256(data: bytes) -> str:

@@ -1,72 +1,176 @@
-"""Which release is active: one versioned pointer in Redis, with a file twin for when Redis is down."""
+"""Which release answers: one versioned pointer, in Redis and in a file twin for when Redis is down.
+
+    promote ID          active = ID, previous = what was active, no canary
+    canary ID weight    canary = ID for that share of callers
+    rollback            the canary is dropped; without one, active = previous
+
+Versions only grow, and whoever reads both takes the newer, so either may be lost or damaged.
+"""
 
 import json
-import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import redis
 
 from shared_model import keys
 from shared_model.errors import ReleaseError, StoreUnavailable
 from shared_model.releases import manifest
+from shared_model.releases.files import reason
+from shared_model.releases.store import Store
 
 FILE = "ACTIVE.json"
+#: Moves the pointer in Redis forward; `arguments` makes its ARGV.
+SCRIPT = (Path(__file__).parent / "lua" / "move_pointer.lua").read_text()
 
+#: Versions are below this: Redis' Lua counts in doubles.
+_VERSIONS = 2**53
 _REMEDY = "promote a release to write it anew"
 
 
 @dataclass(frozen=True, order=True)
 class Pointer:
+    """`previous`: what a rollback returns to. `weight`: share of callers, 0 to 1, that the canary answers."""
+
     version: int
     active: str
+    previous: str = ""
+    canary: str = ""
+    weight: float = 0.0
 
 
-def get_active(root: Path, client: "redis.Redis | None") -> Pointer:
-    """The newer of the pointer in Redis and its file twin. Raises: ReleaseError if neither is set."""
-    found = [p for p in (_from_file(root), _from_redis(client)) if p]
-    if not found:
-        raise ReleaseError("no release is active: run `python -m shared_model build`")
-    return max(found)
+def read(store: Store, client: "redis.Redis | None") -> Pointer:
+    """The newer of the pointer in Redis and its file twin. Raises: ReleaseError if there is neither, or if what there
+    is cannot be read."""
+    found, damage = _newest(store, client)
+    if found:
+        return found
+    raise damage or ReleaseError("no release is active: run `python -m shared_model build`")
 
 
-def set_active(root: Path, client: "redis.Redis | None", release_id: str) -> Pointer:
-    """Point every path at a release, in Redis where it answers and in the file always.
-
-    Whoever writes last wins: promotion is a person's act, and the version tells readers which came later.
-    """
+def promote(store: Store, client: "redis.Redis | None", release_id: str) -> Pointer:
+    """Make a release the active one, on every path. Raises: ReleaseError for what is no id; StoreUnavailable."""
     manifest.name_of(release_id)
-    newest = max(_version(lambda: _from_file(root)), _version(lambda: _from_redis(client)))
-    pointer = Pointer(newest + 1, release_id)
-    temporary = root / f".{FILE}.{os.getpid()}"
-    temporary.write_text(json.dumps({"version": pointer.version, "active": pointer.active}))
-    temporary.replace(root / FILE)
-    if client:
-        try:
-            client.hset(keys.release_pointer(), mapping={"version": pointer.version, "active": pointer.active})
-        except redis.RedisError as error:
-            raise StoreUnavailable(f"{root / FILE} names {release_id}, but Redis was not told: {error}") from error
-    return pointer
+
+    def change(old: Pointer | None) -> Pointer:
+        if old is None or old.active == release_id:
+            return Pointer(0, release_id, old.previous if old else "")
+        return Pointer(0, release_id, old.active)
+
+    return _move(store, client, change)
 
 
-def decode(fields: dict[bytes, bytes]) -> Pointer | None:
+def start_canary(store: Store, client: "redis.Redis | None", release_id: str, weight: float) -> Pointer:
+    """Let a release answer a share of the callers. Raises: ReleaseError; StoreUnavailable."""
+    manifest.name_of(release_id)
+    if not 0 < weight < 1:
+        raise ReleaseError(f"weight {weight} is no share of the callers: it lies between 0 and 1; to take all, promote")
+
+    def change(old: Pointer | None) -> Pointer:
+        if old is None:
+            raise ReleaseError("no release is active, so there is nothing to try a canary beside; promote it")
+        if old.active == release_id:
+            raise ReleaseError(f"release {release_id} is the active one already")
+        return replace(old, canary=release_id, weight=weight)
+
+    return _move(store, client, change)
+
+
+def rollback(store: Store, client: "redis.Redis | None") -> Pointer:
+    """Drop the canary; without one, return to the previous release. Raises: ReleaseError; StoreUnavailable."""
+
+    def change(old: Pointer | None) -> Pointer:
+        if old and old.canary:
+            return replace(old, canary="", weight=0.0)
+        if old is None or not old.previous:
+            raise ReleaseError("there is nothing to roll back to; promote the release you want")
+        # Not swapped: a second rollback in haste must not bring back what was just rolled back.
+        return Pointer(0, old.previous)
+
+    return _move(store, client, change)
+
+
+def decode(found: Mapping[bytes, bytes]) -> Pointer | None:
     """The pointer from a Redis hash's fields; None where there is none. Raises: ReleaseError if it is damaged."""
-    if not fields:
+    if not found:
         return None
     try:
-        return Pointer(int(fields[b"version"]), fields[b"active"].decode())
+        return _pointer({name.decode(): value.decode() for name, value in found.items()})
     except (ValueError, KeyError) as error:
         raise ReleaseError(f"{keys.release_pointer()} in Redis is damaged; {_REMEDY}") from error
 
 
-def _version(read: Callable[[], Pointer | None]) -> int:
-    """0 where there is no pointer, or a damaged one that is about to be written anew."""
+def arguments(pointer: Pointer) -> list[str]:
+    """ARGV of SCRIPT, whose one key is `keys.release_pointer()`."""
+    return [str(value) for value in asdict(pointer).values()]
+
+
+def read_file(store: Store) -> Pointer | None:
+    """The file twin; None where there is none. Raises: ReleaseError if it cannot be read."""
     try:
-        found = read()
-    except ReleaseError:
-        return 0
-    return found.version if found else 0
+        return _pointer(json.loads(store.files.read(FILE)))
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+        raise ReleaseError(f"{place(store)} is damaged; {_REMEDY}") from error
+    except OSError as error:
+        raise ReleaseError(f"{place(store)} cannot be read: {reason(error)}") from error
+
+
+def place(store: Store) -> str:
+    """Where the file twin lies, for people."""
+    return f"{store.files.root}/{FILE}"
+
+
+def _move(store: Store, client: "redis.Redis | None", change: Callable[[Pointer | None], Pointer]) -> Pointer:
+    """Change the pointer as nobody else does at the same time; both twins then hold it.
+
+    Where Redis does not answer, the file moves all the same: replicas without Redis follow it.
+    """
+    with store.files.locked():
+        unreached: redis.RedisError | None = None
+        held = 0
+        while True:
+            old, _ = _newest(store, client)
+            new = replace(change(old), version=max(held, old.version if old else 0) + 1)
+            try:
+                # Redis refuses what is not newer than it holds, and says what that is: then look again.
+                held = int(client.eval(SCRIPT, 1, keys.release_pointer(), *arguments(new))) if client else 0
+            except redis.RedisError as error:
+                unreached = error
+                break
+            if not held:
+                break
+        _write_file(store, new)
+    if unreached:
+        told = f"{place(store)} names {new.active}, but Redis was not told: {unreached}"
+        raise StoreUnavailable(told) from unreached
+    return new
+
+
+def _write_file(store: Store, pointer: Pointer) -> None:
+    try:
+        store.files.write(FILE, json.dumps(asdict(pointer)).encode())
+    except OSError as error:
+        raise ReleaseError(f"{place(store)} cannot be written: {reason(error)}") from error
+
+
+def _newest(store: Store, client: "redis.Redis | None") -> tuple[Pointer | None, ReleaseError | None]:
+    """The newer twin, and what is wrong with one that is damaged, which counts as lost. Of two that claim one version
+    Redis' is the one that all replicas see."""
+    twins: tuple[Callable[[], Pointer | None], ...] = (lambda: _from_redis(client), lambda: read_file(store))
+    found: list[Pointer] = []
+    damage: ReleaseError | None = None
+    for twin in twins:
+        try:
+            pointer = twin()
+        except ReleaseError as error:
+            damage = error
+        else:
+            found += [pointer] if pointer else []
+    return max(found, key=lambda pointer: pointer.version, default=None), damage
 
 
 def _from_redis(client: "redis.Redis | None") -> Pointer | None:
@@ -74,16 +178,27 @@ def _from_redis(client: "redis.Redis | None") -> Pointer | None:
         return None
     try:
         return decode(client.hgetall(keys.release_pointer()))
+    except redis.ResponseError as error:
+        raise ReleaseError(f"{keys.release_pointer()} in Redis is no pointer ({error}); {_REMEDY}") from error
     except redis.RedisError:
         # The file twin exists for exactly this.
         return None
 
 
-def _from_file(root: Path) -> Pointer | None:
-    try:
-        document = json.loads((root / FILE).read_text())
-        return Pointer(int(document["version"]), str(document["active"]))
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise ReleaseError(f"{root / FILE} is damaged; {_REMEDY}") from error
+def _pointer(document: Mapping[str, Any]) -> Pointer:
+    pointer = Pointer(
+        version=int(document["version"]),
+        active=str(document["active"]),
+        previous=str(document.get("previous", "")),
+        canary=str(document.get("canary", "")),
+        weight=float(document.get("weight", 0.0)),
+    )
+    sound = 0 <= pointer.version < _VERSIONS and 0 <= pointer.weight < 1 and pointer.active
+    if not sound or bool(pointer.canary) != bool(pointer.weight):
+        raise ValueError(document)
+    for release_id in filter(None, (pointer.active, pointer.previous, pointer.canary)):
+        try:
+            manifest.name_of(release_id)
+        except ReleaseError as error:
+            raise ValueError(release_id) from error
+    return pointer

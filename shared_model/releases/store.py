@@ -1,8 +1,6 @@
-"""Releases on disk: `ROOT/<name>/<id>/`. What is loaded is what was verified: each file is read once."""
+"""Releases in one place: `ROOT/<name>/<id>/`. What is loaded is what was verified: each file is read once."""
 
-import shutil
-import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,18 +8,23 @@ from shared_model.devices import HALF_PRECISION
 from shared_model.encoding import Encoder
 from shared_model.engine import Engine, open_engine
 from shared_model.errors import ReleaseError, UnknownRelease
+from shared_model.output import Output
 from shared_model.releases import manifest as manifests
-from shared_model.releases.manifest import Manifest, Variant
+from shared_model.releases import signature
+from shared_model.releases.files import Files, open_files, reason
+from shared_model.releases.manifest import Facts, Manifest, Variant
+from shared_model.settings import StateSettings
 from shared_model.types import Device, Precision
-
-REPORT = "report.json"
 
 
 @dataclass(frozen=True)
 class Release:
-    """An opened release. Files are read, verified and handed on when asked for."""
+    """An opened release. Files are read, verified and handed on when asked for.
 
-    folder: Path
+    Notes are what lies beside the release's files and outside its id: reports, proofs, signatures.
+    """
+
+    files: Files
     manifest: Manifest
 
     @property
@@ -29,22 +32,35 @@ class Release:
         return self.manifest.id
 
     @property
+    def output(self) -> Output:
+        return self.manifest.output
+
+    @property
     def labels(self) -> tuple[str, ...]:
         return self.manifest.labels
+
+    @property
+    def place(self) -> str:
+        """Where it lies, for people."""
+        return f"{self.files.root}/{self._path()}"
 
     def read(self, path: str) -> bytes:
         """Verified bytes of one file. Raises: ReleaseError naming the file."""
         if path not in self.manifest.files:
             raise ReleaseError(f"release {self.id} holds no {path}")
-        data = _read(self.folder / path, f"release {self.id}: {path}")
+        try:
+            data = self.files.read(self._path(path))
+        except OSError as error:
+            raise ReleaseError(f"release {self.id}: {path} cannot be read: {reason(error)}") from error
         if manifests.sha256(data) != self.manifest.files[path]:
             raise ReleaseError(f"release {self.id}: {path} does not match its sha256; copy the release again")
         return data
 
     def encoder(self) -> Encoder:
-        return Encoder(self.read("tokenizer.json"), self.manifest.max_tokens, self.id)
+        return Encoder(self.read("tokenizer.json"), self.manifest.reads, self.id)
 
     def engine(self, precision: Precision, device: Device, threads: int) -> Engine:
+        """Raises: ReleaseError where the release has no such variant, or a file of it is wrong."""
         variant = self.manifest.variant(precision, device)
         files = {name: self.read(path) for name, path in variant.files.items()}
         return open_engine(precision, device, files, threads)
@@ -58,71 +74,89 @@ class Release:
         for path in self.manifest.files:
             self.read(path)
 
+    def file_size(self, path: str) -> int:
+        """Bytes of one file. Raises: ReleaseError naming the file."""
+        try:
+            return self.files.size(self._path(path))
+        except OSError as error:
+            raise ReleaseError(f"release {self.id}: {path} cannot be read: {reason(error)}") from error
 
-def open_release(root: Path, release_id: str) -> Release:
-    """Raises: UnknownRelease if it is not there, ReleaseError if its manifest is not the one its id names."""
-    folder = root / manifests.name_of(release_id) / release_id
-    if not folder.is_dir():
-        raise UnknownRelease(f"release {release_id} is not in {root}; build it or copy it there")
-    return Release(folder, manifests.parse(_read(folder / manifests.FILE, f"release {release_id}"), release_id))
+    def size(self, variant: Variant) -> int:
+        """Bytes of the files a variant is opened from."""
+        return sum(map(self.file_size, set(variant.files.values())))
 
+    def read_note(self, name: str) -> bytes | None:
+        """None where there is none. Raises: ReleaseError if it is there and cannot be read."""
+        path = self._path(manifests.check_note(self.manifest, name))
+        try:
+            return self.files.read(path)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise ReleaseError(f"release {self.id}: {name} cannot be read: {reason(error)}") from error
 
-def list_releases(root: Path) -> list[str]:
-    """Ids, oldest first."""
-    manifest_files = sorted(root.glob(f"*/*/{manifests.FILE}"), key=lambda path: path.stat().st_mtime)
-    return [path.parent.name for path in manifest_files if not path.parent.name.startswith(".")]
+    def write_note(self, name: str, data: bytes) -> None:
+        """Raises: OSError where this process may not write there."""
+        self.files.write(self._path(manifests.check_note(self.manifest, name)), data)
 
-
-def seal(
-    root: Path,
-    files: Mapping[str, bytes],
-    variants: Iterable[Variant],
-    *,
-    name: str,
-    parent: str,
-    labels: tuple[str, ...],
-    max_tokens: int,
-    calibration: str,
-) -> Release:
-    """Write a release in one rename: a reader sees all of it or nothing."""
-    sealed = Manifest(
-        name=manifests.check_name(name),
-        parent=parent,
-        labels=labels,
-        max_tokens=max_tokens,
-        calibration=calibration,
-        variants=tuple(variants),
-        files={path: manifests.sha256(data) for path, data in sorted(files.items())},
-    )
-    manifests.check_paths(sealed)
-    final = root / name / sealed.id
-    if not final.exists():
-        final.parent.mkdir(parents=True, exist_ok=True)
-        _write(final, {**files, manifests.FILE: sealed.to_json()})
-    return open_release(root, sealed.id)
+    def _path(self, path: str = "") -> str:
+        return "/".join(part for part in (self.manifest.name, self.id, path) if part)
 
 
-def _write(final: Path, files: Mapping[str, bytes]) -> None:
-    building = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
-    try:
-        building.chmod(0o755)
-        for path, data in files.items():
-            target = building / path
-            target.parent.mkdir(exist_ok=True)
-            target.write_bytes(data)
-        building.rename(final)
-    except OSError:
-        # Another builder of the same bytes may have been first; its release is ours.
-        if not final.exists():
-            raise
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+class Store:
+    """The releases under one root, a local folder or any URL that fsspec knows.
 
+    `trusted`: public keys, of which one must have signed a release that is opened; None: signatures do not matter.
+    """
 
-def _read(path: Path, what: str) -> bytes:
-    try:
-        if path.is_symlink():
-            raise ReleaseError(f"{what} is a link; a release holds its files itself")
-        return path.read_bytes()
-    except OSError as error:
-        raise ReleaseError(f"{what} cannot be read: {error.strerror}") from error
+    def __init__(self, root: str | Path, trusted: signature.TrustedKeys | None = None) -> None:
+        """Raises: SettingError for a URL that cannot be served here."""
+        self.files = open_files(root)
+        self._trusted = trusted
+
+    @classmethod
+    def of(cls, state: StateSettings) -> "Store":
+        """The store that the settings name. Raises: SettingError."""
+        return cls(state.releases_root, signature.trusted_keys(state))
+
+    def open(self, release_id: str) -> Release:
+        """Raises: UnknownRelease if it is not there, ReleaseError if its manifest is not the one its id names or no
+        trusted key signed it."""
+        release = self._open(release_id)
+        if self._trusted is not None:
+            signature.check(release.manifest, release.read_note(signature.NOTE), self._trusted)
+        return release
+
+    def ids(self) -> list[str]:
+        """Oldest first. Raises: ReleaseError where the place cannot be read."""
+        try:
+            found = [path.split("/") for path in self.files.manifests()]
+        except OSError as error:
+            raise ReleaseError(f"{self.files.root} cannot be read: {reason(error)}") from error
+        return [folder for name, folder, _ in found if manifests.is_id(folder) and manifests.name_of(folder) == name]
+
+    def seal(self, files: Mapping[str, bytes], facts: Facts) -> Release:
+        """Write a release so that a reader sees all of it or nothing; it is not signed yet.
+
+        Raises: ReleaseError for a bad name or path; OSError where this process may not write there.
+        """
+        manifests.check_name(facts.name)
+        sealed = Manifest(**vars(facts), files={path: manifests.sha256(data) for path, data in sorted(files.items())})
+        manifests.check_paths(sealed)
+        try:
+            return self._open(sealed.id)
+        except UnknownRelease:
+            self.files.write_folder(f"{sealed.name}/{sealed.id}", {**files, manifests.FILE: sealed.to_json()})
+        return self._open(sealed.id)
+
+    def _open(self, release_id: str) -> Release:
+        path = f"{manifests.name_of(release_id)}/{release_id}/{manifests.FILE}"
+        try:
+            raw = self.files.read(path)
+        except FileNotFoundError as error:
+            missing = f"release {release_id} is not in {self.files.root}; build it or copy it there"
+            raise UnknownRelease(missing) from error
+        except OSError as error:
+            unread = f"release {release_id}: {manifests.FILE} cannot be read: {reason(error)}"
+            raise ReleaseError(unread) from error
+        return Release(self.files, manifests.parse(raw, release_id))

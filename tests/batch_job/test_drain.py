@@ -91,3 +91,17 @@ async def test_a_release_that_is_not_here_fails_its_request_and_no_other(
     assert answered is not None
     assert (failed.state, answered.state) == (State.FAILED, State.PUBLISHED)
     assert "gone-0123456789ab is not in" in failed.failure
+
+
+async def test_a_pair_for_a_release_of_single_texts_fails_and_no_other(
+    spark: SparkSession, deferred: "redis.asyncio.Redis", options: ScoringOptions
+) -> None:
+    request = ScoreRequest(texts=["hello"], text_pairs=["you"], request_id="pair")
+    await Handoff(deferred).submit("pair", DeferredWork(request=request, accepted_at_ms=1))
+    other = await submit(deferred, "hello")
+    assert await drain(spark, deferred, options, limit=10) == 2
+    failed, answered = await Handoff(deferred).get("pair"), await Handoff(deferred).get(other)
+    assert failed is not None
+    assert answered is not None
+    assert (failed.state, answered.state) == (State.FAILED, State.PUBLISHED)
+    assert "text_pairs: is set, but this release reads single texts" in failed.failure

@@ -16,7 +16,6 @@ from batch_job.pipeline import Tables
 from batch_job.scoring import ScoringOptions
 from shared_model import demo_messages
 from shared_model.encoding import collate, plan_batches
-from shared_model.engine import probabilities
 from shared_model.releases.store import Release
 from shared_model.settings import StateSettings
 from shared_model.types import Device
@@ -45,7 +44,8 @@ def scores_outside_spark(release: Release, texts: list[str]) -> NDArray[np.float
     for start in range(0, len(texts), 1_000):
         encodings = encoder.encode_many(texts[start : start + 1_000])
         for batch in plan_batches([each.tokens for each in encodings], max_rows=24, token_budget=4096):
-            scores[[start + row for row in batch]] = probabilities(engine.score(collate([encodings[r] for r in batch])))
+            raw = engine.score(collate([encodings[row] for row in batch]))
+            scores[[start + row for row in batch]] = release.output.scores(raw)
     engine.close()
     return scores
 

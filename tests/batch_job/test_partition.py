@@ -225,12 +225,12 @@ def test_a_task_that_fails_leaves_no_rows_behind(
     run = planned(state, client)
     done = attempt(spark, state, client, options, run)
     copy = tmp_path / "releases"
-    shutil.copytree(options.releases_dir, copy, copy_function=os.link)
+    shutil.copytree(options.releases_root, copy, copy_function=os.link)
     for weights in copy.glob("*/*/*/model.bin"):
         weights.unlink()
         weights.write_bytes(b"damaged")
     with pytest.raises(PySparkException, match="does not match its sha256"):
-        attempt(spark, state, client, replace(options, releases_dir=str(copy)), run)
+        attempt(spark, state, client, replace(options, releases_root=str(copy)), run)
     assert table.last_attempt([state.scores_table], DAY) == done.token
     assert read_scores(spark, state.scores_table, DAY).count() == 20
 

@@ -1,14 +1,19 @@
 """Planning pins the release and the input; what is missing or has changed is named."""
 
 import gzip
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import redis
 
 from batch_job import planning
+from shared_model.encoding import Reads
 from shared_model.errors import JobError
-from shared_model.releases.store import Release
+from shared_model.output import Output, OutputKind
+from shared_model.releases import pointer
+from shared_model.releases.manifest import Facts
+from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 from tests.batch_job.conftest import DAY, message, planned, write_day
 
@@ -71,3 +76,12 @@ def test_input_that_changed_since_is_refused(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(JobError, match=r"a\.jsonl changed"):
         planning.check_unchanged(planned_input)
+
+
+def test_a_release_that_reads_pairs_is_not_planned(state: StateSettings, client: "redis.Redis", tmp_path: Path) -> None:
+    facts = Facts("pairs", "", Output(OutputKind.REGRESSION, ("same",), 1), Reads(8, pairs=True), "", "", ())
+    store = Store(tmp_path)
+    pointer.promote(store, client, store.seal({"config.json": b"{}"}, facts).id)
+    write_day(state, [message(0, "hello")])
+    with pytest.raises(JobError, match="reads pairs of texts; lines of the archive hold one"):
+        planned(replace(state, releases=str(tmp_path)), client)

@@ -46,11 +46,12 @@ def commit(state: StateSettings, client: "redis.Redis", release: Release):  # ty
             "truncated": [False] * count,
             "top_k": [
                 [
-                    {"label": release.labels[1], "probability": 0.75},
-                    {"label": release.labels[0], "probability": 0.25},
+                    {"label": release.labels[1], "score": 0.75},
+                    {"label": release.labels[0], "score": 0.25},
                 ]
             ]
             * count,
+            "vector": [None] * count,
         }
         batch = pa.RecordBatch.from_pydict(columns, schema=rows.SCORES)
         folder = state.scores_table
@@ -77,7 +78,7 @@ def test_a_committed_partition_answers_from_redis(  # type: ignore[no-untyped-de
     assert (run.publication.epoch, run.publication.keys, run.publication.moved) == (f"{DAY}.3", 50, True)
     raw = client.hget(keys.epoch_scores(release.id, f"{DAY}.3"), encoding_key(7))
     score = PublishedScore.FromString(raw)
-    assert (list(score.labels), list(score.probabilities), score.tokens) == ([1, 0], [0.75, 0.25], 3)
+    assert (list(score.labels), list(score.scores), score.tokens) == ([1, 0], [0.75, 0.25], 3)
     bloom = Bloom.load_bytes(client.get(keys.epoch_filter(release.id, f"{DAY}.3")), key_position)
     assert all(encoding_key(number) in bloom for number in range(50))
     assert b'"rows": 50, "rows_per_second": 12.5' in client.get(keys.last_run())
@@ -109,7 +110,7 @@ def test_the_pointer_only_moves_forward(  # type: ignore[no-untyped-def]
 
 def test_control_the_pointer_refuses_by_day_before_token(client: "redis.Redis", release: Release) -> None:
     """Epochs published out of order, past the table's own rule: the script itself holds them off."""
-    scores = [(encoding_key(1), PublishedScore(labels=[0], probabilities=[1.0]))]
+    scores = [(encoding_key(1), PublishedScore(labels=[0], scores=[1.0]))]
     moved = [
         publish(client, Epoch(release.id, "bf16", ds, token), scores).advanced
         for ds, token in (("2026-01-15", 2), ("2026-01-14", 9), ("2026-01-15", 1), ("2026-01-15", 2), ("2026-01-15", 3))
@@ -121,7 +122,7 @@ def test_publishing_the_live_epoch_again_never_leaves_a_moment_without_it(
     client: "redis.Redis", redis_url: str, release: Release
 ) -> None:
     epoch = Epoch(release.id, "bf16", DAY, 1)
-    scores = [(encoding_key(n), PublishedScore(labels=[0], probabilities=[1.0])) for n in range(20_000)]
+    scores = [(encoding_key(n), PublishedScore(labels=[0], scores=[1.0])) for n in range(20_000)]
     publish(client, epoch, scores)
     done, missed, looked = threading.Event(), [], []
 

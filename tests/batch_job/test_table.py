@@ -37,7 +37,8 @@ def score_file(folder: Path, token: int, ids: list[str], ds: str = DAY) -> FileR
         "encoding_key": [f"{number:016d}".encode() for number in range(len(ids))],
         "tokens": [3] * len(ids),
         "truncated": [False] * len(ids),
-        "top_k": [[{"label": "a", "probability": 0.5}]] * len(ids),
+        "top_k": [[{"label": "a", "score": 0.5}]] * len(ids),
+        "vector": [None] * len(ids),
     }
     batch = pa.RecordBatch.from_pydict(columns, schema=rows.SCORES)
     return FileReport(*write_file(Target(str(folder), ds, "plan", token), rows.SCORES, [batch]))

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shared_model import settings, training
+from shared_model import settings
 from shared_model.errors import TandemError
-from shared_model.releases import report, store
+from shared_model.examples import read_examples
+from shared_model.releases import report
 from shared_model.types import Precision
 from tests.benchmarks import harness
 from tests.benchmarks.harness import REPOSITORY, CannotMeasure, Target
@@ -77,7 +78,7 @@ def build_default(state: Path, evaluation: Path) -> Build:
     started = time.perf_counter()
     done = subprocess.run(command, cwd=REPOSITORY, env=own_environment(os.environ, state), check=False)
     seconds = time.perf_counter() - started
-    written = next(state.glob(f"releases/*/*/{store.REPORT}"), None)
+    written = next(state.glob(f"releases/*/*/{report.JSON}"), None)
     if written is None or done.returncode not in (0, 1):
         raise CannotMeasure(f"the build failed with exit code {done.returncode}; its last lines say why")
     return Build(seconds, json.loads(written.read_bytes()), written.with_name(report.MARKDOWN).read_text())
@@ -106,7 +107,7 @@ def _evaluation(path: Path) -> Path:
     evaluation = (REPOSITORY / path).resolve()
     if not evaluation.is_file():
         raise CannotMeasure(f"{path} is not there; pass BANKING77's test.csv as EVAL=FILE")
-    training.read_examples(evaluation)
+    read_examples(evaluation)
     return evaluation
 
 

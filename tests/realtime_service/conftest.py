@@ -15,7 +15,7 @@ import pytest
 from realtime_service.client import Client
 from shared_model.redis_server import RedisServer
 from shared_model.releases import pointer
-from shared_model.releases.store import Release
+from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 
 READY = re.compile(r"ready in .* on (?P<grpc>\S+), metrics on (?P<metrics>\S+)")
@@ -64,7 +64,7 @@ def service(
     release: Release, releases_dir: Path, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningService]:
     """One service for tests that leave it as they found it."""
-    assert pointer.get_active(releases_dir, None).active == release.id
+    assert pointer.read(Store(releases_dir), None).active == release.id
     running = start_service(tmp_path_factory.mktemp("service"), releases_dir, REDIS_URL=redis_server.url)
     yield running
     assert running.stop() == 0

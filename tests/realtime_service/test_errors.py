@@ -6,10 +6,11 @@ from realtime_service import errors
 from shared_model import errors as shared_errors
 from shared_model.errors import TandemError
 
-#: Errors of building releases, of settings and of the nightly run: no handler raises them.
+#: Errors of building and loading releases, of settings and of the nightly run: no handler raises them.
 NOT_FOR_CALLERS = {
     shared_errors.SettingError,
     shared_errors.ReleaseError,
+    errors.UnfitRelease,
     shared_errors.Stale,
     shared_errors.JobError,
 }

@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 
 from realtime_service.routing.policy import Policy, RoutedRequest, decide
 from realtime_service.routing.snapshot import Snapshot
-from shared_model.errors import UnknownRelease
 from shared_model.types import Priority, ServingPath
 
-SNAPSHOT = Snapshot(local="here", release="m-000000000000")
-PLAIN = RoutedRequest(texts=1, priority=Priority.UNSPECIFIED, timeout=None, release="", precomputed=False)
+SNAPSHOT = Snapshot(local="here")
+PLAIN = RoutedRequest(texts=1, priority=Priority.UNSPECIFIED, timeout=None, precomputed=False)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +47,6 @@ requests = st.builds(
     texts=st.integers(1, 64),
     priority=st.sampled_from(Priority),
     timeout=st.none() | st.floats(0.001, 60),
-    release=st.just(""),
     precomputed=st.booleans(),
 )
 
@@ -57,13 +55,6 @@ requests = st.builds(
 def test_a_published_score_is_used_whatever_the_priority(request: RoutedRequest) -> None:
     path = decide(request, Policy(), SNAPSHOT).path
     assert (path is ServingPath.PRECOMPUTED) == request.precomputed
-
-
-@given(requests)
-def test_a_pinned_release_is_served_or_refused_never_replaced(request: RoutedRequest) -> None:
-    assert decide(replace(request, release=SNAPSHOT.release), Policy(), SNAPSHOT) == decide(request, Policy(), SNAPSHOT)
-    with pytest.raises(UnknownRelease, match="m-111111111111"):
-        decide(replace(request, release="m-111111111111"), Policy(), SNAPSHOT)
 
 
 @given(requests, st.floats(0.001, 0.5), st.floats(0.6, 5))

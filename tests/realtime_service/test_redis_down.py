@@ -45,7 +45,7 @@ def service(
     own_redis: RedisServer, releases_dir: Path, release: Release, state: StateSettings
 ) -> Iterator[RunningService]:
     encoder = release.encoder()
-    score = PublishedScore(labels=[0], probabilities=[1.0], tokens=9)
+    score = PublishedScore(labels=[0], scores=[1.0], tokens=9)
     with redis.Redis.from_url(own_redis.url) as client:
         publish(
             client, Epoch(release.id, "bf16", "2026-01-14", 1), {encoder.key(encoder.encode(PUBLISHED)): score}.items()

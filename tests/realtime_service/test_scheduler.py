@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from realtime_service.errors import Overloaded
 from realtime_service.scheduling.profile import Measurement, Profile
-from realtime_service.scheduling.scheduler import BULK, Limits, Scheduler, Task, Unit
+from realtime_service.scheduling.queue import Task
+from realtime_service.scheduling.scheduler import BULK, Limits, Scheduler, Unit
 from realtime_service.settings import ServiceSettings, lanes
 from shared_model.encoding import Encoding
 from shared_model.types import Device, Precision, ServingPath
@@ -18,26 +19,33 @@ LANES = lanes(ServiceSettings(), Device.CPU)
 LIMITS = Limits()
 
 
-def profiles() -> dict[Precision, Profile]:
-    """Round numbers near the measured ones: INT8 2 ms for 1×16, BF16 64×32 in about 100 ms."""
-    return {Precision.INT8: Profile(0.0015, 0.0001, 0.00002), Precision.BF16: Profile(0.0015, 0.0002, 0.00004)}
+#: Round numbers near the measured ones: INT8 2 ms for 1×16, BF16 64×32 in about 100 ms.
+NUMBERS = {Precision.INT8: (0.0015, 0.0001, 0.00002), Precision.BF16: (0.0015, 0.0002, 0.00004)}
+RELEASES = 2
 
 
-def task(lane: ServingPath, now: float, timeout: float | None = None, tokens: int = 16) -> Task:
-    encoding = Encoding(np.ones(tokens, np.int32), truncated=False)
-    return Task(lane, encoding, now, None if timeout is None else now + timeout)
+def profiles() -> list[dict[Precision, Profile]]:
+    """The engines of two releases."""
+    return [{precision: Profile(*numbers) for precision, numbers in NUMBERS.items()} for _ in range(RELEASES)]
 
 
 @dataclass
 class Simulation:
     """A device that takes `slowness` times what was predicted, and a record of all that happened."""
 
-    scheduler: Scheduler = field(default_factory=lambda: Scheduler(LANES, profiles(), LIMITS))
+    scheduler: Scheduler = field(default_factory=lambda: Scheduler(LANES, LIMITS))
+    profiles: list[dict[Precision, Profile]] = field(default_factory=profiles)
     now: float = 100.0
     slowness: float = 1.0
     admitted: list[Task] = field(default_factory=list)
     started: list[tuple[float, Unit]] = field(default_factory=list)
     dead: list[Task] = field(default_factory=list)
+
+    def task(self, lane: ServingPath, timeout: float | None = None, tokens: int = 16, release: int = 0) -> Task:
+        """A text that arrives now."""
+        encoding = Encoding(np.ones(tokens, np.int32), truncated=False)
+        deadline = None if timeout is None else self.now + timeout
+        return Task(lane, encoding, self.profiles[release][LANES[lane].precision], self.now, deadline)
 
     def admit(self, *tasks: Task) -> bool:
         try:
@@ -63,27 +71,30 @@ class Simulation:
             self.step()
 
 
+Traffic = list[tuple[float, ServingPath, float | None, int, int, bool]]
+
 arrivals = st.lists(
     st.tuples(
-        st.floats(0, 0.05),  # seconds since the one before
+        st.just(0.0) | st.floats(0, 0.05),  # seconds since the one before
         st.sampled_from(list(LANES)),
         st.none() | st.floats(0.005, 2.0),
-        st.integers(3, 256),
+        st.sampled_from([5, 16, 40]) | st.integers(3, 256),
+        st.integers(0, RELEASES - 1),
         st.booleans(),  # withdrawn at once
     ),
     max_size=60,
 )
 
 
-def play(traffic: list[tuple[float, ServingPath, float | None, int, bool]], slowness: float = 1.0) -> Simulation:
+def play(traffic: Traffic, slowness: float = 1.0) -> Simulation:
     simulation = Simulation(slowness=slowness)
     at = simulation.now
-    for gap, lane, timeout, tokens, leaves in traffic:
+    for gap, lane, timeout, tokens, release, leaves in traffic:
         at += gap
         while simulation.now < at:
             if simulation.step() is None:
                 simulation.now = at
-        one = task(lane, simulation.now, timeout, tokens)
+        one = simulation.task(lane, timeout, tokens, release)
         if simulation.admit(one) and leaves:
             simulation.scheduler.withdraw(one)
     simulation.drain()
@@ -93,7 +104,7 @@ def play(traffic: list[tuple[float, ServingPath, float | None, int, bool]], slow
 @given(arrivals)
 @settings(deadline=None)
 def test_every_admitted_task_ends_exactly_once(
-    traffic: list[tuple[float, ServingPath, float | None, int, bool]],
+    traffic: Traffic,
 ) -> None:
     simulation = play(traffic)
     ended = [one for _, unit in simulation.started for one in unit.tasks] + simulation.dead
@@ -103,9 +114,7 @@ def test_every_admitted_task_ends_exactly_once(
 
 @given(arrivals, st.floats(1, 8))
 @settings(deadline=None)
-def test_nothing_starts_that_is_predicted_to_finish_late(
-    traffic: list[tuple[float, ServingPath, float | None, int, bool]], slowness: float
-) -> None:
+def test_nothing_starts_that_is_predicted_to_finish_late(traffic: Traffic, slowness: float) -> None:
     for started, unit in play(traffic, slowness).started:
         for one in unit.tasks:
             assert one.deadline is None or started + unit.predicted <= one.deadline + 1e-9
@@ -113,7 +122,7 @@ def test_nothing_starts_that_is_predicted_to_finish_late(
 
 @given(arrivals)
 @settings(deadline=None)
-def test_batches_stay_inside_rows_and_tokens(traffic: list[tuple[float, ServingPath, float | None, int, bool]]) -> None:
+def test_batches_stay_inside_rows_and_tokens(traffic: Traffic) -> None:
     for _, unit in play(traffic).started:
         lane = LANES[unit.lane]
         assert len(unit.tasks) <= lane.max_rows
@@ -121,22 +130,53 @@ def test_batches_stay_inside_rows_and_tokens(traffic: list[tuple[float, ServingP
         assert unit.tokens >= max(one.encoding.tokens for one in unit.tasks)
 
 
-@given(st.lists(st.tuples(st.sampled_from(list(LANES)), st.floats(0.3, 5.0)), min_size=2, max_size=40))
+@given(arrivals)
 @settings(deadline=None)
-def test_within_a_lane_order_is_by_deadline(traffic: list[tuple[ServingPath, float]]) -> None:
+def test_a_unit_is_of_one_engine_and_one_padded_width(traffic: Traffic) -> None:
+    for _, unit in play(traffic).started:
+        assert {(one.profile, one.tokens) for one in unit.tasks} == {(unit.profile, unit.tokens)}
+
+
+@given(arrivals)
+@settings(deadline=None)
+def test_a_unit_is_led_by_its_lanes_most_urgent_task_and_filled_by_deadline(traffic: Traffic) -> None:
     simulation = Simulation()
-    for lane, timeout in traffic:
-        simulation.admit(task(lane, simulation.now, timeout))
+    for _, lane, timeout, tokens, release, _ in traffic:
+        simulation.admit(simulation.task(lane, timeout, tokens, release))
+    waiting = list(simulation.admitted)
+    while any(simulation.scheduler.waiting(path) for path in LANES):
+        unit = simulation.step()
+        if unit is None:
+            continue  # all it met was dead
+        left = [one for one in waiting if one.lane is unit.lane and one not in simulation.dead]
+        assert unit.tasks[0] is min(left, key=due)
+        alike = [one for one in left if (one.profile, one.tokens) == (unit.profile, unit.tokens)]
+        assert list(unit.tasks) == sorted(alike, key=due)[: len(unit.tasks)]
+        waiting = [one for one in waiting if one not in unit.tasks]
+
+
+def due(one: Task) -> float:
+    """The order of a lane; sorting is stable, so what came first goes first."""
+    return one.arrived + LANES[one.lane].assumed_timeout if one.deadline is None else one.deadline
+
+
+def test_a_unit_makes_nobody_of_another_width_late_who_can_still_be_in_time() -> None:
+    simulation = Simulation()
+    leader = simulation.task(ServingPath.DYNAMIC, 0.020)
+    other = simulation.task(ServingPath.DYNAMIC, 0.022, tokens=128)
+    assert simulation.admit(leader)
+    assert simulation.admit(other)
+    for _ in range(60):
+        assert simulation.admit(simulation.task(ServingPath.DYNAMIC, 5.0))
     simulation.drain()
-    for path in LANES:
-        order = [one.deadline for _, unit in simulation.started if unit.lane is path for one in unit.tasks]
-        assert order == sorted(order)
+    assert not simulation.dead
+    assert len(simulation.started[0][1].tasks) > 1
 
 
 @given(arrivals)
 @settings(deadline=None)
 def test_bulk_units_are_short_while_interactive_work_is_about(
-    traffic: list[tuple[float, ServingPath, float | None, int, bool]],
+    traffic: Traffic,
 ) -> None:
     simulation = play(traffic)
     interactive = [one.arrived for one in simulation.admitted if one.lane not in BULK]
@@ -148,7 +188,7 @@ def test_bulk_units_are_short_while_interactive_work_is_about(
 
 def test_what_a_slow_device_left_too_late_is_dropped_and_not_run() -> None:
     simulation = Simulation(slowness=6)
-    waiting = [task(ServingPath.LATENCY, simulation.now, 0.05) for _ in range(12)]
+    waiting = [simulation.task(ServingPath.LATENCY, 0.05) for _ in range(12)]
     assert all(simulation.admit(one) for one in waiting)
     simulation.drain()
     assert simulation.dead
@@ -158,10 +198,10 @@ def test_what_a_slow_device_left_too_late_is_dropped_and_not_run() -> None:
 
 def test_a_batch_does_not_grow_past_its_tightest_deadline() -> None:
     simulation = Simulation()
-    tight = task(ServingPath.DYNAMIC, simulation.now, 0.020)
+    tight = simulation.task(ServingPath.DYNAMIC, 0.020)
     assert simulation.admit(tight)
     for _ in range(63):
-        assert simulation.admit(task(ServingPath.DYNAMIC, simulation.now, 5.0, tokens=32))
+        assert simulation.admit(simulation.task(ServingPath.DYNAMIC, 5.0, tokens=32))
     unit = simulation.step()
     assert unit
     assert tight in unit.tasks
@@ -172,7 +212,7 @@ def test_a_batch_does_not_grow_past_its_tightest_deadline() -> None:
 def test_long_texts_make_small_batches() -> None:
     simulation = Simulation()
     for _ in range(64):
-        simulation.admit(task(ServingPath.THROUGHPUT, simulation.now, tokens=256))
+        simulation.admit(simulation.task(ServingPath.THROUGHPUT, tokens=256))
     unit = simulation.step()
     assert unit
     assert len(unit.tasks) == LANES[ServingPath.THROUGHPUT].token_budget // 256
@@ -181,17 +221,15 @@ def test_long_texts_make_small_batches() -> None:
 def test_a_long_text_does_not_pad_a_batch_of_short_ones() -> None:
     simulation = Simulation()
     for number in range(20):
-        simulation.admit(
-            task(ServingPath.THROUGHPUT, simulation.now, 5 + number / 10, tokens=256 if number == 9 else 8)
-        )
+        simulation.admit(simulation.task(ServingPath.THROUGHPUT, 5 + number / 10, tokens=256 if number == 9 else 8))
     simulation.drain()
-    assert [(len(unit.tasks), unit.tokens) for _, unit in simulation.started] == [(9, 8), (1, 256), (10, 8)]
+    assert [(len(unit.tasks), unit.tokens) for _, unit in simulation.started] == [(19, 8), (1, 256)]
 
 
 def test_latency_goes_before_everything_that_waits() -> None:
     simulation = Simulation()
     for lane in (ServingPath.DEFERRED, ServingPath.THROUGHPUT, ServingPath.DYNAMIC, ServingPath.LATENCY):
-        simulation.admit(task(lane, simulation.now, 0.09))
+        simulation.admit(simulation.task(lane, 0.09))
     unit = simulation.step()
     assert unit
     assert unit.lane is ServingPath.LATENCY
@@ -200,7 +238,7 @@ def test_latency_goes_before_everything_that_waits() -> None:
 
 def test_a_dynamic_request_never_waits_for_an_idle_device() -> None:
     simulation = Simulation()
-    simulation.admit(task(ServingPath.DYNAMIC, simulation.now, 0.5))
+    simulation.admit(simulation.task(ServingPath.DYNAMIC, 0.5))
     unit = simulation.step()
     assert unit
     assert unit.lane is ServingPath.DYNAMIC
@@ -209,10 +247,10 @@ def test_a_dynamic_request_never_waits_for_an_idle_device() -> None:
 def test_a_dynamic_request_is_held_for_company_while_bulk_fills_the_device_and_then_runs_in_time() -> None:
     simulation = Simulation()
     for _ in range(200):
-        simulation.admit(task(ServingPath.THROUGHPUT, simulation.now, None))
+        simulation.admit(simulation.task(ServingPath.THROUGHPUT, None))
     arrived = simulation.now
-    simulation.admit(task(ServingPath.DYNAMIC, arrived, 0.4))
-    simulation.admit(task(ServingPath.DYNAMIC, arrived, 0.4))
+    simulation.admit(simulation.task(ServingPath.DYNAMIC, 0.4))
+    simulation.admit(simulation.task(ServingPath.DYNAMIC, 0.4))
     simulation.drain()
     started, unit = next((at, unit) for at, unit in simulation.started if unit.lane is ServingPath.DYNAMIC)
     assert len(unit.tasks) == 2
@@ -224,7 +262,7 @@ def test_a_dynamic_request_is_held_for_company_while_bulk_fills_the_device_and_t
 def test_bulk_runs_in_full_batches_when_alone() -> None:
     simulation = Simulation()
     for _ in range(64):
-        simulation.admit(task(ServingPath.THROUGHPUT, simulation.now))
+        simulation.admit(simulation.task(ServingPath.THROUGHPUT))
     unit = simulation.step()
     assert unit
     assert len(unit.tasks) == 64
@@ -232,12 +270,12 @@ def test_bulk_runs_in_full_batches_when_alone() -> None:
 
 def test_the_infeasible_is_refused_at_the_door_with_a_hint() -> None:
     simulation = Simulation()
-    while simulation.admit(task(ServingPath.LATENCY, simulation.now, 0.05)):
+    while simulation.admit(simulation.task(ServingPath.LATENCY, 0.05)):
         pass
     # 80 % of 50 ms hold some 19 answers of 2.1 ms; the lane's 64 places are not what filled up.
     assert 10 <= simulation.scheduler.waiting(ServingPath.LATENCY) <= 25
     with pytest.raises(Overloaded, match="too late; retry in") as refusal:
-        simulation.scheduler.admit([task(ServingPath.LATENCY, simulation.now, 0.05)], simulation.now)
+        simulation.scheduler.admit([simulation.task(ServingPath.LATENCY, 0.05)], simulation.now)
     assert 0 < refusal.value.retry_after < 0.05
 
 
@@ -245,8 +283,8 @@ def test_a_full_lane_refuses_and_a_request_of_many_texts_is_admitted_whole_or_no
     simulation = Simulation()
     places = LANES[ServingPath.THROUGHPUT].max_concurrent
     for _ in range(places - 10):
-        assert simulation.admit(task(ServingPath.THROUGHPUT, simulation.now))
-    many = [task(ServingPath.THROUGHPUT, simulation.now) for _ in range(11)]
+        assert simulation.admit(simulation.task(ServingPath.THROUGHPUT))
+    many = [simulation.task(ServingPath.THROUGHPUT) for _ in range(11)]
     assert not simulation.admit(*many)
     assert simulation.scheduler.waiting(ServingPath.THROUGHPUT) == places - 10
     assert simulation.admit(*many[:10])
@@ -254,7 +292,7 @@ def test_a_full_lane_refuses_and_a_request_of_many_texts_is_admitted_whole_or_no
 
 def test_withdrawn_work_frees_its_place_and_does_not_run() -> None:
     simulation = Simulation()
-    gone = [task(ServingPath.LATENCY, simulation.now, 0.09) for _ in range(5)]
+    gone = [simulation.task(ServingPath.LATENCY, 0.09) for _ in range(5)]
     simulation.admit(*gone[:1])
     for one in gone[1:]:
         simulation.admit(one)
@@ -267,9 +305,9 @@ def test_withdrawn_work_frees_its_place_and_does_not_run() -> None:
 def test_idle_means_quiet_for_a_second_and_nothing_but_deferred_waits() -> None:
     simulation = Simulation()
     assert simulation.scheduler.idle(simulation.now)
-    simulation.admit(task(ServingPath.DEFERRED, simulation.now))
+    simulation.admit(simulation.task(ServingPath.DEFERRED))
     assert simulation.scheduler.idle(simulation.now)
-    simulation.admit(task(ServingPath.LATENCY, simulation.now, 0.09))
+    simulation.admit(simulation.task(ServingPath.LATENCY, 0.09))
     simulation.drain()
     assert not simulation.scheduler.idle(simulation.now)
     assert simulation.scheduler.idle(simulation.now + 1.0)

@@ -8,8 +8,12 @@ import pytest
 from shared_model import demo_messages, devices
 from shared_model.encoding import Encoder, Encoding
 from shared_model.engine import Engine
+from shared_model.releases import checkpoint
+from shared_model.releases.checkpoint import Checkpoint
 from shared_model.releases.store import Release
+from shared_model.releases.verdict import ReleaseReport
 from shared_model.types import Device, Precision
+from tests.shared_model import tiny_builds, tiny_models
 
 
 @pytest.fixture(scope="package")
@@ -32,3 +36,22 @@ def engines(release: Release) -> Iterator[dict[Precision, Engine]]:
     yield opened
     for engine in opened.values():
         engine.close()
+
+
+@pytest.fixture(scope="package")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """A classifier of three labels with random weights, sure of its answers."""
+    return tiny_builds.surer(checkpoint.load(tiny_models.make(tmp_path_factory.mktemp("bert"), "bert")))
+
+
+@pytest.fixture(scope="package")
+def tiny(tiny_checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> tuple[Release, ReleaseReport]:
+    """The release built from it, which passed its gate."""
+    return tiny_builds.built(tmp_path_factory.mktemp("releases"), tiny_checkpoint)
+
+
+@pytest.fixture(scope="package")
+def regression(tmp_path_factory: pytest.TempPathFactory) -> tuple[Release, ReleaseReport]:
+    """A release that gives one value."""
+    folder = tiny_models.make(tmp_path_factory.mktemp("bert"), "bert", labels=["stars"], problem_type="regression")
+    return tiny_builds.built(tmp_path_factory.mktemp("releases"), checkpoint.load(folder))

@@ -46,7 +46,7 @@ def test_lengths_are_mostly_a_sentence_with_a_long_tail(texts: list[str], encode
     assert 12 <= median <= 24
     assert 35 <= p95 <= 80
     assert tokens[0] <= 4
-    assert tokens[-1] == encoder.max_tokens  # some are truncated
+    assert tokens[-1] == encoder.reads.max_tokens  # some are truncated
 
 
 def test_about_one_in_eight_repeats_another(texts: list[str]) -> None:

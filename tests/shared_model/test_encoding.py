@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared_model.encoding import TOKEN_STEP, Encoder, Encoding, collate, padded, plan_batches
+from shared_model.encoding import TOKEN_STEP, Encoder, Encoding, Reads, collate, padded, plan_batches
+from shared_model.errors import BadInput
 from shared_model.releases.store import Release
 
 messages = st.one_of(
@@ -76,14 +77,14 @@ def test_texts_the_model_cannot_tell_apart_share_a_key(encoder: Encoder) -> None
 
 
 def test_another_release_has_other_keys(release: Release, encoder: Encoder) -> None:
-    other = Encoder(release.read("tokenizer.json"), encoder.max_tokens, "minilm-banking77-000000000000")
+    other = Encoder(release.read("tokenizer.json"), encoder.reads, "minilm-banking77-000000000000")
     encoding = encoder.encode("my card is lost")
     assert list(other.encode("my card is lost").ids) == list(encoding.ids)
     assert other.key(encoding) != encoder.key(encoding)
 
 
 def test_a_key_is_the_same_in_every_process_and_version(release: Release) -> None:
-    encoder = Encoder(release.read("tokenizer.json"), 256, release="r")
+    encoder = Encoder(release.read("tokenizer.json"), Reads(256), release="r")
     key = hashlib.blake2b(b"r\0" + struct.pack("<3i", 101, 7, 102), digest_size=16).digest()
     assert encoder.key(Encoding(np.array([101, 7, 102], np.int32), False)) == key
 
@@ -93,8 +94,59 @@ def test_truncation_is_told(encoder: Encoder, words: int, truncated: bool) -> No
     text = "card " * words  # one token each, and two special tokens
     for encoding in (encoder.encode(text), encoder.encode_many([text, "short"])[0]):
         assert encoding.truncated == truncated
-        assert encoding.tokens == min(words + 2, encoder.max_tokens)
+        assert encoding.tokens == min(words + 2, encoder.reads.max_tokens)
 
 
 def test_an_empty_text_is_two_special_tokens(encoder: Encoder) -> None:
     assert list(encoder.encode("").ids) == [101, 102]
+
+
+PAIRS = Reads(max_tokens=16, pairs=True, types=True)
+pair_texts = st.lists(st.tuples(messages, messages), min_size=1, max_size=8)
+
+
+@given(texts=pair_texts)
+def test_a_pair_says_which_text_each_token_belongs_to(release: Release, texts: list[tuple[str, str]]) -> None:
+    encoder = Encoder(release.read("tokenizer.json"), PAIRS, release="")
+    together = encoder.encode_many(texts)
+    for (first, second), encoding in zip(texts, together, strict=True):
+        alone = encoder.encode((first, second))
+        assert alone.types is not None
+        assert encoding.types is not None
+        assert list(alone.ids) == list(encoding.ids)
+        assert list(alone.types) == list(encoding.types)
+        assert encoding.tokens <= PAIRS.max_tokens
+        # [CLS] first [SEP] is of type 0, second [SEP] of type 1.
+        boundary = list(encoding.ids).index(102) + 1
+        assert list(encoding.types) == [0] * boundary + [1] * (encoding.tokens - boundary)
+    batch = collate(together)
+    assert batch.types is not None
+    for row, encoding in enumerate(together):
+        assert list(batch.types[row][: encoding.tokens]) == list(encoding.types if encoding.types is not None else [])
+        assert not batch.types[row][encoding.tokens :].any()
+
+
+def test_the_order_of_a_pair_is_part_of_its_key(release: Release) -> None:
+    encoder = Encoder(release.read("tokenizer.json"), PAIRS, release="r")
+    one, other = encoder.encode(("my card", "is lost")), encoder.encode(("is lost", "my card"))
+    assert encoder.key(one) != encoder.key(other)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "texts", "text_pairs", "problem"),
+    [
+        (False, ["a"], ["b"], "reads single texts"),
+        (True, ["a", "b"], ["c"], "holds 1 texts, must hold one for each of 2 texts"),
+        (True, ["a"], [], "holds 0 texts"),
+    ],
+)
+def test_texts_that_a_release_cannot_read_are_refused_by_field(
+    pairs: bool, texts: list[str], text_pairs: list[str], problem: str
+) -> None:
+    with pytest.raises(BadInput, match=f"text_pairs: .*{problem}"):
+        Reads(8, pairs=pairs).texts(texts, text_pairs)
+
+
+def test_texts_become_what_the_release_reads() -> None:
+    assert Reads(8).texts(["a", "b"], []) == ["a", "b"]
+    assert Reads(8, pairs=True).texts(["a", "b"], ["c", "d"]) == [("a", "c"), ("b", "d")]

@@ -2,26 +2,24 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from shared_model.encoding import Encoding, TokenBatch, collate
-from shared_model.engine import Engine, open_engine, probabilities, top_k
-from shared_model.releases import parity
+from shared_model.engine import TAU, Engine, open_engine
+from shared_model.output import Output
+from shared_model.releases.measure import score_all
 from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
 
 CPU_PRECISIONS = [Precision.FP32, Precision.BF16, Precision.INT8]
 
-#: Largest change of a probability between a text alone and in a planned batch.
-TAU = 1e-3
-#: The same between padded widths, which a planned batch does not mix. Measured: FP32 2e-6, BF16 6e-3, INT8 2e-2.
+#: Largest change of a probability between padded widths, which a planned batch does not mix. Measured: FP32 2e-6,
+#: BF16 6e-3, INT8 2e-2.
 TAU_OF_WIDTH = {Precision.FP32: 1e-4, Precision.BF16: 2e-2, Precision.INT8: 6e-2}
 
 
-def alone(engine: Engine, encodings: list[Encoding]) -> NDArray[np.float32]:
-    return np.concatenate([probabilities(engine.score(collate([encoding]))) for encoding in encodings])
+def alone(engine: Engine, output: Output, encodings: list[Encoding]) -> NDArray[np.float32]:
+    return np.concatenate([output.scores(engine.score(collate([encoding]))) for encoding in encodings])
 
 
 def margins(scores: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -31,39 +29,40 @@ def margins(scores: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("precision", CPU_PRECISIONS)
 def test_a_text_alone_scores_as_in_a_planned_batch(
-    engines: dict[Precision, Engine], encodings: list[Encoding], precision: Precision
+    release: Release, engines: dict[Precision, Engine], encodings: list[Encoding], precision: Precision
 ) -> None:
-    by_itself = alone(engines[precision], encodings)
-    in_company = parity.score_all(engines[precision], encodings)
-    assert np.abs(by_itself - in_company).max() <= TAU
+    by_itself = alone(engines[precision], release.output, encodings)
+    in_company = score_all(engines[precision], release.output, encodings)
+    assert np.abs(by_itself - in_company).max() <= TAU[precision]
     changed = by_itself.argmax(1) != in_company.argmax(1)
-    assert not (changed & (margins(in_company) >= 2 * TAU)).any()
+    assert not (changed & (margins(in_company) >= 2 * TAU[precision])).any()
 
 
 @pytest.mark.parametrize("precision", CPU_PRECISIONS)
 def test_a_batch_of_mixed_lengths_stays_inside_the_stated_bound(
-    engines: dict[Precision, Engine], encodings: list[Encoding], precision: Precision
+    release: Release, engines: dict[Precision, Engine], encodings: list[Encoding], precision: Precision
 ) -> None:
-    mixed = probabilities(engines[precision].score(collate(encodings[:32])))
-    assert np.abs(mixed - alone(engines[precision], encodings[:32])).max() <= TAU_OF_WIDTH[precision]
+    mixed = release.output.scores(engines[precision].score(collate(encodings[:32])))
+    by_itself = alone(engines[precision], release.output, encodings[:32])
+    assert np.abs(mixed - by_itself).max() <= TAU_OF_WIDTH[precision]
 
 
 @pytest.mark.parametrize("precision", CPU_PRECISIONS)
 def test_padding_is_masked_whatever_it_holds(
-    engines: dict[Precision, Engine], encodings: list[Encoding], precision: Precision
+    release: Release, engines: dict[Precision, Engine], encodings: list[Encoding], precision: Precision
 ) -> None:
     batch = collate(encodings[:16])
     other = TokenBatch(np.where(batch.mask == 1, batch.ids, 2000), batch.mask)
     assert (batch.ids != other.ids).any()
-    difference = probabilities(engines[precision].score(batch)) - probabilities(engines[precision].score(other))
-    assert np.abs(difference).max() <= TAU
+    first, second = (release.output.scores(engines[precision].score(padded)) for padded in (batch, other))
+    assert np.abs(first - second).max() <= TAU[precision]
 
 
 @pytest.mark.parametrize("precision", CPU_PRECISIONS)
 def test_an_answer_is_a_distribution_over_the_labels(
     release: Release, engines: dict[Precision, Engine], encodings: list[Encoding], precision: Precision
 ) -> None:
-    scores = parity.score_all(engines[precision], encodings)
+    scores = score_all(engines[precision], release.output, encodings)
     assert scores.shape == (len(encodings), len(release.labels))
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores.sum(axis=1), 1.0, rtol=1e-5)
@@ -82,7 +81,7 @@ def test_an_answer_is_a_distribution_over_the_labels(
 def test_plain_questions_get_their_label(
     release: Release, engines: dict[Precision, Engine], precision: Precision, text: str, label: str
 ) -> None:
-    scores = alone(engines[precision], [release.encoder().encode(text)])
+    scores = alone(engines[precision], release.output, [release.encoder().encode(text)])
     assert release.labels[int(scores.argmax())] == label
 
 
@@ -94,7 +93,7 @@ def test_fp16_code_agrees_with_fp32_on_cpu(
     engine = open_engine(Precision.FP16, Device.CPU, files, threads=1)
     engine.warm_up([(1, 8)])
     sample = encodings[:48]
-    half, full = parity.score_all(engine, sample), parity.score_all(engines[Precision.FP32], sample)
+    half, full = (score_all(each, release.output, sample) for each in (engine, engines[Precision.FP32]))
     assert (engine.precision, engine.device) == (Precision.FP16, Device.CPU)
     assert np.abs(half - full).max() <= 5e-3  # measured: 1.1e-3
     changed = half.argmax(1) != full.argmax(1)
@@ -114,19 +113,3 @@ def test_width_is_the_threads_asked_for(release: Release) -> None:
     assert engine.width == 1
     engine.warm_up([(1, 8), (4, 16)])
     engine.close()
-
-
-@given(st.lists(st.lists(st.floats(0, 1, width=32), min_size=6, max_size=6), min_size=1, max_size=5), st.integers(1, 9))
-def test_top_k_is_the_head_of_a_stable_ranking(rows: list[list[float]], k: int) -> None:
-    indices, values = top_k(np.array(rows, np.float32), k)
-    for row, best, probability in zip(rows, indices, values, strict=True):
-        ranked = sorted(range(6), key=lambda index: -row[index])
-        assert list(best) == ranked[:k]
-        assert list(probability) == [np.float32(row[index]) for index in ranked[:k]]
-
-
-@given(st.lists(st.floats(-1e4, 1e4, width=32), min_size=2, max_size=8))
-def test_probabilities_do_not_overflow(logits: list[float]) -> None:
-    scores = probabilities(np.array([logits], np.float32))
-    assert np.isfinite(scores).all()
-    assert scores.sum() == pytest.approx(1, rel=1e-5)

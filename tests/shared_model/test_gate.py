@@ -1,146 +1,227 @@
-"""The gate: only a variant that agrees with the fp32 reference may be promoted."""
+"""The gate: only a variant that agrees with the fp32 reference, and is fast enough, may be promoted."""
 
 import json
 import shutil
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
+import safetensors.torch
 
 from shared_model import devices
-from shared_model.__main__ import HEADS, main
-from shared_model.encoding import Encoding
-from shared_model.engine import Engine
-from shared_model.errors import ReleaseError
-from shared_model.releases import build, parity, pointer, store
-from shared_model.releases.store import Release
-from shared_model.training import Examples, load_head
-from shared_model.types import Device, Precision
+from shared_model.__main__ import main
+from shared_model.commands.building import HEADS
+from shared_model.errors import BadInput, ReleaseError
+from shared_model.releases import gate, pointer, report, texts
+from shared_model.releases.settings import GateSettings
+from shared_model.releases.store import Release, Store
+from shared_model.releases.texts import HELD_OUT
+from shared_model.releases.verdict import ReleaseReport, Tried, Verdict
+from shared_model.training import load_head
+from shared_model.types import Device
+from tests.shared_model import tiny_builds
 
-Scores = NDArray[np.float32]
-
-
-@pytest.fixture(scope="module")
-def reference(engines: dict[Precision, Engine], encodings: list[Encoding]) -> Scores:
-    return parity.score_all(engines[Precision.FP32], encodings)
-
-
-@pytest.fixture(scope="module")
-def judged(engines: dict[Precision, Engine]) -> Engine:
-    return engines[Precision.INT8]
+Judged = Callable[..., ReleaseReport]
+INT8 = ("int8/model.xml", "int8/model.bin")
 
 
-def judge(judged: Engine, scores: Scores, reference: Scores, labelled: bool = False) -> parity.Parity:
-    truth = reference.argmax(1) if labelled else None
-    return parity.judge(judged, Precision.INT8, scores, reference, truth)
+def judged(release: Release, bounds: GateSettings = tiny_builds.BOUNDS, source: str = texts.GENERATED) -> ReleaseReport:
+    asked = replace(texts.generated_texts(release.manifest.reads, 200), source=source)
+    judge = gate.release_judge(release, asked, bounds)
+    return gate.judge_release(release, judge, say=lambda line: None)
 
 
-@pytest.mark.parametrize("labelled", [True, False])
-def test_the_reference_agrees_with_itself(judged: Engine, reference: Scores, labelled: bool) -> None:
-    verdict = judge(judged, reference, reference, labelled)
-    assert verdict.passed
-    assert (verdict.agreement, verdict.clear_agreement, verdict.max_probability_difference) == (1, 1, 0)
-
-
-@pytest.mark.parametrize("labelled", [True, False])
-def test_other_labels_are_refused(judged: Engine, reference: Scores, labelled: bool) -> None:
-    verdict = judge(judged, np.roll(reference, 1, axis=1), reference, labelled)
-    assert not verdict.passed
-    assert any("names the reference's label for 0.00%" in failure for failure in verdict.failures)
-
-
-@pytest.mark.parametrize("wrong", [np.nan, np.inf])
-def test_one_value_that_is_not_finite_is_refused(judged: Engine, reference: Scores, wrong: float) -> None:
-    scores = reference.copy()
-    scores[3, 5] = wrong
-    verdict = judge(judged, scores, reference)
-    assert "some probabilities are not finite" in verdict.failures
-    assert "NaN" not in json.dumps(verdict.to_document())
-
-
-@pytest.mark.parametrize(("wrong_texts", "passed"), [(0, True), (1, True), (2, False)])
-def test_one_text_in_a_hundred_may_differ(judged: Engine, wrong_texts: int, passed: bool) -> None:
-    reference = np.tile(np.array([0.7, 0.2, 0.1], np.float32), (100, 1))
-    scores = reference.copy()
-    scores[:wrong_texts] = [0.2, 0.7, 0.1]
-    assert judge(judged, scores, reference).passed == passed
-
-
-def test_without_labels_only_clear_texts_are_asked_for(judged: Engine) -> None:
-    unclear = np.tile(np.array([0.34, 0.33, 0.33], np.float32), (50, 1))
-    clear = np.tile(np.array([0.7, 0.2, 0.1], np.float32), (50, 1))
-    reference, scores = np.vstack([unclear, clear]), np.vstack([unclear[:, ::-1], clear])
-    assert judge(judged, scores, reference).passed
-    assert not judge(judged, scores, reference, labelled=True).passed
-
-
-def test_texts_without_a_clear_label_prove_nothing(judged: Engine) -> None:
-    unclear = np.tile(np.array([0.34, 0.33, 0.33], np.float32), (50, 1))
-    assert not judge(judged, unclear, unclear).passed
-
-
-def test_lost_accuracy_is_refused_even_where_agreement_is_high(judged: Engine) -> None:
-    reference = np.tile(np.array([0.7, 0.3], np.float32), (1000, 1))
-    scores = reference.copy()
-    scores[:4] = [0.3, 0.7]
-    verdict = judge(judged, scores, reference, labelled=True)
-    assert verdict.failures == ("loses 0.40 points of accuracy, may lose 0.3",)
+def int8_of(found: ReleaseReport) -> Verdict:
+    (variant,) = [variant for variant in found.variants if variant.precision == "int8"]
+    return variant
 
 
 @pytest.fixture
 def copied(release: Release, tmp_path: Path) -> Release:
     """The default release somewhere else: a report belongs to a place, not to the bytes."""
-    shutil.copytree(release.folder, tmp_path / release.folder.parent.name / release.id)
-    return store.open_release(tmp_path, release.id)
+    shutil.copytree(release.place, tmp_path / release.manifest.name / release.id)
+    return Store(tmp_path).open(release.id)
 
 
 def test_the_default_release_passes_without_labelled_data(copied: Release) -> None:
     """As on a fresh machine, which has none."""
-    verdicts = build.gate(copied, say=lambda line: None)
-    assert [v.failures for v in verdicts] == [()] * len(verdicts)
-    report = json.loads((copied.folder / store.REPORT).read_text())
-    assert (report["passed"], report["evaluation"], report["release"]) == (True, "generated", copied.id)
-    judged = [f"{v.precision}/{v.device}" for v in verdicts]
-    assert sorted(judged + report["unproven"]) == ["bf16/cpu", "fp16/cuda", "fp32/cpu", "int8/cpu"]
-    assert devices.detect() is Device.CUDA or report["unproven"] == ["fp16/cuda"]
+    # How fast it is here, beside the rest of a suite, is for `make bench-release` to say.
+    bounds = GateSettings(gate_latency_ms=1000, gate_batch_ms=10_000)
+    judge = gate.release_judge(copied, texts.generated_texts(copied.manifest.reads), bounds)
+    gate.judge_release(copied, judge, say=lambda line: None)
+    found = json.loads(copied.read_note(report.JSON) or b"")
+    assert [v["failures"] for v in found["variants"]] == [[]] * len(found["variants"])
+    assert (found["passed"], found["evaluation"], found["release"]) == (True, "generated", copied.id)
+    assert (found["output"], found["quantisation"]) == ("single_label", copied.manifest.quantisation)
+    names = [f"{v['precision']}/{v['device']}" for v in found["variants"]]
+    assert sorted(names + found["unproven"]) == ["bf16/cpu", "fp16/cuda", "fp32/cpu", "int8/cpu"]
+    assert devices.detect() is Device.CUDA or found["unproven"] == ["fp16/cuda"]
     copied.verify()  # the report lies outside the id
-    assert (copied.folder / "report.md").read_text().startswith(f"# {copied.id}: passed\n")
-    assert report["calibration_sha256"] == copied.manifest.calibration
-    for variant in report["variants"]:
-        shapes = [(latency["rows"], latency["tokens"]) for latency in variant["latency"]]
-        assert shapes == [(1, 8), (1, 16), (1, 32), (1, 64), (1, 128), (1, 256), (64, 32)]
-        assert variant["threads"] == (devices.cores() if variant["device"] == "cpu" else 1)
+    assert (copied.read_note(report.MARKDOWN) or b"").startswith(f"# {copied.id}: passed\n".encode())
+    assert found["calibration_sha256"] == copied.manifest.calibration
+    for variant in found["variants"]:
+        assert variant["compiled"] in (variant["precision"], "fp32")
+        timed = [(latency["threads"], latency["rows"], latency["tokens"]) for latency in variant["latency"]]
+        shapes = [(1, 8), (1, 16), (1, 32), (1, 64), (1, 128), (1, 256), (64, 32)]
+        widths = dict.fromkeys((devices.cores(), 1)) if variant["device"] == "cpu" else [1]
+        assert timed == [(width, *shape) for width in widths for shape in shapes]
         assert sum(confusion["texts"] for confusion in variant["confusion"]) <= (1 - variant["agreement"]) * 1000 + 0.5
-    sizes = {v["precision"]: v["size_bytes"] for v in report["variants"]}
-    files = ("int8/model.xml", "int8/model.bin")
-    assert sizes["int8"] == sum((copied.folder / path).stat().st_size for path in files) < sizes["fp32"]
+    sizes = {v["precision"]: v["size_bytes"] for v in found["variants"]}
+    assert sizes["int8"] == sum(len(copied.read(path)) for path in INT8) < sizes["fp32"]
 
 
-def test_labels_the_model_does_not_know_are_named(copied: Release) -> None:
-    with pytest.raises(ReleaseError, match="labels the model does not: weather"):
-        build.gate(copied, say=lambda line: None, evaluation=Examples(["is it raining"], ["weather"], "0" * 64))
+def test_a_variant_that_is_too_slow_is_refused_with_its_budget(
+    tiny: tuple[Release, ReleaseReport], tmp_path: Path
+) -> None:
+    release = tiny_builds.resealed(tiny[0], tmp_path)
+    found = judged(release, replace(tiny_builds.BOUNDS, gate_latency_ms=1e-3, gate_batch_ms=2e-3))
+    refused = {variant.name: variant.failures for variant in found.variants}
+    assert refused["fp32/cpu"] == ()
+    cores = devices.cores()
+    for name, call, budget in (
+        ("int8/cpu", "1×32", "0.001 ms (TANDEM_GATE_LATENCY_MS)"),
+        ("bf16/cpu", "64×32", "0.002 ms (TANDEM_GATE_BATCH_MS)"),
+    ):
+        (failure,) = refused[name]
+        assert failure.startswith("takes ")
+        assert failure.endswith(f" ms for {call} tokens on {cores} threads, its lane allows {budget}")
+    assert "Calls are too slow" in (release.read_note(report.MARKDOWN) or b"").decode()
+
+
+def test_a_refused_variant_shows_where_it_differs(tiny: tuple[Release, ReleaseReport], tmp_path: Path) -> None:
+    """Here the INT8 graph answers with the bytes of the head turned by one label."""
+    release = turned(tiny[0], tmp_path)
+    variant = int8_of(judged(release))
+    assert not variant.passed
+    assert variant.parity is not None
+    assert "names the reference's label for" in variant.failures[0]
+    generated = texts.generated_texts(release.manifest.reads, 200).shown
+    assert len(variant.examples) == 5
+    assert all(e.text in generated and e.reference != e.variant for e in variant.examples)
+    page = (release.read_note(report.MARKDOWN) or b"").decode()
+    assert f"- int8/cpu {variant.failures[0]}" in page
+    assert "What to do" in page
+
+
+def test_texts_of_a_sample_are_somebodys_and_not_shown(tiny: tuple[Release, ReleaseReport], tmp_path: Path) -> None:
+    release = turned(tiny[0], tmp_path)
+    asked = texts.generated_texts(release.manifest.reads, 100)
+    secret = replace(asked, source=HELD_OUT, shown=[f"sample.jsonl:{number}" for number in range(100)])
+    judge = gate.release_judge(release, secret, tiny_builds.BOUNDS)
+    gate.judge_release(release, judge, say=lambda line: None)
+    for note in (report.JSON, report.MARKDOWN):
+        page = (release.read_note(note) or b"").decode()
+        assert "sample.jsonl:" in page
+        assert not [text for text in asked.shown if len(text) > 20 and text in page]
+
+
+def turned(release: Release, root: Path) -> Release:
+    """Its INT8 variant names the label next to the right one."""
+    weight = safetensors.torch.load(release.read("weights.safetensors"))["model.classifier.weight"].numpy()
+    graph = release.read("openvino/model.bin")
+    assert weight.tobytes() in graph
+    other = graph.replace(weight.tobytes(), np.roll(weight, 1, axis=0).tobytes())
+    return tiny_builds.resealed(
+        release, root, {"int8/model.xml": release.read("openvino/model.xml"), "int8/model.bin": other}
+    )
+
+
+@pytest.mark.parametrize(
+    ("files", "wrong"),
+    [
+        ({"int8/model.xml": b"<net>", "int8/model.bin": b""}, "cannot run: "),
+        ({"int8/model.bin": b"short"}, "cannot run: "),
+    ],
+    ids=["no graph", "no weights"],
+)
+def test_a_variant_that_cannot_run_is_a_verdict(
+    tiny: tuple[Release, ReleaseReport], tmp_path: Path, files: dict[str, bytes], wrong: str
+) -> None:
+    release = tiny_builds.resealed(tiny[0], tmp_path, files)
+    found = judged(release)
+    (failure,) = int8_of(found).failures
+    assert failure.startswith(wrong)
+    assert "\n" not in failure
+    assert [variant.passed for variant in found.variants] == [True, True, False]
+    document = json.loads(release.read_note(report.JSON) or b"")["variants"][2]
+    assert (document["compiled"], document["agreement"], document["passed"]) == (None, None, False)
+
+
+def test_a_release_without_int8_is_refused_and_says_what_was_tried(
+    tiny: tuple[Release, ReleaseReport], tmp_path: Path
+) -> None:
+    fp32, bf16, _, fp16 = tiny[0].manifest.variants
+    release = tiny_builds.resealed(tiny[0], tmp_path, variants=(fp32, bf16, fp16))
+    judge = gate.release_judge(release, texts.generated_texts(release.manifest.reads, 50), tiny_builds.BOUNDS)
+    tried = (Tried("the only one", None, ("cannot run: no such operator",)),)
+    found = gate.judge_release(release, judge, say=lambda line: None, tried=tried)
+    assert int8_of(found).failures == ("could not be made: cannot run: no such operator",)
+    assert not found.passed
+    assert (release.read_note(report.MARKDOWN) or b"").decode().count("no such operator") == 2
+
+
+def test_a_variant_of_the_wrong_width_cannot_run(
+    tiny: tuple[Release, ReleaseReport], regression: tuple[Release, ReleaseReport], tmp_path: Path
+) -> None:
+    release = tiny_builds.resealed(tiny[0], tmp_path, {path: regression[0].read(path) for path in INT8})
+    (failure,) = int8_of(judged(release)).failures
+    assert failure.startswith("cannot run: gives an array of (")
+    assert ", 1) where (" in failure
+
+
+def test_a_damaged_file_is_no_verdict(tiny: tuple[Release, ReleaseReport], tmp_path: Path) -> None:
+    release = tiny_builds.resealed(tiny[0], tmp_path)
+    (Path(release.place) / "int8/model.bin").write_bytes(b"x")
+    with pytest.raises(ReleaseError, match=r"int8/model\.bin does not match its sha256"):
+        judged(release)
+
+
+def test_a_reference_that_cannot_run_is_one_line(tiny: tuple[Release, ReleaseReport], tmp_path: Path) -> None:
+    release = tiny_builds.resealed(tiny[0], tmp_path, {"openvino/model.xml": b"<net>"})
+    with pytest.raises(ReleaseError, match="fp32/cpu cannot run: ") as refused:
+        judged(release)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_reference_that_gives_no_numbers_is_refused(tiny: tuple[Release, ReleaseReport], tmp_path: Path) -> None:
+    graph = tiny[0].read("openvino/model.bin")
+    weight = safetensors.torch.load(tiny[0].read("weights.safetensors"))["model.classifier.weight"].numpy()
+    broken = graph.replace(weight.tobytes(), np.full_like(weight, np.nan).tobytes())
+    found = judged(tiny_builds.resealed(tiny[0], tmp_path, {"openvino/model.bin": broken}))
+    assert [variant.passed for variant in found.variants] == [False] * 3
+    assert found.variants[0].failures[0] == "gives scores that are no numbers for 200 texts"
+
+
+def test_what_the_build_tried_is_kept_when_a_release_is_judged_again(
+    tiny: tuple[Release, ReleaseReport], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release = tiny_builds.resealed(tiny[0], tmp_path)
+    report.write(release, replace(tiny[1], release=release.id))
+    monkeypatch.setenv("TANDEM_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("TANDEM_RELEASES", str(tmp_path))
+    monkeypatch.setenv("TANDEM_GATE_MIN_AGREEMENT", "0.5")
+    main(["gate", "--release", release.id])
+    assert report.tried_before(release) == tiny[1].tried != ()
+    assert json.loads(release.read_note(report.JSON) or b"")["variants"][0]["texts"] == 1000
+
+
+def test_labels_the_model_does_not_know_are_named(release: Release, tmp_path: Path) -> None:
+    (tmp_path / "eval.csv").write_text("text,label\nis it raining,weather\n")
+    with pytest.raises(BadInput, match="does not know the label 'weather'"):
+        texts.labelled_texts(tmp_path / "eval.csv", release.output, release.manifest.reads)
 
 
 @pytest.fixture
 def broken(release: Release, tmp_path: Path) -> Release:
     """A release whose INT8 variant names the label next to the right one, sealed as if all were well."""
-    files = {path: release.read(path) for path in release.manifest.files}
     weight = load_head(HEADS / "banking77").weight
-    assert weight.tobytes() in files["openvino/model.bin"]
-    turned = files["openvino/model.bin"].replace(weight.tobytes(), np.roll(weight, 1, axis=0).tobytes())
-    files |= {"int8/model.xml": files["openvino/model.xml"], "int8/model.bin": turned}
-    facts = release.manifest
-    return store.seal(
-        tmp_path,
-        files,
-        facts.variants,
-        name="broken",
-        parent=facts.parent,
-        labels=facts.labels,
-        max_tokens=facts.max_tokens,
-        calibration=facts.calibration,
-    )
+    graph = release.read("openvino/model.bin")
+    assert weight.tobytes() in graph
+    other = graph.replace(weight.tobytes(), np.roll(weight, 1, axis=0).tobytes())
+    files = {"int8/model.xml": release.read("openvino/model.xml"), "int8/model.bin": other}
+    return tiny_builds.resealed(release, tmp_path, files, name="broken")
 
 
 def test_a_broken_variant_is_refused_and_cannot_be_promoted(
@@ -148,21 +229,22 @@ def test_a_broken_variant_is_refused_and_cannot_be_promoted(
 ) -> None:
     monkeypatch.setenv("TANDEM_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("TANDEM_RELEASES", str(tmp_path))
+    monkeypatch.setenv("TANDEM_GATE_BATCH_MS", "10000")
     evaluation = tmp_path / "eval.csv"
     evaluation.write_text("text,label\n" + "I lost my card,lost_or_stolen_card\nwhat is the rate,exchange_rate\n" * 20)
 
-    assert main(["promote", broken.id]) == 1
-    assert "has not passed its gate" in capsys.readouterr().out
+    assert main(["promote", broken.id]) != 0
     assert main(["gate", "--release", broken.id, "--eval", str(evaluation)]) == 1
-    report = json.loads((broken.folder / store.REPORT).read_text())
-    assert {v["precision"]: v["passed"] for v in report["variants"] if v["device"] == "cpu"} == {
+    found = json.loads(broken.read_note(report.JSON) or b"")
+    assert {v["precision"]: v["passed"] for v in found["variants"] if v["device"] == "cpu"} == {
         "fp32": True,
         "bf16": True,
         "int8": False,
     }
-    (turned,) = [v for v in report["variants"] if v["precision"] == "int8"]
-    assert (turned["accuracy_drop_points"], turned["mcnemar_p"]) == (100.0, 2 * 0.5**40)
-    assert [confusion["texts"] for confusion in turned["confusion"]] == [20, 20]
-    assert main(["promote", broken.id]) == 1
+    (wrong,) = [v for v in found["variants"] if v["precision"] == "int8"]
+    assert (wrong["accuracy_drop_points"], wrong["mcnemar_p"]) == (100.0, 2 * 0.5**40)
+    assert [confusion["texts"] for confusion in wrong["confusion"]] == [20, 20]
+    assert {example["text"] for example in wrong["examples"]} <= {"I lost my card", "what is the rate"}
+    assert main(["promote", broken.id]) != 0
     with pytest.raises(ReleaseError, match="no release is active"):
-        pointer.get_active(tmp_path, None)
+        pointer.read(Store(tmp_path), None)

@@ -24,7 +24,7 @@ def key(number: int) -> bytes:
 
 
 def scores(count: int, label: int = 1) -> dict[bytes, PublishedScore]:
-    return {key(n): PublishedScore(labels=[label, n % 77], probabilities=[0.9, 0.1], tokens=5) for n in range(count)}
+    return {key(n): PublishedScore(labels=[label, n % 77], scores=[0.9, 0.1], tokens=5) for n in range(count)}
 
 
 def epoch(ds: str = "2026-01-14", token: int = 1) -> Epoch:

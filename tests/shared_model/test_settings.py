@@ -74,7 +74,7 @@ def test_flags_win_over_the_environment() -> None:
 def test_relative_folders_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     state = settings.load(StateSettings, {"TANDEM_STATE": "here", "TANDEM_RELEASES": "there"})
-    assert (state.state, state.releases_dir) == (tmp_path / "here", tmp_path / "there")
+    assert (state.state, state.releases_root) == (tmp_path / "here", str(tmp_path / "there"))
     assert state.messages_dir == tmp_path / "here" / "messages"
     assert state.scores_table == tmp_path / "here" / "scores"
 

@@ -1,21 +1,19 @@
 """A head is trained from a CSV of text and label, by the command the model card names."""
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from shared_model import training
-from shared_model.__main__ import HEADS, main
+from shared_model.__main__ import main
+from shared_model.commands.building import HEADS
 from shared_model.encoding import Encoder, collate
-from shared_model.engine import probabilities
-from shared_model.engines.torch_encoder import TorchEngine
+from shared_model.engines.torch_engine import TorchEngine
 from shared_model.errors import BadInput
-from shared_model.releases import build, convert
-from shared_model.training import Examples, Head
+from shared_model.examples import read_examples
+from shared_model.releases import build, checkpoint
+from shared_model.training import Head
 from shared_model.types import Device, Precision
 
 EXAMPLES = {
@@ -32,10 +30,10 @@ def write_csv(path: Path, labels: list[str]) -> Path:
 
 
 def predict(head: Head, text: str) -> tuple[str, float]:
-    folder = build.default_encoder()
-    encoder = Encoder((folder / "tokenizer.json").read_bytes(), build.MAX_TOKENS, release="")
-    engine = TorchEngine(convert.checkpoint_files(folder, head), Precision.FP32, Device.CPU)
-    scores = probabilities(engine.score(collate([encoder.encode(text)])))[0]
+    source = checkpoint.with_head(build.default_encoder(), head)
+    encoder = Encoder(source.files["tokenizer.json"], source.reads, release="")
+    engine = TorchEngine(source.files, Precision.FP32, Device.CPU)
+    scores = source.output.scores(engine.score(collate([encoder.encode(text)])))[0]
     assert scores.shape == (len(head.labels),)
     return head.labels[scores.argmax()], float(scores.max())
 
@@ -55,8 +53,8 @@ def test_the_command_trains_a_head_that_tells_its_labels_apart(tmp_path: Path, l
 
 
 def test_training_is_repeatable(tmp_path: Path) -> None:
-    examples = training.read_examples(write_csv(tmp_path / "train.csv", ["lost", "rate", "thanks"]))
-    first, second = (training.train(build.default_encoder(), examples, build.MAX_TOKENS) for _ in range(2))
+    examples = read_examples(write_csv(tmp_path / "train.csv", ["lost", "rate", "thanks"]))
+    first, second = (training.train(build.default_encoder(), examples) for _ in range(2))
     assert (first.weight == second.weight).all()
     assert (first.bias == second.bias).all()
 
@@ -68,34 +66,10 @@ def test_the_committed_head_is_whole() -> None:
     assert np.isfinite(head.weight).all()
 
 
-@pytest.mark.parametrize(
-    ("contents", "wrong"),
-    [
-        (b"text,label\nhello,a\n,b\n", "3: needs a text and a label"),
-        (b"text,label\nhello\n", "2: needs a text and a label"),
-        (b"text,label\nhello,  \n", "2: needs a text and a label"),
-        (b'text,label\n"two\nlines",a\nhello\n', "4: needs a text and a label"),
-        (b"text,label\n\xff\xfe,a\n", "is not UTF-8"),
-        (b"text,label\n", "has no examples"),
-        (b"", "has no examples"),
-    ],
-)
-def test_a_wrong_line_is_named(tmp_path: Path, contents: bytes, wrong: str) -> None:
-    (tmp_path / "bad.csv").write_bytes(contents)
-    with pytest.raises(BadInput, match=rf"bad\.csv:? ?{wrong}"):
-        training.read_examples(tmp_path / "bad.csv")
-
-
 def test_one_label_is_not_a_choice(tmp_path: Path) -> None:
-    examples = training.read_examples(write_csv(tmp_path / "one.csv", ["lost"]))
+    examples = read_examples(write_csv(tmp_path / "one.csv", ["lost"]))
     with pytest.raises(BadInput, match="at least two labels"):
-        training.train(build.default_encoder(), examples, build.MAX_TOKENS)
-
-
-@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(str.strip), min_size=1))
-def test_texts_come_back_as_they_were_quoted(texts: list[str]) -> None:
-    quoted = ['"' + text.replace('"', '""') + '",label' for text in texts]
-    assert training.parse_examples("\n".join(["text,label", *quoted]), "there.csv") == (texts, ["label"] * len(texts))
+        training.train(build.default_encoder(), examples)
 
 
 @pytest.mark.parametrize("damage", ["labels", "weights"])
@@ -107,10 +81,3 @@ def test_a_damaged_head_is_refused_by_name(tmp_path: Path, damage: str) -> None:
         (tmp_path / "head.safetensors").write_bytes(b"\x80\x04pickle")
     with pytest.raises(BadInput, match=str(tmp_path)):
         training.load_head(tmp_path)
-
-
-def test_examples_carry_the_hash_of_their_file(tmp_path: Path) -> None:
-    contents = b"text,label\nhello,a\n"
-    (tmp_path / "data.csv").write_bytes(contents)
-    expected = Examples(["hello"], ["a"], hashlib.sha256(contents).hexdigest())
-    assert training.read_examples(tmp_path / "data.csv") == expected

@@ -30,6 +30,14 @@ class DeferredState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CLAIMED: _ClassVar[DeferredState]
     PUBLISHED: _ClassVar[DeferredState]
     FAILED: _ClassVar[DeferredState]
+
+class ReleaseState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    RELEASE_STATE_UNSPECIFIED: _ClassVar[ReleaseState]
+    RELEASE_ACTIVE: _ClassVar[ReleaseState]
+    RELEASE_CANARY: _ClassVar[ReleaseState]
+    RELEASE_LOADING: _ClassVar[ReleaseState]
+    RELEASE_FAILED: _ClassVar[ReleaseState]
 PRIORITY_UNSPECIFIED: Priority
 REAL_TIME: Priority
 NORMAL: Priority
@@ -45,40 +53,49 @@ ACCEPTED: DeferredState
 CLAIMED: DeferredState
 PUBLISHED: DeferredState
 FAILED: DeferredState
+RELEASE_STATE_UNSPECIFIED: ReleaseState
+RELEASE_ACTIVE: ReleaseState
+RELEASE_CANARY: ReleaseState
+RELEASE_LOADING: ReleaseState
+RELEASE_FAILED: ReleaseState
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("texts", "priority", "timeout_ms", "top_k", "release", "request_id")
+    __slots__ = ("texts", "priority", "timeout_ms", "top_k", "release", "request_id", "text_pairs")
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     TOP_K_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TEXT_PAIRS_FIELD_NUMBER: _ClassVar[int]
     texts: _containers.RepeatedScalarFieldContainer[str]
     priority: Priority
     timeout_ms: int
     top_k: int
     release: str
     request_id: str
-    def __init__(self, texts: _Optional[_Iterable[str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., timeout_ms: _Optional[int] = ..., top_k: _Optional[int] = ..., release: _Optional[str] = ..., request_id: _Optional[str] = ...) -> None: ...
+    text_pairs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, texts: _Optional[_Iterable[str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., timeout_ms: _Optional[int] = ..., top_k: _Optional[int] = ..., release: _Optional[str] = ..., request_id: _Optional[str] = ..., text_pairs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Label(_message.Message):
-    __slots__ = ("name", "probability")
+    __slots__ = ("name", "score")
     NAME_FIELD_NUMBER: _ClassVar[int]
-    PROBABILITY_FIELD_NUMBER: _ClassVar[int]
+    SCORE_FIELD_NUMBER: _ClassVar[int]
     name: str
-    probability: float
-    def __init__(self, name: _Optional[str] = ..., probability: _Optional[float] = ...) -> None: ...
+    score: float
+    def __init__(self, name: _Optional[str] = ..., score: _Optional[float] = ...) -> None: ...
 
 class Result(_message.Message):
-    __slots__ = ("labels", "tokens", "truncated")
+    __slots__ = ("labels", "tokens", "truncated", "vector")
     LABELS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
     labels: _containers.RepeatedCompositeFieldContainer[Label]
     tokens: int
     truncated: bool
-    def __init__(self, labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., tokens: _Optional[int] = ..., truncated: _Optional[bool] = ...) -> None: ...
+    vector: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., tokens: _Optional[int] = ..., truncated: _Optional[bool] = ..., vector: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("results", "path", "release", "precision", "batch_size", "queue_us", "compute_us", "request_id", "reason")
@@ -176,30 +193,50 @@ class LaneDescription(_message.Message):
     serving: bool
     def __init__(self, name: _Optional[str] = ..., precision: _Optional[str] = ..., device: _Optional[str] = ..., max_batch_size: _Optional[int] = ..., max_concurrent_requests: _Optional[int] = ..., serving: _Optional[bool] = ...) -> None: ...
 
+class ReleaseDescription(_message.Message):
+    __slots__ = ("id", "state", "share", "failure")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    FAILURE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    state: ReleaseState
+    share: float
+    failure: str
+    def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[ReleaseState, str]] = ..., share: _Optional[float] = ..., failure: _Optional[str] = ...) -> None: ...
+
 class ReplicaDescription(_message.Message):
-    __slots__ = ("id", "address", "release", "draining")
+    __slots__ = ("id", "address", "release", "draining", "releases")
     ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    RELEASES_FIELD_NUMBER: _ClassVar[int]
     id: str
     address: str
     release: str
     draining: bool
-    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., release: _Optional[str] = ..., draining: _Optional[bool] = ...) -> None: ...
+    releases: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., release: _Optional[str] = ..., draining: _Optional[bool] = ..., releases: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("release", "labels", "max_tokens", "lanes", "replicas", "redis_available")
+    __slots__ = ("release", "labels", "max_tokens", "lanes", "replicas", "redis_available", "releases", "output", "pairs")
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     REDIS_AVAILABLE_FIELD_NUMBER: _ClassVar[int]
+    RELEASES_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    PAIRS_FIELD_NUMBER: _ClassVar[int]
     release: str
     labels: _containers.RepeatedScalarFieldContainer[str]
     max_tokens: int
     lanes: _containers.RepeatedCompositeFieldContainer[LaneDescription]
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaDescription]
     redis_available: bool
-    def __init__(self, release: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., max_tokens: _Optional[int] = ..., lanes: _Optional[_Iterable[_Union[LaneDescription, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaDescription, _Mapping]]] = ..., redis_available: _Optional[bool] = ...) -> None: ...
+    releases: _containers.RepeatedCompositeFieldContainer[ReleaseDescription]
+    output: str
+    pairs: bool
+    def __init__(self, release: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., max_tokens: _Optional[int] = ..., lanes: _Optional[_Iterable[_Union[LaneDescription, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaDescription, _Mapping]]] = ..., redis_available: _Optional[bool] = ..., releases: _Optional[_Iterable[_Union[ReleaseDescription, _Mapping]]] = ..., output: _Optional[str] = ..., pairs: _Optional[bool] = ...) -> None: ...

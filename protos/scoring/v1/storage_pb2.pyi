@@ -43,13 +43,13 @@ class LaneLoad(_message.Message):
     def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., predicted_finish_ms: _Optional[float] = ...) -> None: ...
 
 class PublishedScore(_message.Message):
-    __slots__ = ("labels", "probabilities", "tokens", "truncated")
+    __slots__ = ("labels", "scores", "tokens", "truncated")
     LABELS_FIELD_NUMBER: _ClassVar[int]
-    PROBABILITIES_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     labels: _containers.RepeatedScalarFieldContainer[int]
-    probabilities: _containers.RepeatedScalarFieldContainer[float]
+    scores: _containers.RepeatedScalarFieldContainer[float]
     tokens: int
     truncated: bool
-    def __init__(self, labels: _Optional[_Iterable[int]] = ..., probabilities: _Optional[_Iterable[float]] = ..., tokens: _Optional[int] = ..., truncated: _Optional[bool] = ...) -> None: ...
+    def __init__(self, labels: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., tokens: _Optional[int] = ..., truncated: _Optional[bool] = ...) -> None: ...

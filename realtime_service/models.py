@@ -1,0 +1,101 @@
+"""The releases this process has loaded, and which of them answers whom."""
+
+import asyncio
+import contextlib
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from realtime_service.precomputed import PrecomputedScores
+from realtime_service.warmup import WarmEngine
+from shared_model.encoding import Encoder
+from shared_model.errors import UnknownRelease
+from shared_model.output import Output
+from shared_model.types import Precision
+
+
+class Leases:
+    """How many requests hold a model now."""
+
+    def __init__(self) -> None:
+        self._held = 0
+        self._none = asyncio.Event()
+        self._none.set()
+
+    @contextlib.contextmanager
+    def take(self) -> Iterator[None]:
+        self._held += 1
+        self._none.clear()
+        try:
+            yield
+        finally:
+            self._held -= 1
+            if not self._held:
+                self._none.set()
+
+    async def returned(self) -> None:
+        """Wait until nobody holds it."""
+        await self._none.wait()
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """All that one release means to this process. `precomputed` is None where published scores are not used."""
+
+    release: str
+    output: Output
+    encoder: Encoder
+    engines: Mapping[Precision, WarmEngine]
+    precomputed: PrecomputedScores | None = None
+    leases: Leases = field(default_factory=Leases)
+
+    def close(self) -> None:
+        """Free its engines. Nobody may hold it or compute on it any more."""
+        for warm in self.engines.values():
+            warm.engine.close()
+
+
+@dataclass(frozen=True)
+class Serving:
+    """Who is answered by which release, as one value. `models`: those loaded, by id; `weight`: the canary's share."""
+
+    models: Mapping[str, Model]
+    active: str
+    canary: str = ""
+    weight: float = 0.0
+
+    def pick(self, pinned: str, caller: str | None) -> Model:
+        """The pinned release, else the canary for its share of callers, else the active one.
+
+        A caller stays with its release while the weight stays, on every replica; None never meets the canary.
+        Raises: UnknownRelease when the pinned release is not loaded.
+        """
+        if pinned and pinned not in self.models:
+            raise UnknownRelease(f"release: {pinned!r} is not served here; this is {self.active}")
+        return self.models[pinned or self._chosen(caller)]
+
+    def _chosen(self, caller: str | None) -> str:
+        if not self.canary or caller is None:
+            return self.active
+        return self.canary if _draw(caller, self.canary) < self.weight else self.active
+
+
+class Models:
+    """Holds what is served now. A request reads `serving` once; a switch replaces it whole."""
+
+    def __init__(self, first: Model) -> None:
+        self.serving = Serving({first.release: first}, first.release)
+
+    @property
+    def active(self) -> Model:
+        return self.serving.models[self.serving.active]
+
+    def published(self) -> list[PrecomputedScores]:
+        """The published scores of what is loaded."""
+        return [model.precomputed for model in self.serving.models.values() if model.precomputed]
+
+
+def _draw(caller: str, canary: str) -> float:
+    """A number in [0, 1) that is the caller's for this canary. Another canary meets other callers first."""
+    digest = hashlib.blake2b(f"{canary}\0{caller}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big") / 2**64

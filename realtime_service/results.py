@@ -1,0 +1,66 @@
+"""What a device or a published epoch gave → the answer to a request, whatever kind of output the release has."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from protos.scoring.v1.storage_pb2 import PublishedScore
+from realtime_service.models import Model
+from realtime_service.routing.policy import Decision
+from realtime_service.scheduling.device import Computed
+from shared_model.encoding import Encoding
+from shared_model.output import Output
+from shared_model.types import TOP_K, Label, Score, ServingPath
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Times in seconds. `batch_rows` is 0 when no device was used."""
+
+    scores: tuple[Score, ...]
+    path: ServingPath
+    release: str
+    precision: str
+    batch_rows: int
+    queued: float
+    computed: float
+    reason: str
+
+
+def published(model: Model, found: Sequence[PublishedScore], decision: Decision, k: int) -> Answer:
+    """`k`: labels wanted of each text, where the output is labels."""
+    precision = model.precomputed.precision if model.precomputed else ""
+    kept = model.output.kept(k)
+    scores = tuple(_score(model.output, s.labels[:kept], s.scores[:kept], s.tokens, s.truncated) for s in found)
+    return Answer(scores, decision.path, model.release, precision, 0, 0.0, 0.0, decision.reason)
+
+
+def computed(
+    model: Model, encodings: Sequence[Encoding], rows: Sequence[Computed], decision: Decision, k: int
+) -> Answer:
+    """`k`: labels wanted of each text, where the output is labels."""
+    indices, values = model.output.best(np.stack([row.scores for row in rows]), min(k, TOP_K))
+    scores = tuple(
+        _score(model.output, best.tolist(), kept.tolist(), encoding.tokens, encoding.truncated)
+        for best, kept, encoding in zip(indices, values, encodings, strict=True)
+    )
+    # Texts of one request may run in several batches; the times told are those of the last.
+    last = max(rows, key=lambda row: row.queued)
+    return Answer(
+        scores=scores,
+        path=decision.path,
+        release=model.release,
+        precision=last.precision,
+        batch_rows=last.batch_rows,
+        queued=last.queued,
+        computed=last.computed,
+        reason=decision.reason,
+    )
+
+
+def _score(output: Output, indices: Sequence[int], values: Sequence[float], tokens: int, truncated: bool) -> Score:
+    if not output.names:
+        return Score((), tokens, truncated, vector=tuple(values))
+    labels = tuple(Label(output.names[index], value) for index, value in zip(indices, values, strict=True))
+    return Score(labels, tokens, truncated)

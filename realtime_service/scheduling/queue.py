@@ -1,0 +1,101 @@
+"""The tasks of one lane that wait, kept so that a batch can be cut from them: by what may run together, by deadline."""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from realtime_service.scheduling.profile import Profile
+from realtime_service.settings import Lane
+from shared_model.encoding import Encoding, padded
+from shared_model.types import ServingPath
+
+
+@dataclass(eq=False, slots=True)
+class Task:
+    """One text on its way. Times are monotonic seconds; `deadline` is None when the caller gave none.
+
+    `profile` is that of the engine that will run it: tasks of two releases never have the same.
+    """
+
+    lane: ServingPath
+    encoding: Encoding
+    profile: Profile
+    arrived: float
+    deadline: float | None
+    withdrawn: bool = False
+    waiting: bool = False
+    #: Seconds of device time it was expected to add when it was admitted.
+    cost: float = 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens it occupies in a batch, padding included."""
+        return padded(self.encoding.tokens)
+
+    @property
+    def seconds(self) -> float:
+        """How long it would take alone."""
+        return self.profile.predict(1, self.tokens)
+
+
+#: What may share a unit: one engine, so never two releases; one padded width, because a CPU engine at low precision
+#: rounds a row differently at another width, and an answer must not depend on its neighbours.
+_Kind = tuple[Profile, int]
+_Entry = tuple[float, int, Task]
+
+
+@dataclass(slots=True)
+class Queue:
+    """Tasks of one lane. Withdrawn tasks stay in their heap until they come up; `size` does not count them."""
+
+    lane: Lane
+    size: int = 0
+    #: Seconds of device time that the waiting tasks add up to.
+    backlog: float = 0.0
+    _heaps: dict[_Kind, list[_Entry]] = field(default_factory=dict)
+    _sequence: int = 0
+
+    def push(self, task: Task) -> None:
+        self._sequence += 1
+        kind = (task.profile, task.tokens)
+        # The first of its kind needs a unit of its own, the next ones join it.
+        task.cost = task.profile.share(task.tokens) if self.lane.max_rows > 1 and kind in self._heaps else task.seconds
+        task.waiting = True
+        heapq.heappush(self._heaps.setdefault(kind, []), (self.due(task), self._sequence, task))
+        self.size += 1
+        self.backlog += task.cost
+
+    def forget(self, task: Task) -> None:
+        """A waiting task will not be taken from here any more, or has just been."""
+        task.waiting = False
+        self.size -= 1
+        # Sums of floats drift: an empty queue is exactly empty.
+        self.backlog = self.backlog - task.cost if self.size else 0.0
+
+    def heads(self) -> list[Task]:
+        """The most urgent task of each kind, most urgent first."""
+        for kind in [kind for kind, heap in self._heaps.items() if not _live(heap)]:
+            del self._heaps[kind]
+        return [heap[0][2] for heap in sorted(self._heaps.values())]
+
+    def alike(self, head: Task) -> Iterator[Task]:
+        """`head` and what may share a unit with it, by deadline. The consumer takes each, or stops."""
+        heap = self._heaps[head.profile, head.tokens]
+        while _live(heap):
+            yield heap[0][2]
+
+    def take(self, head: Task) -> None:
+        """Remove the head of its kind."""
+        heapq.heappop(self._heaps[head.profile, head.tokens])
+        self.forget(head)
+
+    def due(self, task: Task) -> float:
+        """When its answer is wanted: its deadline, or what is assumed for a task without one."""
+        return task.deadline if task.deadline is not None else task.arrived + self.lane.assumed_timeout
+
+
+def _live(heap: list[_Entry]) -> bool:
+    """Drop withdrawn tasks from the top; False when nothing is left."""
+    while heap and heap[0][2].withdrawn:
+        heapq.heappop(heap)
+    return bool(heap)

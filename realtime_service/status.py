@@ -1,0 +1,76 @@
+"""What a replica says of itself: the heartbeat that other replicas read, and the answer to Describe."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from protos.scoring.v1 import scoring_pb2
+from protos.scoring.v1.storage_pb2 import LaneLoad, ReplicaState
+from realtime_service import replies
+from realtime_service.models import Models
+from realtime_service.rollout import Rollout
+from realtime_service.routing.snapshot import Snapshot
+from realtime_service.scheduling.device import Device
+from shared_model.types import Device as DeviceKind
+from shared_model.types import Precision
+
+#: A chat message, as the heartbeat tells others what it would wait here.
+TYPICAL_TOKENS = 16
+
+
+@dataclass
+class Status:
+    """`rollout` is None on a replica that follows no pointer; `draining` is set when it takes no new calls."""
+
+    replica: str
+    address: str
+    models: Models
+    device: Device
+    variants: Mapping[Precision, DeviceKind]
+    rollout: Rollout | None = None
+    draining: bool = False
+
+    def heartbeat(self) -> ReplicaState:
+        serving, scheduler = self.models.serving, self.device.scheduler
+        replica = scoring_pb2.ReplicaDescription(
+            id=self.replica,
+            address=self.address,
+            release=serving.active,
+            draining=self.draining,
+            releases=sorted(serving.models),
+        )
+        load: dict[str, LaneLoad] = {
+            path: LaneLoad(
+                waiting=scheduler.waiting(path),
+                running=self.device.running[path],
+                predicted_finish_ms=1000 * self.device.predicted_finish(self.models.active, path, TYPICAL_TOKENS),
+            )
+            for path in self.device.lanes
+        }
+        return ReplicaState(replica=replica, lanes=self._lanes(), load=load)
+
+    def describe(self, snapshot: Snapshot) -> scoring_pb2.DescribeResponse:
+        active = self.models.active
+        return scoring_pb2.DescribeResponse(
+            release=active.release,
+            labels=active.output.names,
+            max_tokens=active.encoder.reads.max_tokens,
+            lanes=self._lanes(),
+            replicas=snapshot.replicas,
+            redis_available=snapshot.redis_available,
+            releases=self._releases(),
+            output=active.output.kind,
+            pairs=active.encoder.reads.pairs,
+        )
+
+    def _lanes(self) -> list[scoring_pb2.LaneDescription]:
+        return [replies.lane_description(it, self.variants[it.precision]) for it in self.device.lanes.values()]
+
+    def _releases(self) -> Iterator[scoring_pb2.ReleaseDescription]:
+        describe, serving = scoring_pb2.ReleaseDescription, self.models.serving
+        yield describe(id=serving.active, state=scoring_pb2.RELEASE_ACTIVE, share=1 - serving.weight)
+        if serving.canary:
+            yield describe(id=serving.canary, state=scoring_pb2.RELEASE_CANARY, share=serving.weight)
+        if self.rollout and self.rollout.loading:
+            yield describe(id=self.rollout.loading, state=scoring_pb2.RELEASE_LOADING)
+        for release, failure in self.rollout.failures.items() if self.rollout else ():
+            yield describe(id=release, state=scoring_pb2.RELEASE_FAILED, failure=failure.why)

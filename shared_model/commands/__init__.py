@@ -1,0 +1,1 @@
+"""The commands of `python -m shared_model`, one module per subject; each adds its parsers."""

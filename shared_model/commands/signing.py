@@ -1,0 +1,48 @@
+"""keygen, sign: a key that is kept offline, and what it says of a release."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from shared_model.commands import common
+from shared_model.errors import BadInput
+from shared_model.releases import signature
+from shared_model.settings import StateSettings
+
+
+def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
+    keygen = commands.add_parser("keygen", help="make a key to sign releases with; keep it offline")
+    keygen.set_defaults(run=_keygen)
+    keygen.add_argument("--out", type=Path, required=True, help="the private key; the public one goes to OUT.pub")
+
+    sign = commands.add_parser("sign", help="sign a release, every file of which is as built")
+    sign.set_defaults(run=_sign)
+    sign.add_argument("--key", type=Path, required=True, help="private key that keygen wrote")
+    sign.add_argument("release", nargs="?", help="default: the active release")
+
+
+def _keygen(args: argparse.Namespace, state: StateSettings) -> None:
+    private, public = signature.generate()
+    public_file = args.out.with_name(f"{args.out.name}.pub")
+    for path in (args.out, public_file):
+        if path.exists():
+            raise BadInput(str(path), "exists; a key is never written over another")
+    _write_new(args.out, private, 0o600)
+    _write_new(public_file, public, 0o644)
+    print(f"private key in {args.out}: keep it offline; add {public_file} to the file that TANDEM_TRUSTED_KEYS names")
+
+
+def _sign(args: argparse.Namespace, state: StateSettings) -> None:
+    release = common.open_release(args, state)
+    release.verify()
+    signer, note = signature.sign(
+        release.manifest, release.read_note(signature.NOTE), args.key.read_bytes(), source=str(args.key)
+    )
+    release.write_note(signature.NOTE, note)
+    print(f"release {release.id} is signed by {signer}")
+
+
+def _write_new(path: Path, data: bytes, mode: int) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        file.write(data)

@@ -1,0 +1,51 @@
+"""FP16 on CUDA, by torch; the same code runs on CPU (slowly), so that it is tested where there is no GPU."""
+
+import json
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from shared_model.encoding import TokenBatch
+from shared_model.engines import torch_packing
+from shared_model.engines.torch_model import load_module, model_config
+from shared_model.engines.torch_packing import Packing
+from shared_model.types import Device, Precision
+
+_DTYPE = {Precision.FP32: torch.float32, Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
+
+
+class TorchEngine:
+    """See `shared_model.engine.Engine`. `packs`: no arithmetic is spent on padding."""
+
+    width = 1
+
+    def __init__(self, files: Mapping[str, bytes], precision: Precision, device: Device) -> None:
+        self.precision = precision
+        self.device = device
+        self.packs = torch_packing.possible(model_config(json.loads(files["config.json"])), precision, device)
+        self._model = load_module(files, self.packs).to(device.value)
+        for parameter in self._model.parameters():
+            # Parameters only: buffers hold positions and rotations, which half precision would blur.
+            parameter.data = parameter.data.to(_DTYPE[precision])
+
+    def warm_up(self, shapes: Iterable[tuple[int, int]]) -> None:
+        for shape in shapes:
+            self.score(TokenBatch(np.ones(shape, np.int64), np.ones(shape, np.int64)))
+
+    def score(self, batch: TokenBatch) -> NDArray[np.float32]:
+        packing = Packing.of(batch.mask, self.device) if self.packs else None
+        types = None if batch.types is None else self._on_device(batch.types)
+        with torch.inference_mode():
+            raw = self._model(self._on_device(batch.ids), self._on_device(batch.mask), types, packing)
+            return np.asarray(raw.cpu().numpy(), dtype=np.float32)
+
+    def close(self) -> None:
+        del self._model
+        if self.device is Device.CUDA:
+            torch.cuda.empty_cache()
+
+    def _on_device(self, array: NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(array).to(self.device.value, non_blocking=True)

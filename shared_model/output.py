@@ -1,0 +1,66 @@
+"""What a model's numbers mean: one contract for labels, values and embeddings, on every path."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+
+
+class OutputKind(StrEnum):
+    """How an engine's raw outputs become scores.
+
+    single_label: softmax, one label is true. multi_label: a sigmoid per label, any number are true.
+    regression: named values as they are. embedding: a unit-length vector as it is.
+    """
+
+    SINGLE_LABEL = "single_label"
+    MULTI_LABEL = "multi_label"
+    REGRESSION = "regression"
+    EMBEDDING = "embedding"
+
+
+@dataclass(frozen=True)
+class Output:
+    """`names`: labels, or the names of regression values; empty for an embedding. `width`: numbers per text."""
+
+    kind: OutputKind
+    names: tuple[str, ...]
+    width: int
+
+    def __post_init__(self) -> None:
+        named = 0 if self.kind is OutputKind.EMBEDDING else self.width
+        fewest = 2 if self.kind is OutputKind.SINGLE_LABEL else 1
+        if len(self.names) != named or len(set(self.names)) != named or self.width < fewest:
+            raise ValueError(f"{self.kind} output of width {self.width} cannot have {len(set(self.names))} names")
+
+    @property
+    def ranked(self) -> bool:
+        """Whether a caller wants the best few, rather than all numbers in their order."""
+        return self.kind in (OutputKind.SINGLE_LABEL, OutputKind.MULTI_LABEL)
+
+    def scores(self, raw: Floats) -> Floats:
+        """Scores (rows, width) from an engine's raw outputs; in fp32 whatever computed them."""
+        if self.kind is OutputKind.SINGLE_LABEL:
+            shifted = np.exp(raw - raw.max(axis=-1, keepdims=True))
+            return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True), dtype=np.float32)
+        if self.kind is OutputKind.MULTI_LABEL:
+            # tanh does not overflow where exp would.
+            return np.asarray(0.5 * (1.0 + np.tanh(0.5 * raw)), dtype=np.float32)
+        return np.asarray(raw, dtype=np.float32)
+
+    def kept(self, k: int) -> int:
+        """How many numbers of a text an answer holds when `k` are asked for."""
+        return min(k, self.width) if self.ranked else self.width
+
+    def best(self, scores: Floats, k: int) -> tuple[NDArray[np.int32], Floats]:
+        """What is kept of each row: (indices, scores), both (rows, kept(k)).
+
+        Labels best first, ties by index; other outputs whole and in order.
+        """
+        if not self.ranked:
+            return np.broadcast_to(np.arange(self.width, dtype=np.int32), scores.shape), scores
+        order = np.argsort(-scores, axis=-1, kind="stable")[:, :k]
+        return order.astype(np.int32), np.take_along_axis(scores, order, axis=-1)

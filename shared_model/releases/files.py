@@ -1,0 +1,203 @@
+"""Where releases lie: a local folder, or any URL that fsspec knows (s3://, gs://, …)."""
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import fsspec
+
+from shared_model.errors import ReleaseError, SettingError
+from shared_model.releases.manifest import FILE as MANIFEST
+
+_FILE_URL = re.compile(r"(?:file|local)://(.*)", re.DOTALL)
+_USER = re.compile(r"(?<=://)[^/@]*@")
+
+
+class Files(Protocol):
+    """Files under one root, by their path with `/`. Paths come checked: see `manifest`. `root` is for people.
+
+    Raises: FileNotFoundError; ReleaseError where something else than a file is in the way; OSError for the rest.
+    """
+
+    root: str
+
+    def read(self, path: str) -> bytes: ...
+
+    def size(self, path: str) -> int: ...
+
+    def manifests(self) -> list[str]:
+        """Paths NAME/ID/manifest.json, oldest first."""
+
+    def write(self, path: str, data: bytes) -> None:
+        """Replace one file."""
+
+    def write_folder(self, path: str, files: Mapping[str, bytes]) -> None:
+        """Write a whole folder, one of whose files is the manifest; a reader sees all of it or no manifest."""
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        """Keep other writers of the pointer's file out, as far as the place can."""
+
+
+def open_files(root: str | Path) -> Files:
+    """Raises: SettingError for a URL whose scheme is unknown or whose driver is not installed."""
+    if match := _FILE_URL.fullmatch(str(root)):
+        root = match[1]
+    if "://" not in str(root):
+        return LocalFiles(Path(root))
+    try:
+        return UrlFiles(str(root))
+    except Exception as error:
+        # Drivers raise errors of their own, for credentials that are missing as for a scheme that is unknown.
+        raise SettingError(f"TANDEM_RELEASES={_without_user(str(root))}: {_one_line(error)}") from error
+
+
+def reason(error: OSError) -> str:
+    """Why a file could not be read or written, in one line."""
+    return " ".join(str(error.strerror or error).split()) or type(error).__name__
+
+
+class LocalFiles:
+    """A folder. Nothing below it may be a link: a release holds its files itself. A file is replaced in one step: a
+    reader sees the old one or the new one."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root.absolute()
+        self.root = str(self._root)
+
+    def read(self, path: str) -> bytes:
+        return self._file(path).read_bytes()
+
+    def size(self, path: str) -> int:
+        return self._file(path).stat().st_size
+
+    def manifests(self) -> list[str]:
+        found = [p for p in self._root.glob(f"*/*/{MANIFEST}") if not p.parent.name.startswith(".")]
+        return [p.relative_to(self._root).as_posix() for p in sorted(found, key=lambda p: p.stat().st_mtime)]
+
+    def write(self, path: str, data: bytes) -> None:
+        target = self._real(path)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
+        try:
+            temporary.write_bytes(data)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def write_folder(self, path: str, files: Mapping[str, bytes]) -> None:
+        final = self._real(path)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        building = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
+        try:
+            building.chmod(0o755)
+            for name, data in files.items():
+                target = building / name
+                target.parent.mkdir(exist_ok=True)
+                target.write_bytes(data)
+            building.rename(final)
+        except OSError as error:
+            # Another builder of the same bytes may have been first; its release is ours.
+            if not final.exists():
+                raise
+            if not (final / MANIFEST).exists():
+                raise ReleaseError(f"{final} holds no {MANIFEST}: a copy that was not finished; remove it") from error
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        self._root.mkdir(parents=True, exist_ok=True)
+        with open(self._real(".lock"), "a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def _real(self, path: str) -> Path:
+        target = self._root / path
+        if os.path.realpath(target) != os.path.join(os.path.realpath(self._root), path):
+            raise ReleaseError(f"{target} is, or lies behind, a link; a release holds its files itself")
+        return target
+
+    def _file(self, path: str) -> Path:
+        target = self._real(path)
+        if target.exists() and not target.is_file():
+            # A pipe would keep its reader waiting for ever.
+            raise ReleaseError(f"{target} is no regular file; a release holds its files itself")
+        return target
+
+
+class UrlFiles:
+    """A place behind fsspec. Single files appear whole there; a folder's manifest is written last."""
+
+    def __init__(self, url: str) -> None:
+        self.root = _without_user(url)
+        self._fs, base = fsspec.core.url_to_fs(url)
+        self._base = base.rstrip("/")
+
+    def read(self, path: str) -> bytes:
+        with _as_oserror():
+            return bytes(self._fs.cat_file(self._path(path)))
+
+    def size(self, path: str) -> int:
+        with _as_oserror():
+            return int(self._fs.size(self._path(path)))
+
+    def manifests(self) -> list[str]:
+        with _as_oserror():
+            # Drivers remember listings; another machine may have added a release since.
+            self._fs.invalidate_cache()
+            if not self._listed():
+                return []
+            found = sorted(self._fs.glob(self._path(f"*/*/{MANIFEST}")), key=self._fs.modified)
+        return [path[len(self._base) :].lstrip("/") for path in found]
+
+    def write(self, path: str, data: bytes) -> None:
+        with _as_oserror():
+            self._fs.makedirs(self._path(path).rpartition("/")[0], exist_ok=True)
+            self._fs.pipe_file(self._path(path), data)
+
+    def write_folder(self, path: str, files: Mapping[str, bytes]) -> None:
+        for name in sorted(files, key=lambda name: name == MANIFEST):
+            self.write(f"{path}/{name}", files[name])
+
+    def locked(self) -> contextlib.AbstractContextManager[None]:
+        # Object stores have no locks: of two promotions without Redis in one moment, the last one stands.
+        return contextlib.nullcontext()
+
+    def _listed(self) -> bool:
+        """Whether the root is there. Raises where it may not be listed, which a glob would take for an empty one."""
+        try:
+            self._fs.ls(self._base or "/")
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _path(self, path: str) -> str:
+        return f"{self._base}/{path}"
+
+
+@contextlib.contextmanager
+def _as_oserror() -> Iterator[None]:
+    """Drivers raise errors of their own where credentials are missing or a service is not reached."""
+    try:
+        yield
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:
+        raise OSError(_one_line(error)) from error
+
+
+def _one_line(error: Exception) -> str:
+    """What a driver says, with the kind of error: some texts say nothing without it."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _without_user(url: str) -> str:
+    """A URL as it may be shown: USER:PASSWORD@ left out."""
+    return _USER.sub("", url)

@@ -1,0 +1,70 @@
+"""What a release's report says, for whoever decides by it: may it be promoted, and how good are its variants?"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shared_model.errors import ReleaseError
+from shared_model.releases import report
+from shared_model.releases.store import Release
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One variant as the gate measured it; None where it could not.
+
+    `compiled`: the precision that ran. Shares: `agreement` with fp32, `clear_agreement` where fp32 is sure, `accuracy`.
+    `latency`: milliseconds by what was timed, such as "1×32 on 2 threads".
+    """
+
+    compiled: str | None
+    agreement: float | None
+    clear_agreement: float | None
+    accuracy: float | None
+    latency: Mapping[str, float]
+    failures: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """`variants` by their name, such as "int8/cpu". `unproven`: those whose device the gate's machine lacks."""
+
+    passed: bool
+    variants: Mapping[str, Measured]
+    unproven: tuple[str, ...]
+
+    @property
+    def failures(self) -> list[str]:
+        return [f"{name} {failure}" for name, measured in self.variants.items() for failure in measured.failures]
+
+
+def read(release: Release) -> Judged | None:
+    """None where the release was not judged. Raises: ReleaseError for a damaged report, or another release's."""
+    note = release.read_note(report.JSON)
+    if note is None:
+        return None
+    try:
+        document = json.loads(note)
+        if document["release"] != release.id:
+            raise ReleaseError(f"release {release.id}: {report.JSON} is of {document['release']!r}; judge it again")
+        variants = {f"{v['precision']}/{v['device']}": _measured(v) for v in document["variants"]}
+        return Judged(document["passed"] is True, variants, tuple(document["unproven"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ReleaseError(f"release {release.id}: {report.JSON} is damaged; judge it again") from error
+
+
+def _measured(variant: Mapping[str, Any]) -> Measured:
+    return Measured(
+        compiled=variant["compiled"],
+        agreement=variant["agreement"],
+        clear_agreement=variant["clear_agreement"],
+        accuracy=variant["accuracy"],
+        latency={_timed(latency): float(latency["milliseconds"]) for latency in variant["latency"]},
+        failures=tuple(variant["failures"]),
+    )
+
+
+def _timed(latency: Mapping[str, Any]) -> str:
+    threads = latency["threads"]
+    return f"{latency['rows']}×{latency['tokens']} on {threads} thread{'' if threads == 1 else 's'}"

@@ -1,0 +1,168 @@
+"""A Hugging Face model folder, on disk or fetched from the hub: what it holds, and what of it is refused.
+
+Only data is read: safetensors weights, JSON and vocabularies; never code that a model brings along.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shared_model.errors import BadInput
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+#: What a tokenizer without tokenizer.json is converted from.
+_VOCABULARIES = ("vocab.txt", "vocab.json", "*.model")
+#: What is fetched from the hub: configuration, tokenizer and weights of the one format that is read.
+_WANTED = ["*.json", "merges.txt", "vocab.txt", "*.model", "model*.safetensors"]
+#: Parts of a sentence-transformers model that a release can hold.
+_SENTENCE_PARTS = {"Transformer", "Pooling", "Normalize"}
+_LEGACY_POOLING = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+
+
+def find(model: str | Path) -> Path:
+    """The folder `model`, or the hub's model of that name, fetched. Raises: BadInput."""
+    if Path(model).is_dir():
+        return Path(model)
+    from huggingface_hub import errors, snapshot_download
+
+    try:
+        return Path(snapshot_download(str(model), allow_patterns=_WANTED))
+    except errors.HFValidationError as error:
+        raise BadInput(str(model), "is no folder here, and no name of a model on the hub") from error
+    except errors.HfHubHTTPError as error:
+        raise BadInput(str(model), f"is no folder here, and the hub refuses: {brief(error)}") from error
+    except Exception as error:
+        problem = f"is no folder here, and the hub cannot be reached: {brief(error)}"
+        raise BadInput(str(model), f"{problem}; fetch the model elsewhere and name its folder") from error
+
+
+def read_json(folder: Path, name: str, kind: type = dict) -> Any:
+    """The object (or what `kind` says) in a JSON file; None where there is no such file. Raises: BadInput."""
+    try:
+        document = json.loads((folder / name).read_bytes())
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise BadInput(str(folder / name), "is not JSON") from error
+    if not isinstance(document, kind):
+        raise BadInput(str(folder / name), f"holds no JSON {kind.__name__}")
+    return document
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """`config.json`. Raises: BadInput if there is none, or if the model wants to run code of its own."""
+    config = read_json(folder, "config.json")
+    if config is None:
+        raise BadInput(str(folder), "has no config.json; it is no Hugging Face model folder")
+    if not isinstance(config.get("model_type"), str):
+        raise BadInput(str(folder / "config.json"), "names no model_type")
+    tokenizer = read_json(folder, "tokenizer_config.json") or {}
+    if "auto_map" in config or "auto_map" in tokenizer:
+        raise BadInput(str(folder), "brings code of its own (auto_map), which is never run; use a model without")
+    # Where its author kept it is nobody's business, and would change a release's id.
+    return {key: value for key, value in config.items() if key != "_name_or_path"}
+
+
+def read_pooling(folder: Path, config: Mapping[str, Any]) -> str | None:
+    """How an encoder's sentence embedding is pooled, `mean` or `cls`; None for a sequence classifier.
+
+    Raises: BadInput for a model that is neither, or whose embedding is made in another way.
+    """
+    architecture = "".join((config.get("architectures") or [""])[:1])
+    if architecture.endswith("ForSequenceClassification"):
+        return None
+    parts = read_json(folder, "modules.json", list)
+    if parts is None and not architecture.endswith("Model"):
+        raise BadInput(str(folder), f"is neither a sequence classifier nor an encoder: {architecture or 'unnamed'}")
+    named = [part.get("type") if isinstance(part, dict) else part for part in parts or []]
+    kinds = [str(name).rpartition(".")[2] for name in named]
+    if other := [kind for kind in kinds if kind not in _SENTENCE_PARTS]:
+        raise BadInput(str(folder / "modules.json"), f"a {other[0]} layer has no place in a release")
+    return _pooling_mode(folder)
+
+
+def _pooling_mode(folder: Path) -> str:
+    name = "1_Pooling/config.json"
+    options = read_json(folder, name) or {"pooling_mode": "mean"}
+    switched_on = [option for option, on in options.items() if option.startswith("pooling_mode_") and on]
+    modes = options.get("pooling_mode") or [_LEGACY_POOLING.get(option, option) for option in switched_on]
+    modes = [modes] if isinstance(modes, str) else modes
+    if len(modes) != 1 or modes[0] not in ("mean", "cls"):
+        raise BadInput(str(folder / name), f"pooling by {' and '.join(modes)} is not supported, only by mean or cls")
+    return str(modes[0])
+
+
+def read_weights(folder: Path) -> tuple[dict[str, "Tensor"], str]:
+    """Every tensor of the safetensors file or files, and the sha256 that names them. Raises: BadInput.
+
+    The sha256 is the file's; of several files, that of the list of theirs as `sha256sum` prints it.
+    """
+    import safetensors.torch
+
+    tensors: dict[str, Tensor] = {}
+    digests: dict[str, str] = {}
+    for name in _weight_files(folder):
+        try:
+            data = (folder / name).read_bytes()
+            tensors |= safetensors.torch.load(data)
+        except (OSError, safetensors.SafetensorError) as error:
+            raise BadInput(str(folder / name), f"cannot be read: {brief(error)}") from error
+        digests[name] = hashlib.sha256(data).hexdigest()
+    if list(digests) == [_WEIGHTS]:
+        return tensors, digests[_WEIGHTS]
+    listing = "".join(f"{digest}  {name}\n" for name, digest in digests.items())
+    return tensors, hashlib.sha256(listing.encode()).hexdigest()
+
+
+def _weight_files(folder: Path) -> list[str]:
+    if (folder / _WEIGHTS).exists():
+        return [_WEIGHTS]
+    index = read_json(folder, _INDEX)
+    if index is None:
+        pickled = " (its pytorch_model.bin may hold code)" if list(folder.glob("pytorch_model*.bin")) else ""
+        raise BadInput(
+            str(folder),
+            f"has no {_WEIGHTS}{pickled}; where you trust it, load it with transformers and save_pretrained() it again",
+        )
+    try:
+        names = sorted(set(index["weight_map"].values()))
+    except (TypeError, KeyError, AttributeError) as error:
+        raise BadInput(str(folder / _INDEX), "has no weight_map") from error
+    if outside := [name for name in names if Path(name).name != name]:
+        raise BadInput(str(folder / _INDEX), f"{outside[0]!r} is not a file of this folder")
+    return names
+
+
+def read_tokenizer(folder: Path) -> bytes:
+    """A tokenizer.json: the folder's, or converted from its vocabulary. Raises: BadInput."""
+    import tokenizers
+
+    path = folder / "tokenizer.json"
+    try:
+        data = path.read_bytes() if path.exists() else _converted_tokenizer(folder)
+        tokenizers.Tokenizer.from_buffer(data)
+    except BadInput:
+        raise
+    except Exception as error:
+        raise BadInput(str(folder), f"its tokenizer cannot be used: {brief(error)}") from error
+    return data
+
+
+def _converted_tokenizer(folder: Path) -> bytes:
+    # transformers would make up an empty tokenizer where it finds no vocabulary.
+    if not any(list(folder.glob(pattern)) for pattern in _VOCABULARIES):
+        raise BadInput(str(folder), "has no tokenizer: neither tokenizer.json nor a vocabulary")
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+    return str(tokenizer.backend_tokenizer.to_str()).encode()
+
+
+def brief(error: Exception) -> str:
+    """The first line of what a library says, without the advice that follows it."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

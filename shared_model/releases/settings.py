@@ -1,0 +1,23 @@
+"""Settings of the gate: what a release may lose against its fp32 reference, and how long its calls may take."""
+
+from dataclasses import dataclass
+
+from shared_model.settings import POSITIVE, Check, setting
+
+_SHARE = Check(lambda value: 0 < value <= 1, "a share above 0 and at most 1")
+_NOT_NEGATIVE = Check(lambda value: value >= 0, "0 or more")
+
+
+@dataclass(frozen=True)
+class GateSettings:
+    """Bounds of the gate.
+
+    The latency lane promises a p95 of 50 ms at a load of 0.60. With random arrivals and equal service times, 95 % wait
+    less than 2.84 service times there, and are then served: 50 / 3.84 = 13 ms is the longest call it can afford.
+    A full batch of the throughput lane must end inside that lane's p95 of 500 ms.
+    """
+
+    gate_min_agreement: float = setting(0.99, "Least share of texts on which a variant agrees with fp32.", _SHARE)
+    gate_max_accuracy_drop: float = setting(0.3, "Most points of accuracy a variant may lose.", _NOT_NEGATIVE)
+    gate_latency_ms: float = setting(13.0, "Longest median call of INT8 with one text of 32 tokens.", POSITIVE)
+    gate_batch_ms: float = setting(500.0, "Longest median call of half precision with 64 texts of 32 tokens.", POSITIVE)

@@ -1,0 +1,174 @@
+"""A replica follows the release pointer under fire: no call is lost, no answer mixes releases, nothing unfit serves."""
+
+import time
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import redis
+
+from protos.scoring.v1 import scoring_pb2
+from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
+from protos.scoring.v1.storage_pb2 import ReplicaState
+from realtime_service.client import Client
+from shared_model import keys
+from shared_model.releases.store import Release, Store
+from shared_model.types import Priority
+from tests.realtime_service import tiny_releases
+from tests.realtime_service.conftest import eventually
+from tests.realtime_service.stage import Callers, Stage, staged, states, wait_for_failure, wait_until_active
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(tmp_path_factory.mktemp("stage")) as made:
+        yield made
+
+
+@pytest.fixture
+def client(stage: Stage) -> Iterator[Client]:
+    with Client(stage.replica.address) as connected:
+        yield connected
+
+
+@pytest.fixture
+def before(stage: Stage, client: Client) -> Release:
+    """What serves when the test begins."""
+    release = stage.seal("before", 1)
+    stage.promote(release)
+    wait_until_active(client, release)
+    return release
+
+
+def test_a_promotion_and_its_rollback_lose_no_call_and_mix_no_answer(
+    stage: Stage, client: Client, before: Release
+) -> None:
+    after = stage.seal("after", 2)
+    with Callers(stage.replica.address) as callers:
+        eventually(lambda: len(callers.answers) > 100)
+        stage.promote(after)
+        wait_until_active(client, after)
+        # One call may be under way in each thread; whatever starts now is answered by the new release.
+        assert client.score("card").release == after.id
+        assert set(states(client)) == {after.id}
+        began = time.monotonic()
+        assert stage.rollback() == before.id
+        wait_until_active(client, before)
+        assert time.monotonic() - began < 60
+        assert client.score("card").release == before.id
+    assert callers.failed == []
+    assert callers.releases == {before.id, after.id}
+    for answer in callers.answers:
+        assert {result.labels[0].name for result in answer.results} == {stage.favourites[answer.release]}
+
+
+def unfit(store: Store, kind: str) -> Release:
+    """A release sealed as if all were well."""
+    numbers = tiny_releases.table(favourite=5)
+    if kind == "crash":
+        return tiny_releases.seal_graph(store, kind, tiny_releases.embedding(numbers, tiny_releases.crashing))
+    if kind == "nan":
+        return tiny_releases.seal_graph(store, kind, tiny_releases.embedding(numbers * np.nan))
+    if kind == "width":
+        return tiny_releases.seal_graph(store, kind, tiny_releases.embedding(numbers[:, :7]))
+    if kind == "damaged":
+        release = tiny_releases.seal(store, kind, 5)
+        weights = Path(release.place) / "cpu" / "model.bin"
+        weights.write_bytes(bytes(weights.stat().st_size))
+        return release
+    assert kind == "unreadable"
+    return tiny_releases.seal_files(store, kind, b"<net", b"")
+
+
+@pytest.mark.parametrize(
+    ("kind", "how", "why"),
+    [
+        ("crash", "crashed", "its probe was ended by SIGSEGV"),
+        ("nan", "refused", "some outputs are not finite numbers"),
+        ("width", "refused", "the outputs have the shape (1, 7), should have (1, 8)"),
+        ("damaged", "refused", "cpu/model.bin does not match its sha256"),
+        ("unreadable", "refused", "its bf16 variant cannot be opened: "),
+    ],
+)
+def test_what_is_unfit_never_answers_and_the_old_release_goes_on(
+    stage: Stage, client: Client, before: Release, kind: str, how: str, why: str
+) -> None:
+    release = unfit(stage.store, kind)
+    with Callers(stage.replica.address) as callers:
+        stage.promote(release)
+        assert why in wait_for_failure(client, release)
+        answered = len(callers.answers)
+        eventually(lambda: len(callers.answers) > answered + 100)
+    assert callers.failed == []
+    assert callers.releases == {before.id}
+    metrics = urllib.request.urlopen(stage.replica.metrics).read().decode()  # noqa: S310 - our own loopback address
+    assert f'tandem_release_failed{{reason="{how}",release="{release.id}"}} 1.0' in metrics
+    # The next version of the pointer forgets it.
+    assert stage.rollback() == before.id
+    eventually(lambda: set(states(client)) == {before.id})
+
+
+def test_a_canary_answers_its_share_of_callers_and_each_caller_stays(
+    stage: Stage, client: Client, before: Release
+) -> None:
+    canary = stage.seal("canary", 3)
+    stage.start_canary(canary, 0.3)
+    eventually(lambda: canary.id in client.describe().replicas[0].releases, seconds=60)
+    assert states(client)[canary.id].share == pytest.approx(0.3)
+
+    def ask(number: int) -> set[str]:
+        with Client(stage.replica.address, caller_id=f"chatbot {number}") as caller:
+            return {caller.score("where is my card").release for _ in range(3)}
+
+    with ThreadPoolExecutor(16) as pool:
+        chosen = list(pool.map(ask, range(200)))
+    assert all(len(releases) == 1 for releases in chosen)
+    # Five standard deviations of 200 draws.
+    assert sum(releases == {canary.id} for releases in chosen) / 200 == pytest.approx(0.3, abs=0.16)
+    # Callers that do not say who they are, are who their address is: all of this host's are one.
+    assert len({ask_on_a_connection_of_its_own(stage.replica.address) for _ in range(20)}) == 1
+    # A caller may ask for either.
+    assert {client.score("card", release=it.id).release for it in (before, canary)} == {before.id, canary.id}
+    stage.rollback()
+    eventually(lambda: set(states(client)) == {before.id})
+    with pytest.raises(grpc.RpcError, match="is not served here"):
+        client.score("card", release=canary.id)
+
+
+def ask_on_a_connection_of_its_own(address: str) -> str:
+    with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        request = scoring_pb2.ScoreRequest(texts=["where is my card"])
+        return ScoringServiceStub(channel).Score(request, timeout=10).release
+
+
+def test_requests_under_way_end_on_the_release_they_began_with(stage: Stage, client: Client) -> None:
+    numbers = tiny_releases.table(favourite=4)
+    numbers[tiny_releases.WORDS.index("slowly"), 4] += 1000
+    slow = tiny_releases.seal_graph(
+        stage.store, "slow", tiny_releases.embedding(numbers, tiny_releases.slow_where_asked)
+    )
+    stage.promote(slow)
+    wait_until_active(client, slow)
+    after = stage.seal("after-slow", 5)
+    stage.start_canary(after, 0.001)
+    eventually(lambda: after.id in client.describe().replicas[0].releases, seconds=60)
+    with ThreadPoolExecutor(3) as pool:
+        # One runs, which takes the device a second, and the others wait for it when the release is replaced.
+        began = [pool.submit(client.score, "please slowly", priority=Priority.REAL_TIME) for _ in range(3)]
+        eventually(lambda: waiting(stage) == 2)
+        stage.promote(after)
+        wait_until_active(client, after)
+        assert not all(call.done() for call in began)
+        assert {call.result().release for call in began} == {slow.id}
+    assert client.score("please slowly").release == after.id
+
+
+def waiting(stage: Stage) -> int:
+    """Requests in the latency lane that have not begun, as the replica's heartbeat tells."""
+    with redis.Redis.from_url(stage.redis.url) as client:
+        (replica,) = client.smembers(keys.replicas())
+        return ReplicaState.FromString(client.get(keys.replica(replica.decode())) or b"").load["latency"].waiting

@@ -1,0 +1,200 @@
+"""`python -m shared_model` for people: an answer is a line or a short table; what is wrong is one line, and the exit
+status says where: 1 in a release that its gate refuses, 2 in the call, 3 in Redis."""
+
+import re
+import stat
+from pathlib import Path
+
+import pytest
+
+from shared_model.releases import report
+from shared_model.releases.store import Release, Store
+from tests.shared_model import small_release
+from tests.shared_model.commands import Run
+from tests.shared_model.small_release import passed
+
+
+def test_list_marks_what_answers_and_what_may(run: Run, one: Release, two: Release, store: Store) -> None:
+    run("promote", one.id)
+    run("promote", two.id)
+    three, four = passed(store, "three"), small_release.seal(store, name="four")
+    run("canary", three.id, "--weight", "0.25")
+    small_release.judge(four, failures=("is slow",))
+    five = small_release.seal(store, name="five")
+    six = small_release.seal(store, name="six")
+    (Path(six.place) / "manifest.json").write_text("{}")
+    status, printed, _ = run("list")
+    assert status == 0
+    assert sorted(printed.splitlines()) == sorted([
+        f"{one.id}  passed  previous",
+        f"{two.id}  passed  active",
+        f"{three.id}  passed  canary 25.00%",
+        f"{four.id}  REFUSED",
+        f"{five.id}  not judged",
+        f"{six.id}  release {six.id}: manifest.json is damaged; copy the release again",
+    ])  # fmt: skip
+
+
+def test_list_of_nothing_is_nothing(run: Run) -> None:
+    assert run("list") == (0, "", "")
+
+
+def test_show_says_what_a_release_is(run: Run, one: Release) -> None:
+    run("promote", one.id)
+    small_release.judge(one, ("is slow",), agreement=0.9931, clear_agreement=1.0, accuracy=0.93)
+    status, printed, _ = run("show")
+    assert status == 0
+    assert [re.sub(" +", " ", line) for line in printed.splitlines()] == [
+        f"release {one.id} active",
+        f"place {one.place}",
+        f"parent sha256 {'0' * 64}",
+        "output single_label, 2: yes, no",
+        "reads texts of at most 8 tokens",
+        f"quantisation by hand; calibration sha256 {'1' * 64}",
+        "gate REFUSED: int8/cpu is slow; unproven: fp16/cuda",
+        "signature none",
+        "fp32/cpu 0.0 MB, compiled as fp32, agreement 99.31% (100.00% where fp32 is sure), accuracy 93.00%",
+        "bf16/cpu 0.0 MB, compiled as bf16, agreement 99.31% (100.00% where fp32 is sure), accuracy 93.00%",
+        "int8/cpu 0.0 MB, compiled as int8, agreement 99.31% (100.00% where fp32 is sure), accuracy 93.00%",
+        "fp16/cuda 0.0 MB, not measured here",
+    ]
+
+
+def test_show_goes_on_where_the_report_is_damaged(run: Run, one: Release) -> None:
+    one.write_note(report.JSON, b"{")
+    status, printed, _ = run("show", one.id)
+    assert (status, printed.count("\n")) == (0, 12)
+    assert f"gate          release {one.id}: report.json is damaged; judge it again\n" in printed
+
+
+def test_show_json_is_the_manifest(run: Run, one: Release) -> None:
+    assert run("show", one.id, "--json") == (0, one.manifest.to_json().decode(), "")
+
+
+def test_verify_counts_the_files(run: Run, one: Release) -> None:
+    assert run("verify", one.id) == (0, f"release {one.id}: 7 files, every one as built\n", "")
+
+
+def test_a_damaged_release_is_named(run: Run, one: Release) -> None:
+    (Path(one.place) / "config.json").write_text("{}")
+    says = f"release {one.id}: config.json does not match its sha256; copy the release again\n"
+    assert run("verify", one.id) == (2, "", f"shared_model verify: {says}")
+
+
+def test_diff_says_what_differs(run: Run, one: Release, store: Store) -> None:
+    files = {**small_release.FILES, "int8/model.bin": b"longer " * 1000, "extra.json": b"{}"}
+    del files["weights.safetensors"]
+    two = small_release.seal(
+        store,
+        files,
+        name="two",
+        parent="2" * 64,
+        quantisation="with care",
+        variants=small_release.VARIANTS[:3],
+        output=type(one.output)(one.output.kind, ("no", "maybe", "yes"), 3),
+        reads=type(one.manifest.reads)(16),
+    )
+    timed = {"rows": 1, "tokens": 32, "threads": 1}
+    small_release.judge(one, agreement=0.992, latency=[{**timed, "milliseconds": 2.5}])
+    small_release.judge(two, ("is slow",), agreement=0.993, latency=[{**timed, "milliseconds": 20.0}])
+    status, printed, _ = run("diff", one.id, two.id)
+    assert status == 0
+    found = [re.sub(" +", " ", line) for line in printed.splitlines()]
+    measured = "agreement 99.20% → 99.30%; ms: 1×32 on 1 thread 2.50 → 20.00"
+    assert found == [
+        "name one → two",
+        f"parent {'0' * 64} → {'2' * 64}",
+        "output single_label/2 → single_label/3",
+        "labels added: maybe",
+        "labels in another order",
+        "reads Reads(max_tokens=8, pairs=False, types=False) → Reads(max_tokens=16, pairs=False, types=False)",
+        "quantisation by hand → with care",
+        "variants fp16/cuda is gone",
+        "files extra.json: none → sha256 44136fa355b3…, 2 bytes",
+        f"files int8/model.bin: sha256 {one.manifest.files['int8/model.bin'][:12]}…, 2,048 bytes → "
+        f"sha256 {two.manifest.files['int8/model.bin'][:12]}…, 7,000 bytes",
+        f"files weights.safetensors: sha256 {one.manifest.files['weights.safetensors'][:12]}…, 4,096 bytes → none",
+        "gate passed → refused",
+        *(f"{variant} {measured}" for variant in ("fp32/cpu", "bf16/cpu", "int8/cpu")),
+    ]
+
+
+def test_diff_of_a_release_with_itself_is_nothing(run: Run, one: Release) -> None:
+    assert run("diff", one.id, one.id) == (0, "nothing differs\n", "")
+
+
+def test_a_key_signs_and_what_is_trusted_opens(
+    run: Run, one: Release, two: Release, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, public = place / "release.key", place / "release.key.pub"
+    status, printed, _ = run("keygen", "--out", key)
+    assert (status, printed.startswith(f"private key in {key}: keep it offline; add {public}")) == (0, True)
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    monkeypatch.setenv("TANDEM_TRUSTED_KEYS", str(public))
+    for command in (("verify",), ("promote",), ("canary", "--weight", "0.5")):
+        status, _, complaint = run(*command, one.id)
+        assert (status, complaint.startswith(f"shared_model {command[0]}: release {one.id} is unsigned")) == (2, True)
+    status, printed, _ = run("sign", "--key", key, one.id)
+    signer = printed.removeprefix(f"release {one.id} is signed by ").strip()
+    assert (status, signer) == (0, public.read_text().split()[-1])
+    assert run("verify", one.id)[1].endswith(", every one as built, signed by a trusted key\n")
+    assert run("promote", one.id)[0] == 0
+    assert f"signature     by {signer}, which is trusted\n" in run("show")[1]
+    assert f"signature     release {two.id} is unsigned" in run("show", two.id)[1]
+    monkeypatch.delenv("TANDEM_TRUSTED_KEYS")
+    assert f"signature     by {signer}; not checked, TANDEM_TRUSTED_KEYS is not set\n" in run("show")[1]
+
+
+def test_a_damaged_release_is_not_signed(run: Run, one: Release, place: Path) -> None:
+    run("keygen", "--out", place / "key")
+    (Path(one.place) / "config.json").write_text("{}")
+    assert run("sign", "--key", place / "key", one.id)[0] == 2
+    assert not (Path(one.place) / "signature.json").exists()
+
+
+@pytest.mark.parametrize("left", ["key", "key.pub"])
+def test_a_key_is_never_written_over(run: Run, place: Path, left: str) -> None:
+    (place / left).write_text("another")
+    status, _, complaint = run("keygen", "--out", place / "key")
+    says = f"{place / left}: exists; a key is never written over another\n"
+    assert (status, complaint) == (2, f"shared_model keygen: {says}")
+    assert [path.name for path in place.iterdir() if path.is_file()] == [left]
+    assert (place / left).read_text() == "another"
+
+
+def test_an_active_release_is_not_built_again(run: Run, one: Release) -> None:
+    run("promote", one.id)
+    assert run("build", "--if-missing") == (0, f"release {one.id} is active; nothing to build\n", "")
+
+
+def test_messages_say_what_they_wrote_and_where(run: Run, place: Path) -> None:
+    assert run("messages", "--count", "100") == (
+        0,
+        f"100 messages in {place / 'messages'}: ds=2026-01-14, ds=2026-01-15\n",
+        "",
+    )
+    assert (place / "messages" / "ds=2026-01-15" / "messages.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["verify"], "verify: no release is active: run `python -m shared_model build`"),
+        (["show"], "show: no release is active: run `python -m shared_model build`"),
+        (["rollback"], "rollback: no release is active: run `python -m shared_model build`"),
+        (["verify", "../../etc"], "verify: '../../etc' is not a release id"),
+        (["diff", "small-0123456789ab", "x"], "diff: release small-0123456789ab is not in "),
+        (["promote", "small-0123456789ab"], "promote: release small-0123456789ab is not in "),
+        (["canary", "small-0123456789ab", "--weight", "0.1"], "canary: release small-0123456789ab is not in "),
+        (["sign", "--key", "nowhere", "x"], "sign: 'x' is not a release id"),
+        (["keygen", "--out", "nowhere/key"], "keygen: .*nowhere/key"),
+        (["build", "--head", "nowhere"], "build: .*nowhere"),
+        (["build", "--eval", "nowhere.csv"], "build: .*nowhere.csv"),
+        (["train-head", "--data", "nowhere.csv", "--out", "x"], "train-head: .*nowhere.csv"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_exit_2(run: Run, arguments: list[str], line: str) -> None:
+    status, _, complaint = run(*arguments)
+    assert status == 2
+    assert re.match(f"shared_model {line}", complaint)
+    assert complaint.count("\n") == 1

@@ -1,0 +1,73 @@
+"""One output contract for labels, values and embeddings."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shared_model.output import Output, OutputKind
+
+LETTERS = tuple("abcdef")
+finite = st.floats(-1e4, 1e4, width=32)
+rows = st.lists(st.lists(finite, min_size=6, max_size=6), min_size=1, max_size=5)
+
+
+def output(kind: OutputKind) -> Output:
+    return Output(kind, () if kind is OutputKind.EMBEDDING else LETTERS, len(LETTERS))
+
+
+@given(rows)
+def test_a_single_label_is_a_distribution_that_does_not_overflow(raw: list[list[float]]) -> None:
+    scores = output(OutputKind.SINGLE_LABEL).scores(np.array(raw, np.float32))
+    assert np.isfinite(scores).all()
+    np.testing.assert_allclose(scores.sum(axis=1), 1.0, rtol=1e-5)
+    best = np.array(raw, np.float32).argmax(1)
+    assert (scores[np.arange(len(raw)), best] == scores.max(axis=1)).all()
+
+
+@given(rows)
+def test_each_of_many_labels_is_a_probability_of_its_own(raw: list[list[float]]) -> None:
+    logits = np.array(raw, np.float32)
+    scores = output(OutputKind.MULTI_LABEL).scores(logits)
+    assert scores.dtype == np.float32
+    assert ((scores >= 0) & (scores <= 1)).all()
+    moderate = np.abs(logits) < 30
+    np.testing.assert_allclose(scores[moderate], 1 / (1 + np.exp(-logits[moderate])), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", [OutputKind.REGRESSION, OutputKind.EMBEDDING])
+@given(raw=rows, k=st.integers(1, 9))
+def test_values_and_embeddings_come_as_they_are_and_whole(kind: OutputKind, raw: list[list[float]], k: int) -> None:
+    it, numbers = output(kind), np.array(raw, np.float32)
+    indices, values = it.best(it.scores(numbers), k)
+    assert (values == numbers).all()
+    assert (indices == np.arange(6)).all()
+    assert it.kept(k) == 6
+
+
+@pytest.mark.parametrize("kind", [OutputKind.SINGLE_LABEL, OutputKind.MULTI_LABEL])
+@given(scores=st.lists(st.lists(st.floats(0, 1, width=32), min_size=6, max_size=6), min_size=1), k=st.integers(1, 9))
+def test_the_best_labels_are_the_head_of_a_stable_ranking(kind: OutputKind, scores: list[list[float]], k: int) -> None:
+    indices, values = output(kind).best(np.array(scores, np.float32), k)
+    assert indices.shape == values.shape == (len(scores), output(kind).kept(k))
+    for row, best, value in zip(scores, indices, values, strict=True):
+        ranked = sorted(range(6), key=lambda index: -row[index])
+        assert list(best) == ranked[:k]
+        assert list(value) == [np.float32(row[index]) for index in ranked[:k]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "width"),
+    [
+        (OutputKind.SINGLE_LABEL, ("only",), 1),
+        (OutputKind.SINGLE_LABEL, ("a", "a"), 2),
+        (OutputKind.SINGLE_LABEL, ("a", "b"), 3),
+        (OutputKind.MULTI_LABEL, (), 0),
+        (OutputKind.REGRESSION, (), 1),
+        (OutputKind.EMBEDDING, ("a", "b"), 2),
+        (OutputKind.EMBEDDING, (), 0),
+    ],
+)
+def test_an_output_that_cannot_be_is_refused(kind: OutputKind, names: tuple[str, ...], width: int) -> None:
+    with pytest.raises(ValueError, match="cannot have"):
+        Output(kind, names, width)

@@ -1,0 +1,49 @@
+"""Releases built from models of a few kilobytes, through the whole pipeline, in seconds."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+
+from shared_model.releases import build, texts
+from shared_model.releases.checkpoint import Checkpoint
+from shared_model.releases.manifest import Facts
+from shared_model.releases.settings import GateSettings
+from shared_model.releases.store import Release, Store
+from shared_model.releases.texts import Texts
+from shared_model.releases.verdict import ReleaseReport
+
+#: Weights of a random model make it unsure of everything; its last layer times this makes it sure.
+_SURER = 40.0
+
+#: Random weights agree less well with their roundings than trained ones; how fast calls are is for other tests.
+BOUNDS = GateSettings(gate_min_agreement=0.75, gate_latency_ms=10_000, gate_batch_ms=10_000)
+
+
+def surer(checkpoint: Checkpoint, times: float = _SURER) -> Checkpoint:
+    """The same model, whose classifier prefers its labels by clear margins."""
+    tensors = safetensors.torch.load(checkpoint.files["weights.safetensors"])
+    for name in tensors:
+        if name in ("model.classifier.weight", "head.weight"):
+            tensors[name] = tensors[name] * times
+    return replace(checkpoint, files={**checkpoint.files, "weights.safetensors": safetensors.torch.save(tensors)})
+
+
+def few_texts(checkpoint: Checkpoint, gate: int = 200) -> Texts:
+    """Enough for a tiny model."""
+    chosen = texts.choose(checkpoint.output, checkpoint.reads)
+    judged = texts.generated_texts(checkpoint.reads, gate)
+    return Texts(chosen.calibration[:60], chosen.validation[:20], judged)
+
+
+def built(root: Path, checkpoint: Checkpoint, name: str = "tiny") -> tuple[Release, ReleaseReport]:
+    """Through the gate at BOUNDS, on few texts."""
+    return build.build(Store(root), checkpoint, name, few_texts(checkpoint), BOUNDS, say=lambda line: None)
+
+
+def resealed(release: Release, root: Path, files: dict[str, bytes] | None = None, **facts: Any) -> Release:
+    """The same bytes, or with other `files`, and other `facts`: a release that nobody has judged yet."""
+    kept = {path: release.read(path) for path in release.manifest.files}
+    known = {name: getattr(release.manifest, name) for name in Facts.__dataclass_fields__}
+    return Store(root).seal(kept | (files or {}), Facts(**{**known, **facts}))
