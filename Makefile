@@ -10,7 +10,7 @@ PROTOS := $(wildcard protos/scoring/v1/*.proto)
 SERVICES := protos/scoring/v1/scoring.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up setup release test proof bench-release check proto clean
+.PHONY: help demo up setup release test proof bench-release bench-switch check proto clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -35,6 +35,9 @@ proof: release ## the heavier proofs
 
 bench-release: setup ## the default release built three times and judged on BANKING77; EVAL=test.csv OUT=release.json
 	@$(RUNTIME) -m tests.benchmarks.bench_release $(if $(EVAL),--eval "$(EVAL)") $(if $(OUT),--out "$(OUT)")
+
+bench-switch: release ## what callers feel when a release is promoted or rolled back; OUT=switch.json
+	@$(RUNTIME) -m tests.benchmarks.bench_switch $(if $(OUT),--out "$(OUT)")
 
 check: setup ## lint, format, types, import law, generated code up to date
 	@$(BIN)/ruff check .
