@@ -25,7 +25,7 @@ DEFAULT_NAME = "minilm-banking77"
 
 
 def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
-    build = commands.add_parser("build", help="build a release, judge it, and promote it if it passes")
+    build = commands.add_parser("build", help="build a release and judge it; the first one that passes is promoted")
     build.set_defaults(run=_build)
     build.add_argument("--model", help="Hugging Face classifier or sentence encoder: a folder, or its name on the hub")
     build.add_argument("--name", help=f"the release's; needed with --model, else {DEFAULT_NAME}")
@@ -35,6 +35,7 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
     build.add_argument("--head", type=Path, help="folder written by train-head; default: banking77, which is here")
     build.add_argument("--eval", type=Path, help="CSV of text,label (text,text_pair,label) to measure accuracy on")
     build.add_argument("--calibrate", type=Path, help="JSON Lines of {text} ({text, text_pair}) the model will see")
+    build.add_argument("--promote", action="store_true", help="promote it though another release is active")
     build.add_argument("--if-missing", action="store_true", help="do nothing when a release is active")
 
     train = commands.add_parser("train-head", help="train a linear head on frozen sentence embeddings")
@@ -52,7 +53,8 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
 def _build(args: argparse.Namespace, state: StateSettings) -> int:
     from shared_model.releases import build, texts
 
-    if args.if_missing and (active := _active(state)):
+    active = _active(state)
+    if args.if_missing and active:
         print(f"release {active} is active; nothing to build")
         return 0
     bounds = settings.load(GateSettings)
@@ -64,6 +66,9 @@ def _build(args: argparse.Namespace, state: StateSettings) -> int:
     if not judged.passed:
         print(f"release {release.id} was built but not promoted")
         return 1
+    if active and not args.promote:
+        print(f"release {release.id} passed; {active} stays active until you `canary` or `promote` it")
+        return 0
     common.promote(state, release.id)
     return 0
 

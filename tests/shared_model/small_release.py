@@ -21,9 +21,7 @@ FILES: Mapping[str, bytes] = {
     "int8/model.xml": b'<?xml version="1.0"?><net name="int8"><layers/></net>',
     "openvino/model.bin": _random.randbytes(2048),
     "openvino/model.xml": b'<?xml version="1.0"?><net name="fp32"><layers/></net>',
-    "tokenizer.json": json.dumps(
-        {"model": {"type": "WordPiece", "vocab": {f"word{n}": n for n in range(99)}}}
-    ).encode(),
+    "tokenizer.json": json.dumps(_TOKENIZER).encode(),
     "weights.safetensors": _random.randbytes(4096),
 }
 

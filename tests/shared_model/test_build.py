@@ -22,7 +22,7 @@ from shared_model.releases.recipes import RECIPES, Recipe
 from shared_model.releases.store import Release, Store
 from shared_model.releases.verdict import ReleaseReport
 from shared_model.types import Device, Precision
-from tests.shared_model import tiny_builds, tiny_models
+from tests.shared_model import small_release, tiny_builds, tiny_models
 
 Built = tuple[Release, ReleaseReport]
 
@@ -212,7 +212,7 @@ def sample_of(path: Path, count: int) -> Path:
     return path
 
 
-def test_the_command_builds_any_model_on_a_sample_and_promotes_it(
+def test_the_command_builds_any_model_on_a_sample_and_promotes_the_first(
     own_state: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tiny_models.make(tmp_path / "model", "bert", labels=["stars"], problem_type="regression")
@@ -251,6 +251,21 @@ def test_the_command_measures_accuracy_on_labelled_texts(
     engine = release.engine(Precision.FP32, Device.CPU, 1)
     right = [int(engine.score(collate([encoder.encode(message)]))[0].argmax()) == 1 for message in messages]
     assert found["variants"][0]["accuracy"] == pytest.approx(np.mean(right))
+
+
+def test_a_build_takes_no_traffic_from_an_active_release_unless_asked_to(
+    own_state: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    active = small_release.passed(own_state, "active")
+    pointer.promote(own_state, None, active.id)
+    folder = tiny_models.make(tmp_path / "model", "bert", labels=["stars"], problem_type="regression")
+    command = ["build", "--model", str(folder), "--name", "stars"]
+    assert main(command) == 0
+    (built,) = set(own_state.ids()) - {active.id}
+    assert f"release {built} passed; {active.id} stays active until you" in capsys.readouterr().out
+    assert pointer.read(own_state, None).active == active.id
+    assert main([*command, "--promote"]) == 0
+    assert pointer.read(own_state, None).active.startswith("stars-")
 
 
 @pytest.mark.parametrize(

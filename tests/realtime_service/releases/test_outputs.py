@@ -1,7 +1,5 @@
 """Every kind of output comes through the service: labels, several labels, values, embeddings; of texts and of pairs."""
 
-from collections.abc import Iterator
-
 import grpc
 import numpy as np
 import pytest
@@ -15,26 +13,14 @@ from shared_model.output import Output, OutputKind
 from shared_model.releases.store import Release
 from shared_model.scorestore.publish import Epoch, publish
 from shared_model.types import Device, Precision, Priority
-from tests.realtime_service import tiny_releases
 from tests.realtime_service.conftest import eventually
-from tests.realtime_service.stage import Stage, staged, wait_until_active
+from tests.realtime_service.releases import tiny_releases
+from tests.realtime_service.releases.stage import Stage, wait_until_active
 
 MULTI_LABEL = Output(OutputKind.MULTI_LABEL, ("urgent", "angry", "thankful"), 3)
 REGRESSION = Output(OutputKind.REGRESSION, ("stars", *(f"aspect {number}" for number in range(6))), 7)
 EMBEDDING = Output(OutputKind.EMBEDDING, (), 12)
 TEXTS = ["where is my card", "card"]
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("stage")) as made:
-        yield made
-
-
-@pytest.fixture
-def client(stage: Stage) -> Iterator[Client]:
-    with Client(stage.replica.address) as connected:
-        yield connected
 
 
 def served(stage: Stage, client: Client, name: str, output: Output, pairs: bool = False) -> Release:

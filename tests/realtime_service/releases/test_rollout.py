@@ -2,7 +2,6 @@
 
 import time
 import urllib.request
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,21 +17,9 @@ from realtime_service.client import Client
 from shared_model import keys
 from shared_model.releases.store import Release, Store
 from shared_model.types import Priority
-from tests.realtime_service import tiny_releases
 from tests.realtime_service.conftest import eventually
-from tests.realtime_service.stage import Callers, Stage, staged, states, wait_for_failure, wait_until_active
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("stage")) as made:
-        yield made
-
-
-@pytest.fixture
-def client(stage: Stage) -> Iterator[Client]:
-    with Client(stage.replica.address) as connected:
-        yield connected
+from tests.realtime_service.releases import tiny_releases
+from tests.realtime_service.releases.stage import Callers, Stage, states, wait_for_failure, wait_until_active
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,22 +14,10 @@ from shared_model.redis_server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
-from tests.realtime_service import tiny_releases
 from tests.realtime_service.conftest import eventually
-from tests.realtime_service.stage import Callers, Stage, staged, states, wait_for_failure, wait_until_active
+from tests.realtime_service.releases import tiny_releases
+from tests.realtime_service.releases.stage import Callers, Stage, staged, states, wait_for_failure, wait_until_active
 from tests.realtime_service.test_lifecycle import serve_and_fail
-
-
-@pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("stage")) as made:
-        yield made
-
-
-@pytest.fixture
-def client(stage: Stage) -> Iterator[Client]:
-    with Client(stage.replica.address) as connected:
-        yield connected
 
 
 def test_a_release_that_hangs_is_given_up(tmp_path: Path) -> None:

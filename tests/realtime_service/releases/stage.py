@@ -17,8 +17,8 @@ from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 from shared_model.types import Priority
-from tests.realtime_service import tiny_releases
 from tests.realtime_service.conftest import RunningService, eventually, start_service
+from tests.realtime_service.releases import tiny_releases
 
 #: Ways to ask, one for each lane.
 WAYS = ({"priority": Priority.REAL_TIME}, {}, {"priority": Priority.BATCH})

@@ -10,7 +10,7 @@ from shared_model.encoding import Encoder, Reads
 from shared_model.errors import UnknownRelease
 from shared_model.output import Output, OutputKind
 from shared_model.releases.pointer import Pointer
-from tests.realtime_service import tiny_releases
+from tests.realtime_service.releases import tiny_releases
 
 OLD, NEW, TRIAL = "old", "new", "trial"
 
