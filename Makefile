@@ -6,11 +6,11 @@ BIN := .venv/bin
 export PYTHONPATH :=
 STACK := PYTHONPATH=$(CURDIR)/.stack
 PACKAGES := shared_model batch_job realtime_service dags
-PROTOS := $(wildcard protos/scoring/v1/*.proto)
-SERVICES := protos/scoring/v1/scoring.proto
+PROTOS := $(wildcard protos/scoring/v1/*.proto protos/inference/*.proto)
+SERVICES := protos/scoring/v1/scoring.proto protos/inference/open_inference.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up setup release test proof bench-release bench-switch check proto clean
+.PHONY: help demo up setup release test proof bench-release bench-switch bench-online check proto clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -38,6 +38,10 @@ bench-release: setup ## the default release built three times and judged on BANK
 
 bench-switch: release ## what callers feel when a release is promoted or rolled back; OUT=switch.json
 	@$(RUNTIME) -m tests.benchmarks.bench_switch $(if $(OUT),--out "$(OUT)")
+
+bench-online: release ## one replica against its own engines and under overload; OUT=online.json ONLY=overhead,mixed ROUNDS=1 DATA=DIR
+	@$(RUNTIME) -m tests.benchmarks.bench_online $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
+		$(if $(ROUNDS),--rounds "$(ROUNDS)") $(if $(DATA),--data "$(DATA)")
 
 check: setup ## lint, format, types, import law, generated code up to date
 	@$(BIN)/ruff check .

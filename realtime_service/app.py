@@ -4,39 +4,44 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
-import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
-from prometheus_client import start_http_server
 
-from realtime_service import nightly, precomputed, redis_clients, servicer
+from realtime_service import listening, nightly, precomputed, redis_clients, servicer
+from realtime_service.deferral import Deferral
 from realtime_service.dispatch import Dispatcher
 from realtime_service.duties import Duties
 from realtime_service.harvest import Harvester
+from realtime_service.listening import Readiness
 from realtime_service.loading import Loader
 from realtime_service.models import Models
+from realtime_service.open_inference import servicer as open_inference
+from realtime_service.open_inference.servicer import OpenInferenceServicer
 from realtime_service.precomputed import PrecomputedScores
-from realtime_service.requests import TRANSPORT_MESSAGE_BYTES
 from realtime_service.rollout import Rollout
 from realtime_service.routing.policy import Policy
 from realtime_service.routing.registry import Registry
 from realtime_service.routing.snapshot import Snapshot
 from realtime_service.routing.wanted import WantedReleases
 from realtime_service.scheduling.device import Device
-from realtime_service.scheduling.scheduler import Limits
-from realtime_service.settings import ServiceSettings, lanes, variants
+from realtime_service.settings import Lane, ServiceSettings, lanes, variants
 from realtime_service.status import Status
+from realtime_service.streams import Streams
 from realtime_service.telemetry import Telemetry
+from realtime_service.warmup import Width
+from realtime_service.watching import Watcher
+from realtime_service.workers.place import Place
 from shared_model import devices
 from shared_model.clock import SystemClock
-from shared_model.errors import SettingError
 from shared_model.handoff import Handoff
 from shared_model.releases.store import Store
+from shared_model.types import Device as DeviceKind
+from shared_model.types import ServingPath
 
+#: What stands for all lanes in health checks, and what reflection lists.
+SERVICES = (servicer.SERVICE, open_inference.SERVICE)
 #: Between "not serving" and the listener's close, so that clients have looked elsewhere before calls are refused.
 LAME_DUCK_SECONDS = 0.5
 DRAIN_SECONDS = 10.0
@@ -45,19 +50,24 @@ DRAIN_SECONDS = 10.0
 class Service:
     """One replica. `async with` starts it; `run_until` keeps it."""
 
-    def __init__(self, settings: ServiceSettings, store: Store, release_id: str, redis_url: str) -> None:
+    def __init__(self, settings: ServiceSettings, store: Store, release_id: str, redis_url: str, place: Place) -> None:
         """`release_id`: what it starts with. It follows the release pointer unless its settings name a release."""
         self._settings = settings
+        self._place = place
         self._store = store
         self._first = release_id
         self._clock = SystemClock()
         half_device = devices.detect()
         self._lanes = lanes(settings, half_device)
         self._variants = variants(self._lanes, half_device)
+        # On CPU a stream has one core; a GPU runs one call at a time.
+        self._width = Width(settings.width, settings.width if half_device is DeviceKind.CPU else 1)
         self._redis_url = redis_url
         self._duties = Duties()
         self._stack = contextlib.AsyncExitStack()
         self._telemetry = Telemetry(self._lanes.values())
+        self._telemetry.set_restarts(place.restarts)
+        self._readiness = Readiness(SERVICES, settings.served)
         self.metrics_address = ""
 
     @property
@@ -78,14 +88,23 @@ class Service:
     async def __aexit__(self, *exc: object) -> None:
         await self._stack.aclose()
 
-    async def run_until(self, stop: asyncio.Event) -> None:
-        """Raises: what ended a background duty. A replica that lost its scheduler must not look alive."""
-        stopped, failed = asyncio.create_task(stop.wait()), asyncio.create_task(self._duties.failed())
-        await asyncio.wait([stopped, failed], return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        if failed.done():
-            failed.result()
-        failed.cancel()
+    async def run_until(self, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+        """Open one lane after the other, tell when all are `ready`, and serve until `stop`.
+
+        Raises: ReleaseError; what ended a background duty. A replica that lost one must not look alive.
+        """
+        stopped, failed, opened = (asyncio.create_task(it) for it in (stop.wait(), self._duties.failed(), self._open()))
+        try:
+            await asyncio.wait([stopped, failed, opened], return_when=asyncio.FIRST_COMPLETED)
+            if opened.done():
+                opened.result()
+                ready()
+                await asyncio.wait([stopped, failed], return_when=asyncio.FIRST_COMPLETED)
+            if failed.done():
+                failed.result()
+        finally:
+            for task in (stopped, failed, opened):
+                task.cancel()
 
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         """Each step registers how it is undone; the stack undoes them in reverse.
@@ -95,24 +114,28 @@ class Service:
         self._patient = redis_clients.patient(self._redis_url)
         stack.push_async_callback(self._patient.aclose)
         device = self._start_device(stack)
-        loader = self._make_loader(stack, device)
-        models = Models(await loader.load_first(self._first))
+        self._loader = loader = self._make_loader(stack, device)
+        first = await loader.load_first(self._first)
+        if self._place.shared:
+            # The other workers answer meanwhile: this one joins them when it can do all that they can.
+            async for _ in loader.load_rest(first):
+                pass
+        models = Models(first)
         self._telemetry.set_serving(self._first, "", 0.0)
-        listener = _listener()
+        listener = listening.make_listener(self._place.shared)
         # Bound before Redis hears of us: the heartbeat carries the address.
-        address = _bind(listener, self._settings.grpc_address)
-        self._start_metrics(stack)
+        address = self._bind(listener)
+        self.metrics_address = listening.serve_metrics(stack, self._settings.metrics_address, self._telemetry.registry)
         local = f"{socket.gethostname()}-{os.getpid()}"
         self._status = Status(local, address, models, device, self._variants)
-        registry = await self._start_routing(stack)
-        self._start_duties(stack, registry, loader)
-        await self._start_listener(stack, listener, registry)
+        self._registry = await self._start_routing(stack)
+        self._start_duties(stack, self._registry)
+        await self._start_listener(stack, listener, self._registry)
 
     def _start_device(self, stack: contextlib.AsyncExitStack) -> Device:
-        limits = Limits(self._settings.interactive_unit_ms / 1000, self._settings.max_delay_ms / 1000)
-        device = Device(self._lanes, limits, self._clock)
+        unit_seconds = self._settings.interactive_unit_ms / 1000
+        device = Device(self._lanes, self._width.streams, unit_seconds, self._clock, self._place.guard)
         stack.callback(device.close)
-        self._spawn(stack, device.run())
         return device
 
     def _make_loader(self, stack: contextlib.AsyncExitStack, device: Device) -> Loader:
@@ -123,7 +146,7 @@ class Service:
         def published(release_id: str) -> PrecomputedScores | None:
             return PrecomputedScores(hasty, release_id, self._clock) if settings.precomputed else None
 
-        loader = Loader(self._store, self._variants, settings.width, settings.probe_seconds, device, published)
+        loader = Loader(self._store, self._variants, self._width, settings.probe_seconds, device, published)
         stack.callback(loader.close)
         return loader
 
@@ -134,87 +157,82 @@ class Service:
         self._spawn(stack, registry.run())
         return registry
 
-    def _start_duties(self, stack: contextlib.AsyncExitStack, registry: Registry, loader: Loader) -> None:
+    def _start_duties(self, stack: contextlib.AsyncExitStack, registry: Registry) -> None:
         models = self._status.models
         self._spawn(stack, nightly.run(self._patient, self._telemetry))
         self._spawn(stack, self._watch(registry))
         self._spawn(stack, precomputed.run(models.published, self._patient))
+
+    async def _open(self) -> None:
+        """Open the lanes that are not open yet, then take deferred work and follow the release pointer."""
+        if not self._place.shared:
+            async for precision in self._loader.load_rest(self._status.models.active):
+                for lane in self._settings.served:
+                    if self._lanes[lane].precision is precision:
+                        await self._lane_ready(lane, self._registry)
+        if self._settings.harvest and ServingPath.DEFERRED in self._lanes:
+            self._spawn(self._stack, self._harvester.run())
         if not self._settings.release:
-            wanted = WantedReleases(self._store, lambda: registry.snapshot, self._clock)
-            self._status.rollout = Rollout(models, wanted, loader, self._telemetry)
-            self._spawn(stack, self._status.rollout.run())
+            wanted = WantedReleases(self._store, lambda: self._registry.snapshot, self._clock)
+            self._status.rollout = Rollout(self._status.models, wanted, self._loader, self._telemetry)
+            self._spawn(self._stack, self._status.rollout.run())
 
     async def _start_listener(
         self, stack: contextlib.AsyncExitStack, listener: grpc.aio.Server, registry: Registry
     ) -> None:
         handoff, device = Handoff(self._patient), self._status.device
         policy = Policy(self._settings.latency_below_ms / 1000, self._settings.throughput_above_ms / 1000)
-        dispatcher = Dispatcher(self._status.models, device, registry, policy, self._telemetry, self._clock)
-        if self._settings.harvest:
-            harvester = Harvester(handoff, dispatcher, device, self._telemetry, self._clock, self._status.replica)
-            self._spawn(stack, harvester.run())
+        deferral = Deferral(handoff, lambda: registry.snapshot.redis_available, self._clock)
+        dispatcher = Dispatcher(self._status.models, device, registry, policy, deferral, self._telemetry, self._clock)
+        self._harvester = Harvester(handoff, dispatcher, device, self._telemetry, self._clock, self._status.replica)
+        watcher, streams = Watcher(handoff), Streams()
+        self._spawn(stack, watcher.run())
         scoring = servicer.ScoringServicer(
-            dispatcher, handoff, lambda: self._status.describe(registry.snapshot), self._telemetry, self._clock
+            dispatcher, deferral, watcher, streams, lambda: self._status.describe(registry.snapshot), self._telemetry
         )
-        listener.add_generic_rpc_handlers((scoring.handlers(),))
-        readiness: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs predate it
-        health_pb2_grpc.add_HealthServicer_to_server(readiness, listener)
+        inference = OpenInferenceServicer(dispatcher, streams, self._status, self._readiness, self._telemetry)
+        listener.add_generic_rpc_handlers((scoring.handlers(), inference.handlers()))
         if self._settings.reflection:
-            reflection.enable_server_reflection(
-                (servicer.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), listener
-            )
+            listening.offer_reflection(listener, SERVICES)
+        await self._readiness.serve(listener)
         await listener.start()
-        for name in ("", servicer.SERVICE):
-            await readiness.set(name, health_pb2.HealthCheckResponse.SERVING)
-        stack.push_async_callback(self._drain, listener, readiness, registry)
+        for lane in self._settings.served:
+            # A lane of single texts needs no more than what the process starts with.
+            if self._place.shared or self._can_start(self._lanes[lane]):
+                await self._lane_ready(lane, registry)
+        stack.push_async_callback(self._drain, listener, registry, watcher, streams)
 
-    def _start_metrics(self, stack: contextlib.AsyncExitStack) -> None:
-        host, _, port = self._settings.metrics_address.rpartition(":")
-        try:
-            server, thread = start_http_server(int(port), host, self._telemetry.registry)
-        except OSError as error:
-            address = self._settings.metrics_address
-            raise SettingError(f"TANDEM_METRICS_ADDRESS={address}: cannot listen there: {error.strerror}") from error
-        self.metrics_address = f"{host}:{server.server_port}"
+    def _can_start(self, lane: Lane) -> bool:
+        """A lane of single texts may need no more than what the process starts with."""
+        return lane.max_rows == 1 and lane.precision is next(iter(self._variants))
 
-        def stop() -> None:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+    def _bind(self, listener: grpc.aio.Server) -> str:
+        """Take the public port. Returns the address that is this process's alone."""
+        public = listening.bind(listener, self._settings.grpc_address)
+        return listening.bind_privately(listener, public) if self._place.shared else public
 
-        stack.callback(stop)
+    async def _lane_ready(self, lane: ServingPath, registry: Registry) -> None:
+        """From now on callers and the router may choose the lane."""
+        registry.open_lane(lane)
+        await self._readiness.ready(lane)
 
-    async def _drain(self, listener: grpc.aio.Server, readiness: Any, registry: Registry) -> None:
+    async def _drain(self, listener: grpc.aio.Server, registry: Registry, watcher: Watcher, streams: Streams) -> None:
         self._status.draining = True
-        await readiness.enter_graceful_shutdown()
+        await self._readiness.close()
         await registry.run_once()
         await asyncio.sleep(LAME_DUCK_SECONDS)
+        watcher.close()
+        streams.close()
         await listener.stop(DRAIN_SECONDS)
 
     async def _watch(self, registry: Registry) -> None:
         while True:
             for path in self._lanes:
                 self._telemetry.set_waiting(path, self._status.device.scheduler.waiting(path))
+                self._telemetry.set_load(path, self._status.device.load_of(path))
+            self._telemetry.set_quarantined(self._place.guard.quarantine.guilty())
             self._telemetry.set_redis_up(registry.snapshot.redis_available)
             await asyncio.sleep(1.0)
 
     def _spawn(self, stack: contextlib.AsyncExitStack, duty: Coroutine[Any, Any, None]) -> None:
         stack.push_async_callback(self._duties.stop, self._duties.start(duty))
-
-
-def _listener() -> grpc.aio.Server:
-    return grpc.aio.server(
-        options=[
-            # A second service on the port must fail, not share it.
-            ("grpc.so_reuseport", 0),
-            ("grpc.max_receive_message_length", TRANSPORT_MESSAGE_BYTES),
-        ]
-    )
-
-
-def _bind(listener: grpc.aio.Server, address: str) -> str:
-    try:
-        port = listener.add_insecure_port(address)
-    except RuntimeError as error:
-        raise SettingError(f"TANDEM_GRPC_ADDRESS={address}: cannot listen there; is the port taken?") from error
-    return f"{address.rpartition(':')[0]}:{port}"

@@ -5,16 +5,22 @@ TandemError
 ├── Overloaded       predicted to finish too late, or the lane is full; carries a retry hint
 ├── DeadlineExpired  the deadline passed before an answer was there
 ├── ScoringFailed    the engine failed; the text says nothing of why, the log does
-├── NotFound         no request of that id was submitted, or its result is no longer kept
+├── NotFound         what the caller names is not here: a submitted request, a model
+├── ReplicaUnavailable  this replica cannot answer the request now: another may, or this one in a moment
 └── ReleaseError
     └── UnfitRelease  a release must not serve here; no caller meets it
 """
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 import grpc
+from google.rpc import error_details_pb2, status_pb2
 
 from shared_model.errors import BadInput, QueueFull, ReleaseError, StoreUnavailable, TandemError, UnknownRelease
+
+#: Room in the deferred stream comes from idle lanes and the nightly run, not within milliseconds.
+QUEUE_FULL_RETRY_SECONDS = 5.0
 
 
 class Overloaded(TandemError):
@@ -22,6 +28,7 @@ class Overloaded(TandemError):
 
     def __init__(self, why: str, retry_after: float) -> None:
         super().__init__(f"{why}; retry in {retry_after * 1000:.0f} ms")
+        self.why = why
         self.retry_after = retry_after
 
 
@@ -38,7 +45,11 @@ class ScoringFailed(TandemError):
 
 
 class NotFound(TandemError):
-    """No such submitted request."""
+    """What the caller names is not here: a submitted request or its result, a model."""
+
+
+class ReplicaUnavailable(TandemError):
+    """Nothing is wrong with the request, as far as anybody knows, but this replica cannot answer it now."""
 
 
 class Unfit(StrEnum):
@@ -57,7 +68,7 @@ class UnfitRelease(ReleaseError):
         self.how = how
 
 
-#: Whose fault it was, as a status code. What is not here is our bug: INTERNAL, with no text of the exception.
+#: Whose fault it was. What is not here is our bug: INTERNAL, with no text of the exception.
 STATUS: dict[type[TandemError], grpc.StatusCode] = {
     BadInput: grpc.StatusCode.INVALID_ARGUMENT,
     UnknownRelease: grpc.StatusCode.INVALID_ARGUMENT,
@@ -66,15 +77,53 @@ STATUS: dict[type[TandemError], grpc.StatusCode] = {
     QueueFull: grpc.StatusCode.RESOURCE_EXHAUSTED,
     DeadlineExpired: grpc.StatusCode.DEADLINE_EXCEEDED,
     StoreUnavailable: grpc.StatusCode.UNAVAILABLE,
+    ReplicaUnavailable: grpc.StatusCode.UNAVAILABLE,
     NotFound: grpc.StatusCode.NOT_FOUND,
     ScoringFailed: grpc.StatusCode.INTERNAL,
 }
 
+#: Said instead of an error's own line, where that quotes a library.
+_SAID: dict[type[Exception], str] = {
+    StoreUnavailable: "deferred work cannot be stored or read now; try again with the same request id"
+}
+#: Characters of a message: it may quote the caller, it travels twice and percent-encoded, and clients take 8 KB.
+_MAX_SAID = 300
+_INTERNAL = "internal error; the service's log has the details"
 
-def status_of(error: Exception) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
-    """(code, message, trailers) a caller sees for an error."""
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a caller is told. `retry_after`: seconds until it is worth trying again, None where that is no help."""
+
+    code: grpc.StatusCode
+    message: str
+    retry_after: float | None = None
+
+    @property
+    def retry_after_ms(self) -> int:
+        """0 where trying again is no help."""
+        return 0 if self.retry_after is None else max(1, round(self.retry_after * 1000))
+
+    def trailers(self) -> tuple[tuple[str, str | bytes], ...]:
+        """The hint twice: google.rpc.RetryInfo for libraries, a plain number for people and small clients."""
+        if self.retry_after is None:
+            return ()
+        details = status_pb2.Status(code=self.code.value[0], message=self.message)
+        hint = error_details_pb2.RetryInfo()
+        hint.retry_delay.FromMilliseconds(self.retry_after_ms)
+        details.details.add().Pack(hint)
+        return ("retry-after-ms", str(self.retry_after_ms)), ("grpc-status-details-bin", details.SerializeToString())
+
+
+def status_of(error: Exception) -> Status:
     code = STATUS.get(type(error))  # type: ignore[arg-type]
     if code is None:
-        return grpc.StatusCode.INTERNAL, "internal error; the service's log has the details", ()
-    trailers = (("retry-after-ms", f"{error.retry_after * 1000:.0f}"),) if isinstance(error, Overloaded) else ()
-    return code, str(error), trailers
+        return Status(grpc.StatusCode.INTERNAL, _INTERNAL)
+    message = _SAID.get(type(error), str(error))
+    return Status(code, message[:_MAX_SAID], _retry_after(error))
+
+
+def _retry_after(error: Exception) -> float | None:
+    if isinstance(error, QueueFull):
+        return QUEUE_FULL_RETRY_SECONDS
+    return error.retry_after if isinstance(error, Overloaded) else None

@@ -5,7 +5,7 @@ import logging
 
 from realtime_service import replies, requests
 from realtime_service.dispatch import Dispatcher
-from realtime_service.errors import Overloaded, ScoringFailed
+from realtime_service.errors import Overloaded, ReplicaUnavailable, ScoringFailed
 from realtime_service.scheduling.device import Device
 from realtime_service.telemetry import Telemetry
 from shared_model.clock import Clock
@@ -67,7 +67,7 @@ class Harvester:
             answer = await self._dispatcher.score_deferred(request)
         except (BadInput, UnknownRelease, ScoringFailed) as error:
             await self._handoff.fail(item, str(error), COMPUTED_BY)
-        except Overloaded as error:
+        except (Overloaded, ReplicaUnavailable) as error:
             log.info("%s waits for its lease to end: %s", item.request_id, error)
         else:
             await self._handoff.publish(item, replies.score_response(answer, request.request_id), COMPUTED_BY)

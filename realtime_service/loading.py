@@ -1,9 +1,11 @@
 """From a release id to a model that can serve: probed, opened, warmed."""
 
 import asyncio
+import contextlib
+import ctypes
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -11,7 +13,7 @@ from realtime_service import probe
 from realtime_service.models import Model
 from realtime_service.precomputed import PrecomputedScores
 from realtime_service.scheduling.device import Device
-from realtime_service.warmup import Turn, warm_engines
+from realtime_service.warmup import Turn, WarmVariant, Width, open_variant, specialise, warm_batches
 from shared_model.releases import proof
 from shared_model.releases.store import Release, Store
 from shared_model.types import Device as DeviceKind
@@ -26,45 +28,57 @@ class Abandoned(Exception):
 
 
 class Loader:
-    """`published` makes a release's published scores, or None where they are not used."""
+    """`variants`: what to run on which device, most urgent first. `published` makes a release's published scores, or
+    None where they are not used."""
 
     def __init__(
         self,
         store: Store,
         variants: Mapping[Precision, DeviceKind],
-        threads: int,
+        width: Width,
         probe_seconds: float,
         device: Device,
         published: Callable[[str], PrecomputedScores | None],
     ) -> None:
         self._store = store
         self._variants = variants
-        self._threads = threads
+        self._width = width
         self._probe_seconds = probe_seconds
         self._device = device
         self._published = published
         self._background = ThreadPoolExecutor(1, thread_name_prefix="warm-up", initializer=_lower_priority)
 
     async def load_first(self, release_id: str) -> Model:
-        """Load what the process starts with, at full speed. Raises: ReleaseError.
+        """What the process starts with: open for single texts of its most urgent variant. Raises: ReleaseError.
 
         No probe: nothing is served yet that a crash could harm, and whoever starts a process sees it end.
         """
 
         def load() -> Model:
             release = self._store.open(release_id)
-            for precision, device in self._variants.items():
-                proof.ensure(release, precision, device, self._threads)
-            return self._open(release, lambda: None)
+            model = self._model(release)
+            self._open(model, release, next(iter(self._variants)), _at_once)
+            return model
 
         return await asyncio.to_thread(load)
+
+    async def load_rest(self, model: Model) -> AsyncIterator[Precision]:
+        """Open what `load_first` left, at full speed; yields each variant that may now run whatever comes.
+
+        Raises: ReleaseError. A caller who stops waiting leaves a step to end by itself.
+        """
+        release = await asyncio.to_thread(self._store.open, model.release)
+        for precision in self._variants:
+            await asyncio.to_thread(self._complete, model, release, precision)
+            yield precision
+        await asyncio.to_thread(_specialise_all, model, release, _at_once)
 
     async def load(self, release_id: str) -> Model:
         """Probe a release and load it beside what is served, felt as little as possible.
 
         Raises: UnfitRelease, ReleaseError. Cancelled, it ends its probe, and its warm-up after the step that runs.
         """
-        await probe.run(self._store, release_id, self._variants, self._threads, self._probe_seconds)
+        await probe.run(self._store, release_id, self._variants, self._width.threads, self._probe_seconds)
         abandoned = threading.Event()
 
         def turn() -> None:
@@ -74,7 +88,7 @@ class Loader:
 
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._background, lambda: self._open(self._store.open(release_id), turn))
+            return await loop.run_in_executor(self._background, lambda: self._load(release_id, turn))
         finally:
             abandoned.set()
 
@@ -83,13 +97,51 @@ class Loader:
         await model.leases.returned()
         await self._device.settled()
         await asyncio.to_thread(model.close)
+        await asyncio.to_thread(_give_back_memory)
 
     def close(self) -> None:
         self._background.shutdown(wait=True)
 
-    def _open(self, release: Release, turn: Turn) -> Model:
-        engines = warm_engines(release, self._variants, self._threads, turn)
-        return Model(release.id, release.output, release.encoder(), engines, self._published(release.id))
+    def _load(self, release_id: str, turn: Turn) -> Model:
+        release = self._store.open(release_id)
+        model = self._model(release)
+        with contextlib.ExitStack() as opened:
+            opened.callback(model.close)
+            for precision in self._variants:
+                warm_batches(self._open(model, release, precision, turn), release, turn)
+            _specialise_all(model, release, turn)
+            opened.pop_all()
+        return model
+
+    def _complete(self, model: Model, release: Release, precision: Precision) -> None:
+        variant = model.engines.get(precision) or self._open(model, release, precision, _at_once)
+        warm_batches(variant, release, _at_once)
+
+    def _open(self, model: Model, release: Release, precision: Precision, turn: Turn) -> WarmVariant:
+        proof.ensure(release, precision, self._variants[precision], self._width.threads)
+        variant = open_variant(release, precision, self._variants[precision], self._width, turn)
+        model.engines[precision] = variant
+        return variant
+
+    def _model(self, release: Release) -> Model:
+        return Model(release.id, release.output, release.encoder(), {}, self._published(release.id))
+
+
+def _specialise_all(model: Model, release: Release, turn: Turn) -> None:
+    # Only INT8 answers single texts in a hurry; half precision is what bulk runs in.
+    if variant := model.engines.get(Precision.INT8):
+        specialise(variant, release, turn)
+    _give_back_memory()
+
+
+def _give_back_memory() -> None:
+    """The C library keeps what compiling freed, 150 MB of 980, until it is told to let go; others than glibc don't."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _at_once() -> None:
+    """Nobody is served yet who could feel it."""
 
 
 def _lower_priority(*_: Any) -> None:

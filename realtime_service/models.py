@@ -3,11 +3,12 @@
 import asyncio
 import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 
 from realtime_service.precomputed import PrecomputedScores
-from realtime_service.warmup import WarmEngine
+from realtime_service.statistics import Statistics
+from realtime_service.warmup import WarmVariant
 from shared_model.encoding import Encoder
 from shared_model.errors import UnknownRelease
 from shared_model.output import Output
@@ -40,19 +41,21 @@ class Leases:
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """All that one release means to this process. `precomputed` is None where published scores are not used."""
+    """All that one release means to this process. `engines` grows while the process starts: a lane without its variant
+    does not answer yet. `precomputed` is None where published scores are not used."""
 
     release: str
     output: Output
     encoder: Encoder
-    engines: Mapping[Precision, WarmEngine]
+    engines: MutableMapping[Precision, WarmVariant]
     precomputed: PrecomputedScores | None = None
     leases: Leases = field(default_factory=Leases)
+    statistics: Statistics = field(default_factory=Statistics)
 
     def close(self) -> None:
         """Free its engines. Nobody may hold it or compute on it any more."""
-        for warm in self.engines.values():
-            warm.engine.close()
+        for variant in self.engines.values():
+            variant.close()
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from realtime_service.errors import Unfit, UnfitRelease
-from realtime_service.warmup import judge, open_variant
+from realtime_service.warmup import judge, open_engine
 from shared_model import settings
 from shared_model.encoding import Text, collate
 from shared_model.errors import TandemError
@@ -75,7 +75,7 @@ def examine(release: Release, variants: Mapping[Precision, Device], threads: int
     texts: list[Text] = [_text("word " * words, release.manifest.reads.pairs) for words in _WORDS]
     batches = [collate([encoder.encode(text)]) for text in texts] + [collate(encoder.encode_many(texts * 3))]
     for precision, device in variants.items():
-        with contextlib.closing(open_variant(release, precision, device, threads)) as engine:
+        with contextlib.closing(open_engine(release, precision, device, threads)) as engine:
             for batch in batches:
                 judge(engine.score(batch), batch, release)
         proof.ensure(release, precision, device, threads)

@@ -1,6 +1,7 @@
 """Answers and states → messages of the wire."""
 
 from protos.scoring.v1 import scoring_pb2
+from realtime_service.errors import Status
 from realtime_service.results import Answer
 from realtime_service.settings import Lane
 from shared_model.handoff import Item, State
@@ -32,6 +33,14 @@ def score_response(answer: Answer, request_id: str) -> scoring_pb2.ScoreResponse
         compute_us=round(answer.computed * 1e6),
         request_id=request_id,
         reason=answer.reason,
+        slack_us=None if answer.slack is None else round(answer.slack * 1e6),
+        ticket=scoring_pb2.Ticket(request_id=answer.ticket) if answer.ticket else None,
+    )
+
+
+def stream_error(status: Status) -> scoring_pb2.StreamError:
+    return scoring_pb2.StreamError(
+        code=status.code.value[0], message=status.message, retry_after_ms=status.retry_after_ms
     )
 
 

@@ -26,6 +26,7 @@ MAX_MESSAGE_BYTES = MAX_TEXTS * MAX_TEXT_BYTES + 64 * 1024
 #: busy with throwing the rest of the message away, takes a hundred.
 TRANSPORT_MESSAGE_BYTES = 4 * MAX_MESSAGE_BYTES
 MAX_REQUEST_ID = 256
+MAX_WATCHED = 1000
 
 _PRIORITIES = {
     scoring_pb2.PRIORITY_UNSPECIFIED: Priority.UNSPECIFIED,
@@ -39,7 +40,11 @@ Message = TypeVar("Message")
 
 @dataclass(frozen=True, slots=True)
 class ScoringRequest:
-    """`text_pairs`: second texts, for a release that reads pairs. `timeout` is in seconds, None when none was given."""
+    """`text_pairs`: second texts, for a release that reads pairs. `timeout` is in seconds, None when none was given.
+
+    `allow_deferred`: rather answered later than refused. `every_score`: all numbers of the release's output are wanted,
+    not only the best `top_k`, which is all that published scores hold.
+    """
 
     texts: tuple[str, ...]
     text_pairs: tuple[str, ...]
@@ -48,6 +53,8 @@ class ScoringRequest:
     top_k: int
     release: str
     request_id: str
+    allow_deferred: bool = False
+    every_score: bool = False
 
 
 def parse(kind: type[Message], raw: bytes) -> Message:
@@ -79,7 +86,7 @@ def check(message: scoring_pb2.ScoreRequest) -> ScoringRequest:
         raise BadInput("text_pairs", f"holds {len(message.text_pairs)} texts, must hold none or {len(message.texts)}")
     for field in ("texts", "text_pairs"):
         for index, text in enumerate(getattr(message, field)):
-            _check_text(f"{field}[{index}]", text)
+            check_text(f"{field}[{index}]", text)
     if message.priority not in _PRIORITIES:
         raise BadInput("priority", f"{message.priority} is unknown; use REAL_TIME, NORMAL or BATCH")
     if message.timeout_ms < 0:
@@ -96,23 +103,46 @@ def check(message: scoring_pb2.ScoreRequest) -> ScoringRequest:
         top_k=message.top_k or DEFAULT_TOP_K,
         release=message.release,
         request_id=message.request_id,
+        allow_deferred=message.allow_deferred,
     )
 
 
-def submit_request(raw: bytes) -> scoring_pb2.ScoreRequest:
+def submit_request(raw: bytes) -> ScoringRequest:
     """The request inside a SubmitRequest. Raises: BadInput."""
-    message = parse(scoring_pb2.SubmitRequest, raw).request
-    checked = check(message)
+    checked = check(parse(scoring_pb2.SubmitRequest, raw).request)
     if not checked.request_id:
         raise BadInput("request.request_id", "is empty; deferred work needs an id to be asked for by")
     if checked.timeout is not None:
         raise BadInput("request.timeout_ms", "does not apply to deferred work")
     if checked.priority is not Priority.UNSPECIFIED:
         raise BadInput("request.priority", "does not apply to deferred work")
-    return message
+    return checked
 
 
-def _check_text(field: str, text: str) -> None:
+def deferred_request(request: ScoringRequest) -> scoring_pb2.ScoreRequest:
+    """What is stored of a request that will be answered later: no priority, no deadline."""
+    return scoring_pb2.ScoreRequest(
+        texts=request.texts,
+        text_pairs=request.text_pairs,
+        top_k=request.top_k,
+        release=request.release,
+        request_id=request.request_id,
+    )
+
+
+def watch_request(raw: bytes) -> list[str]:
+    """The ids of a WatchResultsRequest, each once. Raises: BadInput."""
+    ids = parse(scoring_pb2.WatchResultsRequest, raw).request_ids
+    if not 1 <= len(ids) <= MAX_WATCHED:
+        raise BadInput("request_ids", f"holds {len(ids)} ids, must hold 1 to {MAX_WATCHED}")
+    for index, request_id in enumerate(ids):
+        if not request_id:
+            raise BadInput(f"request_ids[{index}]", "is empty")
+    return list(dict.fromkeys(ids))
+
+
+def check_text(field: str, text: str) -> None:
+    """Raises: BadInput naming `field`."""
     if not text.strip():
         raise BadInput(field, "is empty")
     # Most texts are far below the limit: encode only those that could be over it.

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from protos.scoring.v1.storage_pb2 import PublishedScore
+from realtime_service.errors import Overloaded
 from realtime_service.models import Model
 from realtime_service.routing.policy import Decision
 from realtime_service.scheduling.device import Computed
@@ -16,7 +18,11 @@ from shared_model.types import TOP_K, Label, Score, ServingPath
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Times in seconds. `batch_rows` is 0 when no device was used."""
+    """Times in seconds. `batch_rows` is 0 when no device was used.
+
+    `every`: all numbers of the release's output, (texts, width); None where only the best few are known.
+    `slack`: the deadline less the finish, None without a deadline. `ticket`: what a deferred answer is asked for by.
+    """
 
     scores: tuple[Score, ...]
     path: ServingPath
@@ -26,6 +32,15 @@ class Answer:
     queued: float
     computed: float
     reason: str
+    every: NDArray[np.float32] | None = None
+    slack: float | None = None
+    ticket: str = ""
+
+
+def deferred(request_id: str, refusal: Overloaded) -> Answer:
+    """No scores yet, and which release will give them is not known."""
+    reason = f"taken as deferred work: {refusal.why}"
+    return Answer((), ServingPath.DEFERRED, "", "", 0, 0.0, 0.0, reason, ticket=request_id)
 
 
 def published(model: Model, found: Sequence[PublishedScore], decision: Decision, k: int) -> Answer:
@@ -33,14 +48,16 @@ def published(model: Model, found: Sequence[PublishedScore], decision: Decision,
     precision = model.precomputed.precision if model.precomputed else ""
     kept = model.output.kept(k)
     scores = tuple(_score(model.output, s.labels[:kept], s.scores[:kept], s.tokens, s.truncated) for s in found)
-    return Answer(scores, decision.path, model.release, precision, 0, 0.0, 0.0, decision.reason)
+    every = _every(model.output, found)
+    return Answer(scores, decision.path, model.release, precision, 0, 0.0, 0.0, decision.reason, every)
 
 
 def computed(
     model: Model, encodings: Sequence[Encoding], rows: Sequence[Computed], decision: Decision, k: int
 ) -> Answer:
     """`k`: labels wanted of each text, where the output is labels."""
-    indices, values = model.output.best(np.stack([row.scores for row in rows]), min(k, TOP_K))
+    every = np.stack([row.scores for row in rows])
+    indices, values = model.output.best(every, min(k, TOP_K))
     scores = tuple(
         _score(model.output, best.tolist(), kept.tolist(), encoding.tokens, encoding.truncated)
         for best, kept, encoding in zip(indices, values, encodings, strict=True)
@@ -56,7 +73,22 @@ def computed(
         queued=last.queued,
         computed=last.computed,
         reason=decision.reason,
+        every=every,
     )
+
+
+def is_whole(output: Output) -> bool:
+    """Whether a published score holds all of a text's numbers."""
+    return output.kept(TOP_K) == output.width
+
+
+def _every(output: Output, found: Sequence[PublishedScore]) -> NDArray[np.float32] | None:
+    if not is_whole(output):
+        return None
+    every = np.zeros((len(found), output.width), np.float32)
+    for row, score in zip(every, found, strict=True):
+        row[list(score.labels) if output.names else slice(None)] = score.scores
+    return every
 
 
 def _score(output: Output, indices: Sequence[int], values: Sequence[float], tokens: int, truncated: bool) -> Score:

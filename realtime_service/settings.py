@@ -1,11 +1,16 @@
 """Settings of one serving process. Read once, in `__main__`; documented in ARCHITECTURE.md."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shared_model.devices import HALF_PRECISION, cores
-from shared_model.settings import POSITIVE, Check, setting
+from shared_model.errors import SettingError
+from shared_model.settings import POSITIVE, Check, group, setting
 from shared_model.types import Device, Precision, ServingPath
+
+#: The lanes a caller's request can take, most urgent first.
+SERVED = (ServingPath.LATENCY, ServingPath.DYNAMIC, ServingPath.THROUGHPUT)
 
 
 def _is_address(value: str) -> bool:
@@ -13,34 +18,95 @@ def _is_address(value: str) -> bool:
     return bool(host) and port.isdigit() and int(port) < 65536
 
 
+def _names_lanes(value: str) -> bool:
+    names = value.split(",")
+    return set(names) <= set(SERVED) and len(set(names)) == len(names)
+
+
 _ADDRESS = Check(_is_address, "HOST:PORT")
-_NOT_NEGATIVE = Check(lambda value: value >= 0, "0 or more")
+_NOT_NEGATIVE = Check(lambda value: 0 <= value < math.inf, "0 or more")
+_SHARE = Check(lambda value: 0 <= value <= 1, "a share from 0 to 1")
+_LANES = Check(_names_lanes, f"some of {','.join(SERVED)}")
+_PRECISION = Check(lambda value: value in ("int8", "half", "auto"), "int8, half or auto")
+
+
+@dataclass(frozen=True)
+class LaneSettings:
+    """The numbers of one lane. `workers` and `threads` are those of a large host; `Size` fits them to this one."""
+
+    precision: str = setting(
+        "auto", "int8; half: FP16 on a GPU, BF16 on CPU; auto: int8 on CPU, half on a GPU.", _PRECISION
+    )
+    max_rows: int = setting(64, "Rows of a batch, at most.", POSITIVE)
+    token_budget: int = setting(2048, "Tokens of a batch, at most, padding included.", POSITIVE)
+    max_delay_ms: float = setting(50.0, "Longest a request is held for company.", _NOT_NEGATIVE)
+    concurrency: int = setting(256, "Texts the lane holds at once.", POSITIVE)
+    load_target: float = setting(0.0, "Load above which an alert is raised; 0 means none.", _SHARE)
+    p95_ms: float = setting(0.0, "p95 target; 0 means the request's own deadline.", _NOT_NEGATIVE)
+    rate: float = setting(0.0, "Target of requests per second; 0 means none.", _NOT_NEGATIVE)
+    assumed_timeout_ms: float = setting(250.0, "Orders a request that came without a timeout.", POSITIVE)
+    workers: int = setting(0, "Worker processes of a host for this lane; 0 means one.", _NOT_NEGATIVE)
+    threads: int = setting(0, "Cores of each of them; 0 means all.", _NOT_NEGATIVE)
+
+
+_LATENCY = LaneSettings(
+    precision="int8", max_rows=1, max_delay_ms=0.0, concurrency=64, load_target=0.60, p95_ms=50.0, rate=50.0,
+    assumed_timeout_ms=50.0, workers=8, threads=4,
+)  # fmt: skip
+_THROUGHPUT = LaneSettings(
+    precision="half", load_target=0.95, p95_ms=500.0, rate=1000.0, assumed_timeout_ms=500.0, workers=4, threads=8
+)
 
 
 @dataclass(frozen=True)
 class ServiceSettings:
     grpc_address: str = setting("127.0.0.1:50051", "Where gRPC listens; port 0 picks a free one.", _ADDRESS)
-    metrics_address: str = setting("127.0.0.1:9464", "Where Prometheus scrapes; port 0 picks a free one.", _ADDRESS)
+    metrics_address: str = setting(
+        "127.0.0.1:9464", "Where Prometheus scrapes; port 0 picks a free one. Worker i listens i ports above.", _ADDRESS
+    )
     reflection: bool = setting(False, "Serve gRPC reflection, for grpcurl and the like.")
     release: str = setting("", "Release to serve, whatever is promoted; empty means the active one.")
-    threads: int = setting(0, "Cores one call of an engine uses; 0 means all of this process's.", _NOT_NEGATIVE)
+    lanes: str = setting(",".join(SERVED), "Which lanes this process serves.", _LANES)
+    workers: int = setting(0, "Supervised worker processes; 0 means what the lanes' table says here.", _NOT_NEGATIVE)
+    threads: int = setting(0, "Cores one call of an engine uses; 0 means what the lanes' table says.", _NOT_NEGATIVE)
     probe_seconds: float = setting(30.0, "Longest probe of a release before it may serve here.", POSITIVE)
+    quarantine_seconds: float = setting(600.0, "How long a text that killed a process is refused.", POSITIVE)
     precomputed: bool = setting(True, "Answer from published scores where the release scored the same text.")
     precomputed_timeout_ms: float = setting(2.0, "Longest wait for Redis in a precomputed look-up.", POSITIVE)
     harvest: bool = setting(True, "Let idle lanes take deferred requests.")
     latency_below_ms: int = setting(100, "A timeout below this makes a request latency work.", POSITIVE)
     throughput_above_ms: int = setting(1000, "A timeout above this makes a request throughput work.", POSITIVE)
-    latency_concurrency: int = setting(64, "Texts the latency lane holds at once.", POSITIVE)
-    dynamic_concurrency: int = setting(256, "Texts the dynamic lane holds at once.", POSITIVE)
-    throughput_concurrency: int = setting(256, "Texts the throughput lane holds at once.", POSITIVE)
-    max_batch_rows: int = setting(64, "Rows of a dynamic or throughput batch, at most.", POSITIVE)
-    token_budget: int = setting(2048, "Tokens of a throughput batch, at most, padding included.", POSITIVE)
     interactive_unit_ms: float = setting(10.0, "Longest throughput unit while interactive work is about.", POSITIVE)
-    max_delay_ms: float = setting(50.0, "Longest a dynamic request is held for company.", POSITIVE)
+    latency: LaneSettings = group(_LATENCY)
+    dynamic: LaneSettings = group(LaneSettings())
+    throughput: LaneSettings = group(_THROUGHPUT)
+
+    def __post_init__(self) -> None:
+        if self.latency_below_ms > self.throughput_above_ms:
+            raise SettingError(
+                f"TANDEM_LATENCY_BELOW_MS='{self.latency_below_ms}': expected at most "
+                f"TANDEM_THROUGHPUT_ABOVE_MS, which is {self.throughput_above_ms}"
+            )
+
+    @property
+    def served(self) -> tuple[ServingPath, ...]:
+        """The lanes this process serves, most urgent first."""
+        return tuple(path for path in SERVED if path in self.lanes.split(","))
 
     @property
     def width(self) -> int:
-        return self.threads or cores()
+        """Cores one call of an engine uses in this process."""
+        return self.threads or min(self.leading.threads or cores(), cores())
+
+    @property
+    def leading(self) -> LaneSettings:
+        """The lane whose workers × threads this host is cut for: the most urgent served one that has any."""
+        served = [self.lane(path) for path in self.served]
+        return next((lane for lane in served if lane.workers), served[0])
+
+    def lane(self, path: ServingPath) -> LaneSettings:
+        found: LaneSettings = getattr(self, path)
+        return found
 
 
 @dataclass(frozen=True)
@@ -48,6 +114,8 @@ class Lane:
     """A service level. `target_seconds` is its p95 target, `target_rate` its requests per second; 0 means none.
 
     `assumed_timeout` (seconds) orders a request that came without one; such a request is never refused for it.
+    `max_delay` (seconds) is how long a request may be held for company. `load_target` is the load above which an alert
+    is raised, 0 for none; nothing is refused for it.
     """
 
     path: ServingPath
@@ -58,24 +126,46 @@ class Lane:
     assumed_timeout: float
     target_seconds: float = 0.0
     target_rate: float = 0.0
+    max_delay: float = 0.0
+    load_target: float = 0.0
 
 
 def lanes(settings: ServiceSettings, device: Device) -> dict[ServingPath, Lane]:
-    """The lanes in order of urgency. On CPU the dynamic lane runs INT8, on a GPU half precision."""
+    """The lanes that are served, in order of urgency.
+
+    Deferred work has a lane of its own, last in line, beside the throughput lane; only the harvester fills it.
+    """
+    table = {path: _lane(path, settings.lane(path), device) for path in settings.served}
+    if throughput := table.get(ServingPath.THROUGHPUT):
+        table[ServingPath.DEFERRED] = Lane(
+            ServingPath.DEFERRED,
+            throughput.precision,
+            throughput.max_rows,
+            throughput.token_budget,
+            throughput.max_concurrent,
+            assumed_timeout=3600.0,
+        )
+    return table
+
+
+def _lane(path: ServingPath, numbers: LaneSettings, device: Device) -> Lane:
     half = HALF_PRECISION[device]
-    dynamic = Precision.INT8 if device is Device.CPU else half
-    rows, budget = settings.max_batch_rows, settings.token_budget
-    table = (
-        Lane(ServingPath.LATENCY, Precision.INT8, 1, budget, settings.latency_concurrency, 0.05, 0.05, 50.0),
-        Lane(ServingPath.DYNAMIC, dynamic, rows, budget, settings.dynamic_concurrency, 0.25),
-        Lane(ServingPath.THROUGHPUT, half, rows, budget, settings.throughput_concurrency, 0.5, 0.5, 1000.0),
-        # Deferred work has a lane of its own, last in line; only the harvester fills it.
-        Lane(ServingPath.DEFERRED, half, rows, budget, settings.throughput_concurrency, 3600.0),
+    automatic = Precision.INT8 if device is Device.CPU else half
+    return Lane(
+        path,
+        {"int8": Precision.INT8, "half": half, "auto": automatic}[numbers.precision],
+        numbers.max_rows,
+        numbers.token_budget,
+        numbers.concurrency,
+        numbers.assumed_timeout_ms / 1000,
+        target_seconds=numbers.p95_ms / 1000,
+        target_rate=numbers.rate,
+        max_delay=numbers.max_delay_ms / 1000,
+        load_target=numbers.load_target,
     )
-    return {lane.path: lane for lane in table}
 
 
 def variants(lanes: Mapping[ServingPath, Lane], half_device: Device) -> dict[Precision, Device]:
-    """What the lanes run on: INT8 on CPU, half precision on `half_device`."""
-    precisions = {lane.precision for lane in lanes.values()}
-    return {it: Device.CPU if it is Precision.INT8 else half_device for it in sorted(precisions)}
+    """What the lanes run on, that of the most urgent lane first: INT8 on CPU, half precision on `half_device`."""
+    precisions = dict.fromkeys(lane.precision for lane in lanes.values())
+    return {it: Device.CPU if it is Precision.INT8 else half_device for it in precisions}

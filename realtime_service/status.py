@@ -38,14 +38,16 @@ class Status:
             draining=self.draining,
             releases=sorted(serving.models),
         )
-        load: dict[str, LaneLoad] = {
-            path: LaneLoad(
-                waiting=scheduler.waiting(path),
-                running=self.device.running[path],
-                predicted_finish_ms=1000 * self.device.predicted_finish(self.models.active, path, TYPICAL_TOKENS),
-            )
-            for path in self.device.lanes
-        }
+        load: dict[str, LaneLoad] = {}
+        for path in self.device.lanes:
+            seconds = self.device.predicted_finish(self.models.active, path, TYPICAL_TOKENS)
+            if seconds is not None:
+                load[path] = LaneLoad(
+                    waiting=scheduler.waiting(path),
+                    running=self.device.running[path],
+                    predicted_finish_ms=1000 * seconds,
+                    load=self.device.load_of(path),
+                )
         return ReplicaState(replica=replica, lanes=self._lanes(), load=load)
 
     def describe(self, snapshot: Snapshot) -> scoring_pb2.DescribeResponse:

@@ -38,6 +38,9 @@ class Telemetry:
         self._queue = self._histogram("tandem_queue_seconds", "From arrival to the device.", _QUEUE_EDGES, "path")
         self._rows = self._histogram("tandem_batch_rows", "Rows of the batch a request ran in.", _BATCH_EDGES, "path")
         self._waiting = self._gauge("tandem_waiting", "Texts waiting for the device.", "path")
+        self._load = self._gauge("tandem_load", "Arrival rate × service time ÷ streams of a lane.", "path")
+        self._restarts = self._gauge("tandem_worker_restarts", "Workers that died in this one's place.")
+        self._quarantined = self._gauge("tandem_quarantined", "Texts that are refused because they killed a worker.")
         self._redis = self._gauge("tandem_redis_up", "1 while Redis answers.")
         self._harvested = self._counter("tandem_harvested_total", "Deferred requests answered by idle lanes.")
         self._nightly_rows = self._gauge("tandem_nightly_rows", "Rows the last published nightly run scored.", "ds")
@@ -68,6 +71,15 @@ class Telemetry:
     def set_waiting(self, path: ServingPath, texts: int) -> None:
         self._waiting.labels(path).set(texts)
 
+    def set_load(self, path: ServingPath, load: float) -> None:
+        self._load.labels(path).set(load)
+
+    def set_restarts(self, restarts: int) -> None:
+        self._restarts.set(restarts)
+
+    def set_quarantined(self, texts: int) -> None:
+        self._quarantined.set(texts)
+
     def set_redis_up(self, up: bool) -> None:
         self._redis.set(up)
 
@@ -94,7 +106,10 @@ class Telemetry:
     def _describe(self, lanes: Iterable[Lane]) -> None:
         seconds = self._gauge("tandem_lane_target_seconds", "A lane's p95 target.", "path")
         rate = self._gauge("tandem_lane_target_requests_per_second", "A lane's throughput target.", "path")
+        load = self._gauge("tandem_load_target", "Load above which a lane's tail grows.", "path")
         for lane in lanes:
+            if lane.load_target:
+                load.labels(lane.path).set(lane.load_target)
             if lane.target_seconds:
                 seconds.labels(lane.path).set(lane.target_seconds)
             if lane.target_rate:

@@ -1,6 +1,5 @@
 """Text → tokens → batches. The only code either path uses for it, so that both feed the model the same thing."""
 
-import hashlib
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +9,17 @@ from numpy.typing import NDArray
 from tokenizers import Encoding as TokenizerOutput
 from tokenizers import Tokenizer
 
+from shared_model import keys
 from shared_model.errors import BadInput
 
 #: What a model reads: one text, or a pair of texts where its release says so.
 Text = str | tuple[str, str]
 
-#: Batches are padded to a multiple of this, so that engines meet few distinct shapes.
+#: Batches are padded to a multiple of this, so that engines meet few distinct shapes: one that compiles for them keeps
+#: memory for each (INT8 of all-MiniLM-L6-v2: some 20 KB for each token of it).
 TOKEN_STEP = 8
+#: Above so many tokens, which few messages have, to a multiple of a larger step.
+FINE_TOKENS, COARSE_TOKEN_STEP = 64, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class Encoder:
         self._tokenizer = Tokenizer.from_buffer(tokenizer_json)
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(reads.max_tokens)
-        self._key_prefix = release.encode() + b"\0"
+        self._release = release
         self.reads = reads
 
     def encode(self, text: Text) -> Encoding:
@@ -94,7 +97,7 @@ class Encoder:
     def key(self, encoding: Encoding) -> bytes:
         """16 bytes that name (release, encoded tokens): two texts the model cannot tell apart share a key."""
         types = b"" if encoding.types is None else encoding.types.tobytes()
-        return hashlib.blake2b(self._key_prefix + encoding.ids.tobytes() + types, digest_size=16).digest()
+        return keys.encoding(self._release, encoding.ids.tobytes(), types)
 
     def _encoding(self, encoded: TokenizerOutput) -> Encoding:
         types = np.asarray(encoded.type_ids, dtype=np.int32) if self.reads.types else None
@@ -103,7 +106,13 @@ class Encoder:
 
 def padded(tokens: int) -> int:
     """`tokens` rounded up to the ladder of shapes that engines are warmed for."""
-    return -(-tokens // TOKEN_STEP) * TOKEN_STEP
+    step = TOKEN_STEP if tokens <= FINE_TOKENS else COARSE_TOKEN_STEP
+    return -(-tokens // step) * step
+
+
+def ladder(max_tokens: int) -> list[int]:
+    """All widths up to `max_tokens` (at least `TOKEN_STEP`) that `padded` knows, ascending."""
+    return sorted({width for width in map(padded, range(1, max_tokens + 1)) if width <= max_tokens})
 
 
 def collate(encodings: Sequence[Encoding]) -> TokenBatch:

@@ -1,6 +1,6 @@
 """The engine contract, and the one place that picks an engine for a variant."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -19,27 +19,46 @@ class Engine(Protocol):
     """Runs one variant on one device. Compiled by, and used in, one process: never across a fork.
 
     `precision` is what was compiled, which a device without the asked-for arithmetic may lower or raise.
-    `width` is the number of threads one call uses (1 on CUDA).
+    `width` is the number of threads one call uses, `streams` the number of calls that may run at once (1 on CUDA).
     """
 
     precision: Precision
     device: Device
     width: int
+    streams: int
+
+    def rows(self, tokens: int) -> Sequence[int]:
+        """Sizes of batches worth making of texts of this padded width, ascending from 1.
+
+        What lies between gains nothing over the next smaller, or is not worth the memory of one more shape.
+        """
+
+    def specialise(self, tokens: int) -> None:
+        """Compile for single texts of this padded width, where that makes them faster: `score` runs them so from now on
+        if it is told that they are `single`. Takes some tenths of a second; calls may run meanwhile."""
 
     def warm_up(self, shapes: Iterable[tuple[int, int]]) -> None:
-        """Run each (rows, tokens) shape once, so that no caller pays for building its kernels."""
+        """Run each (rows, tokens) shape once on every stream, so that no caller pays for building its kernels."""
 
-    def score(self, batch: TokenBatch) -> NDArray[np.float32]:
-        """Raw outputs of shape (rows, width of the release's Output). Blocks; call it off the event loop."""
+    def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
+        """Raw outputs of shape (rows, width of the release's Output). Blocks; call it off the event loop. Safe to call
+        from several threads; more calls than streams wait for each other.
+
+        `single`: for a caller all of whose batches are single texts. Specialised code rounds otherwise (INT8: up to
+        4e-2 of probability), so whoever mixes it with batches lets an answer depend on its company.
+        """
 
     def close(self) -> None:
         """Free the device's memory. The engine cannot be used afterwards."""
 
 
-def open_engine(precision: Precision, device: Device, files: Mapping[str, bytes], threads: int) -> Engine:
+def open_engine(
+    precision: Precision, device: Device, files: Mapping[str, bytes], threads: int, streams: int = 1
+) -> Engine:
     """Compile a variant from its verified bytes.
 
-    `files` maps the variant's file names to their contents. `threads` is the width on CPU; ignored on CUDA.
+    `files` maps the variant's file names to their contents. `threads` is the width on CPU, `streams` how many calls are
+    to run at once there; both are ignored on CUDA.
     """
     # Engines import their frameworks (seconds, hundreds of MB), so a process loads only the one it runs.
     if device is Device.CUDA or precision is Precision.FP16:
@@ -48,4 +67,4 @@ def open_engine(precision: Precision, device: Device, files: Mapping[str, bytes]
         return TorchEngine(files, precision, device)
     from shared_model.engines.openvino_cpu import OpenVinoEngine
 
-    return OpenVinoEngine(files, precision, threads)
+    return OpenVinoEngine(files, precision, threads, streams)

@@ -1,6 +1,8 @@
 """Every Redis key Tandem uses, as a function. The part in braces is the hash tag: keys that one script or
 transaction touches together share it, so that they live on one node of a cluster."""
 
+import hashlib
+
 
 def release_pointer() -> str:
     """Hash {version, active, previous, canary, weight}: which release answers."""
@@ -45,6 +47,14 @@ def epoch_pointer(release: str) -> str:
 def epoch_scores(release: str, epoch: str) -> str:
     """Hash of 16-byte encoding key → protobuf PublishedScore."""
     return f"tandem:{{scores:{release}}}:epoch:{epoch}"
+
+
+def encoding(release: str, ids: bytes, types: bytes) -> bytes:
+    """16 bytes that name (release, encoded tokens): two texts the model cannot tell apart share them.
+
+    `ids`, `types`: int32, one for each token; `types` empty where the model does not read them.
+    """
+    return hashlib.blake2b(release.encode() + b"\0" + ids + types, digest_size=16).digest()
 
 
 def epoch_filter(release: str, epoch: str) -> str:

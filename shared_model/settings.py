@@ -1,9 +1,14 @@
 """One loader: environment variables → a frozen, validated dataclass. Packages declare their settings; none live here
-but those that every process needs (where state, releases and Redis are)."""
+but those that every process needs (where state, releases and Redis are).
+
+A file may say what the environment does not: `read_file` turns one into variables of the same names.
+"""
 
 import dataclasses
+import math
 import os
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
@@ -11,6 +16,8 @@ from typing import Any, TypeVar, get_type_hints
 from shared_model.errors import SettingError
 
 PREFIX = "TANDEM_"
+#: The variable that names a file of settings.
+CONFIG = "TANDEM_CONFIG"
 
 T = TypeVar("T")
 
@@ -23,7 +30,7 @@ class Check:
     expected: str
 
 
-POSITIVE = Check(lambda value: value > 0, "a number above 0")
+POSITIVE = Check(lambda value: 0 < value < math.inf, "a number above 0")
 
 
 def setting(default: Any, help: str, check: Check | None = None) -> Any:
@@ -34,8 +41,25 @@ def setting(default: Any, help: str, check: Check | None = None) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, "check": check})
 
 
-def env_name(field: dataclasses.Field[Any]) -> str:
-    return PREFIX + field.name.upper()
+def group(default: Any) -> Any:
+    """Declare a group of settings: an instance of another settings class, which holds the defaults.
+
+    Their environment names carry the name of this field: `latency` and `max_rows` make `TANDEM_LATENCY_MAX_ROWS`.
+    """
+    return dataclasses.field(default=default, metadata={"group": type(default)})
+
+
+def env_name(field: dataclasses.Field[Any], prefix: str = PREFIX) -> str:
+    return prefix + field.name.upper()
+
+
+def names(cls: type, prefix: str = PREFIX) -> Iterator[str]:
+    """The environment names of a class's settings, those of its groups included."""
+    for field in dataclasses.fields(cls):
+        if grouped := field.metadata.get("group"):
+            yield from names(grouped, f"{env_name(field, prefix)}_")
+        elif "help" in field.metadata:
+            yield env_name(field, prefix)
 
 
 def load(cls: type[T], environ: Mapping[str, str] = os.environ, **overrides: Any) -> T:
@@ -43,28 +67,59 @@ def load(cls: type[T], environ: Mapping[str, str] = os.environ, **overrides: Any
 
     Raises: SettingError naming the variable, its value and what was expected.
     """
-    hints = get_type_hints(cls)
+    return _replace(cls(), environ, overrides, PREFIX)
+
+
+def _replace(defaults: T, environ: Mapping[str, str], overrides: Mapping[str, Any], prefix: str) -> T:
+    hints = get_type_hints(type(defaults))
     values: dict[str, Any] = {}
-    for field in dataclasses.fields(cls):  # type: ignore[arg-type]
+    for field in dataclasses.fields(defaults):  # type: ignore[arg-type]
+        name = env_name(field, prefix)
+        if "group" in field.metadata:
+            values[field.name] = _replace(getattr(defaults, field.name), environ, {}, f"{name}_")
+            continue
         raw = overrides.get(field.name)
         if raw is None:
-            raw = environ.get(env_name(field))
+            raw = environ.get(name)
         if raw is None or raw == "":
             continue
-        values[field.name] = _parse(field, hints[field.name], raw)
-    return cls(**values)
+        values[field.name] = _parse(name, field.metadata.get("check"), hints[field.name], raw)
+    return dataclasses.replace(defaults, **values)  # type: ignore[type-var]
 
 
-def _parse(field: dataclasses.Field[Any], kind: type, raw: Any) -> Any:
-    check: Check | None = field.metadata.get("check")
+def _parse(name: str, check: Check | None, kind: type, raw: Any) -> Any:
     expected = check.expected if check else f"a value of type {kind.__name__}"
     try:
         value = _CASTS.get(kind, kind)(raw)
     except (ValueError, KeyError) as error:
-        raise SettingError(f"{env_name(field)}={raw!r}: expected {expected}") from error
+        raise SettingError(f"{name}={raw!r}: expected {expected}") from error
     if check and not check.accepts(value):
-        raise SettingError(f"{env_name(field)}={raw!r}: expected {expected}")
+        raise SettingError(f"{name}={raw!r}: expected {expected}")
     return value
+
+
+def read_file(path: Path, *known: type) -> dict[str, str]:
+    """A TOML file as the variables it stands for: `max_rows` in the table `[latency]` is `TANDEM_LATENCY_MAX_ROWS`.
+
+    `known`: the classes whose settings may be in it. Raises: SettingError naming the file and what is wrong with it.
+    """
+    try:
+        written = tomllib.loads(path.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise SettingError(f"{CONFIG}={str(path)!r}: cannot be read: {error}") from error
+    variables = dict(_flat(written, PREFIX))
+    if strangers := sorted(variables.keys() - {name for cls in known for name in names(cls)}):
+        raise SettingError(f"{CONFIG}={str(path)!r}: it sets {strangers[0]}, and there is no such setting")
+    return variables
+
+
+def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
+    for key, value in table.items():
+        name = prefix + key.upper()
+        if isinstance(value, dict):
+            yield from _flat(value, f"{name}_")
+        else:
+            yield name, ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _boolean(raw: str | bool) -> bool:

@@ -21,6 +21,15 @@ class ServingPath(StrEnum):
     DEFERRED = "deferred"
 
 
+class DeferredState(StrEnum):
+    """Where submitted work is in its life; `shared_model.handoff` draws it."""
+
+    ACCEPTED = "accepted"
+    CLAIMED = "claimed"
+    PUBLISHED = "published"
+    FAILED = "failed"
+
+
 class Precision(StrEnum):
     FP32 = "fp32"
     BF16 = "bf16"

@@ -1,5 +1,6 @@
 """Calls down every path, as a chatbot, a bulk client and a patient one would make them; timed by the caller."""
 
+import contextlib
 import itertools
 import json
 import math
@@ -12,10 +13,7 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-import grpc
-
-from protos.scoring.v1 import scoring_pb2
-from realtime_service.client import Client
+from realtime_service.client import Answer, CallError, Client, DeadlineExceeded
 from shared_model import demo_messages
 from shared_model.types import Priority, ServingPath
 from tandem_stack.checks import Problem
@@ -91,7 +89,7 @@ def wait_precomputed(client: Client, text: str) -> None:
     Raises: Problem when it does not.
     """
     deadline = time.monotonic() + _WAIT_SECONDS
-    while client.score(text).path != scoring_pb2.PRECOMPUTED:
+    while client.score(text).path is not ServingPath.PRECOMPUTED:
         if time.monotonic() > deadline:
             raise Problem(f"no precomputed answer {_WAIT_SECONDS:.0f} s after the scores were published")
         time.sleep(0.2)
@@ -136,14 +134,14 @@ class BesideNightly:
 
 
 def _latency(client: Client, texts: Iterable[str]) -> Outcome:
-    def ask(text: str) -> scoring_pb2.ScoreResponse:
+    def ask(text: str) -> Answer:
         return client.score(text, timeout_ms=LATENCY_TIMEOUT_MS)
 
     return _measure(ServingPath.LATENCY, ask, texts, note="1 caller")
 
 
 def _dynamic(client: Client, texts: Iterable[str]) -> Outcome:
-    def ask(text: str) -> scoring_pb2.ScoreResponse:
+    def ask(text: str) -> Answer:
         return client.score(text, timeout_ms=DYNAMIC_TIMEOUT_MS)
 
     note = f"{DYNAMIC_CALLERS} callers, {DYNAMIC_TIMEOUT_MS} ms each"
@@ -151,7 +149,7 @@ def _dynamic(client: Client, texts: Iterable[str]) -> Outcome:
 
 
 def _throughput(client: Client, texts: Iterable[str]) -> Outcome:
-    def ask(text: str) -> scoring_pb2.ScoreResponse:
+    def ask(text: str) -> Answer:
         return client.score(text, priority=Priority.BATCH)
 
     return _measure(ServingPath.THROUGHPUT, ask, texts, THROUGHPUT_CALLERS, f"{THROUGHPUT_CALLERS} callers")
@@ -163,7 +161,7 @@ def _precomputed(client: Client, texts: list[str]) -> Outcome:
 
 
 def _deferred(client: Client, texts: Iterable[str]) -> Outcome:
-    """Submit all, then ask for the results until they are there; a call's time is that from submission to answer."""
+    """Submit all, then watch until they have ended; a call's time is that from submission to its end."""
     started = time.monotonic()
     waiting: dict[str, float] = {}
     for number, text in enumerate(texts):
@@ -171,18 +169,17 @@ def _deferred(client: Client, texts: Iterable[str]) -> Outcome:
         client.submit(request_id, text)
         waiting[request_id] = time.monotonic()
     answers: list[tuple[str, float]] = []
-    while waiting and time.monotonic() < started + _WAIT_SECONDS:
-        for request_id in list(waiting):
-            result = client.result(request_id)
-            if result.state in (scoring_pb2.PUBLISHED, scoring_pb2.FAILED):
-                answers.append((_path_name(result.response), time.monotonic() - waiting.pop(request_id)))
+    with contextlib.suppress(DeadlineExceeded):
+        for ended in client.watch(waiting, seconds=_WAIT_SECONDS):
+            taken = ended.answer.path if ended.answer else ended.state
+            answers.append((taken, time.monotonic() - waiting.pop(ended.request_id)))
     answers += [("no result", math.nan)] * len(waiting)
     return _outcome(ServingPath.DEFERRED, answers, time.monotonic() - started, "from Submit to its result")
 
 
 def _measure(
     path: ServingPath,
-    ask: Callable[[str], scoring_pb2.ScoreResponse],
+    ask: Callable[[str], Answer],
     texts: Iterable[str],
     callers: int = 1,
     note: str = "",
@@ -192,8 +189,8 @@ def _measure(
     def call(text: str) -> tuple[str, float]:
         started = time.monotonic()
         try:
-            taken = _path_name(ask(text))
-        except grpc.RpcError as error:
+            taken: str = ask(text).path
+        except CallError as error:
             taken = error.code().name
         return taken, time.monotonic() - started
 
@@ -208,7 +205,3 @@ def _outcome(path: ServingPath, answers: list[tuple[str, float]], seconds: float
     """Sort answers (path or status, seconds) into those of `path` and the others."""
     milliseconds = tuple(took * 1000 for taken, took in answers if taken == path)
     return Outcome(path, milliseconds, seconds, Counter(taken for taken, _ in answers if taken != path), note)
-
-
-def _path_name(response: scoring_pb2.ScoreResponse) -> str:
-    return scoring_pb2.Path.Name(response.path).lower()

@@ -7,6 +7,9 @@
 | 3 | BATCH or timeout > 1000 ms                                  | throughput               |
 | 4 | everything else                                             | dynamic                  |
 
+A lane that this replica lacks, or that is not warm yet, is replaced by the next that can: rather a less urgent one, for
+several texts never latency.
+
 Which release answers is chosen before (`models.Serving.pick`): how a text is encoded depends on it.
 
 "Timeout" is the request's own field; a gRPC deadline only tightens when the answer is due, never which path it takes.
@@ -14,8 +17,16 @@ Which release answers is chosen before (`models.Serving.pick`): how a text is en
 
 from dataclasses import dataclass
 
+from realtime_service.errors import ReplicaUnavailable
 from realtime_service.routing.snapshot import Snapshot
 from shared_model.types import Priority, ServingPath
+
+#: What takes a request whose own lane is not here, best first.
+_INSTEAD = {
+    ServingPath.LATENCY: (ServingPath.DYNAMIC, ServingPath.THROUGHPUT),
+    ServingPath.DYNAMIC: (ServingPath.THROUGHPUT, ServingPath.LATENCY),
+    ServingPath.THROUGHPUT: (ServingPath.DYNAMIC, ServingPath.LATENCY),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +55,14 @@ class Decision:
 
 
 def decide(request: RoutedRequest, policy: Policy, snapshot: Snapshot) -> Decision:
+    """Raises: ReplicaUnavailable when no lane of this replica can take the request."""
     path, reason = _path(request, policy)
-    return Decision(path, snapshot.local, reason)
+    if path is ServingPath.PRECOMPUTED or path in snapshot.lanes:
+        return Decision(path, snapshot.local, reason)
+    for other in _INSTEAD[path]:
+        if other in snapshot.lanes and (other is not ServingPath.LATENCY or request.texts == 1):
+            return Decision(other, snapshot.local, f"{reason}; no {path} lane here")
+    raise ReplicaUnavailable(f"this replica has no {path} lane and none that could stand in for it; ask another")
 
 
 def _path(request: RoutedRequest, policy: Policy) -> tuple[ServingPath, str]:

@@ -15,6 +15,7 @@ from shared_model import keys
 from shared_model.errors import ReleaseError
 from shared_model.releases import pointer
 from shared_model.releases.pointer import Pointer
+from shared_model.types import ServingPath
 
 PERIOD_SECONDS = 0.25
 #: A replica that has not been heard of for this long is gone; counted by Redis, so hosts' clocks do not matter.
@@ -30,6 +31,11 @@ class Registry:
         self._redis = client
         self._describe = describe
         self.snapshot = initial
+
+    def open_lane(self, lane: ServingPath) -> None:
+        """A lane of this replica takes requests from now on."""
+        if lane not in self.snapshot.lanes:
+            self.snapshot = dataclasses.replace(self.snapshot, lanes=(*self.snapshot.lanes, lane))
 
     async def run(self) -> None:
         """Beat until cancelled."""
@@ -64,9 +70,11 @@ class Registry:
             pipe.smembers(keys.replicas())
             pipe.hgetall(keys.release_pointer())
             *_, ids, pointed = await pipe.execute()
+        replicas = await self._read_replicas(sorted(ids))
+        # After the last wait: what has changed meanwhile stays.
         return dataclasses.replace(
             self.snapshot,
-            replicas=await self._read_replicas(sorted(ids)),
+            replicas=replicas,
             pointer=self._read_pointer(pointed),
             redis_available=True,
         )

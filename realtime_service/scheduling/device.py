@@ -1,23 +1,29 @@
-"""Runs a scheduler's units on real engines: one worker thread computes, the event loop never does."""
+"""Runs a scheduler's units on real engines: a thread for each stream computes, the event loop never does."""
 
 import asyncio
+import functools
 import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from realtime_service.errors import DeadlineExpired, ScoringFailed
+from realtime_service.errors import DeadlineExpired, ReplicaUnavailable, ScoringFailed
+from realtime_service.load import Load
 from realtime_service.models import Model
 from realtime_service.scheduling.queue import Task
-from realtime_service.scheduling.scheduler import Limits, Scheduler, Unit
+from realtime_service.scheduling.scheduler import Scheduler, Unit
+from realtime_service.scheduling.streams import Streams
 from realtime_service.settings import Lane
+from realtime_service.warmup import WarmVariant
+from realtime_service.workers.journal import Recorder
+from realtime_service.workers.place import Guard
 from shared_model.clock import Clock
 from shared_model.encoding import Encoding, collate
+from shared_model.engine import Engine
 from shared_model.types import Precision, ServingPath
 
 log = logging.getLogger(__name__)
@@ -40,30 +46,45 @@ class _Job(Task):
     future: "asyncio.Future[Computed]"
 
 
-class Device:
-    """All lanes of this process, on one device, whatever releases they serve. `run` must be running for `compute` to
-    end. `quiet` is set while no unit runs; other threads may wait for it."""
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """What a stream found: scores (rows, width), and the seconds it took, collating included."""
 
-    def __init__(self, lanes: Mapping[ServingPath, Lane], limits: Limits, clock: Clock) -> None:
+    scores: NDArray[np.float32]
+    seconds: float
+
+
+class Device:
+    """All lanes of this process, on one device, whatever releases they serve. `quiet` is set while no unit runs; other
+    threads may wait for it."""
+
+    def __init__(
+        self, lanes: Mapping[ServingPath, Lane], streams: int, unit_seconds: float, clock: Clock, guard: Guard
+    ) -> None:
         self.lanes = lanes
-        self.scheduler = Scheduler(lanes, limits)
+        self.load = Load(lanes, streams)
+        self.scheduler = Scheduler(lanes, streams, unit_seconds)
         self.running: dict[ServingPath, int] = dict.fromkeys(lanes, 0)
         self.quiet = threading.Event()
         self.quiet.set()
         self._clock = clock
-        self._arrived = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="device")
+        self._guard = guard
+        self._streams = Streams(streams)
+        self._units: set[Unit] = set()
+        self._unit_ended = asyncio.Event()
 
     async def compute(
         self, model: Model, path: ServingPath, encodings: Sequence[Encoding], arrived: float, deadline: float | None
     ) -> list[Computed]:
         """Score one request's texts: all or none, on one model, which the caller holds.
 
-        Raises: Overloaded before any work is spent; DeadlineExpired; ScoringFailed.
+        Raises: Overloaded, BadInput, ReplicaUnavailable before any work is spent; DeadlineExpired; ScoringFailed.
         """
+        self._guard.quarantine.check(model.encoder, encodings)
         jobs = [self._job(model, path, encoding, arrived, deadline) for encoding in encodings]
+        self.load.arrived(path, sum(map(self._work, jobs)), arrived)
         self.scheduler.admit(jobs, self._clock.monotonic())
-        self._arrived.set()
+        self._start_what_can_run()
         left = None if deadline is None else deadline - self._clock.monotonic()
         try:
             async with asyncio.timeout(left):
@@ -79,68 +100,101 @@ class Device:
                 elif not job.future.cancelled():
                     job.future.exception()
 
-    def predicted_finish(self, model: Model, path: ServingPath, tokens: int) -> float:
-        """Seconds until a text of `tokens` tokens would be answered if admitted now."""
+    def predicted_finish(self, model: Model, path: ServingPath, tokens: int) -> float | None:
+        """Seconds until a text of `tokens` tokens would be answered if admitted now; None while its lane warms up."""
+        variant = model.engines.get(self.lanes[path].precision)
+        if variant is None:
+            return None
         now = self._clock.monotonic()
-        profile = model.engines[self.lanes[path].precision].profile
-        return self.scheduler.predicted_finish(path, profile, {tokens: 1}, now) - now
+        speeds = variant.speeds_of(self.lanes[path])
+        return self.scheduler.predicted_finish(path, speeds, {tokens: 1}, now) - now
 
-    async def run(self) -> None:
-        """Run units until cancelled."""
+    def load_of(self, path: ServingPath) -> float:
+        """ρ of a lane now; 1 is all that the device can do."""
+        return self.load.of(path, self._clock.monotonic())
+
+    async def settled(self) -> None:
+        """Wait until what runs now has ended, even if nobody waits for its answer any more."""
+        left = set(self._units)
+        while left & self._units:
+            self._unit_ended.clear()
+            await self._unit_ended.wait()
+
+    def close(self) -> None:
+        self._streams.close()
+
+    def _job(self, model: Model, path: ServingPath, encoding: Encoding, arrived: float, deadline: float | None) -> _Job:
+        variant = model.engines.get(self.lanes[path].precision)
+        if variant is None:
+            raise ReplicaUnavailable(f"the {path} lane of this replica is still warming up")
+        future = asyncio.get_running_loop().create_future()
+        speeds = variant.speeds_of(self.lanes[path])
+        return _Job(path, encoding, speeds, arrived, deadline, model=model, future=future)
+
+    def _work(self, job: _Job) -> float:
+        """Seconds a text takes of the device where its lane batches as much as it may."""
+        lane = self.lanes[job.lane]
+        rows = max(1, min(lane.max_rows, lane.token_budget // job.tokens))
+        return job.speeds.narrow.predict(rows, job.tokens) / rows
+
+    def _start_what_can_run(self) -> None:
+        """Called whenever work has come or a stream is free again."""
         while True:
             now = self._clock.monotonic()
             unit, dead = self.scheduler.next_unit(now)
             for task in dead:
                 _end(task, DeadlineExpired("the deadline could not be met any more when the device was free"))
             if unit:
-                await self._run_unit(unit)
+                self._start(unit, now)
             elif not dead:
-                self._arrived.clear()
-                await self._arrived.wait()
+                return
 
-    async def settled(self) -> None:
-        """Wait until what runs now has ended, even if nobody waits for its answer any more."""
-        await asyncio.get_running_loop().run_in_executor(self._thread, lambda: None)
-
-    def close(self) -> None:
-        self._thread.shutdown(wait=True)
-
-    def _job(self, model: Model, path: ServingPath, encoding: Encoding, arrived: float, deadline: float | None) -> _Job:
-        profile = model.engines[self.lanes[path].precision].profile
-        future = asyncio.get_running_loop().create_future()
-        return _Job(path, encoding, profile, arrived, deadline, model=model, future=future)
-
-    async def _run_unit(self, unit: Unit) -> None:
-        started = self._clock.monotonic()
-        self.scheduler.started(unit, started)
-        self.running[unit.lane] = len(unit.tasks)
+    def _start(self, unit: Unit, now: float) -> None:
+        self.scheduler.started(unit, now)
+        self._units.add(unit)
+        self.running[unit.lane] += len(unit.tasks)
         self.quiet.clear()
-        loop = asyncio.get_running_loop()
         jobs = [task for task in unit.tasks if isinstance(task, _Job)]
-        try:
-            rows, seconds = await loop.run_in_executor(self._thread, _score, jobs, self.lanes[unit.lane].precision)
-        except Exception:
+        engine = _engine(jobs[0].model.engines[self.lanes[unit.lane].precision], unit)
+        self._streams.submit(
+            functools.partial(_score, jobs, engine, self.lanes[unit.lane].max_rows == 1, self._guard.record),
+            functools.partial(self._ended, unit, jobs, engine.precision, now),
+        )
+
+    def _ended(
+        self, unit: Unit, jobs: Sequence[_Job], compiled: Precision, started: float, found: _Scored | Exception
+    ) -> None:
+        self._units.remove(unit)
+        self._unit_ended.set()
+        self.running[unit.lane] -= len(jobs)
+        if not self._units:
+            self.quiet.set()
+        self.scheduler.finished(unit, found.seconds if isinstance(found, _Scored) else unit.predicted)
+        # First of all the stream gets its next unit; answers are a matter of this thread alone.
+        self._start_what_can_run()
+        if isinstance(found, Exception):
             # An engine may raise anything; the batch fails, the device lives.
-            log.exception("a %s batch of %d failed on %s", unit.lane, len(jobs), jobs[0].model.release)
+            log.error("a %s batch of %d failed on %s", unit.lane, len(jobs), jobs[0].model.release, exc_info=found)
             for job in jobs:
                 _end(job, ScoringFailed("the engine failed on this batch"))
-            self.scheduler.finished(unit, self._clock.monotonic(), unit.predicted)
             return
-        finally:
-            self.running[unit.lane] = 0
-            self.quiet.set()
-        self.scheduler.finished(unit, self._clock.monotonic(), seconds)
-        compiled = jobs[0].model.engines[self.lanes[unit.lane].precision].engine.precision
-        for job, row in zip(jobs, rows, strict=True):
-            _end(job, Computed(row, compiled, len(jobs), started - job.arrived, seconds))
+        jobs[0].model.statistics.add_batch(len(jobs), found.seconds)
+        for job, row in zip(jobs, found.scores, strict=True):
+            _end(job, Computed(row, compiled, len(jobs), started - job.arrived, found.seconds))
 
 
-def _score(jobs: Sequence[_Job], precision: Precision) -> tuple[NDArray[np.float32], float]:
-    """In the worker thread: scores (rows, width) and the seconds it took, collating included."""
+def _engine(variant: WarmVariant, unit: Unit) -> Engine:
+    return variant.wide if unit.wide and variant.wide else variant.narrow
+
+
+def _score(jobs: Sequence[_Job], engine: Engine, single: bool, record: Recorder) -> _Scored:
+    """On a stream. `single`: the lane never makes batches."""
     started = time.perf_counter()
     model = jobs[0].model
-    raw = model.engines[precision].engine.score(collate([job.encoding for job in jobs]))
-    return model.output.scores(raw), time.perf_counter() - started
+    encodings = [job.encoding for job in jobs]
+    with record(model.release, encodings):
+        raw = engine.score(collate(encodings), single)
+    return _Scored(model.output.scores(raw), time.perf_counter() - started)
 
 
 def _end(task: Task, outcome: Computed | Exception) -> None:

@@ -1,10 +1,12 @@
 """How long a batch takes: τ(rows, tokens) = base + per_row · rows + per_token · rows · tokens, in seconds.
 
 Fitted to measurements at warm-up; a factor follows the machine as it runs, because neighbours and clock rates change.
+A single text takes what was measured for its padded width: engines may be compiled for some widths and not for others.
 """
 
+import copy
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,24 +28,36 @@ class Measurement:
 
 
 class Profile:
-    """Predicts one engine's service time. Not shared between engines."""
+    """Predicts one engine's service time. Not shared between engines. `singles`: seconds of a single text by tokens."""
 
-    def __init__(self, base: float, per_row: float, per_token: float) -> None:
+    def __init__(
+        self, base: float, per_row: float, per_token: float, singles: Mapping[int, float] | None = None
+    ) -> None:
         self._base = base
         self._per_row = per_row
         self._per_token = per_token
+        self._singles = dict(singles or {})
         self._factor = 1.0
         self._errors: deque[float] = deque(maxlen=_ERRORS_KEPT)
         self._margin = _MIN_MARGIN
 
     @classmethod
     def fit(cls, measurements: Sequence[Measurement]) -> "Profile":
-        """Least squares on relative error, so that batch 1 is predicted as well as batch 64."""
+        profile = cls(0.0, 0.0, 0.0)
+        profile.refit(measurements)
+        return profile
+
+    def refit(self, measurements: Sequence[Measurement]) -> None:
+        """Least squares on relative error, so that small batches are predicted as well as large ones.
+
+        Single texts among them replace what is known of their widths.
+        """
         seconds = np.array([m.seconds for m in measurements])
         terms = np.array([[1.0, m.rows, m.rows * m.tokens] for m in measurements])
         solution, *_ = np.linalg.lstsq(terms / seconds[:, None], np.ones(len(seconds)), rcond=None)
-        base, per_row, per_token = (max(0.0, float(value)) for value in solution)
-        return cls(base, per_row, per_token)
+        self._base, self._per_row, self._per_token = (max(0.0, float(value)) / self._factor for value in solution)
+        for single in (m for m in measurements if m.rows == 1):
+            self.replace_single(single.tokens, single.seconds)
 
     @property
     def margin(self) -> float:
@@ -52,11 +66,17 @@ class Profile:
 
     def predict(self, rows: int, tokens: int) -> float:
         """Seconds a batch of `rows` rows, each padded to `tokens`, is expected to take."""
+        if rows == 1 and tokens in self._singles:
+            return self._factor * self._singles[tokens]
         return self._factor * (self._base + self._per_row * rows + self._per_token * rows * tokens)
 
     def share(self, tokens: int) -> float:
         """Seconds one more row adds to a batch that runs anyway."""
         return self._factor * (self._per_row + self._per_token * tokens)
+
+    def replace_single(self, tokens: int, seconds: float) -> None:
+        """A single text of this width takes this long from now on: the engine was compiled for it."""
+        self._singles[tokens] = seconds / self._factor
 
     def observe(self, rows: int, tokens: int, seconds: float) -> None:
         """Refit to a batch that took `seconds`."""
@@ -69,3 +89,24 @@ class Profile:
             worst = float(np.quantile(np.fromiter(self._errors, float), 0.99))
             # An outlier of the machine's must not close the door: the margin never takes more than a lane's unit.
             self._margin = min(max(_MIN_MARGIN, worst), 0.010)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Speeds:
+    """How fast one variant of one release is.
+
+    `narrow` when each stream runs a call of its own, `wide` when one call has all cores, None where that is the same or
+    not offered. `rows`: sizes of batches worth making, by tokens.
+    """
+
+    narrow: Profile
+    wide: Profile | None = None
+    rows: Callable[[int], Sequence[int]] = lambda tokens: (1, 2, 4, 8, 16, 32, 64)
+
+    def copy(self) -> "Speeds":
+        """The same for now, to learn apart."""
+        return Speeds(copy.deepcopy(self.narrow), copy.deepcopy(self.wide), self.rows)
+
+    def rows_below(self, rows: int, tokens: int) -> int:
+        """The largest size worth making of `rows` texts that wait."""
+        return max(size for size in self.rows(tokens) if size <= rows)

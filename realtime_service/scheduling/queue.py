@@ -1,10 +1,9 @@
 """The tasks of one lane that wait, kept so that a batch can be cut from them: by what may run together, by deadline."""
 
 import heapq
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from realtime_service.scheduling.profile import Profile
+from realtime_service.scheduling.profile import Speeds
 from realtime_service.settings import Lane
 from shared_model.encoding import Encoding, padded
 from shared_model.types import ServingPath
@@ -14,12 +13,12 @@ from shared_model.types import ServingPath
 class Task:
     """One text on its way. Times are monotonic seconds; `deadline` is None when the caller gave none.
 
-    `profile` is that of the engine that will run it: tasks of two releases never have the same.
+    `speeds` are those of the variant that will run it: tasks of two releases never have the same.
     """
 
     lane: ServingPath
     encoding: Encoding
-    profile: Profile
+    speeds: Speeds
     arrived: float
     deadline: float | None
     withdrawn: bool = False
@@ -34,13 +33,13 @@ class Task:
 
     @property
     def seconds(self) -> float:
-        """How long it would take alone."""
-        return self.profile.predict(1, self.tokens)
+        """How long it would take alone, on one stream."""
+        return self.speeds.narrow.predict(1, self.tokens)
 
 
 #: What may share a unit: one engine, so never two releases; one padded width, because a CPU engine at low precision
 #: rounds a row differently at another width, and an answer must not depend on its neighbours.
-_Kind = tuple[Profile, int]
+_Kind = tuple[Speeds, int]
 _Entry = tuple[float, int, Task]
 
 
@@ -57,9 +56,10 @@ class Queue:
 
     def push(self, task: Task) -> None:
         self._sequence += 1
-        kind = (task.profile, task.tokens)
+        kind = (task.speeds, task.tokens)
         # The first of its kind needs a unit of its own, the next ones join it.
-        task.cost = task.profile.share(task.tokens) if self.lane.max_rows > 1 and kind in self._heaps else task.seconds
+        joins = self.lane.max_rows > 1 and kind in self._heaps
+        task.cost = task.speeds.narrow.share(task.tokens) if joins else task.seconds
         task.waiting = True
         heapq.heappush(self._heaps.setdefault(kind, []), (self.due(task), self._sequence, task))
         self.size += 1
@@ -78,15 +78,16 @@ class Queue:
             del self._heaps[kind]
         return [heap[0][2] for heap in sorted(self._heaps.values())]
 
-    def alike(self, head: Task) -> Iterator[Task]:
-        """`head` and what may share a unit with it, by deadline. The consumer takes each, or stops."""
-        heap = self._heaps[head.profile, head.tokens]
-        while _live(heap):
-            yield heap[0][2]
+    def company(self, head: Task, most: int) -> list[Task]:
+        """`head` and what may share a unit with it, at most `most`, by deadline. They stay here until taken."""
+        heap = self._heaps[head.speeds, head.tokens]
+        return [entry[2] for entry in heapq.nsmallest(most, (entry for entry in heap if not entry[2].withdrawn))]
 
     def take(self, head: Task) -> None:
         """Remove the head of its kind."""
-        heapq.heappop(self._heaps[head.profile, head.tokens])
+        heap = self._heaps[head.speeds, head.tokens]
+        if _live(heap):
+            heapq.heappop(heap)
         self.forget(head)
 
     def due(self, task: Task) -> float:

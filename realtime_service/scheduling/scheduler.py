@@ -8,17 +8,21 @@ A task is one text. Tasks wait in a queue per lane, ordered by deadline; lanes a
     throughput   in full batches; in units of at most 10 ms while interactive work is about
     deferred     the same, last
 
-A unit is led by its lane's most urgent task; those of the same engine and padded width join it by deadline, so an
-answer never depends on its neighbours and no unit mixes releases. What runs cannot be stopped, so what is low must be
-short. Nothing is admitted that is predicted to finish late, and nothing starts that can no longer finish in time.
+A lane below the first earns a small share of the device's time while it waits, and goes first when it has earned a
+text's time: so what is low ages instead of starving.
+
+A unit is led by its lane's most urgent task; those of the same variant and padded width join it by deadline, so an
+answer never depends on its neighbours and no unit mixes releases. The device runs one unit a stream; a text that is all
+alone may have all cores instead, and nothing runs beside it. What runs cannot be stopped, so what is low must be short.
+Nothing is admitted that is predicted to finish late, and nothing starts that can no longer finish in time.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from realtime_service.errors import Overloaded
-from realtime_service.scheduling.profile import Profile
+from realtime_service.scheduling.profile import Profile, Speeds
 from realtime_service.scheduling.queue import Queue, Task
 from realtime_service.settings import Lane
 from shared_model.types import ServingPath
@@ -29,41 +33,43 @@ ADMITTED_SHARE = 0.8
 INTERACTIVE_SECONDS = 1.0
 #: Share of its timeout that a dynamic request is held for company, at most.
 HELD_SHARE = 0.25
+#: Share of the device's time that a lane earns while it waits.
+EARNED_SHARE = {ServingPath.DYNAMIC: 0.10, ServingPath.THROUGHPUT: 0.05, ServingPath.DEFERRED: 0.02}
 
 INTERACTIVE = (ServingPath.LATENCY, ServingPath.DYNAMIC)
 BULK = (ServingPath.THROUGHPUT, ServingPath.DEFERRED)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Unit:
-    """What the device does next, without interruption: rows of one lane, one engine and one padded width."""
+    """What a stream does next, without interruption: rows of one lane, one variant and one padded width. `wide`: with
+    all cores, and alone."""
 
     lane: ServingPath
     tasks: tuple[Task, ...]
     tokens: int
     predicted: float
+    wide: bool = False
 
     @property
     def profile(self) -> Profile:
-        return self.tasks[0].profile
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """`unit` and `delay` in seconds; see ServiceSettings."""
-
-    unit: float = 0.010
-    delay: float = 0.050
+        speeds = self.tasks[0].speeds
+        return speeds.wide if self.wide and speeds.wide else speeds.narrow
 
 
 class Scheduler:
-    """Not thread-safe: one event loop owns it. Every admitted task leaves it once, in a unit, as dead or withdrawn."""
+    """Not thread-safe: one event loop owns it. Every admitted task leaves it once, in a unit, as dead or withdrawn.
 
-    def __init__(self, lanes: Mapping[ServingPath, Lane], limits: Limits) -> None:
+    `streams`: units that may run at once. `unit_seconds`: longest unit of bulk while interactive work is about.
+    """
+
+    def __init__(self, lanes: Mapping[ServingPath, Lane], streams: int = 1, unit_seconds: float = 0.010) -> None:
         self._queues = {path: Queue(lane) for path, lane in lanes.items()}
         self._order = list(lanes)
-        self._limits = limits
-        self._busy_until = 0.0
+        self._streams = streams
+        self._unit_seconds = unit_seconds
+        self._running: dict[Unit, float] = {}  # until when, as predicted
+        self._earned = {path: 0.0 for path in lanes if path in EARNED_SHARE}
         self._last_interactive = float("-inf")
 
     def admit(self, tasks: Sequence[Task], now: float) -> None:
@@ -72,7 +78,7 @@ class Scheduler:
         if queue.size + len(tasks) > queue.lane.max_concurrent:
             raise Overloaded(f"the {queue.lane.path} lane is full", max(0.001, queue.backlog))
         rows = Counter(task.tokens for task in tasks)
-        finish = self.predicted_finish(queue.lane.path, tasks[0].profile, rows, now)
+        finish = self.predicted_finish(queue.lane.path, tasks[0].speeds, rows, now)
         for task in tasks:
             if task.deadline is None:
                 continue
@@ -84,14 +90,14 @@ class Scheduler:
         if queue.lane.path in INTERACTIVE:
             self._last_interactive = now
 
-    def predicted_finish(self, path: ServingPath, profile: Profile, rows: Mapping[int, int], now: float) -> float:
+    def predicted_finish(self, path: ServingPath, speeds: Speeds, rows: Mapping[int, int], now: float) -> float:
         """When a request would be answered if admitted now. `rows`: how many texts it has of each padded width.
 
         What runs, what is ahead of it in its own and in more urgent lanes, and the request itself.
         """
         ahead = sum(self._queues[other].backlog for other in self._order[: self._order.index(path) + 1])
-        own = sum(profile.predict(count, tokens) for tokens, count in rows.items())
-        return max(now, self._busy_until) + ahead + own
+        own = sum(speeds.narrow.predict(count, tokens) for tokens, count in rows.items())
+        return self._free_at(now) + ahead / self._streams + own
 
     def withdraw(self, task: Task) -> None:
         """The caller is gone or the deadline has passed: a waiting task will not run."""
@@ -102,24 +108,35 @@ class Scheduler:
     def next_unit(self, now: float) -> tuple[Unit | None, list[Task]]:
         """What to run now, and tasks found dead on the way: too late to start.
 
-        With neither, nothing waits; with dead ones only, ask again.
+        With neither, no stream is free or nothing waits; with dead ones only, ask again.
         """
         dead: list[Task] = []
+        if not self._has_room():
+            return None, dead
+        for path in self._owed():
+            if unit := _next_of(self._queues[path], now, self._unit_seconds, dead):
+                return unit, dead
         for path in self._order:
             if path is ServingPath.DYNAMIC and self._held(now):
                 continue
             limit = self._bulk_limit(now) if path in BULK else float("inf")
             if unit := _next_of(self._queues[path], now, limit, dead):
-                return unit, dead
+                return self._widened(unit), dead
         return None, dead
 
     def started(self, unit: Unit, now: float) -> None:
-        self._busy_until = now + unit.predicted
+        self._running[unit] = now + unit.predicted
 
-    def finished(self, unit: Unit, now: float, seconds: float) -> None:
-        """Tell how long a unit really took: its profile learns from it."""
-        self._busy_until = now
+    def finished(self, unit: Unit, seconds: float) -> None:
+        """Tell how long a unit took: its profile learns from it, and those who waited have earned their share."""
+        del self._running[unit]
         unit.profile.observe(len(unit.tasks), unit.tokens, seconds)
+        used = seconds * (self._streams if unit.wide else 1)
+        for path, earned in self._earned.items():
+            own = used if path is unit.lane else 0.0
+            share = EARNED_SHARE[path] * used if self._queues[path].size or own else 0.0
+            # Bounded below, so that a busy hour without others costs no more than one unit.
+            self._earned[path] = max(-self._unit_seconds, earned + share - own)
 
     def waiting(self, path: ServingPath) -> int:
         return self._queues[path].size
@@ -129,9 +146,33 @@ class Scheduler:
         quiet = now - self._last_interactive >= INTERACTIVE_SECONDS
         return quiet and not any(self._queues[path].size for path in self._order if path is not ServingPath.DEFERRED)
 
+    def _has_room(self) -> bool:
+        return len(self._running) < self._streams and not any(unit.wide for unit in self._running)
+
+    def _free_at(self, now: float) -> float:
+        """When the next unit can start, as predicted."""
+        return now if self._has_room() else max(now, min(self._running.values()))
+
+    def _owed(self) -> list[ServingPath]:
+        """Lanes that have earned the time of their next text, lowest first."""
+        return [path for path in reversed(self._order) if self._has_earned_its_next(path)]
+
+    def _has_earned_its_next(self, path: ServingPath) -> bool:
+        earned = self._earned.get(path, 0.0)
+        return earned > 0.0 and any(earned >= head.seconds for head in self._queues[path].heads()[:1])
+
+    def _widened(self, unit: Unit) -> Unit:
+        """The same with all cores, where it is all alone and faster so."""
+        wide = unit.tasks[0].speeds.wide
+        if wide is None or len(unit.tasks) > 1 or self._running or any(queue.size for queue in self._queues.values()):
+            return unit
+        predicted = wide.predict(1, unit.tokens)
+        return replace(unit, wide=True, predicted=predicted) if predicted < unit.predicted else unit
+
     def _held(self, now: float) -> bool:
         """Whether dynamic work waits for company: only while the device has a whole unit of bulk work to do instead."""
-        return any(self._queues[path].size for path in BULK) and now + self._limits.unit <= self._close_at(now)
+        bulk_waits = any(self._queues[path].size for path in BULK if path in self._queues)
+        return bulk_waits and now + self._unit_seconds <= self._close_at(now)
 
     def _close_at(self, now: float) -> float:
         """When the waiting dynamic batch must start; `now` if it is full or empty."""
@@ -139,16 +180,14 @@ class Scheduler:
         heads = queue.heads()
         if not heads or queue.size >= queue.lane.max_rows:
             return now
-        due, profile = queue.due(heads[0]), heads[0].profile
+        due, profile = queue.due(heads[0]), heads[0].speeds.narrow
         latest = due - profile.predict(queue.size + 1, heads[0].tokens) - profile.margin
-        held = min(self._limits.delay, HELD_SHARE * (due - heads[0].arrived))
+        held = min(queue.lane.max_delay, HELD_SHARE * (due - heads[0].arrived))
         return min(latest, heads[0].arrived + held)
 
     def _bulk_limit(self, now: float) -> float:
         """Seconds a unit of throughput or deferred work may take now."""
-        if now - self._last_interactive >= INTERACTIVE_SECONDS:
-            return float("inf")
-        return self._limits.unit
+        return float("inf") if now - self._last_interactive >= INTERACTIVE_SECONDS else self._unit_seconds
 
 
 def _next_of(queue: Queue, now: float, limit: float, dead: list[Task]) -> Unit | None:
@@ -162,17 +201,22 @@ def _next_of(queue: Queue, now: float, limit: float, dead: list[Task]) -> Unit |
 
 
 def _unit(queue: Queue, leader: Task, end: float, now: float) -> Unit:
-    """The leader, and tasks like it while they fit, the unit is over by `end` and inside every deadline of its own."""
-    lane, tasks = queue.lane, list[Task]()
-    most, seconds = min(lane.max_rows, lane.token_budget // leader.tokens), 0.0
-    for task in queue.alike(leader):
-        longer, end = leader.profile.predict(len(tasks) + 1, leader.tokens), min(end, _deadline(task))
-        if tasks and (len(tasks) >= most or now + longer > end):
+    """The leader, and tasks like it while they fit, the unit is over by `end` and inside every deadline of its own.
+
+    It has one of the sizes that its engine is warmed for; who is left over leads or joins the next.
+    """
+    lane, predict = queue.lane, leader.speeds.narrow.predict
+    company = queue.company(leader, max(1, min(lane.max_rows, lane.token_budget // leader.tokens)))
+    rows, end = 1, min(end, _deadline(leader))
+    for count in range(2, len(company) + 1):
+        end = min(end, _deadline(company[count - 1]))
+        if now + predict(count, leader.tokens) > end:
             break
+        rows = count
+    tasks = tuple(company[: leader.speeds.rows_below(rows, leader.tokens)])
+    for task in tasks:
         queue.take(task)
-        tasks.append(task)
-        seconds = longer
-    return Unit(lane.path, tuple(tasks), leader.tokens, seconds)
+    return Unit(lane.path, tasks, leader.tokens, predict(len(tasks), leader.tokens))
 
 
 def _latest_end(leader: Task, others: Sequence[Task], now: float) -> float:

@@ -1,7 +1,7 @@
 """FP16 on CUDA, by torch; the same code runs on CPU (slowly), so that it is tested where there is no GPU."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ class TorchEngine:
     """See `shared_model.engine.Engine`. `packs`: no arithmetic is spent on padding."""
 
     width = 1
+    streams = 1
 
     def __init__(self, files: Mapping[str, bytes], precision: Precision, device: Device) -> None:
         self.precision = precision
@@ -31,11 +32,18 @@ class TorchEngine:
             # Parameters only: buffers hold positions and rotations, which half precision would blur.
             parameter.data = parameter.data.to(_DTYPE[precision])
 
+    def rows(self, tokens: int) -> Sequence[int]:
+        # Any size runs; steps only bound what a warm-up has to run.
+        return (1, 2, 4, 8, 16, 32, 64)
+
+    def specialise(self, tokens: int) -> None:
+        """Nothing is compiled, so there is nothing to gain."""
+
     def warm_up(self, shapes: Iterable[tuple[int, int]]) -> None:
         for shape in shapes:
             self.score(TokenBatch(np.ones(shape, np.int64), np.ones(shape, np.int64)))
 
-    def score(self, batch: TokenBatch) -> NDArray[np.float32]:
+    def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
         packing = Packing.of(batch.mask, self.device) if self.packs else None
         types = None if batch.types is None else self._on_device(batch.types)
         with torch.inference_mode():

@@ -1,7 +1,7 @@
 """The deferred stream and its results, in Redis."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from protos.scoring.v1.scoring_pb2 import ScoreResponse
 from protos.scoring.v1.storage_pb2 import DeferredWork
 from shared_model import keys
 from shared_model.errors import QueueFull, StoreUnavailable
+from shared_model.types import DeferredState
 
 GROUP = "tandem"
 
@@ -23,11 +24,7 @@ KEEP_SECONDS = 7 * 24 * 3600
 _LUA = Path(__file__).parent / "lua"
 
 
-class State(StrEnum):
-    ACCEPTED = "accepted"
-    CLAIMED = "claimed"
-    PUBLISHED = "published"
-    FAILED = "failed"
+State = DeferredState
 
 
 @dataclass(frozen=True)
@@ -82,6 +79,13 @@ class Handoff:
             computed_by=fields.get(b"computed_by", b"").decode(),
             failure=fields.get(b"failure", b"").decode(),
         )
+
+    async def states(self, request_ids: Sequence[str]) -> list[State | None]:
+        """How far each is, in one round trip; None where `get` would say None."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for request_id in request_ids:
+                pipe.hget(keys.deferred_item(request_id), "state")
+            return [State(state.decode()) if state else None for state in await _answer(pipe.execute())]
 
     async def claim(self, consumer: str, count: int, lease_seconds: float) -> list[Claimed]:
         """Up to `count` requests: first those whose lease ran out, then new ones."""

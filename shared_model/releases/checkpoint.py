@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shared_model.encoding import TOKEN_STEP, Reads
+from shared_model.encoding import TOKEN_STEP, Reads, ladder
 from shared_model.errors import BadInput
 from shared_model.output import Output, OutputKind
 from shared_model.releases import model_folder
@@ -176,7 +176,7 @@ def _max_tokens(folder: Path, model: "PreTrainedModel", asked: int | None) -> in
     tokens = asked or min(most, trained_on or MAX_TOKENS, MAX_TOKENS)
     if not TOKEN_STEP <= tokens <= most:
         raise BadInput("max_tokens", f"is {tokens}; {folder} reads {TOKEN_STEP} to {int(most)}")
-    return int(tokens) // TOKEN_STEP * TOKEN_STEP
+    return ladder(int(tokens))[-1]
 
 
 def _positions(model: "PreTrainedModel") -> int:

@@ -78,9 +78,11 @@ def _apply(
     validation: Sequence[Encoding],
     judge: Judge,
 ) -> Int8:
-    from shared_model.releases import convert, recipes
+    from shared_model.releases import convert, lookups, recipes
 
-    files = convert.openvino_files(recipes.apply(recipe, model, calibration, validation))
+    graph = recipes.apply(recipe, model, calibration, validation)
+    lookups.look_up_first(graph)
+    files = convert.openvino_files(graph)
     with contextlib.closing(open_engine(Precision.INT8, Device.CPU, files, devices.cores())) as engine:
         scores = judge.score(engine, f"scoring {recipe.name}")
     return Int8(recipe.name, min(recipe.texts, len(calibration)), files, scores, judge.parity(scores))

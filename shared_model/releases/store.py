@@ -59,11 +59,11 @@ class Release:
     def encoder(self) -> Encoder:
         return Encoder(self.read("tokenizer.json"), self.manifest.reads, self.id)
 
-    def engine(self, precision: Precision, device: Device, threads: int) -> Engine:
-        """Raises: ReleaseError where the release has no such variant, or a file of it is wrong."""
+    def engine(self, precision: Precision, device: Device, threads: int, streams: int = 1) -> Engine:
+        """See `open_engine`. Raises: ReleaseError where the release has no such variant, or a file of it is wrong."""
         variant = self.manifest.variant(precision, device)
         files = {name: self.read(path) for name, path in variant.files.items()}
-        return open_engine(precision, device, files, threads)
+        return open_engine(precision, device, files, threads, streams)
 
     def half_precision_engine(self, device: Device, threads: int) -> Engine:
         """FP16 on CUDA, BF16 on CPU: what large batches run in."""

@@ -25,16 +25,21 @@ SETTINGS_MODULES = (
     "tandem_stack.stack",
 )
 
-#: Read from the environment without a settings class: by Airflow's side, which has none.
-OTHER_VARIABLES = {"TANDEM_RUNTIME_PREFIX"}
+#: Read from the environment without a settings class: by Airflow's side, which has none, and where the others are.
+OTHER_VARIABLES = {"TANDEM_RUNTIME_PREFIX", settings.CONFIG}
 
 
 def setting_names() -> Iterator[str]:
     for module in SETTINGS_MODULES:
-        for value in vars(importlib.import_module(module)).values():
-            if isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == module:
-                declared = [field for field in dataclasses.fields(value) if "help" in field.metadata]
-                yield from (settings.env_name(field) for field in declared)
+        classes = [
+            value
+            for value in vars(importlib.import_module(module)).values()
+            if isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == module
+        ]
+        grouped = {field.metadata.get("group") for cls in classes for field in dataclasses.fields(cls)}
+        for cls in classes:
+            if cls not in grouped:
+                yield from settings.names(cls)
 
 
 def metric_names() -> set[str]:
@@ -65,7 +70,7 @@ def test_every_setting_is_documented() -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, REPOSITORY / "docker-compose.yml"], ids=lambda page: page.name)
 def test_settings_that_are_named_exist(page: Path) -> None:
-    named = set(re.findall(r"\bTANDEM_[A-Z_]+[A-Z]\b", page.read_text()))
+    named = set(re.findall(r"\bTANDEM_[A-Z0-9_]+[A-Z]\b", page.read_text()))
     assert named - set(setting_names()) - OTHER_VARIABLES == set()
 
 

@@ -12,11 +12,11 @@ from tandem_stack import calls
 from tandem_stack.airflow_api import FINAL, RunState
 from tandem_stack.stack import DAG, Stack
 
-from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import Client
 from shared_model import keys
 from shared_model.demo_messages import FIRST_DAY
 from shared_model.releases.store import Release
+from shared_model.types import ServingPath
 
 ROWS = 300
 RUN_SECONDS = 180.0
@@ -98,7 +98,7 @@ def test_the_scores_are_published_and_answer_calls(running: Stack, night: Night,
     assert pointer["ds"] == str(FIRST_DAY)
     with Client(running.plan.service.grpc_address) as online:
         calls.wait_precomputed(online, text)
-        assert online.score(text).path == scoring_pb2.PRECOMPUTED
+        assert online.score(text).path == ServingPath.PRECOMPUTED
 
 
 def test_only_what_is_triggered_runs(running: Stack, night: Night) -> None:

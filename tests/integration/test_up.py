@@ -25,6 +25,13 @@ def wait_until(condition: Callable[[], object], timeout_s: float) -> None:
         time.sleep(0.1)
 
 
+def is_java(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "java"
+    except psutil.NoSuchProcess:  # it has just ended
+        return False
+
+
 def test_ctrl_c_stops_everything_even_a_spark_job_at_work(release: Release, releases_dir: Path, tmp_path: Path) -> None:
     environ = {**os.environ, **own_environ(tmp_path, releases_dir), "PYTHONPATH": str(REPOSITORY / ".stack")}
     with open(tmp_path / "output", "wb") as output:
@@ -39,12 +46,13 @@ def test_ctrl_c_stops_everything_even_a_spark_job_at_work(release: Release, rele
     started: list[psutil.Process] = []
     try:
         # Unpausing starts the run of yesterday, and that a JVM.
-        wait_until(lambda: any(process.name() == "java" for process in descendants()), START_SECONDS)
+        wait_until(lambda: any(map(is_java, descendants())), START_SECONDS)
         started = descendants()
         up.send_signal(signal.SIGINT)
         assert up.wait(60) == 0, (tmp_path / "output").read_text()
         _, left = psutil.wait_procs(started, timeout=0)
     finally:
+        started = started or (psutil.Process(up.pid).children(recursive=True) if up.poll() is None else [])
         up.kill()
         up.wait()
         for process in started:

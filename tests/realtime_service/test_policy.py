@@ -6,11 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from realtime_service.errors import ReplicaUnavailable
 from realtime_service.routing.policy import Policy, RoutedRequest, decide
 from realtime_service.routing.snapshot import Snapshot
+from realtime_service.settings import SERVED
 from shared_model.types import Priority, ServingPath
 
-SNAPSHOT = Snapshot(local="here")
+LATENCY, DYNAMIC, THROUGHPUT = SERVED
+SNAPSHOT = Snapshot(local="here", lanes=SERVED)
 PLAIN = RoutedRequest(texts=1, priority=Priority.UNSPECIFIED, timeout=None, precomputed=False)
 
 
@@ -57,6 +60,16 @@ def test_a_published_score_is_used_whatever_the_priority(request: RoutedRequest)
     assert (path is ServingPath.PRECOMPUTED) == request.precomputed
 
 
+@given(requests, st.sets(st.sampled_from(SERVED), min_size=1))
+def test_several_texts_are_never_latency_work(request: RoutedRequest, lanes: set[ServingPath]) -> None:
+    request = replace(request, texts=max(2, request.texts), precomputed=False)
+    if lanes == {LATENCY}:
+        with pytest.raises(ReplicaUnavailable):
+            decide(request, Policy(), Snapshot("here", tuple(lanes)))
+    else:
+        assert decide(request, Policy(), Snapshot("here", tuple(lanes))).path is not LATENCY
+
+
 @given(requests, st.floats(0.001, 0.5), st.floats(0.6, 5))
 def test_thresholds_are_settings(request: RoutedRequest, low: float, high: float) -> None:
     request = replace(request, texts=1, priority=Priority.NORMAL, precomputed=False)
@@ -67,3 +80,30 @@ def test_thresholds_are_settings(request: RoutedRequest, low: float, high: float
         assert path is ServingPath.THROUGHPUT
     else:
         assert path is ServingPath.DYNAMIC
+
+
+@pytest.mark.parametrize(
+    ("lanes", "request_", "path"),
+    [
+        ((DYNAMIC, THROUGHPUT), replace(PLAIN, priority=Priority.REAL_TIME), DYNAMIC),
+        ((THROUGHPUT,), replace(PLAIN, priority=Priority.REAL_TIME), THROUGHPUT),
+        ((LATENCY, THROUGHPUT), PLAIN, THROUGHPUT),
+        ((LATENCY,), PLAIN, LATENCY),
+        ((LATENCY, DYNAMIC), replace(PLAIN, priority=Priority.BATCH), DYNAMIC),
+        ((LATENCY,), replace(PLAIN, priority=Priority.BATCH), LATENCY),
+        ((), replace(PLAIN, precomputed=True), ServingPath.PRECOMPUTED),
+    ],
+)
+def test_a_lane_that_is_not_here_is_replaced_by_the_next_that_can(
+    lanes: tuple[ServingPath, ...], request_: RoutedRequest, path: ServingPath
+) -> None:
+    decision = decide(request_, Policy(), Snapshot("here", lanes))
+    assert decision.path is path
+    own = decide(request_, Policy(), SNAPSHOT)
+    assert decision.reason == (own.reason if own.path is path else f"{own.reason}; no {own.path} lane here")
+
+
+@pytest.mark.parametrize(("lanes", "texts"), [((), 1), ((LATENCY,), 2)])
+def test_a_replica_that_cannot_says_so(lanes: tuple[ServingPath, ...], texts: int) -> None:
+    with pytest.raises(ReplicaUnavailable, match="no dynamic lane and none that could stand in for it"):
+        decide(replace(PLAIN, texts=texts), Policy(), Snapshot("here", lanes))

@@ -9,21 +9,20 @@ import grpc
 import pytest
 import redis
 
-from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from realtime_service.client import Client
 from shared_model.redis_server import RedisServer
 from shared_model.releases.store import Release
 from shared_model.scorestore.publish import Epoch, publish
 from shared_model.settings import StateSettings
-from shared_model.types import Priority
+from shared_model.types import DeferredState, Priority, ServingPath
 from tests.realtime_service.conftest import RunningService, eventually, start_service
 
 #: One way to ask for each device path.
 WAYS = {
-    scoring_pb2.LATENCY: {"priority": Priority.REAL_TIME},
-    scoring_pb2.DYNAMIC: {"timeout_ms": 900},
-    scoring_pb2.THROUGHPUT: {"priority": Priority.BATCH},
+    ServingPath.LATENCY: {"priority": Priority.REAL_TIME},
+    ServingPath.DYNAMIC: {"timeout_ms": 900},
+    ServingPath.THROUGHPUT: {"priority": Priority.BATCH},
 }
 PUBLISHED = "a text that was scored last night"
 
@@ -68,12 +67,12 @@ def test_scoring_survives_a_frozen_then_killed_redis_and_deferral_comes_back_wit
     assert pid
     with Client(service.address) as client:
         call_every_device_path(client, 3)
-        eventually(lambda: client.score(PUBLISHED).path == scoring_pb2.PRECOMPUTED)
+        eventually(lambda: client.score(PUBLISHED).path == ServingPath.PRECOMPUTED)
         client.submit("before", "accepted while Redis was there")
 
         os.kill(pid, signal.SIGSTOP)
         # The filter says yes, Redis says nothing: the device answers instead.
-        assert client.score(PUBLISHED, priority=Priority.REAL_TIME).path == scoring_pb2.LATENCY
+        assert client.score(PUBLISHED, priority=Priority.REAL_TIME).path == ServingPath.LATENCY
         call_every_device_path(client, 10)
 
         os.kill(pid, signal.SIGKILL)
@@ -88,8 +87,8 @@ def test_scoring_survives_a_frozen_then_killed_redis_and_deferral_comes_back_wit
             assert revived.url == own_redis.url
             eventually(lambda: client.describe().redis_available)
             # What was acknowledged is still there, and is answered.
-            eventually(lambda: client.result("before").state == scoring_pb2.PUBLISHED)
+            eventually(lambda: client.result("before").state == DeferredState.PUBLISHED)
             client.submit("after", "Redis is back")
-            eventually(lambda: client.result("after").state == scoring_pb2.PUBLISHED)
-            eventually(lambda: client.score(PUBLISHED).path == scoring_pb2.PRECOMPUTED)
+            eventually(lambda: client.result("after").state == DeferredState.PUBLISHED)
+            eventually(lambda: client.score(PUBLISHED).path == ServingPath.PRECOMPUTED)
             call_every_device_path(client, 3)

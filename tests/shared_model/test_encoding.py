@@ -9,7 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared_model.encoding import TOKEN_STEP, Encoder, Encoding, Reads, collate, padded, plan_batches
+from shared_model.encoding import (
+    COARSE_TOKEN_STEP,
+    FINE_TOKENS,
+    TOKEN_STEP,
+    Encoder,
+    Encoding,
+    Reads,
+    collate,
+    ladder,
+    padded,
+    plan_batches,
+)
 from shared_model.errors import BadInput
 from shared_model.releases.store import Release
 
@@ -38,8 +49,7 @@ def test_an_encoding_does_not_depend_on_its_neighbours(encoder: Encoder, texts: 
 def test_collating_keeps_every_token_and_masks_the_rest(encoder: Encoder, texts: list[str]) -> None:
     encodings = encoder.encode_many(texts)
     batch = collate(encodings)
-    assert (batch.rows, batch.tokens % TOKEN_STEP) == (len(texts), 0)
-    assert batch.tokens - TOKEN_STEP < max(e.tokens for e in encodings) <= batch.tokens
+    assert (batch.rows, batch.tokens) == (len(texts), padded(max(e.tokens for e in encodings)))
     for row, encoding in enumerate(encodings):
         assert list(batch.ids[row][batch.mask[row] == 1]) == list(encoding.ids)
         assert batch.mask[row].sum() == encoding.tokens
@@ -60,8 +70,18 @@ def test_a_plan_holds_every_row_once_within_its_bounds(lengths: list[int], max_r
 
 @given(tokens=st.integers(1, 10_000))
 def test_padding_rounds_up_by_less_than_a_step(tokens: int) -> None:
-    assert 0 <= padded(tokens) - tokens < TOKEN_STEP
-    assert padded(tokens) % TOKEN_STEP == 0
+    step = TOKEN_STEP if tokens <= FINE_TOKENS else COARSE_TOKEN_STEP
+    assert 0 <= padded(tokens) - tokens < step
+    assert padded(tokens) % step == 0
+    assert padded(padded(tokens)) == padded(tokens)
+
+
+@given(most=st.integers(TOKEN_STEP, 600))
+def test_the_ladder_is_what_padding_makes_of_texts_that_fit(most: int) -> None:
+    widths = ladder(most)
+    assert widths == sorted(set(widths))
+    assert {padded(tokens) for tokens in range(1, widths[-1] + 1)} == set(widths)
+    assert widths[-1] <= most < padded(widths[-1] + 1)
 
 
 @given(one=messages, other=messages)

@@ -1,5 +1,7 @@
 """Engines on the real release: what they answer, and that company changes nothing."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -83,6 +85,40 @@ def test_plain_questions_get_their_label(
 ) -> None:
     scores = alone(engines[precision], release.output, [release.encoder().encode(text)])
     assert release.labels[int(scores.argmax())] == label
+
+
+@pytest.mark.parametrize("precision", CPU_PRECISIONS)
+def test_specialised_code_is_for_single_texts_and_leaves_all_others_their_bits(
+    release: Release, engines: dict[Precision, Engine], encodings: list[Encoding], precision: Precision
+) -> None:
+    engine = release.engine(precision, Device.CPU, 1)
+    for tokens in (8, 16, 24):
+        engine.specialise(tokens)
+    batches = [collate([encoding]) for encoding in encodings[:48]]
+    single, usual, before = (
+        np.concatenate([release.output.scores(score(batch)) for batch in batches])
+        for score in (lambda batch: engine.score(batch, single=True), engine.score, engines[precision].score)
+    )
+    np.testing.assert_array_equal(usual, before)
+    # Rounded otherwise, and as far off as at another width.
+    assert 0 < np.abs(single - usual).max() <= TAU_OF_WIDTH[precision]
+    changed = single.argmax(1) != usual.argmax(1)
+    assert not (changed & (margins(usual) >= 2 * TAU_OF_WIDTH[precision])).any()
+    engine.close()
+
+
+def test_calls_on_several_streams_do_not_disturb_each_other(
+    release: Release, engines: dict[Precision, Engine], encodings: list[Encoding]
+) -> None:
+    engine = release.engine(Precision.INT8, Device.CPU, 1, streams=2)
+    assert (engine.width, engine.streams) == (1, 2)
+    engine.warm_up([(1, 8), (4, 16)])
+    batches = [collate([encoding]) for encoding in encodings]
+    # More callers than streams: some wait, none sees another's numbers.
+    with ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(engine.score, batches))
+    np.testing.assert_array_equal(together, [engines[Precision.INT8].score(batch) for batch in batches])
+    engine.close()
 
 
 def test_fp16_code_agrees_with_fp32_on_cpu(

@@ -7,7 +7,7 @@ import pytest
 
 from shared_model import settings
 from shared_model.errors import SettingError
-from shared_model.settings import Check, StateSettings, setting
+from shared_model.settings import Check, StateSettings, group, setting
 from shared_model.types import Precision
 
 
@@ -18,6 +18,13 @@ class Sample:
     eager: bool = setting(False, "Hurry.")
     precision: Precision = setting(Precision.INT8, "Arithmetic.")
     folder: Path = setting(Path("/default"), "Where.")
+    name: str = setting("", "What it is called.")
+
+
+@dataclass(frozen=True)
+class Whole:
+    sample: Sample = group(Sample(rows=3))
+    other: Sample = group(Sample())
     name: str = setting("", "What it is called.")
 
 
@@ -51,6 +58,7 @@ def test_booleans_are_spelt_in_words_or_digits(raw: str) -> None:
         ("TANDEM_ROWS", "0", "a whole number above 0"),
         ("TANDEM_SHARE", "half", "a number above 0"),
         ("TANDEM_SHARE", "nan", "a number above 0"),
+        ("TANDEM_SHARE", "inf", "a number above 0"),
         ("TANDEM_EAGER", "maybe", "a value of type bool"),
         ("TANDEM_PRECISION", "int4", "a value of type Precision"),
     ],
@@ -77,6 +85,47 @@ def test_relative_folders_become_absolute(tmp_path: Path, monkeypatch: pytest.Mo
     assert (state.state, state.releases_root) == (tmp_path / "here", str(tmp_path / "there"))
     assert state.messages_dir == tmp_path / "here" / "messages"
     assert state.scores_table == tmp_path / "here" / "scores"
+
+
+def test_a_group_has_defaults_and_names_of_its_own() -> None:
+    environment = {"TANDEM_SAMPLE_NAME": "x", "TANDEM_OTHER_ROWS": "5", "TANDEM_ROWS": "7"}
+    assert settings.load(Whole, environment) == Whole(Sample(rows=3, name="x"), Sample(rows=5))
+    with pytest.raises(SettingError, match="TANDEM_OTHER_ROWS='0': expected a whole number above 0"):
+        settings.load(Whole, {"TANDEM_OTHER_ROWS": "0"})
+    assert {"TANDEM_SAMPLE_ROWS", "TANDEM_OTHER_SHARE", "TANDEM_NAME"} <= set(settings.names(Whole))
+    assert "TANDEM_SAMPLE" not in set(settings.names(Whole))
+
+
+def test_a_file_is_variables_of_the_same_names(tmp_path: Path) -> None:
+    file = tmp_path / "tandem.toml"
+    file.write_text('name = "x"\n[sample]\nrows = 8\nshare = 0.25\neager = true\n[other]\nprecision = "bf16"\n')
+    variables = settings.read_file(file, Whole)
+    assert settings.load(Whole, variables) == Whole(
+        Sample(8, 0.25, eager=True), Sample(precision=Precision.BF16), name="x"
+    )
+    file.write_text('state = "/there"\nlanes = ["a", "b"]\n')
+    with pytest.raises(SettingError, match="TANDEM_LANES"):
+        settings.read_file(file, StateSettings)
+
+
+@pytest.mark.parametrize(
+    ("written", "problem"),
+    [
+        (b"rows = 8\nrowz = 9", "it sets TANDEM_ROWZ, and there is no such setting"),
+        (b"[sample]\nrows = 8", "it sets TANDEM_SAMPLE_ROWS, and there is no such setting"),
+        (b"rows: 8", "cannot be read: "),
+        (b"\xff", "cannot be read: "),
+        (None, "cannot be read: "),
+    ],
+)
+def test_a_wrong_file_is_named_with_what_is_wrong(written: bytes | None, problem: str, tmp_path: Path) -> None:
+    file = tmp_path / "tandem.toml"
+    if written is not None:
+        file.write_bytes(written)
+    with pytest.raises(SettingError) as error:
+        settings.read_file(file, Sample)
+    assert str(error.value).startswith(f"TANDEM_CONFIG={str(file)!r}: {problem}")
+    assert "\n" not in str(error.value)
 
 
 def test_every_setting_says_what_it_means() -> None:

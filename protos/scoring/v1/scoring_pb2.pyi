@@ -60,7 +60,7 @@ RELEASE_LOADING: ReleaseState
 RELEASE_FAILED: ReleaseState
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("texts", "priority", "timeout_ms", "top_k", "release", "request_id", "text_pairs")
+    __slots__ = ("texts", "priority", "timeout_ms", "top_k", "release", "request_id", "text_pairs", "allow_deferred")
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +68,7 @@ class ScoreRequest(_message.Message):
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_PAIRS_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_DEFERRED_FIELD_NUMBER: _ClassVar[int]
     texts: _containers.RepeatedScalarFieldContainer[str]
     priority: Priority
     timeout_ms: int
@@ -75,7 +76,8 @@ class ScoreRequest(_message.Message):
     release: str
     request_id: str
     text_pairs: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, texts: _Optional[_Iterable[str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., timeout_ms: _Optional[int] = ..., top_k: _Optional[int] = ..., release: _Optional[str] = ..., request_id: _Optional[str] = ..., text_pairs: _Optional[_Iterable[str]] = ...) -> None: ...
+    allow_deferred: bool
+    def __init__(self, texts: _Optional[_Iterable[str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., timeout_ms: _Optional[int] = ..., top_k: _Optional[int] = ..., release: _Optional[str] = ..., request_id: _Optional[str] = ..., text_pairs: _Optional[_Iterable[str]] = ..., allow_deferred: _Optional[bool] = ...) -> None: ...
 
 class Label(_message.Message):
     __slots__ = ("name", "score")
@@ -98,7 +100,7 @@ class Result(_message.Message):
     def __init__(self, labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., tokens: _Optional[int] = ..., truncated: _Optional[bool] = ..., vector: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
-    __slots__ = ("results", "path", "release", "precision", "batch_size", "queue_us", "compute_us", "request_id", "reason")
+    __slots__ = ("results", "path", "release", "precision", "batch_size", "queue_us", "compute_us", "request_id", "reason", "slack_us", "ticket")
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
@@ -108,6 +110,8 @@ class ScoreResponse(_message.Message):
     COMPUTE_US_FIELD_NUMBER: _ClassVar[int]
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    SLACK_US_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[Result]
     path: Path
     release: str
@@ -117,15 +121,25 @@ class ScoreResponse(_message.Message):
     compute_us: int
     request_id: str
     reason: str
-    def __init__(self, results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., path: _Optional[_Union[Path, str]] = ..., release: _Optional[str] = ..., precision: _Optional[str] = ..., batch_size: _Optional[int] = ..., queue_us: _Optional[int] = ..., compute_us: _Optional[int] = ..., request_id: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    slack_us: int
+    ticket: Ticket
+    def __init__(self, results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., path: _Optional[_Union[Path, str]] = ..., release: _Optional[str] = ..., precision: _Optional[str] = ..., batch_size: _Optional[int] = ..., queue_us: _Optional[int] = ..., compute_us: _Optional[int] = ..., request_id: _Optional[str] = ..., reason: _Optional[str] = ..., slack_us: _Optional[int] = ..., ticket: _Optional[_Union[Ticket, _Mapping]] = ...) -> None: ...
+
+class Ticket(_message.Message):
+    __slots__ = ("request_id",)
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
 
 class StreamError(_message.Message):
-    __slots__ = ("code", "message")
+    __slots__ = ("code", "message", "retry_after_ms")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_AFTER_MS_FIELD_NUMBER: _ClassVar[int]
     code: int
     message: str
-    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+    retry_after_ms: int
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., retry_after_ms: _Optional[int] = ...) -> None: ...
 
 class ScoreStreamResponse(_message.Message):
     __slots__ = ("request_id", "response", "error")
@@ -158,6 +172,12 @@ class GetResultRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+
+class WatchResultsRequest(_message.Message):
+    __slots__ = ("request_ids",)
+    REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
+    request_ids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_ids: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetResultResponse(_message.Message):
     __slots__ = ("request_id", "state", "response", "computed_by", "failure")

@@ -54,6 +54,11 @@ class ScoringServiceStub:
                 request_serializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.GetResultRequest.SerializeToString,
                 response_deserializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.GetResultResponse.FromString,
                 _registered_method=True)
+        self.WatchResults = channel.unary_stream(
+                '/scoring.v1.ScoringService/WatchResults',
+                request_serializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.WatchResultsRequest.SerializeToString,
+                response_deserializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.GetResultResponse.FromString,
+                _registered_method=True)
         self.Describe = channel.unary_unary(
                 '/scoring.v1.ScoringService/Describe',
                 request_serializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.DescribeRequest.SerializeToString,
@@ -92,6 +97,14 @@ class ScoringServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchResults(self, request, context):
+        """The ends of submitted work, each once, as it is published or fails; over when all have ended, or with the call's
+        deadline. A request id that was not submitted, or is no longer kept, ends the call with NOT_FOUND and is named.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Describe(self, request, context):
         """What this replica serves: release, lanes, other replicas it knows of.
         """
@@ -120,6 +133,11 @@ def add_ScoringServiceServicer_to_server(servicer, server):
             'GetResult': grpc.unary_unary_rpc_method_handler(
                     servicer.GetResult,
                     request_deserializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.GetResultRequest.FromString,
+                    response_serializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.GetResultResponse.SerializeToString,
+            ),
+            'WatchResults': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchResults,
+                    request_deserializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.WatchResultsRequest.FromString,
                     response_serializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.GetResultResponse.SerializeToString,
             ),
             'Describe': grpc.unary_unary_rpc_method_handler(
@@ -235,6 +253,33 @@ class ScoringService:
             target,
             '/scoring.v1.ScoringService/GetResult',
             protos_dot_scoring_dot_v1_dot_scoring__pb2.GetResultRequest.SerializeToString,
+            protos_dot_scoring_dot_v1_dot_scoring__pb2.GetResultResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchResults(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/scoring.v1.ScoringService/WatchResults',
+            protos_dot_scoring_dot_v1_dot_scoring__pb2.WatchResultsRequest.SerializeToString,
             protos_dot_scoring_dot_v1_dot_scoring__pb2.GetResultResponse.FromString,
             options,
             channel_credentials,

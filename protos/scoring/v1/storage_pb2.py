@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos.scoring.v1 import scoring_pb2 as protos_dot_scoring_dot_v1_dot_scoring__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/scoring/v1/storage.proto\x12\nscoring.v1\x1a\x1fprotos/scoring/v1/scoring.proto\"Q\n\x0c\x44\x65\x66\x65rredWork\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.scoring.v1.ScoreRequest\x12\x16\n\x0e\x61\x63\x63\x65pted_at_ms\x18\x02 \x01(\x03\"\xe0\x01\n\x0cReplicaState\x12/\n\x07replica\x18\x01 \x01(\x0b\x32\x1e.scoring.v1.ReplicaDescription\x12*\n\x05lanes\x18\x02 \x03(\x0b\x32\x1b.scoring.v1.LaneDescription\x12\x30\n\x04load\x18\x03 \x03(\x0b\x32\".scoring.v1.ReplicaState.LoadEntry\x1a\x41\n\tLoadEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.scoring.v1.LaneLoad:\x02\x38\x01\"I\n\x08LaneLoad\x12\x0f\n\x07waiting\x18\x01 \x01(\r\x12\x0f\n\x07running\x18\x02 \x01(\r\x12\x1b\n\x13predicted_finish_ms\x18\x03 \x01(\x01\"S\n\x0ePublishedScore\x12\x0e\n\x06labels\x18\x01 \x03(\r\x12\x0e\n\x06scores\x18\x02 \x03(\x02\x12\x0e\n\x06tokens\x18\x03 \x01(\r\x12\x11\n\ttruncated\x18\x04 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/scoring/v1/storage.proto\x12\nscoring.v1\x1a\x1fprotos/scoring/v1/scoring.proto\"Q\n\x0c\x44\x65\x66\x65rredWork\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.scoring.v1.ScoreRequest\x12\x16\n\x0e\x61\x63\x63\x65pted_at_ms\x18\x02 \x01(\x03\"\xe0\x01\n\x0cReplicaState\x12/\n\x07replica\x18\x01 \x01(\x0b\x32\x1e.scoring.v1.ReplicaDescription\x12*\n\x05lanes\x18\x02 \x03(\x0b\x32\x1b.scoring.v1.LaneDescription\x12\x30\n\x04load\x18\x03 \x03(\x0b\x32\".scoring.v1.ReplicaState.LoadEntry\x1a\x41\n\tLoadEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.scoring.v1.LaneLoad:\x02\x38\x01\"W\n\x08LaneLoad\x12\x0f\n\x07waiting\x18\x01 \x01(\r\x12\x0f\n\x07running\x18\x02 \x01(\r\x12\x1b\n\x13predicted_finish_ms\x18\x03 \x01(\x01\x12\x0c\n\x04load\x18\x04 \x01(\x01\"S\n\x0ePublishedScore\x12\x0e\n\x06labels\x18\x01 \x03(\r\x12\x0e\n\x06scores\x18\x02 \x03(\x02\x12\x0e\n\x06tokens\x18\x03 \x01(\r\x12\x11\n\ttruncated\x18\x04 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,7 +41,7 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPLICASTATE_LOADENTRY']._serialized_start=323
   _globals['_REPLICASTATE_LOADENTRY']._serialized_end=388
   _globals['_LANELOAD']._serialized_start=390
-  _globals['_LANELOAD']._serialized_end=463
-  _globals['_PUBLISHEDSCORE']._serialized_start=465
-  _globals['_PUBLISHEDSCORE']._serialized_end=548
+  _globals['_LANELOAD']._serialized_end=477
+  _globals['_PUBLISHEDSCORE']._serialized_start=479
+  _globals['_PUBLISHEDSCORE']._serialized_end=562
 # @@protoc_insertion_point(module_scope)

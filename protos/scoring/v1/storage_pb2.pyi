@@ -33,14 +33,16 @@ class ReplicaState(_message.Message):
     def __init__(self, replica: _Optional[_Union[_scoring_pb2.ReplicaDescription, _Mapping]] = ..., lanes: _Optional[_Iterable[_Union[_scoring_pb2.LaneDescription, _Mapping]]] = ..., load: _Optional[_Mapping[str, LaneLoad]] = ...) -> None: ...
 
 class LaneLoad(_message.Message):
-    __slots__ = ("waiting", "running", "predicted_finish_ms")
+    __slots__ = ("waiting", "running", "predicted_finish_ms", "load")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_FINISH_MS_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
     waiting: int
     running: int
     predicted_finish_ms: float
-    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., predicted_finish_ms: _Optional[float] = ...) -> None: ...
+    load: float
+    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., predicted_finish_ms: _Optional[float] = ..., load: _Optional[float] = ...) -> None: ...
 
 class PublishedScore(_message.Message):
     __slots__ = ("labels", "scores", "tokens", "truncated")

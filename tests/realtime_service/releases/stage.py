@@ -11,7 +11,7 @@ import grpc
 import redis
 
 from protos.scoring.v1 import scoring_pb2
-from realtime_service.client import Client
+from realtime_service.client import Answer, Client
 from shared_model.redis_server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
@@ -98,7 +98,7 @@ class Callers:
     """Callers of every lane, with one text and with several, for as long as the context lasts."""
 
     address: str
-    answers: list[scoring_pb2.ScoreResponse] = field(default_factory=list)
+    answers: list[Answer] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     _over: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
@@ -119,7 +119,7 @@ class Callers:
         return {answer.release for answer in self.answers}
 
     def _call(self, way: dict[str, Priority]) -> None:
-        with Client(self.address) as client:
+        with Client(self.address, attempts=1) as client:
             for number in itertools.count():
                 if self._over.wait(0.002):
                     return

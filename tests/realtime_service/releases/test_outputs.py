@@ -5,14 +5,13 @@ import numpy as np
 import pytest
 import redis
 
-from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from realtime_service.client import Client
 from shared_model.encoding import Reads, Text, collate
 from shared_model.output import Output, OutputKind
 from shared_model.releases.store import Release
 from shared_model.scorestore.publish import Epoch, publish
-from shared_model.types import Device, Precision, Priority
+from shared_model.types import DeferredState, Device, Precision, Priority, ServingPath
 from tests.realtime_service.conftest import eventually
 from tests.realtime_service.releases import tiny_releases
 from tests.realtime_service.releases.stage import Stage, wait_until_active
@@ -64,7 +63,7 @@ def test_values_come_whole_in_their_order_from_the_device_and_from_last_night(st
         assert [label.score for label in result.labels] == pytest.approx(expected.tolist(), abs=1e-5)
     values = [float(number) for number in range(7)]
     publish_one(stage, release, "scored at night", PublishedScore(labels=range(7), scores=values, tokens=4))
-    eventually(lambda: client.score("scored at night").path == scoring_pb2.PRECOMPUTED)
+    eventually(lambda: client.score("scored at night").path == ServingPath.PRECOMPUTED)
     (result,) = client.score("scored at night", top_k=1).results
     assert {label.name: label.score for label in result.labels} == dict(zip(REGRESSION.names, values, strict=True))
 
@@ -77,12 +76,12 @@ def test_an_embedding_is_a_vector_from_the_device_from_last_night_and_deferred(s
         assert list(result.vector) == pytest.approx(expected.tolist(), abs=1e-5)
     vector = [number / 12 for number in range(12)]
     publish_one(stage, release, "scored at night", PublishedScore(scores=vector, tokens=4))
-    eventually(lambda: client.score("scored at night").path == scoring_pb2.PRECOMPUTED)
+    eventually(lambda: client.score("scored at night").path == ServingPath.PRECOMPUTED)
     (result,) = client.score("scored at night", top_k=1).results
     assert list(result.vector) == pytest.approx(vector)
     client.submit("later", "card")
-    eventually(lambda: client.result("later").state == scoring_pb2.PUBLISHED)
-    assert len(client.result("later").response.results[0].vector) == 12
+    eventually(lambda: client.result("later").state == DeferredState.PUBLISHED)
+    assert len(client.result("later").answer.results[0].vector) == 12
     described = client.describe()
     assert (described.output, list(described.labels), described.pairs) == ("embedding", [], False)
 
@@ -96,7 +95,7 @@ def test_pairs_are_read_as_pairs(stage: Stage, client: Client) -> None:
     assert answer.results[0].tokens == 9
     assert client.describe().pairs
     client.submit("pair-later", "card", text_pairs="where")
-    eventually(lambda: client.result("pair-later").state == scoring_pb2.PUBLISHED)
+    eventually(lambda: client.result("pair-later").state == DeferredState.PUBLISHED)
 
 
 @pytest.mark.parametrize(

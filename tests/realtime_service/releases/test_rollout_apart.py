@@ -104,7 +104,7 @@ def with_reference(store: Store, name: str, favourite: int) -> Release:
 def test_a_variant_that_nobody_has_judged_is_proven_before_it_serves(stage: Stage, client: Client) -> None:
     bad, good = with_reference(stage.store, "unproven-bad", 3), with_reference(stage.store, "unproven-good", 2)
     stage.promote(bad)
-    assert "bf16/cpu was refused: " in wait_for_failure(client, bad)
+    assert "int8/cpu was refused: " in wait_for_failure(client, bad)
     stage.promote(good)
     wait_until_active(client, good)
     assert good.read_note("proof-int8-cpu.json")
@@ -118,7 +118,7 @@ def test_a_replica_does_not_start_on_a_release_that_is_unfit(tmp_path: Path) -> 
     assert line == f"realtime_service serve: release {release.id}: some outputs are not finite numbers"
     unreadable = tiny_releases.seal_files(store, "unreadable", b"<net", b"")
     line = serve_and_fail(tmp_path, tmp_path / "releases", TANDEM_RELEASE=unreadable.id)
-    assert f"serve: release {unreadable.id}: its bf16 variant cannot be opened: " in line
+    assert f"serve: release {unreadable.id}: its int8 variant cannot be opened: " in line
     unproven = with_reference(store, "unproven", 5)
     line = serve_and_fail(tmp_path, tmp_path / "releases", TANDEM_RELEASE=unproven.id)
-    assert f"serve: release {unproven.id}: bf16/cpu was refused: " in line
+    assert f"serve: release {unproven.id}: int8/cpu was refused: " in line

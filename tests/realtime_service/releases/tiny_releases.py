@@ -19,6 +19,8 @@ from shared_model.releases.store import Release, Store
 from shared_model.types import Device, Precision
 
 WORDS = ("[PAD]", "[UNK]", "[SEP]", "where", "is", "my", "card", "please", "slowly")
+#: What a release made by `seal_poisonable` dies of.
+POISON = "slowly please"
 LABELS = tuple(f"label-{number}" for number in range(8))
 LABELLED = Output(OutputKind.SINGLE_LABEL, LABELS, len(LABELS))
 
@@ -40,6 +42,13 @@ def table(width: int = LABELLED.width, favourite: int = 0) -> np.ndarray:
     numbers = np.random.default_rng(7).normal(0.0, 1.0, (len(WORDS), width)).astype(np.float32)
     numbers[:, favourite] += 9.0
     return numbers
+
+
+def seal_poisonable(store: Store, name: str) -> Release:
+    """A release that POISON kills, in any company, and nothing else."""
+    numbers = table()
+    numbers[WORDS.index("slowly"), 0] += 1000.0
+    return seal_graph(store, name, embedding(numbers, crashing_where_asked))
 
 
 def seal_graph(store: Store, name: str, model: ov.Model, output: Output = LABELLED, **changes: object) -> Release:
@@ -90,6 +99,17 @@ def slow_where_asked(pooled: ov.Output) -> ov.Output:
     asked = ops.greater(ops.reduce_max(pooled, ops.constant([0, 1])), ops.constant(np.float32(100.0)))
     turns = ops.select(asked, ops.constant(np.int64(3 * 10**5)), ops.constant(np.int64(1)))
     return _turning(pooled, turns.output(0))
+
+
+def crashing_where_asked(pooled: ov.Output) -> ov.Output:
+    """The same numbers, but reads far beside them for a table that adds 1000 to the first number of a word."""
+    asked = ops.greater(ops.reduce_max(pooled, ops.constant([0, 1])), ops.constant(np.float32(100.0)))
+    flat = ops.reshape(pooled, ops.constant([-1]), False)
+    numbers = ops.reduce_prod(ops.shape_of(pooled), ops.constant([0]))
+    own = ops.range(ops.constant(np.int64(0)), numbers, ops.constant(np.int64(1)), "i64")
+    far = ops.select(asked, ops.constant(np.int64(2**40)), ops.constant(np.int64(0)))
+    read = ops.gather_nd(flat, ops.reshape(ops.add(own, far), ops.constant([-1, 1]), False))
+    return ops.reshape(read, ops.shape_of(pooled), False).output(0)
 
 
 def _turning(pooled: ov.Output, turns: ov.Output) -> ov.Output:

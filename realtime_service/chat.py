@@ -1,0 +1,50 @@
+"""A conversation with the service: a person types, each line is scored, and what came of it is shown."""
+
+import io
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from realtime_service.client import Answer, CallError, Client
+from shared_model.types import Priority
+
+
+def chat(client: Client, lines: Iterable[str], say: Callable[[str], None], timeout_ms: int | None = None) -> None:
+    """Score every line that is not blank, until there are no more. A call that fails is said, and the chat goes on.
+
+    `timeout_ms`: how long the bot may take for an answer. Raises: CallError when no service answers at all.
+    """
+    output = client.describe().output
+    for text in filter(None, map(str.strip, lines)):
+        started = time.perf_counter()
+        try:
+            answer = client.score(text, timeout_ms=timeout_ms, priority=Priority.REAL_TIME)
+        except CallError as error:
+            say(f"  {error}")
+        else:
+            milliseconds = 1000 * (time.perf_counter() - started)
+            say(f"  {understood(answer, output)}  ({answer.path} path, {milliseconds:.1f} ms)")
+
+
+def typed() -> Iterator[str]:
+    """Lines of standard input until it ends, with a prompt where a person types them."""
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        # Bytes that are no text are shown to be wrong by the answer they get, not by an end of the chat.
+        sys.stdin.reconfigure(errors="replace")
+    prompt = "you> " if sys.stdin.isatty() else ""
+    while True:
+        try:
+            yield input(prompt)
+        except EOFError:
+            return
+
+
+def understood(answer: Answer, output: str) -> str:
+    """The best label and its probability; all labels of several, all values, or how long the embedding is."""
+    (result,) = answer.results
+    if result.vector:
+        return f"embedding of {len(result.vector)} numbers"
+    if output == "regression":
+        return ", ".join(f"{value.name} {value.score:.3f}" for value in result.labels)
+    shown = result.labels if output == "multi_label" else result.labels[:1]
+    return ", ".join(f"{label.name} {label.score:.1%}" for label in shown)

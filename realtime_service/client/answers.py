@@ -1,0 +1,121 @@
+"""What a service answers, as frozen values. Each keeps the message of the wire it was read from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeVar
+
+from protos.scoring.v1 import scoring_pb2
+from shared_model.types import DeferredState, Label, Score, ServingPath
+
+Known = TypeVar("Known", bound=StrEnum)
+
+_PATHS = {scoring_pb2.Path.Value(path.name): path for path in ServingPath}
+_STATES = {scoring_pb2.DeferredState.Value(state.name): state for state in DeferredState}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to one request of one text or several.
+
+    `results`: one for each text, in order. `path`: what the router chose, and `reason` why. `batch_size`: rows of the
+    batch it ran in, 0 without a device. `queue_us`, `compute_us`: how long it waited and how long the device took.
+    `slack_us`: how far from its deadline it was, negative when late; None when it had none. `ticket`: set, and
+    `results` empty, when the request was deferred (`allow_deferred`): ask `result(ticket)`.
+    """
+
+    results: tuple[Score, ...]
+    path: ServingPath
+    reason: str
+    release: str
+    precision: str
+    batch_size: int
+    queue_us: int
+    compute_us: int
+    slack_us: int | None
+    ticket: str
+    message: scoring_pb2.ScoreResponse = field(repr=False, compare=False)
+
+    @property
+    def label(self) -> str:
+        """Name of the first text's best label: the intent. Raises: LookupError where there are no labels."""
+        return self._best.name
+
+    @property
+    def score(self) -> float:
+        """Probability of `label`. Raises: LookupError where there are no labels."""
+        return self._best.score
+
+    @property
+    def _best(self) -> Label:
+        if not self.results:
+            raise LookupError(f"this request was deferred: ask for result({self.ticket!r})")
+        if not self.results[0].labels:
+            raise LookupError("this release makes embeddings, not labels: see results[0].vector")
+        return self.results[0].labels[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Deferred:
+    """Where submitted work is. `answer` once published, `failure` once failed; `duplicate`: submitted before.
+
+    `computed_by`: "idle", a lane with nothing better to do, or "nightly", the Spark run.
+    """
+
+    request_id: str
+    state: DeferredState
+    duplicate: bool = False
+    answer: Answer | None = None
+    computed_by: str = ""
+    failure: str = ""
+    message: scoring_pb2.SubmitResponse | scoring_pb2.GetResultResponse | None = field(
+        default=None, repr=False, compare=False
+    )
+
+    @property
+    def ended(self) -> bool:
+        return self.state in {DeferredState.PUBLISHED, DeferredState.FAILED}
+
+
+def answer(message: scoring_pb2.ScoreResponse) -> Answer:
+    return Answer(
+        results=tuple(_score(result) for result in message.results),
+        path=_known(_PATHS, message.path),
+        reason=message.reason,
+        release=message.release,
+        precision=message.precision,
+        batch_size=message.batch_size,
+        queue_us=message.queue_us,
+        compute_us=message.compute_us,
+        slack_us=message.slack_us if message.HasField("slack_us") else None,
+        ticket=message.ticket.request_id,
+        message=message,
+    )
+
+
+def submitted(message: scoring_pb2.SubmitResponse) -> Deferred:
+    return Deferred(message.request_id, _known(_STATES, message.state), message.duplicate, message=message)
+
+
+def deferred(message: scoring_pb2.GetResultResponse) -> Deferred:
+    return Deferred(
+        request_id=message.request_id,
+        state=_known(_STATES, message.state),
+        answer=answer(message.response) if message.HasField("response") else None,
+        computed_by=message.computed_by,
+        failure=message.failure,
+        message=message,
+    )
+
+
+def _score(result: scoring_pb2.Result) -> Score:
+    labels = tuple(Label(label.name, label.score) for label in result.labels)
+    return Score(labels, result.tokens, result.truncated, tuple(result.vector))
+
+
+def _known(names: Mapping[int, Known], number: int) -> Known:
+    if number not in names:
+        raise ValueError(
+            f"the service answered {number}, which this client does not know: it is older than the service"
+        )
+    return names[number]

@@ -1,0 +1,125 @@
+"""The client for event loops."""
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from types import TracebackType
+from typing import Any, NoReturn, TypeVar, Unpack
+
+import grpc
+import grpc.aio
+
+from protos.scoring.v1 import scoring_pb2
+from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
+from realtime_service.client import calls, channel, errors
+from realtime_service.client.answers import Answer, Deferred
+from realtime_service.client.calls import Call, ScoreOptions, StreamOptions, SubmitOptions, Text
+from realtime_service.client.errors import CallError
+from realtime_service.client.retry import Retries
+
+Reply = TypeVar("Reply")
+
+
+class AsyncClient:
+    """`Client` for one event loop: the one it first calls in. A task that is cancelled takes its call with it.
+
+    >>> async with AsyncClient("127.0.0.1:50051") as client:
+    ...     answer = await client.score("my card has not arrived", timeout_ms=80)
+    """
+
+    def __init__(
+        self, addresses: str | Sequence[str] = channel.DEFAULT_ADDRESS, *, caller_id: str = "", attempts: int = 3
+    ) -> None:
+        """As `Client`. May be made before there is a loop; it connects with its first call."""
+        self._metadata = channel.metadata(caller_id)
+        self._retries = Retries(attempts)
+        self._target = channel.target(addresses)
+        self._channel: grpc.aio.Channel | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(channel.ONE_PROCESS)
+
+    async def close(self) -> None:
+        """Calls under way are cancelled: their tasks meet asyncio.CancelledError."""
+        self._retries.close()
+        if self._channel:
+            await self._channel.close(grace=None)
+
+    async def score(self, texts: str | Sequence[str], **options: Unpack[ScoreOptions]) -> Answer:
+        """As `Client.score`."""
+        return await self._call(calls.score(texts, options))
+
+    async def stream(
+        self, texts: Iterable[Text] | AsyncIterable[Text], **options: Unpack[StreamOptions]
+    ) -> AsyncIterator[tuple[int, Answer | CallError]]:
+        """As `Client.stream`."""
+        stream = self._connected().ScoreStream(
+            calls.stream_later(texts, options) if isinstance(texts, AsyncIterable) else calls.stream(texts, options),
+            metadata=self._metadata,
+        )
+        try:
+            async for message in stream:
+                yield calls.streamed(message)
+        except grpc.RpcError as error:
+            raise errors.read(error) from None
+        finally:
+            stream.cancel()
+
+    async def submit(self, request_id: str, texts: str | Sequence[str], **options: Unpack[SubmitOptions]) -> Deferred:
+        """As `Client.submit`."""
+        return await self._call(calls.submit(request_id, texts, options))
+
+    async def result(self, request_id: str) -> Deferred:
+        """As `Client.result`."""
+        return await self._call(calls.result(request_id))
+
+    async def watch(
+        self, request_ids: Iterable[str], *, seconds: float = calls.DEFAULT_DEADLINE
+    ) -> AsyncIterator[Deferred]:
+        """As `Client.watch`."""
+        watched = calls.Watched(request_ids)
+        attempts = self._retries.begin(seconds)
+        while True:
+            messages = self._connected().WatchResults(watched.request(), timeout=attempts.left, metadata=self._metadata)
+            try:
+                async for message in messages:
+                    yield watched.ended(message)
+                return
+            except grpc.RpcError as error:
+                await asyncio.sleep(attempts.failed(error))
+            finally:
+                messages.cancel()
+
+    async def describe(self) -> scoring_pb2.DescribeResponse:
+        """As `Client.describe`."""
+        return await self._call(calls.describe())
+
+    async def _call(self, call: Call[Reply]) -> Reply:
+        method = getattr(self._connected(), call.method)
+        attempts = self._retries.begin(call.seconds)
+        while True:
+            try:
+                reply = await method(call.request, timeout=attempts.left, metadata=self._metadata)
+            except grpc.RpcError as error:
+                await asyncio.sleep(attempts.failed(error))
+            else:
+                attempts.answered()
+                return call.read(reply)
+
+    def _connected(self) -> Any:
+        """The stub. Raises: RuntimeError in another loop than that of the first call."""
+        loop = asyncio.get_running_loop()
+        if self._channel is None:
+            self._loop, self._channel = loop, grpc.aio.insecure_channel(self._target, options=channel.OPTIONS)
+            self._stub = ScoringServiceStub(self._channel)
+        if loop is not self._loop:
+            raise RuntimeError("this client has called in another event loop: make one for each loop")
+        return self._stub

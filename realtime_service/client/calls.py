@@ -1,0 +1,147 @@
+"""Arguments → what is sent, and how the reply is read: what the two clients share."""
+
+import uuid
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypedDict, TypeVar
+
+import grpc
+
+from protos.scoring.v1 import scoring_pb2
+from realtime_service.client import answers, errors
+from realtime_service.client.answers import Answer, Deferred
+from realtime_service.client.errors import CallError
+from shared_model.types import Priority
+
+#: Seconds a call without a timeout of its own may take.
+DEFAULT_DEADLINE = 30.0
+
+_PRIORITIES = {
+    Priority.UNSPECIFIED: scoring_pb2.PRIORITY_UNSPECIFIED,
+    Priority.REAL_TIME: scoring_pb2.REAL_TIME,
+    Priority.NORMAL: scoring_pb2.NORMAL,
+    Priority.BATCH: scoring_pb2.BATCH,
+}
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+Reply = TypeVar("Reply")
+#: One text, or a pair for a release that reads pairs.
+Text = str | tuple[str, str]
+
+
+class StreamOptions(TypedDict, total=False):
+    """`timeout_ms`: how long the caller waits, which also chooses the lane. `top_k`: labels of each text, 1 to 5, by
+    default 3. `release`: a release to be answered by, instead of the active one. `allow_deferred`: rather a ticket than
+    a refusal when the service is too busy."""
+
+    timeout_ms: int | None
+    priority: Priority
+    top_k: int
+    release: str
+    allow_deferred: bool
+
+
+class ScoreOptions(StreamOptions, total=False):
+    """`text_pairs`: the second text of each pair, for a release that reads pairs. `request_id`: names the request, and
+    the ticket it may become; by default one is made up where a ticket may come."""
+
+    text_pairs: str | Sequence[str]
+    request_id: str
+
+
+class SubmitOptions(TypedDict, total=False):
+    """As in ScoreOptions; submitted work has no deadline and no priority."""
+
+    top_k: int
+    release: str
+    text_pairs: str | Sequence[str]
+
+
+class Watched:
+    """Submitted work whose ends are awaited: what is still open is asked for again when a connection breaks."""
+
+    def __init__(self, request_ids: Iterable[str]) -> None:
+        self._open = dict.fromkeys(request_ids)
+
+    def request(self) -> scoring_pb2.WatchResultsRequest:
+        return scoring_pb2.WatchResultsRequest(request_ids=self._open)
+
+    def ended(self, message: scoring_pb2.GetResultResponse) -> Deferred:
+        self._open.pop(message.request_id, None)
+        return answers.deferred(message)
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[Reply]):
+    """One call to be made: the method, its message, the seconds it may take, and what its reply is read as."""
+
+    method: str
+    request: Any
+    seconds: float
+    read: Callable[[Any], Reply]
+
+
+def score(texts: str | Sequence[str], options: ScoreOptions) -> Call[Answer]:
+    timeout_ms = options.get("timeout_ms")
+    seconds = timeout_ms / 1000 if timeout_ms else DEFAULT_DEADLINE
+    request = _request(texts, **options)
+    if request.allow_deferred and not request.request_id:
+        # Made up here: with one made up by the service, a call that is made again could be deferred twice.
+        request.request_id = uuid.uuid4().hex
+    return Call("Score", request, seconds, answers.answer)
+
+
+def submit(request_id: str, texts: str | Sequence[str], options: SubmitOptions) -> Call[Deferred]:
+    request = scoring_pb2.SubmitRequest(request=_request(texts, request_id=request_id, **options))
+    return Call("Submit", request, DEFAULT_DEADLINE, answers.submitted)
+
+
+def result(request_id: str) -> Call[Deferred]:
+    request = scoring_pb2.GetResultRequest(request_id=request_id)
+    return Call("GetResult", request, DEFAULT_DEADLINE, answers.deferred)
+
+
+def describe() -> Call[scoring_pb2.DescribeResponse]:
+    return Call("Describe", scoring_pb2.DescribeRequest(), DEFAULT_DEADLINE, lambda message: message)
+
+
+def stream(texts: Iterable[Text], options: StreamOptions) -> Iterator[scoring_pb2.ScoreRequest]:
+    """Requests named by their number, from 0."""
+    for number, text in enumerate(texts):
+        yield _numbered(number, text, options)
+
+
+async def stream_later(texts: AsyncIterable[Text], options: StreamOptions) -> AsyncIterator[scoring_pb2.ScoreRequest]:
+    number = 0
+    async for text in texts:
+        yield _numbered(number, text, options)
+        number += 1
+
+
+def streamed(message: scoring_pb2.ScoreStreamResponse) -> tuple[int, Answer | CallError]:
+    """(number of the text, how it ended)"""
+    number = int(message.request_id)
+    if message.HasField("response"):
+        return number, answers.answer(message.response)
+    failed = message.error
+    hint = ((errors.RETRY_AFTER, str(failed.retry_after_ms)),) if failed.retry_after_ms else ()
+    return number, errors.error_of(_CODES[failed.code], failed.message, hint)
+
+
+def _numbered(number: int, text: Text, options: StreamOptions) -> scoring_pb2.ScoreRequest:
+    first, second = (text, "") if isinstance(text, str) else text
+    return _request(first, request_id=str(number), text_pairs=second or (), **options)
+
+
+def _request(texts: str | Sequence[str], **options: Any) -> scoring_pb2.ScoreRequest:
+    return scoring_pb2.ScoreRequest(
+        texts=_several(texts),
+        text_pairs=_several(options.pop("text_pairs", ())),
+        priority=_PRIORITIES[options.pop("priority", Priority.UNSPECIFIED)],
+        timeout_ms=options.pop("timeout_ms", None) or 0,
+        **options,
+    )
+
+
+def _several(texts: str | Sequence[str]) -> Sequence[str]:
+    return [texts] if isinstance(texts, str) else texts

@@ -1,0 +1,75 @@
+"""Which replicas a client talks to, and how it notices that one is gone."""
+
+import ipaddress
+import json
+import re
+import socket
+from collections.abc import Sequence
+
+from shared_model.errors import BadInput
+
+SERVICE = "scoring.v1.ScoringService"
+DEFAULT_ADDRESS = "127.0.0.1:50051"
+#: Why a client cannot be pickled.
+ONE_PROCESS = "a client holds connections and threads: make one in each process, after it was forked or spawned"
+
+#: gRPC options of every channel.
+OPTIONS: tuple[tuple[str, str | int], ...] = (
+    # In turn, among replicas whose health says SERVING: one that drains gets no new calls before it closes its
+    # listener. The channel repeats no call by itself, but for those that no replica has seen: see `retry`.
+    (
+        "grpc.service_config",
+        json.dumps({"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": SERVICE}}),
+    ),
+    # A replica that is stopped or cut off answers no ping: after two seconds its calls end and the others get them.
+    # Without calls there are no more than two pings, so that a server with default settings does not take offence.
+    ("grpc.keepalive_time_ms", 1_000),
+    ("grpc.http2.ping_timeout_ms", 1_000),
+    ("grpc.keepalive_timeout_ms", 1_000),
+    # By default two minutes may pass before a replica that is back is noticed.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+)
+
+_SCHEME = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|xds|vsock):")
+
+
+def metadata(caller_id: str) -> tuple[tuple[str, str], ...]:
+    """What is sent beside every request: who calls, where the caller says so."""
+    return (("x-caller-id", caller_id),) if caller_id else ()
+
+
+def target(addresses: str | Sequence[str]) -> str:
+    """What gRPC calls the replicas at `addresses`: `HOST:PORT`, several of them (a sequence, or with commas), or a
+    target of gRPC's own (`ipv4:…`, `dns:///…`, `unix:…`).
+
+    A single name is looked up again and again and may stand for many replicas; names of a list are looked up once.
+    Raises: BadInput on what is none of these, and on names of a list that cannot all be looked up.
+    """
+    several = addresses.split(",") if isinstance(addresses, str) else list(addresses)
+    several = [address.strip() for address in several] or [""]
+    if isinstance(addresses, str) and _SCHEME.match(addresses):
+        return addresses
+    for address in several:
+        if not re.fullmatch(r".+:\d+", address) or _SCHEME.match(address):
+            raise BadInput("addresses", f"{address!r}: expected HOST:PORT, or several, or one target like ipv4:…")
+    return several[0] if len(several) == 1 else _static(several)
+
+
+def _static(addresses: Sequence[str]) -> str:
+    """gRPC takes lists of numbers, not of names, and all of one family."""
+    for family, scheme in ((socket.AF_INET, "ipv4"), (socket.AF_INET6, "ipv6")):
+        found = [_numbers(address, family) for address in addresses]
+        if all(found):
+            return f"{scheme}:" + ",".join(number for numbers in found for number in numbers)
+    raise BadInput("addresses", f"{', '.join(addresses)}: they cannot all be looked up, as IPv4 or as IPv6")
+
+
+def _numbers(address: str, family: socket.AddressFamily) -> list[str]:
+    """Every HOST:PORT that an address means in one family; none when it has no meaning there."""
+    host, _, port = address.rpartition(":")
+    try:
+        found = {str(it[4][0]) for it in socket.getaddrinfo(host.strip("[]"), int(port), family, socket.SOCK_STREAM)}
+    except socket.gaierror:
+        return []
+    return [f"[{it}]:{port}" if ipaddress.ip_address(it).version == 6 else f"{it}:{port}" for it in sorted(found)]

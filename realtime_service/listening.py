@@ -1,0 +1,100 @@
+"""What a serving process listens on, and what it tells of itself there: gRPC, health by lane, metrics."""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import grpc.aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from prometheus_client import CollectorRegistry, start_http_server
+
+from realtime_service.requests import TRANSPORT_MESSAGE_BYTES
+from realtime_service.workers import lock
+from shared_model.errors import SettingError
+from shared_model.types import ServingPath
+
+_SERVING = health_pb2.HealthCheckResponse.SERVING
+_NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+
+
+class Readiness:
+    """The standard health service. `services`: the names that stand for all lanes; the first has a name for each lane,
+    too, like `scoring.v1.ScoringService/latency`."""
+
+    def __init__(self, services: Sequence[str], lanes: Sequence[ServingPath]) -> None:
+        self._services = ("", *services)
+        self._named = services[0]
+        self._waiting = set(lanes)
+        self._health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs predate it
+
+    @property
+    def complete(self) -> bool:
+        """Whether every lane takes calls."""
+        return not self._waiting
+
+    async def serve(self, listener: grpc.aio.Server) -> None:
+        """Answer health checks from now on: no lane is ready yet."""
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, listener)
+        for name in (*self._services, *map(self._name, self._waiting)):
+            await self._health.set(name, _NOT_SERVING)
+
+    async def ready(self, lane: ServingPath) -> None:
+        """A lane takes calls. With the last of them, so does the whole."""
+        await self._health.set(self._name(lane), _SERVING)
+        self._waiting.discard(lane)
+        if not self._waiting:
+            for name in self._services:
+                await self._health.set(name, _SERVING)
+
+    async def close(self) -> None:
+        """Nothing takes new calls any more, and nothing will."""
+        await self._health.enter_graceful_shutdown()
+
+    def _name(self, lane: ServingPath) -> str:
+        return f"{self._named}/{lane}"
+
+
+def make_listener(shared: bool) -> grpc.aio.Server:
+    """`shared`: other workers of this service listen on the same port. Else a second service there must fail."""
+    return grpc.aio.server(
+        options=[
+            ("grpc.so_reuseport", int(shared)),
+            ("grpc.max_receive_message_length", TRANSPORT_MESSAGE_BYTES),
+        ]
+    )
+
+
+def bind(listener: grpc.aio.Server, address: str) -> str:
+    """Returns the address with its port. Raises: SettingError where somebody else listens."""
+    try:
+        port = listener.add_insecure_port(address)
+    except RuntimeError as error:
+        raise lock.taken(address, "is the port taken?") from error
+    return f"{address.rpartition(':')[0]}:{port}"
+
+
+def bind_privately(listener: grpc.aio.Server, public: str) -> str:
+    """An address of this process alone, on the host of the public one."""
+    return bind(listener, f"{public.rpartition(':')[0]}:0")
+
+
+def offer_reflection(listener: grpc.aio.Server, services: Sequence[str]) -> None:
+    reflection.enable_server_reflection((*services, health.SERVICE_NAME, reflection.SERVICE_NAME), listener)
+
+
+def serve_metrics(stack: contextlib.AsyncExitStack, address: str, registry: CollectorRegistry) -> str:
+    """Serve metrics until the stack closes. Returns the address with its port. Raises: SettingError."""
+    host, _, port = address.rpartition(":")
+    try:
+        server, thread = start_http_server(int(port), host, registry)
+    except OSError as error:
+        raise SettingError(f"TANDEM_METRICS_ADDRESS={address}: cannot listen there: {error.strerror}") from error
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    stack.callback(stop)
+    return f"{host}:{server.server_port}"

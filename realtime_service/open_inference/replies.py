@@ -1,0 +1,87 @@
+"""Answers and statistics → messages of the protocol. Outputs are always raw: clients cannot read typed numbers."""
+
+from collections.abc import Iterable
+
+from protos.inference import open_inference_pb2 as pb
+from realtime_service.errors import Status
+from realtime_service.models import Model
+from realtime_service.open_inference import tensors
+from realtime_service.open_inference.catalogue import Tensor
+from realtime_service.open_inference.requests import LABEL, SCORES, InferRequest
+from realtime_service.results import Answer
+from realtime_service.statistics import Total
+from shared_model.releases.manifest import name_of
+
+
+def infer_response(request: InferRequest, answer: Answer, wanted: Iterable[Tensor]) -> pb.ModelInferResponse:
+    """`wanted`: outputs in the order they were asked for."""
+    response = pb.ModelInferResponse(
+        model_name=request.model,
+        model_version=answer.release,
+        id=request.id,
+        parameters=_parameters(answer),
+    )
+    for tensor in wanted:
+        shape = (len(answer.scores), *tensor.dims)
+        response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=shape)
+        response.raw_output_contents.append(_contents(tensor.name, answer))
+    return response
+
+
+def stream_failure(request_id: str, status: Status) -> pb.ModelStreamInferResponse:
+    return pb.ModelStreamInferResponse(
+        error_message=f"{status.code.name}: {status.message}", infer_response=pb.ModelInferResponse(id=request_id)
+    )
+
+
+def statistics(model: Model) -> pb.ModelStatistics:
+    stats = model.statistics
+    return pb.ModelStatistics(
+        name=name_of(model.release),
+        version=model.release,
+        last_inference=round(stats.finished_at * 1000),
+        inference_count=stats.texts,
+        execution_count=sum(total.count for total in stats.batches.values()),
+        inference_stats=pb.InferStatistics(
+            success=_duration(stats.answered),
+            fail=_duration(stats.failed),
+            queue=_duration(stats.queued),
+            compute_infer=_duration(stats.computed),
+            cache_hit=_duration(stats.published),
+        ),
+        batch_stats=[
+            pb.InferBatchStatistics(batch_size=rows, compute_infer=_duration(total))
+            for rows, total in sorted(stats.batches.items())
+        ],
+    )
+
+
+def _contents(name: str, answer: Answer) -> bytes:
+    if name == LABEL:
+        return tensors.pack(score.labels[0].name for score in answer.scores)
+    if answer.every is None:
+        raise ValueError(f"{SCORES} were wanted, but the answer holds only the best few")
+    return tensors.pack_numbers(answer.every)
+
+
+def _parameters(answer: Answer) -> dict[str, pb.InferParameter]:
+    texts = {
+        "path": answer.path,
+        "reason": answer.reason,
+        "release": answer.release,
+        "precision": answer.precision,
+    }
+    numbers = {
+        "batch_size": answer.batch_rows,
+        "queue_us": round(answer.queued * 1e6),
+        "compute_us": round(answer.computed * 1e6),
+    }
+    if answer.slack is not None:
+        numbers["slack_us"] = round(answer.slack * 1e6)
+    return {name: pb.InferParameter(string_param=text) for name, text in texts.items()} | {
+        name: pb.InferParameter(int64_param=number) for name, number in numbers.items()
+    }
+
+
+def _duration(total: Total) -> pb.StatisticDuration:
+    return pb.StatisticDuration(count=total.count, ns=round(total.seconds * 1e9))

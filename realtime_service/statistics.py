@@ -1,0 +1,54 @@
+"""What one loaded release has answered here, in counts that add up."""
+
+from dataclasses import dataclass, field
+
+
+@dataclass(slots=True)
+class Total:
+    """How often, and seconds of all together."""
+
+    count: int = 0
+    seconds: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.seconds += seconds
+
+
+@dataclass(slots=True)
+class Statistics:
+    """Requests and texts of one release. A request is answered, computed or published, or it failed.
+
+    `answered`, `failed`, `published`: from arrival to the end. `queued` and `computed`: of a computed request's last
+    batch. `finished_at`: Unix time of the last answer, 0 before the first. `batches`: those that ran, by their rows.
+    """
+
+    answered: Total = field(default_factory=Total)
+    failed: Total = field(default_factory=Total)
+    published: Total = field(default_factory=Total)
+    queued: Total = field(default_factory=Total)
+    computed: Total = field(default_factory=Total)
+    finished_at: float = 0.0
+    batches: dict[int, Total] = field(default_factory=dict)
+
+    @property
+    def texts(self) -> int:
+        """Texts that were computed."""
+        return sum(rows * total.count for rows, total in self.batches.items())
+
+    def add_batch(self, rows: int, seconds: float) -> None:
+        """A device ran a batch."""
+        self.batches.setdefault(rows, Total()).add(seconds)
+
+    def add_computed(self, seconds: float, queued: float, computed: float, now: float) -> None:
+        """A request that a device answered."""
+        self.answered.add(seconds)
+        self.queued.add(queued)
+        self.computed.add(computed)
+        self.finished_at = now
+
+    def add_published(self, seconds: float, now: float) -> None:
+        """A request that was answered from published scores."""
+        self.answered.add(seconds)
+        self.published.add(seconds)
+        self.finished_at = now

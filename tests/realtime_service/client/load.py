@@ -1,0 +1,78 @@
+"""Callers of both clients that never stop, and what became of their calls."""
+
+import asyncio
+import threading
+import time
+from dataclasses import dataclass, field
+
+from realtime_service.client import AsyncClient, CallError, Client
+
+CALLERS = 3
+#: Seconds between two calls of one caller.
+_PAUSE = 0.002
+
+
+@dataclass
+class Load:
+    """`CALLERS` threads on one client and as many tasks on another, for as long as the context lasts.
+
+    `began` and `took`: seconds, of each call that was answered; `failed`: how the others ended.
+    """
+
+    addresses: list[str]
+    timeout_ms: int
+    began: list[float] = field(default_factory=list)
+    took: list[float] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _threads: list[threading.Thread] = field(default_factory=list)
+
+    def __enter__(self) -> "Load":
+        self._client = Client(self.addresses)
+        runs = [self._call] * CALLERS + [lambda: asyncio.run(self._call_together())]
+        self._threads = [threading.Thread(target=run) for run in runs]
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+        self._client.close()
+
+    def longest_since(self, moment: float) -> float:
+        """Seconds of the longest call that began after a moment of the monotonic clock."""
+        return max(took for began, took in zip(self.began, self.took, strict=True) if began > moment)
+
+    def _call(self) -> None:
+        while not self._over.wait(_PAUSE):
+            began = time.monotonic()
+            try:
+                self._client.score("where is my card", timeout_ms=self.timeout_ms)
+            except CallError as error:
+                self._failed(error)
+            else:
+                self._answered(began)
+
+    async def _call_together(self) -> None:
+        async with AsyncClient(self.addresses) as client:
+            await asyncio.gather(*(self._call_in_turn(client) for _ in range(CALLERS)))
+
+    async def _call_in_turn(self, client: AsyncClient) -> None:
+        while not self._over.is_set():
+            began = time.monotonic()
+            try:
+                await client.score("where is my card", timeout_ms=self.timeout_ms)
+            except CallError as error:
+                self._failed(error)
+            else:
+                self._answered(began)
+            await asyncio.sleep(_PAUSE)
+
+    def _answered(self, began: float) -> None:
+        self.took.append(time.monotonic() - began)
+        self.began.append(began)
+
+    def _failed(self, error: CallError) -> None:
+        self.failed.append(f"{type(error).__name__}: {error}")

@@ -1,0 +1,48 @@
+"""A caller that sends and does not read is not read from, over a real socket."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import grpc
+
+from protos.scoring.v1 import scoring_pb2
+from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
+from tests.realtime_service.conftest import RunningService, eventually
+
+REQUESTS = 8000
+#: Answers echo it: a few fill what the transport buffers, which shall not grow with what it is offered.
+LONG_ID = "x" * 4000
+OPTIONS = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 64 * 1024)]
+
+
+def test_a_slow_reader_holds_up_its_own_stream_and_loses_nothing(service: RunningService) -> None:
+    sent = 0
+
+    def requests() -> Iterator[scoring_pb2.ScoreRequest]:
+        nonlocal sent
+        for number in range(REQUESTS):
+            sent = number + 1
+            # Without texts: refused one by one, so that the device has no part in how fast this goes.
+            yield scoring_pb2.ScoreRequest(request_id=f"{number} {LONG_ID}")
+
+    with grpc.insecure_channel(service.address, options=OPTIONS) as channel:
+        answers = ScoringServiceStub(channel).ScoreStream(requests(), timeout=120)
+        # What was sent by then lies in the transports' buffers, some megabytes, and in the stream's window.
+        assert settled(lambda: sent) < REQUESTS / 2
+        # Others are served meanwhile.
+        assert ScoringServiceStub(channel).Score(scoring_pb2.ScoreRequest(texts=["card"]), timeout=10).results
+        assert {int(answer.request_id.split()[0]) for answer in answers} == set(range(REQUESTS))
+
+
+def settled(value: Callable[[], int]) -> int:
+    """What a growing number is when it has not grown for half a second."""
+    seen, since = value(), time.monotonic()
+
+    def is_still() -> bool:
+        nonlocal seen, since
+        if value() != seen:
+            seen, since = value(), time.monotonic()
+        return time.monotonic() - since > 0.5
+
+    eventually(is_still, seconds=60)
+    return seen
