@@ -10,36 +10,28 @@ import contextlib
 import itertools
 import math
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
-import redis
 
-from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import Client
-from shared_model import demo_messages, settings
+from shared_model import demo_messages
 from shared_model.errors import TandemError
-from shared_model.redis_server import RedisServer
-from shared_model.releases import pointer, report
-from shared_model.releases.manifest import Facts
-from shared_model.releases.store import Release, Store
-from shared_model.settings import StateSettings
+from shared_model.releases import pointer
 from shared_model.types import Priority
-from tests.benchmarks import harness
+from tests.benchmarks import harness, replicas
 from tests.benchmarks.harness import CannotMeasure, Target
-from tests.realtime_service.conftest import start_service
+from tests.benchmarks.replicas import Place
 
 ROUNDS = 3
 #: Calls per second: about a tenth of what two cores answer.
 RATE = 40.0
 ALONE_SECONDS = 12.0
-LIMIT_SECONDS = 120.0
 DEFAULT_OUT = Path(".tandem/bench/switch.json")
 PACKAGES = ("openvino", "grpcio", "redis", "numpy")
 
@@ -66,7 +58,8 @@ class SteadyCalls:
 
     def __init__(self, address: str) -> None:
         self.calls: list[Call] = []
-        self._client = Client(address)
+        # One attempt: what callers feel is what the replica did.
+        self._client = Client(address, attempts=1)
         self._over = threading.Event()
         self._pool = ThreadPoolExecutor(64)
 
@@ -100,17 +93,6 @@ class SteadyCalls:
         self.calls.append(Call(due, 1000 * (time.monotonic() - due), release))
 
 
-@dataclass(frozen=True)
-class Place:
-    """Two releases, their store, and the Redis that replicas follow."""
-
-    store: Store
-    client: "redis.Redis"
-    redis_url: str
-    first: str
-    second: str
-
-
 def main(arguments: list[str] | None = None) -> int:
     """0 when it measured, whatever it found: the table says which bounds do not hold. 2 when it could not."""
     args = _parser().parse_args(arguments)
@@ -130,11 +112,11 @@ def main(arguments: list[str] | None = None) -> int:
 def measure(number: int) -> dict[str, float]:
     """One round: figure → value."""
     print(f"round {number} of {ROUNDS}: one replica under load", flush=True)
-    with _place() as place, _replica(place) as address:
-        felt = _switch_under_load(place, address)
+    with replicas.place() as place, replicas.replica(place) as one:
+        felt = _switch_under_load(place, one.address)
         print(f"round {number} of {ROUNDS}: two replicas", flush=True)
-        with _replica(place) as other:
-            return {**felt, **_switch_replicas(place, (address, other))}
+        with replicas.replica(place) as other:
+            return {**felt, **_switch_replicas(place, (one.address, other.address))}
 
 
 def _switch_under_load(place: Place, address: str) -> dict[str, float]:
@@ -143,10 +125,10 @@ def _switch_under_load(place: Place, address: str) -> dict[str, float]:
         time.sleep(ALONE_SECONDS)
         promoted = time.monotonic()
         pointer.promote(place.store, place.client, place.second)
-        switched = _until(lambda: _active(address) == place.second)
+        switched = replicas.until(lambda: replicas.active(address) == place.second)
         rolled_back = time.monotonic()
         pointer.rollback(place.store, place.client)
-        back = _until(lambda: _active(address) == place.first)
+        back = replicas.until(lambda: replicas.active(address) == place.first)
         time.sleep(ALONE_SECONDS)
     # The first second holds the connection and the first texts of their shapes.
     alone = load.between(began + 1, promoted) + load.between(back + 1, math.inf)
@@ -162,11 +144,11 @@ def _switch_replicas(place: Place, addresses: Sequence[str]) -> dict[str, float]
     began = time.monotonic()
     pointer.promote(place.store, place.client, place.second)
     # A replica is warm when it no longer loads the release and has not failed it; all answer with it soon after.
-    warm = _until(lambda: all(_is_warm(address, place.second) for address in addresses))
-    switched = _until(lambda: all(_answers(address) == place.second for address in addresses))
+    warm = replicas.until(lambda: all(replicas.is_warm(address, place.second) for address in addresses))
+    switched = replicas.until(lambda: all(_answers(address) == place.second for address in addresses))
     rolled_back = time.monotonic()
     pointer.rollback(place.store, place.client)
-    back = _until(lambda: all(_answers(address) == place.first for address in addresses))
+    back = replicas.until(lambda: all(_answers(address) == place.first for address in addresses))
     return {
         "all_switched_after_warm_s": switched - warm,
         "promotion_s": switched - began,
@@ -174,65 +156,9 @@ def _switch_replicas(place: Place, addresses: Sequence[str]) -> dict[str, float]
     }
 
 
-@contextlib.contextmanager
-def _place() -> Iterator[Place]:
-    """The active release and its twin under another name, in a folder of their own."""
-    source = Store(settings.load(StateSettings).releases_root)
-    active = source.open(pointer.read(source, None).active)
-    with tempfile.TemporaryDirectory(prefix="tandem-bench-") as folder:
-        state = StateSettings(state=Path(folder))
-        store = Store(state.releases_root)
-        first, second = _copy(store, active, active.manifest.name), _copy(store, active, "second")
-        with RedisServer(state) as server, redis.Redis.from_url(server.url) as client:
-            pointer.promote(store, client, first.id)
-            yield Place(store, client, server.url, first.id, second.id)
-
-
-def _copy(store: Store, release: Release, name: str) -> Release:
-    manifest = replace(release.manifest, name=name)
-    facts = Facts(**{field: value for field, value in vars(manifest).items() if field != "files"})
-    copy = store.seal({path: release.read(path) for path in manifest.files}, facts)
-    copy.write_note(report.JSON, release.read_note(report.JSON) or b"{}")
-    return copy
-
-
-@contextlib.contextmanager
-def _replica(place: Place) -> Iterator[str]:
-    """Address of a replica that follows the pointer."""
-    with tempfile.TemporaryDirectory(prefix="tandem-bench-") as state:
-        running = start_service(Path(state), Path(place.store.files.root), REDIS_URL=place.redis_url)
-        try:
-            yield running.address
-        finally:
-            running.stop()
-
-
-def _active(address: str) -> str:
-    with Client(address) as client:
-        return client.describe().release
-
-
-def _is_warm(address: str, release: str) -> bool:
-    with Client(address) as client:
-        states = {it.id: it.state for it in client.describe().releases}
-    if states.get(release) == scoring_pb2.RELEASE_FAILED:
-        raise CannotMeasure(f"{address} found {release} unfit; its log says why")
-    return states.get(release) == scoring_pb2.RELEASE_ACTIVE
-
-
 def _answers(address: str) -> str:
     with Client(address) as client:
         return client.score("where is my card").release
-
-
-def _until(condition: Callable[[], bool]) -> float:
-    """When it came true, monotonic. Raises: CannotMeasure when it does not."""
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            raise CannotMeasure(f"the replicas did not follow the pointer within {LIMIT_SECONDS:.0f} s")
-        time.sleep(0.05)
-    return time.monotonic()
 
 
 def _p95(milliseconds: Sequence[float]) -> float:

@@ -11,7 +11,7 @@ import re
 import statistics
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +74,16 @@ class Place:
 
 @dataclass(frozen=True)
 class Result:
-    """What a benchmark measured of what it promised, and where."""
+    """What a benchmark measured of what it promised, and where. `conditions`: what else a reader must know."""
 
     targets: tuple[Target, ...]
     figures: tuple[Figure, ...]
     place: Place
+    conditions: Mapping[str, Any] = field(default_factory=dict)
 
     def to_document(self) -> dict[str, Any]:
-        return {**asdict(self.place), "figures": [asdict(figure) for figure in self.figures]}
+        conditions = {"conditions": dict(self.conditions)} if self.conditions else {}
+        return {**asdict(self.place), **conditions, "figures": [asdict(figure) for figure in self.figures]}
 
     def table(self) -> str:
         measured = {figure.name: figure for figure in self.figures}
@@ -98,11 +100,17 @@ class Result:
         path.write_text(json.dumps(self.to_document(), indent=1, allow_nan=False) + "\n")
 
 
-def result(targets: Sequence[Target], runs: Mapping[str, Sequence[float]], place: Place) -> Result:
+def result(
+    targets: Sequence[Target],
+    runs: Mapping[str, Sequence[float]],
+    place: Place,
+    conditions: Mapping[str, Any] | None = None,
+) -> Result:
     """Hold the runs of each figure against its target; a target without runs has no figure."""
     if unknown := runs.keys() - {target.name for target in targets}:
         raise ValueError(f"no target is named {', '.join(sorted(unknown))}")
-    return Result(tuple(targets), tuple(_figure(t, runs[t.name]) for t in targets if runs.get(t.name)), place)
+    figures = tuple(_figure(t, runs[t.name]) for t in targets if runs.get(t.name))
+    return Result(tuple(targets), figures, place, conditions or {})
 
 
 def place(packages: Iterable[str]) -> Place:

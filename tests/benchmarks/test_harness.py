@@ -54,6 +54,10 @@ def test_what_was_not_measured_is_absent_and_not_met(tmp_path: Path) -> None:
     assert " yes " in line_of(result.table(), "time")
 
 
+def test_conditions_are_written_where_there_are_any() -> None:
+    assert harness.result([TIME], {}, HERE, {"texts": "our own"}).to_document()["conditions"] == {"texts": "our own"}
+
+
 def test_the_table_says_which_bounds_do_not_hold() -> None:
     result = harness.result([RATE, TIME], {"rate": [0.5], "time": [12.0]}, HERE)
     assert " NO " in line_of(result.table(), "rate")

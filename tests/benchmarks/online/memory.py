@@ -1,0 +1,64 @@
+"""Memory of the service's process: after a round's load, and while it takes another release."""
+
+import threading
+import time
+
+import psutil
+
+from shared_model.releases import pointer
+from tests.benchmarks import replicas
+from tests.benchmarks.online.stage import Stage
+
+_PERIOD_SECONDS = 0.02
+#: What the old release held is given back after its last request.
+_AFTER_SECONDS = 2.0
+_BYTES = 1e6
+
+
+class Peak:
+    """The most memory a process held while this context lasted; `megabytes` of 10^6 bytes."""
+
+    def __init__(self, process: psutil.Process) -> None:
+        self._process = process
+        self._over = threading.Event()
+        self.megabytes = 0.0
+
+    def __enter__(self) -> "Peak":
+        self._thread = threading.Thread(target=self._watch)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        over = False
+        while not over:
+            self.megabytes = max(self.megabytes, resident(self._process))
+            over = self._over.wait(_PERIOD_SECONDS)
+
+
+def resident(process: psutil.Process) -> float:
+    """MB."""
+    return float(process.memory_info().rss) / _BYTES
+
+
+def memory(stage: Stage) -> dict[str, float]:
+    place, address = stage.place, stage.address
+    # Capacity is asked for so that a service measured alone has served, too.
+    _ = stage.capacity
+    process = _serving(stage.service)
+    one = resident(process)
+    with Peak(process) as peak:
+        pointer.promote(place.store, place.client, place.second)
+        replicas.until(lambda: replicas.active(address) == place.second)
+        time.sleep(_AFTER_SECONDS)
+    pointer.rollback(place.store, place.client)
+    return {"rss_mb": one, "rss_switch_mb": peak.megabytes}
+
+
+def _serving(process: psutil.Process) -> psutil.Process:
+    """The process that holds the engines: the service itself, or the first worker of a supervised one."""
+    workers = [child for child in process.children() if "realtime_service.workers.worker" in child.cmdline()]
+    return workers[0] if workers else process

@@ -1,0 +1,187 @@
+"""The arithmetic of `make bench-online`: when calls are due, what counts as answered in time, which bounds are held."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.benchmarks import bench_online, harness
+from tests.benchmarks.bench_online import GROUPS, Group
+from tests.benchmarks.harness import CannotMeasure, Place, Target
+from tests.benchmarks.online import arrivals, texts
+from tests.benchmarks.online.calls import LEAST_CALLS, MISSED_MS, OK, RESOURCE_EXHAUSTED, Calls, quantile, statuses
+from tests.benchmarks.online.stage import Generators
+from tests.benchmarks.online.wire import LOST
+
+NEVER = float("nan")
+
+
+def calls(*rows: tuple[float, float, float, int]) -> Calls:
+    """Rows of (due, sent, ended, status), seconds."""
+    due, sent, ended, status = (np.array(column) for column in zip(*rows, strict=True))
+    return Calls(due, sent, ended, status.astype(np.int64), cpu_seconds=0.1, wall_seconds=2.0)
+
+
+def answered(count: int, milliseconds: float = 2.0) -> list[tuple[float, float, float, int]]:
+    return [(float(n), float(n), n + milliseconds / 1000, OK) for n in range(count)]
+
+
+def test_poisson_arrivals_come_at_their_rate_with_independent_gaps() -> None:
+    due = arrivals.poisson(200.0, 60.0, seed=1)
+    gaps = np.diff(due)
+    assert due[0] >= 0
+    assert due[-1] < 60
+    assert (gaps > 0).all()
+    assert len(due) == pytest.approx(12_000, rel=0.05)
+    # An exponential's deviation is its mean; a steady beat's is none.
+    assert gaps.std() == pytest.approx(gaps.mean(), rel=0.05)
+    assert (arrivals.poisson(200.0, 60.0, seed=1) == due).all()
+    assert len(arrivals.poisson(200.0, 60.0, seed=2)) != len(due)
+
+
+def test_replayed_arrivals_keep_the_shape_of_their_gaps_and_come_at_the_rate_asked_for() -> None:
+    recorded = np.array([0.0, 1.0, 5.0, 6.0])
+    due = arrivals.replayed(recorded, rate=50.0, seconds=60.0)
+    gaps = np.diff(due)
+    assert len(due) == pytest.approx(50 * 60, abs=4)
+    assert due[-1] < 60
+    assert gaps[0:3] / gaps[0] == pytest.approx([1, 4, 1])
+    # After the last comes the first again, an average gap later, and the laps are alike.
+    assert gaps[3] / gaps[0] == pytest.approx(2)
+    assert gaps[4:8] == pytest.approx(gaps[0:4])
+
+
+def test_recorded_arrivals_are_read_from_a_column_of_seconds(tmp_path: Path) -> None:
+    (tmp_path / "arrivals.csv").write_text("seconds\n0.5\n2.25\n")
+    assert arrivals.read(tmp_path / "arrivals.csv").tolist() == [0.5, 2.25]
+
+
+def test_a_quantile_is_the_nearest_rank() -> None:
+    assert quantile([float(n) for n in range(1, 101)], 0.95) == 95
+    assert quantile([3.0, 1.0, 2.0], 0.5) == 2
+    with pytest.raises(CannotMeasure, match="no calls were made"):
+        quantile([], 0.5)
+
+
+def test_latency_counts_from_when_a_call_was_due_not_from_when_it_was_sent() -> None:
+    late = calls((10.0, 10.5, 10.6, OK))
+    assert late.milliseconds == pytest.approx([600])
+    assert late.late_ms == pytest.approx(500)
+
+
+@pytest.mark.parametrize(
+    ("ended", "status"), [(NEVER, LOST), (1.001, LOST), (1.001, RESOURCE_EXHAUSTED), (1.001, 4), (1.001, 13)]
+)
+def test_a_call_without_a_good_answer_misses_every_bound(ended: float, status: int) -> None:
+    one = calls((1.0, 1.0, ended, status))
+    assert one.milliseconds == pytest.approx([MISSED_MS])
+    assert (one.good(50), one.goodput(50)) == (0, 0.0)
+    assert one.rate(0, 2) == 0
+
+
+def test_goodput_is_of_the_calls_that_were_due() -> None:
+    mixed = calls(
+        (1.0, 1.0, 1.050, OK),
+        (2.0, 2.0, 2.051, OK),
+        (3.0, 3.0, 3.001, RESOURCE_EXHAUSTED),
+        (4.0, NEVER, NEVER, LOST),
+    )
+    assert mixed.good(50.001) == 1
+    assert mixed.goodput(50.001) == 0.25
+    assert statuses(mixed) == {LOST: 1, OK: 2, RESOURCE_EXHAUSTED: 1}
+    assert mixed.refusals_ms() == pytest.approx([1.0])
+    # A call that was never sent is the generator's fault, and it says so.
+    assert mixed.late_ms == MISSED_MS
+
+
+def test_lost_calls_are_in_the_p95() -> None:
+    lost = [(float(n), float(n), NEVER, LOST) for n in range(101)]
+    assert calls(*answered(1_900), *lost[:100]).p95() == pytest.approx(2.0)
+    assert calls(*answered(1_899), *lost).p95() == MISSED_MS
+
+
+def test_a_p95_of_few_calls_is_not_one() -> None:
+    assert LEAST_CALLS == 1_372
+    assert calls(*answered(1_372)).p95() == pytest.approx(2.0)
+    with pytest.raises(CannotMeasure, match="1371 calls, a p95 takes 1372"):
+        calls(*answered(1_371)).p95()
+
+
+def test_a_rate_counts_answers_inside_its_window() -> None:
+    assert calls(*answered(10)).rate(2.0, 6.0) == 1.0
+    assert calls(*answered(10)).due_from(7.0).due.tolist() == [7.0, 8.0, 9.0]
+    assert calls(*answered(2)).generator_share == 0.05
+
+
+def test_a_load_that_was_sent_late_is_named() -> None:
+    generators = Generators()
+    generators.note("on time", calls((1.0, 1.004, 1.1, OK)))
+    generators.note("late", calls((1.0, 1.006, 1.1, OK)))
+    assert generators.late == ["late"]
+    assert generators.late_ms == pytest.approx(6)
+    assert generators.share == 0.05
+
+
+def test_texts_of_our_own_stand_in_where_no_folder_is_given() -> None:
+    material = texts.load(None)
+    assert len(material.interactive) == len(set(material.interactive)) > 10_000
+    assert len(material.bulk) == len(set(material.bulk)) > 40_000
+    assert (np.diff(material.recorded) > 0).all()
+    assert "our own" in material.source
+
+
+def test_a_folder_without_the_texts_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench_online.main(["--data", str(tmp_path), "--out", str(tmp_path / "out.json")]) == 2
+    printed = capsys.readouterr()
+    assert re.fullmatch(r"bench-online: .*conversation.csv cannot be read: .*; pass another DATA=DIR\n", printed.err)
+    assert not (tmp_path / "out.json").exists()
+
+
+def test_figures_carry_the_bounds_that_were_promised() -> None:
+    assert {target.name: target.bound for target in bench_online.targets(list(GROUPS))} == {
+        "overhead_ms": "<= 0.6",
+        "saturation_of_floor": ">= 0.90",
+        "saturation_of_engine": ">= 0.72",
+        "poisson60_tail": "<= 1",
+        "mixed30_p95_ms": "<= 50",
+        "mixed60_p95_ms": "<= 50",
+        "mixed30_over_alone": "<= 3",
+        "mixed60_over_alone": "<= 3",
+        "bulk_share30": ">= 0.60",
+        "bulk_share60": ">= 0.60",
+        "throughput_of_engine": ">= 0.75",
+        "throughput_p95_ms": "<= 500",
+        "goodput30": ">= 0.99",
+        "goodput60": ">= 0.97",
+        "goodput90": ">= 0.85",
+        "goodput200": ">= 0.75",
+        "sleep_x2": ">= 0.85",
+        "sleep_x5": ">= 0.85",
+        "sleep_x10": ">= 0.85",
+        "refusal_p99_ms": "<= 20",
+        "rss_mb": "<= 800",
+        "rss_switch_mb": "<= 1200",
+    }
+
+
+def test_groups_are_chosen_by_name_and_run_in_their_own_order() -> None:
+    assert bench_online.choose("") == list(GROUPS)
+    assert bench_online.choose("memory, overhead") == ["overhead", "memory"]
+    with pytest.raises(CannotMeasure, match="ONLY: there is no group speed; choose of overhead, "):
+        bench_online.choose("overhead,speed")
+
+
+def test_a_group_that_cannot_be_measured_leaves_its_figures_out(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(stage: object) -> dict[str, float]:
+        raise CannotMeasure("the load was too short")
+
+    good, bad = Target("good", "ms", "<= 1"), Target("bad", "ms", "<= 1")
+    monkeypatch.setitem(GROUPS, "bad", Group(fails, (bad,)))
+    monkeypatch.setitem(GROUPS, "good", Group(lambda stage: {"good": 0.5}, (good,)))
+    figures = bench_online.measure_on(object(), ["bad", "good"], "round 1 of 1")  # type: ignore[arg-type]
+    assert "not measured: the load was too short" in capsys.readouterr().out
+    result = harness.result([bad, good], bench_online.runs([figures, {}, {"good": 0.7}]), Place({}, {}, ""))
+    assert {figure.name: figure.runs for figure in result.figures} == {"good": (0.5, 0.7)}
