@@ -4,8 +4,7 @@ A request that the lane refuses, and that may wait, becomes deferred work and is
 """
 
 import asyncio
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from protos.scoring.v1.storage_pb2 import PublishedScore
@@ -68,25 +67,25 @@ class Dispatcher:
         self._telemetry = telemetry
         self._clock = clock
 
-    async def score(self, request: ScoringRequest, caller: str, transport_left: float | None) -> Answer:
-        """Answer one request, all of it by one release. `caller` decides whether that is the canary.
+    async def score(self, request: ScoringRequest, caller: Callable[[], str], transport_left: float | None) -> Answer:
+        """Answer one request, all of it by one release. Whose it is (`caller`) decides whether that is the canary.
 
         `transport_left`: seconds until the transport's own deadline, None without one.
         Raises: UnknownRelease, BadInput, Overloaded, DeadlineExpired, ScoringFailed.
         """
         arrived = self._clock.monotonic()
         # A deadline of the transport tightens when the answer is due; it says nothing about the path.
-        patience = min((t for t in (request.timeout, transport_left) if t is not None), default=None)
+        patience = _nearer(request.timeout, transport_left)
         life = _Life(arrived, None if patience is None else arrived + patience)
         try:
             answer = await self._answer_or_defer(request, caller, life)
         except tuple(_OUTCOMES) as error:
             self._count_loss(life, _OUTCOMES[type(error)])
             raise
-        slack = self._count(answer, life)
-        return dataclasses.replace(answer, slack=slack)
+        answer.slack = self._count(answer, life)
+        return answer
 
-    async def _answer_or_defer(self, request: ScoringRequest, caller: str, life: _Life) -> Answer:
+    async def _answer_or_defer(self, request: ScoringRequest, caller: Callable[[], str], life: _Life) -> Answer:
         try:
             return await self._answer(request, caller, life)
         except Overloaded as refusal:
@@ -95,10 +94,10 @@ class Dispatcher:
                 raise
             return results.deferred(ticket, refusal)
 
-    async def _answer(self, request: ScoringRequest, caller: str, life: _Life) -> Answer:
+    async def _answer(self, request: ScoringRequest, caller: Callable[[], str], life: _Life) -> Answer:
         life.model = model = self._models.serving.pick(request.release, caller)
         # From here on it stays open until this request has ended, whatever is promoted meanwhile.
-        with model.leases.take():
+        with model.leases:
             encodings = await _encode(model.encoder, request)
             found = await self._look_up(model, encodings, request, self._left(life))
             decision = self._decide(request, found is not None)
@@ -121,7 +120,7 @@ class Dispatcher:
         model = self._models.serving.pick(request.release, caller=None)
         life = _Life(self._clock.monotonic(), None, model, ServingPath.DEFERRED)
         decision = Decision(ServingPath.DEFERRED, self._registry.snapshot.local, "submitted; taken by an idle lane")
-        with model.leases.take():
+        with model.leases:
             encodings = await _encode(model.encoder, request)
             answer = await self._compute(model, decision, encodings, life, request.top_k)
         self._note(model, answer, self._clock.monotonic() - life.arrived)
@@ -175,6 +174,13 @@ class Dispatcher:
         self._telemetry.ended(life.path, outcome)
         if life.model:
             life.model.statistics.failed.add(self._clock.monotonic() - life.arrived)
+
+
+def _nearer(one: float | None, other: float | None) -> float | None:
+    """The smaller of two times, where None is never."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
 
 
 async def _encode(encoder: Encoder, request: ScoringRequest) -> list[Encoding]:

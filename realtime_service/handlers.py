@@ -46,12 +46,16 @@ def explain(error: Exception) -> Status:
     return status_of(error)
 
 
-def caller(context: Context) -> str:
-    """Who calls, as the caller says, else as the network says: the peer's address without its port."""
-    for name, value in context.invocation_metadata() or ():
-        if name == CALLER_ID:
-            return str(value)
-    return context.peer().rpartition(":")[0]
+def caller(context: Context) -> Callable[[], str]:
+    """Tells who calls, as the caller says, else as the network says: the peer's address without its port."""
+
+    def tell() -> str:
+        for name, value in context.invocation_metadata() or ():
+            if name == CALLER_ID:
+                return str(value)
+        return context.peer().rpartition(":")[0]
+
+    return tell
 
 
 def _answering(method: Method) -> Method:

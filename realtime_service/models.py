@@ -1,9 +1,8 @@
 """The releases this process has loaded, and which of them answers whom."""
 
 import asyncio
-import contextlib
 import hashlib
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 
 from realtime_service.precomputed import PrecomputedScores
@@ -16,23 +15,21 @@ from shared_model.types import Precision
 
 
 class Leases:
-    """How many requests hold a model now."""
+    """How many requests hold a model now: each does, as long as it is inside this context."""
 
     def __init__(self) -> None:
         self._held = 0
         self._none = asyncio.Event()
         self._none.set()
 
-    @contextlib.contextmanager
-    def take(self) -> Iterator[None]:
+    def __enter__(self) -> None:
         self._held += 1
         self._none.clear()
-        try:
-            yield
-        finally:
-            self._held -= 1
-            if not self._held:
-                self._none.set()
+
+    def __exit__(self, *exc: object) -> None:
+        self._held -= 1
+        if not self._held:
+            self._none.set()
 
     async def returned(self) -> None:
         """Wait until nobody holds it."""
@@ -67,20 +64,21 @@ class Serving:
     canary: str = ""
     weight: float = 0.0
 
-    def pick(self, pinned: str, caller: str | None) -> Model:
+    def pick(self, pinned: str, caller: Callable[[], str] | None) -> Model:
         """The pinned release, else the canary for its share of callers, else the active one.
 
-        A caller stays with its release while the weight stays, on every replica; None never meets the canary.
+        `caller` tells who asks, and is called only where that matters: while there is a canary. A caller stays with its
+        release while the weight stays, on every replica; None never meets the canary.
         Raises: UnknownRelease when the pinned release is not loaded.
         """
         if pinned and pinned not in self.models:
             raise UnknownRelease(f"release: {pinned!r} is not served here; this is {self.active}")
         return self.models[pinned or self._chosen(caller)]
 
-    def _chosen(self, caller: str | None) -> str:
+    def _chosen(self, caller: Callable[[], str] | None) -> str:
         if not self.canary or caller is None:
             return self.active
-        return self.canary if _draw(caller, self.canary) < self.weight else self.active
+        return self.canary if _draw(caller(), self.canary) < self.weight else self.active
 
 
 class Models:

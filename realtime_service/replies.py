@@ -5,7 +5,7 @@ from realtime_service.errors import Status
 from realtime_service.results import Answer
 from realtime_service.settings import Lane
 from shared_model.handoff import Item, State
-from shared_model.types import Device, Score, ServingPath
+from shared_model.types import Device, ServingPath
 
 PATHS = {
     ServingPath.LATENCY: scoring_pb2.LATENCY,
@@ -23,8 +23,7 @@ STATES = {
 
 
 def score_response(answer: Answer, request_id: str) -> scoring_pb2.ScoreResponse:
-    return scoring_pb2.ScoreResponse(
-        results=[_result(score) for score in answer.scores],
+    response = scoring_pb2.ScoreResponse(
         path=PATHS[answer.path],
         release=answer.release,
         precision=answer.precision,
@@ -36,6 +35,12 @@ def score_response(answer: Answer, request_id: str) -> scoring_pb2.ScoreResponse
         slack_us=None if answer.slack is None else round(answer.slack * 1e6),
         ticket=scoring_pb2.Ticket(request_id=answer.ticket) if answer.ticket else None,
     )
+    # Filled in place: a message made apart is copied into the one that holds it.
+    for score in answer.scores:
+        result = response.results.add(tokens=score.tokens, truncated=score.truncated, vector=score.vector)
+        for label in score.labels:
+            result.labels.add(name=label.name, score=label.score)
+    return response
 
 
 def stream_error(status: Status) -> scoring_pb2.StreamError:
@@ -63,8 +68,3 @@ def lane_description(lane: Lane, device: Device) -> scoring_pb2.LaneDescription:
         max_concurrent_requests=lane.max_concurrent,
         serving=True,
     )
-
-
-def _result(score: Score) -> scoring_pb2.Result:
-    labels = [scoring_pb2.Label(name=label.name, score=label.score) for label in score.labels]
-    return scoring_pb2.Result(labels=labels, tokens=score.tokens, truncated=score.truncated, vector=score.vector)

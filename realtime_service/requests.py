@@ -80,29 +80,32 @@ def score_request(raw: bytes) -> ScoringRequest:
 
 def check(message: scoring_pb2.ScoreRequest) -> ScoringRequest:
     """Raises: BadInput."""
-    if not 1 <= len(message.texts) <= MAX_TEXTS:
-        raise BadInput("texts", f"holds {len(message.texts)} texts, must hold 1 to {MAX_TEXTS}")
-    if message.text_pairs and len(message.text_pairs) != len(message.texts):
-        raise BadInput("text_pairs", f"holds {len(message.text_pairs)} texts, must hold none or {len(message.texts)}")
-    for field in ("texts", "text_pairs"):
-        for index, text in enumerate(getattr(message, field)):
+    # Each is read once: a look into a message makes a new object.
+    texts, pairs, request_id = tuple(message.texts), tuple(message.text_pairs), message.request_id
+    priority, timeout_ms, top_k = _PRIORITIES.get(message.priority), message.timeout_ms, message.top_k
+    if not 1 <= len(texts) <= MAX_TEXTS:
+        raise BadInput("texts", f"holds {len(texts)} texts, must hold 1 to {MAX_TEXTS}")
+    if pairs and len(pairs) != len(texts):
+        raise BadInput("text_pairs", f"holds {len(pairs)} texts, must hold none or {len(texts)}")
+    for field, held in (("texts", texts), ("text_pairs", pairs)):
+        for index, text in enumerate(held):
             check_text(f"{field}[{index}]", text)
-    if message.priority not in _PRIORITIES:
+    if priority is None:
         raise BadInput("priority", f"{message.priority} is unknown; use REAL_TIME, NORMAL or BATCH")
-    if message.timeout_ms < 0:
-        raise BadInput("timeout_ms", f"is {message.timeout_ms}, must not be negative")
-    if message.top_k > TOP_K:
-        raise BadInput("top_k", f"is {message.top_k}, must be at most {TOP_K}")
-    if len(message.request_id) > MAX_REQUEST_ID:
+    if timeout_ms < 0:
+        raise BadInput("timeout_ms", f"is {timeout_ms}, must not be negative")
+    if top_k > TOP_K:
+        raise BadInput("top_k", f"is {top_k}, must be at most {TOP_K}")
+    if len(request_id) > MAX_REQUEST_ID:
         raise BadInput("request_id", f"is longer than {MAX_REQUEST_ID} characters")
     return ScoringRequest(
-        texts=tuple(message.texts),
-        text_pairs=tuple(message.text_pairs),
-        priority=_PRIORITIES[message.priority],
-        timeout=message.timeout_ms / 1000 if message.timeout_ms else None,
-        top_k=message.top_k or DEFAULT_TOP_K,
+        texts=texts,
+        text_pairs=pairs,
+        priority=priority,
+        timeout=timeout_ms / 1000 if timeout_ms else None,
+        top_k=top_k or DEFAULT_TOP_K,
         release=message.release,
-        request_id=message.request_id,
+        request_id=request_id,
         allow_deferred=message.allow_deferred,
     )
 

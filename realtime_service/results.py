@@ -16,12 +16,13 @@ from shared_model.output import Output
 from shared_model.types import TOP_K, Label, Score, ServingPath
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer:
     """Times in seconds. `batch_rows` is 0 when no device was used.
 
     `every`: all numbers of the release's output, (texts, width); None where only the best few are known.
-    `slack`: the deadline less the finish, None without a deadline. `ticket`: what a deferred answer is asked for by.
+    `slack`: the deadline less the finish, set when the request has ended, None without a deadline. `ticket`: what a
+    deferred answer is asked for by.
     """
 
     scores: tuple[Score, ...]
@@ -56,11 +57,11 @@ def computed(
     model: Model, encodings: Sequence[Encoding], rows: Sequence[Computed], decision: Decision, k: int
 ) -> Answer:
     """`k`: labels wanted of each text, where the output is labels."""
-    every = np.stack([row.scores for row in rows])
+    every = np.array([row.scores for row in rows])
     indices, values = model.output.best(every, min(k, TOP_K))
     scores = tuple(
-        _score(model.output, best.tolist(), kept.tolist(), encoding.tokens, encoding.truncated)
-        for best, kept, encoding in zip(indices, values, encodings, strict=True)
+        _score(model.output, best, kept, encoding.tokens, encoding.truncated)
+        for best, kept, encoding in zip(indices.tolist(), values.tolist(), encodings, strict=True)
     )
     # Texts of one request may run in several batches; the times told are those of the last.
     last = max(rows, key=lambda row: row.queued)
@@ -94,5 +95,5 @@ def _every(output: Output, found: Sequence[PublishedScore]) -> NDArray[np.float3
 def _score(output: Output, indices: Sequence[int], values: Sequence[float], tokens: int, truncated: bool) -> Score:
     if not output.names:
         return Score((), tokens, truncated, vector=tuple(values))
-    labels = tuple(Label(output.names[index], value) for index, value in zip(indices, values, strict=True))
-    return Score(labels, tokens, truncated)
+    labels = [Label(output.names[index], value) for index, value in zip(indices, values, strict=True)]
+    return Score(tuple(labels), tokens, truncated)

@@ -1,5 +1,6 @@
 """Every metric of the process, in one place. Other modules call methods and never spell a metric's name."""
 
+import functools
 from collections.abc import Iterable
 from enum import StrEnum
 
@@ -32,11 +33,15 @@ class Telemetry:
 
     def __init__(self, lanes: Iterable[Lane], registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
-        self._requests = self._counter("tandem_requests_total", "Requests by how they ended.", "path", "outcome")
-        self._reasons = self._counter("tandem_decisions_total", "Routing decisions by reason.", "path", "reason")
-        self._seconds = self._histogram("tandem_request_seconds", "From arrival to answer.", _LATENCY_EDGES, "path")
-        self._queue = self._histogram("tandem_queue_seconds", "From arrival to the device.", _QUEUE_EDGES, "path")
-        self._rows = self._histogram("tandem_batch_rows", "Rows of the batch a request ran in.", _BATCH_EDGES, "path")
+        requests = self._counter("tandem_requests_total", "Requests by how they ended.", "path", "outcome")
+        reasons = self._counter("tandem_decisions_total", "Routing decisions by reason.", "path", "reason")
+        seconds = self._histogram("tandem_request_seconds", "From arrival to answer.", _LATENCY_EDGES, "path")
+        queue = self._histogram("tandem_queue_seconds", "From arrival to the device.", _QUEUE_EDGES, "path")
+        rows = self._histogram("tandem_batch_rows", "Rows of the batch a request ran in.", _BATCH_EDGES, "path")
+        # By labels, as every request needs them: `labels` takes longer than what is then done with its result.
+        self._requests, self._reasons = functools.cache(requests.labels), functools.cache(reasons.labels)
+        self._seconds, self._queue = functools.cache(seconds.labels), functools.cache(queue.labels)
+        self._rows = functools.cache(rows.labels)
         self._waiting = self._gauge("tandem_waiting", "Texts waiting for the device.", "path")
         self._load = self._gauge("tandem_load", "Arrival rate × service time ÷ streams of a lane.", "path")
         self._restarts = self._gauge("tandem_worker_restarts", "Workers that died in this one's place.")
@@ -52,18 +57,18 @@ class Telemetry:
         self._describe(lanes)
 
     def answered(self, path: ServingPath, seconds: float, queued: float, batch_rows: int, met: bool) -> None:
-        self._requests.labels(path, Outcome.MET if met else Outcome.LATE).inc()
-        self._seconds.labels(path).observe(seconds)
+        self._requests(path, Outcome.MET if met else Outcome.LATE).inc()
+        self._seconds(path).observe(seconds)
         if batch_rows:
-            self._queue.labels(path).observe(queued)
-            self._rows.labels(path).observe(batch_rows)
+            self._queue(path).observe(queued)
+            self._rows(path).observe(batch_rows)
 
     def ended(self, path: ServingPath | None, outcome: Outcome) -> None:
         """A request that ended without an answer; `path` is None when it ended before one was chosen."""
-        self._requests.labels(path or "none", outcome).inc()
+        self._requests(path or "none", outcome).inc()
 
     def decided(self, path: ServingPath, reason: str) -> None:
-        self._reasons.labels(path, reason).inc()
+        self._reasons(path, reason).inc()
 
     def harvested(self, count: int) -> None:
         self._harvested.inc(count)

@@ -2,9 +2,8 @@
 
 import contextlib
 import logging
-import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,9 +17,12 @@ from shared_model.errors import ReleaseError, TandemError
 from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
 
-#: Widths of single texts that engines are compiled for: most chat messages. Each holds weights of its own (45 MB of
-#: all-MiniLM-L6-v2 for two streams), and above them the time to work out shapes is a small part of a call.
-SPECIALISED_TOKENS = (8, 16, 24)
+#: Widths of single texts that engines are compiled for: almost all chat messages. Each holds memory of its own (33 MB
+#: of all-MiniLM-L6-v2 a stream), so shorter texts are padded to the next; above them, the time to work out shapes is a
+#: small part of a call.
+SPECIALISED_TOKENS = (16, 32, 64)
+#: Those that a single text may have with all cores, too: most texts have one of them.
+WIDE_TOKENS = (16,)
 #: Tokens of a batch up to which shapes are warmed; no lane makes larger ones by default.
 _BATCH_TOKENS = 2048
 #: Widths at which batches are timed: the profile is a line between them.
@@ -42,7 +44,8 @@ class Width:
 
 @dataclass(frozen=True)
 class WarmVariant:
-    """`narrow` runs a call on each stream at once; `wide` runs one with all cores, None where that is the same.
+    """`narrow` runs a call on each stream at once; `wide` runs a single text with all cores, None where it is the same
+    or not offered.
 
     `speeds` are those of lanes that make batches, `single_speeds` those of a lane that never does.
     """
@@ -81,19 +84,14 @@ def open_variant(release: Release, precision: Precision, device: Device, width: 
         turn()
         narrow = open_engine(release, precision, device, 1 if width.streams > 1 else width.threads, width.streams)
         opened.callback(narrow.close)
-        profile = _measured(narrow, release, single_shapes(release.manifest.reads), turn)
-        wide, wide_profile = None, None
-        if precision is Precision.INT8 and narrow.streams > 1:
-            # Half precision is what bulk runs in: many calls, whose sum is what counts.
-            turn()
-            wide = open_engine(release, precision, device, width.threads)
-            opened.callback(wide.close)
-            wide_profile = _measured(wide, release, single_shapes(release.manifest.reads), turn)
+        profile = Profile.fit(_measurements(narrow, release, single_shapes(release.manifest.reads), turn))
+        speeds = Speeds(profile, rows=narrow.rows)
+        # Only INT8 answers single texts in a hurry; half precision is what bulk runs in.
+        hurried = precision is Precision.INT8
+        wide = narrow.widened(width.threads) if hurried and narrow.streams > 1 else None
         opened.pop_all()
-    seconds = profile.predict(1, 16)
-    log.info("%s: %s on %s is open: 1×16 in %.1f ms", release.id, precision, device, seconds * 1000)
-    speeds = Speeds(profile, wide_profile, narrow.rows)
-    return WarmVariant(narrow, wide, speeds, speeds.copy())
+    log.info("%s: %s on %s is open: 1×16 in %.1f ms", release.id, precision, device, profile.predict(1, 16) * 1000)
+    return WarmVariant(narrow, wide, speeds, speeds.copy(wide=Profile.of_singles() if wide else None))
 
 
 def warm_batches(variant: WarmVariant, release: Release, turn: Turn) -> None:
@@ -106,16 +104,27 @@ def warm_batches(variant: WarmVariant, release: Release, turn: Turn) -> None:
 def specialise(variant: WarmVariant, release: Release, turn: Turn) -> None:
     """Compile for the widths of most texts of a lane that never makes batches.
 
-    Only where a call has one core: more of them gain nothing on texts that short. Such a text never has all cores then,
-    because its numbers must not depend on the load. Raises: ReleaseError; what `turn` raises.
+    Such a text that is alone may have all cores: its numbers are the same on one and on all, and so do not depend on
+    the load. Raises: ReleaseError; what `turn` raises.
     """
-    for tokens in (it for it in SPECIALISED_TOKENS if it <= release.manifest.reads.max_tokens):
-        turn()
-        variant.narrow.specialise(tokens)
-        timed = _timed(variant.narrow, release, 1, tokens, turn, single=True)
-        variant.single_speeds.narrow.replace_single(tokens, timed.seconds)
-        if wide := variant.single_speeds.wide:
-            wide.replace_single(tokens, math.inf)
+    speeds, below = variant.single_speeds, 0
+    for width in (it for it in SPECIALISED_TOKENS if it <= release.manifest.reads.max_tokens):
+        # Those that will be padded to it, on one core as on all.
+        texts = [tokens for tokens in ladder(width) if tokens > below]
+        _specialise(variant.narrow, speeds.narrow, width, texts, release, turn)
+        if variant.wide and speeds.wide and width in WIDE_TOKENS:
+            _specialise(variant.wide, speeds.wide, width, texts, release, turn)
+        below = width
+
+
+def _specialise(
+    engine: Engine, profile: Profile, width: int, texts: Sequence[int], release: Release, turn: Turn
+) -> None:
+    """Compile for one width, and time `texts`, numbers of tokens, in it."""
+    turn()
+    engine.specialise(width)
+    for tokens in texts:
+        profile.replace_single(tokens, _timed(engine, release, 1, tokens, turn, single=True).seconds)
 
 
 def open_engine(release: Release, precision: Precision, device: Device, threads: int, streams: int = 1) -> Engine:
@@ -127,10 +136,6 @@ def open_engine(release: Release, precision: Precision, device: Device, threads:
     except Exception as error:
         why = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ReleaseError(f"release {release.id}: its {precision} variant cannot be opened: {why}") from error
-
-
-def _measured(engine: Engine, release: Release, shapes: Iterable[tuple[int, int]], turn: Turn) -> Profile:
-    return Profile.fit(_measurements(engine, release, shapes, turn))
 
 
 def _measurements(engine: Engine, release: Release, shapes: Iterable[tuple[int, int]], turn: Turn) -> list[Measurement]:

@@ -73,6 +73,13 @@ class TokenBatch:
         """Tokens per row, padding included."""
         return int(self.ids.shape[1])
 
+    def widened(self, tokens: int) -> "TokenBatch":
+        """The same, padded to `tokens` per row, which must not be fewer."""
+        if tokens == self.tokens:
+            return self
+        types = None if self.types is None else _widened(self.types, tokens)
+        return TokenBatch(_widened(self.ids, tokens), _widened(self.mask, tokens), types)
+
 
 class Encoder:
     """A release's tokenizer. Safe to call from several threads.
@@ -127,6 +134,12 @@ def collate(encodings: Sequence[Encoding]) -> TokenBatch:
         if types is not None and encoding.types is not None:
             types[row, : encoding.tokens] = encoding.types
     return TokenBatch(ids, mask, types)
+
+
+def _widened(array: NDArray[np.int64], tokens: int) -> NDArray[np.int64]:
+    wide = np.zeros((len(array), tokens), np.int64)
+    wide[:, : array.shape[1]] = array
+    return wide
 
 
 def plan_batches(lengths: Sequence[int], max_rows: int, token_budget: int) -> list[list[int]]:

@@ -33,9 +33,13 @@ class Engine(Protocol):
         What lies between gains nothing over the next smaller, or is not worth the memory of one more shape.
         """
 
+    def widened(self, threads: int) -> "Engine | None":
+        """The same model for one call at a time on so many threads, None where a call has all there is anyway. Nothing
+        is compiled in it yet but what it is specialised for; its scores are the same bits. Closed apart."""
+
     def specialise(self, tokens: int) -> None:
-        """Compile for single texts of this padded width, where that makes them faster: `score` runs them so from now on
-        if it is told that they are `single`. Takes some tenths of a second; calls may run meanwhile."""
+        """Compile for single texts of up to this padded width, where that makes them faster: `score` runs them so from
+        now on if it is told that they are `single`. Takes some tenths of a second; calls may run meanwhile."""
 
     def warm_up(self, shapes: Iterable[tuple[int, int]]) -> None:
         """Run each (rows, tokens) shape once on every stream, so that no caller pays for building its kernels."""
@@ -65,6 +69,6 @@ def open_engine(
         from shared_model.engines.torch_engine import TorchEngine
 
         return TorchEngine(files, precision, device)
-    from shared_model.engines.openvino_cpu import OpenVinoEngine
+    from shared_model.engines.openvino_cpu import OpenVinoEngine, read_model
 
-    return OpenVinoEngine(files, precision, threads, streams)
+    return OpenVinoEngine(read_model(files), precision, threads, streams)

@@ -62,5 +62,5 @@ class Output:
         """
         if not self.ranked:
             return np.broadcast_to(np.arange(self.width, dtype=np.int32), scores.shape), scores
-        order = np.argsort(-scores, axis=-1, kind="stable")[:, :k]
-        return order.astype(np.int32), np.take_along_axis(scores, order, axis=-1)
+        order = (-scores).argsort(axis=-1, kind="stable")[:, :k]
+        return order.astype(np.int32), scores[np.arange(len(scores))[:, None], order]

@@ -4,7 +4,7 @@ A model of this protocol is a release's name, a version of it a release id.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from protos.inference import open_inference_pb2 as pb
@@ -54,7 +54,7 @@ def loaded(serving: Serving, name: str, version: str) -> list[Model]:
     return found
 
 
-def choose(serving: Serving, name: str, version: str, caller: str) -> Model:
+def choose(serving: Serving, name: str, version: str, caller: Callable[[], str]) -> Model:
     """Who answers: the version that is named, else what the caller is served, if it has that name, else what has it.
 
     Raises: NotFound.

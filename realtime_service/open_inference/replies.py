@@ -1,6 +1,6 @@
 """Answers and statistics → messages of the protocol. Outputs are always raw: clients cannot read typed numbers."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 
 from protos.inference import open_inference_pb2 as pb
 from realtime_service.errors import Status
@@ -15,12 +15,8 @@ from shared_model.releases.manifest import name_of
 
 def infer_response(request: InferRequest, answer: Answer, wanted: Iterable[Tensor]) -> pb.ModelInferResponse:
     """`wanted`: outputs in the order they were asked for."""
-    response = pb.ModelInferResponse(
-        model_name=request.model,
-        model_version=answer.release,
-        id=request.id,
-        parameters=_parameters(answer),
-    )
+    response = pb.ModelInferResponse(model_name=request.model, model_version=answer.release, id=request.id)
+    _explain(answer, response.parameters)
     for tensor in wanted:
         shape = (len(answer.scores), *tensor.dims)
         response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=shape)
@@ -64,23 +60,17 @@ def _contents(name: str, answer: Answer) -> bytes:
     return tensors.pack_numbers(answer.every)
 
 
-def _parameters(answer: Answer) -> dict[str, pb.InferParameter]:
-    texts = {
-        "path": answer.path,
-        "reason": answer.reason,
-        "release": answer.release,
-        "precision": answer.precision,
-    }
-    numbers = {
-        "batch_size": answer.batch_rows,
-        "queue_us": round(answer.queued * 1e6),
-        "compute_us": round(answer.computed * 1e6),
-    }
+def _explain(answer: Answer, parameters: MutableMapping[str, pb.InferParameter]) -> None:
+    """How it came about. Filled in place: messages made apart are copied into the one that holds them."""
+    parameters["path"].string_param = answer.path
+    parameters["reason"].string_param = answer.reason
+    parameters["release"].string_param = answer.release
+    parameters["precision"].string_param = answer.precision
+    parameters["batch_size"].int64_param = answer.batch_rows
+    parameters["queue_us"].int64_param = round(answer.queued * 1e6)
+    parameters["compute_us"].int64_param = round(answer.computed * 1e6)
     if answer.slack is not None:
-        numbers["slack_us"] = round(answer.slack * 1e6)
-    return {name: pb.InferParameter(string_param=text) for name, text in texts.items()} | {
-        name: pb.InferParameter(int64_param=number) for name, number in numbers.items()
-    }
+        parameters["slack_us"].int64_param = round(answer.slack * 1e6)
 
 
 def _duration(total: Total) -> pb.StatisticDuration:

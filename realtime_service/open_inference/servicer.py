@@ -1,6 +1,6 @@
 """inference.GRPCInferenceService: translation between the wire and the dispatcher, nothing else."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 
@@ -110,7 +110,7 @@ class OpenInferenceServicer:
     def _ready(self) -> bool:
         return self._readiness.complete and not self._status.draining
 
-    def _understood(self, raw: bytes, caller: str) -> tuple[InferRequest, Model, list[Tensor]]:
+    def _understood(self, raw: bytes, caller: Callable[[], str]) -> tuple[InferRequest, Model, list[Tensor]]:
         """What is asked, of which model, for which outputs. Raises: BadInput, MessageTooLarge, NotFound."""
         try:
             request = infer_request(raw)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,7 @@ from shared_model.types import Precision, ServingPath
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Computed:
+class Computed(NamedTuple):
     """One text's result. `scores`: (width of the release's output,). Times in seconds."""
 
     scores: NDArray[np.float32]
@@ -40,14 +40,35 @@ class Computed:
     computed: float
 
 
+@dataclass(eq=False, slots=True)
+class _Wait:
+    """A request that waits for `left` of its texts. `over` is done when all are scored or one has failed: with what
+    went wrong, which is nobody's unretrieved exception if the request is gone by then."""
+
+    over: "asyncio.Future[Exception | None]"
+    left: int
+
+    def end_one(self) -> None:
+        self.left -= 1
+        if not self.left:
+            self.end(None)
+
+    def end(self, failure: Exception | None) -> None:
+        if not self.over.done():
+            self.over.set_result(failure)
+
+    def expire(self) -> None:
+        self.end(DeadlineExpired("the deadline passed before the answer was there"))
+
+
 @dataclass(eq=False, slots=True, kw_only=True)
 class _Job(Task):
     model: Model
-    future: "asyncio.Future[Computed]"
+    wait: _Wait
+    computed: Computed | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Scored:
+class _Scored(NamedTuple):
     """What a stream found: scores (rows, width), and the seconds it took, collating included."""
 
     scores: NDArray[np.float32]
@@ -81,24 +102,25 @@ class Device:
         Raises: Overloaded, BadInput, ReplicaUnavailable before any work is spent; DeadlineExpired; ScoringFailed.
         """
         self._guard.quarantine.check(model.encoder, encodings)
-        jobs = [self._job(model, path, encoding, arrived, deadline) for encoding in encodings]
+        loop = asyncio.get_running_loop()
+        wait = _Wait(loop.create_future(), len(encodings))
+        jobs = self._jobs(model, path, encodings, arrived, deadline, wait)
         self.load.arrived(path, sum(map(self._work, jobs)), arrived)
         self.scheduler.admit(jobs, self._clock.monotonic())
         self._start_what_can_run()
-        left = None if deadline is None else deadline - self._clock.monotonic()
+        # One future and one bare timer, however many texts: every request pays for them.
+        timer = None if deadline is None else loop.call_later(deadline - self._clock.monotonic(), wait.expire)
         try:
-            async with asyncio.timeout(left):
-                return [await job.future for job in jobs]
-        except TimeoutError:
-            raise DeadlineExpired("the deadline passed before the answer was there") from None
+            failure = await wait.over
         finally:
+            if timer:
+                timer.cancel()
             # Whatever ended the wait: what has not started must not run any more.
             for job in jobs:
                 self.scheduler.withdraw(job)
-                if not job.future.done():
-                    job.future.cancel()
-                elif not job.future.cancelled():
-                    job.future.exception()
+        if failure:
+            raise failure
+        return [job.computed for job in jobs if job.computed]
 
     def predicted_finish(self, model: Model, path: ServingPath, tokens: int) -> float | None:
         """Seconds until a text of `tokens` tokens would be answered if admitted now; None while its lane warms up."""
@@ -106,8 +128,8 @@ class Device:
         if variant is None:
             return None
         now = self._clock.monotonic()
-        speeds = variant.speeds_of(self.lanes[path])
-        return self.scheduler.predicted_finish(path, speeds, {tokens: 1}, now) - now
+        seconds = variant.speeds_of(self.lanes[path]).narrow.predict(1, tokens)
+        return self.scheduler.predicted_finish(path, seconds, now) - now
 
     def load_of(self, path: ServingPath) -> float:
         """ρ of a lane now; 1 is all that the device can do."""
@@ -123,13 +145,21 @@ class Device:
     def close(self) -> None:
         self._streams.close()
 
-    def _job(self, model: Model, path: ServingPath, encoding: Encoding, arrived: float, deadline: float | None) -> _Job:
-        variant = model.engines.get(self.lanes[path].precision)
+    def _jobs(
+        self,
+        model: Model,
+        path: ServingPath,
+        encodings: Sequence[Encoding],
+        arrived: float,
+        deadline: float | None,
+        wait: _Wait,
+    ) -> list[_Job]:
+        lane = self.lanes[path]
+        variant = model.engines.get(lane.precision)
         if variant is None:
             raise ReplicaUnavailable(f"the {path} lane of this replica is still warming up")
-        future = asyncio.get_running_loop().create_future()
-        speeds = variant.speeds_of(self.lanes[path])
-        return _Job(path, encoding, speeds, arrived, deadline, model=model, future=future)
+        speeds = variant.speeds_of(lane)
+        return [_Job(path, it, speeds, arrived, deadline, model=model, wait=wait) for it in encodings]
 
     def _work(self, job: _Job) -> float:
         """Seconds a text takes of the device where its lane batches as much as it may."""
@@ -143,7 +173,8 @@ class Device:
             now = self._clock.monotonic()
             unit, dead = self.scheduler.next_unit(now)
             for task in dead:
-                _end(task, DeadlineExpired("the deadline could not be met any more when the device was free"))
+                if isinstance(task, _Job):
+                    task.wait.end(DeadlineExpired("the deadline could not be met any more when the device was free"))
             if unit:
                 self._start(unit, now)
             elif not dead:
@@ -169,18 +200,21 @@ class Device:
         self.running[unit.lane] -= len(jobs)
         if not self._units:
             self.quiet.set()
-        self.scheduler.finished(unit, found.seconds if isinstance(found, _Scored) else unit.predicted)
+        # The way to the stream and back included: that is what the next in line waits for.
+        taken = self._clock.monotonic() - started
+        self.scheduler.finished(unit, taken if isinstance(found, _Scored) else unit.predicted)
         # First of all the stream gets its next unit; answers are a matter of this thread alone.
         self._start_what_can_run()
         if isinstance(found, Exception):
             # An engine may raise anything; the batch fails, the device lives.
             log.error("a %s batch of %d failed on %s", unit.lane, len(jobs), jobs[0].model.release, exc_info=found)
             for job in jobs:
-                _end(job, ScoringFailed("the engine failed on this batch"))
+                job.wait.end(ScoringFailed("the engine failed on this batch"))
             return
         jobs[0].model.statistics.add_batch(len(jobs), found.seconds)
         for job, row in zip(jobs, found.scores, strict=True):
-            _end(job, Computed(row, compiled, len(jobs), started - job.arrived, found.seconds))
+            job.computed = Computed(row, compiled, len(jobs), started - job.arrived, found.seconds)
+            job.wait.end_one()
 
 
 def _engine(variant: WarmVariant, unit: Unit) -> Engine:
@@ -195,12 +229,3 @@ def _score(jobs: Sequence[_Job], engine: Engine, single: bool, record: Recorder)
     with record(model.release, encodings):
         raw = engine.score(collate(encodings), single)
     return _Scored(model.output.scores(raw), time.perf_counter() - started)
-
-
-def _end(task: Task, outcome: Computed | Exception) -> None:
-    if not isinstance(task, _Job) or task.future.done():
-        return
-    if isinstance(outcome, Exception):
-        task.future.set_exception(outcome)
-    else:
-        task.future.set_result(outcome)

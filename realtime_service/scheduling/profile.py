@@ -5,6 +5,7 @@ A single text takes what was measured for its padded width: engines may be compi
 """
 
 import copy
+import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,8 @@ _SMOOTHING = 0.1
 _FACTOR_BOUNDS = (0.25, 8.0)
 _MIN_MARGIN = 0.003
 _ERRORS_KEPT = 256
+#: Errors between two looks at their quantile, which takes as long as the rest of a request's scheduling.
+_JUDGED_TOGETHER = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ class Profile:
         self._singles = dict(singles or {})
         self._factor = 1.0
         self._errors: deque[float] = deque(maxlen=_ERRORS_KEPT)
+        self._unjudged = 0
         self._margin = _MIN_MARGIN
 
     @classmethod
@@ -46,6 +50,11 @@ class Profile:
         profile = cls(0.0, 0.0, 0.0)
         profile.refit(measurements)
         return profile
+
+    @classmethod
+    def of_singles(cls) -> "Profile":
+        """Nothing is fast enough yet: single texts of some widths will be told by `replace_single`."""
+        return cls(math.inf, 0.0, 0.0)
 
     def refit(self, measurements: Sequence[Measurement]) -> None:
         """Least squares on relative error, so that small batches are predicted as well as large ones.
@@ -85,7 +94,9 @@ class Profile:
         low, high = _FACTOR_BOUNDS
         ratio = seconds / max(predicted, 1e-9)
         self._factor = min(high, max(low, self._factor * (1 - _SMOOTHING + _SMOOTHING * ratio)))
-        if len(self._errors) % 16 == 0:
+        self._unjudged += 1
+        if self._unjudged == _JUDGED_TOGETHER:
+            self._unjudged = 0
             worst = float(np.quantile(np.fromiter(self._errors, float), 0.99))
             # An outlier of the machine's must not close the door: the margin never takes more than a lane's unit.
             self._margin = min(max(_MIN_MARGIN, worst), 0.010)
@@ -103,9 +114,9 @@ class Speeds:
     wide: Profile | None = None
     rows: Callable[[int], Sequence[int]] = lambda tokens: (1, 2, 4, 8, 16, 32, 64)
 
-    def copy(self) -> "Speeds":
-        """The same for now, to learn apart."""
-        return Speeds(copy.deepcopy(self.narrow), copy.deepcopy(self.wide), self.rows)
+    def copy(self, wide: Profile | None) -> "Speeds":
+        """The same for now, to learn apart, and offered `wide`."""
+        return Speeds(copy.deepcopy(self.narrow), wide, self.rows)
 
     def rows_below(self, rows: int, tokens: int) -> int:
         """The largest size worth making of `rows` texts that wait."""

@@ -25,11 +25,11 @@ class Task:
     waiting: bool = False
     #: Seconds of device time it was expected to add when it was admitted.
     cost: float = 0.0
+    #: Tokens it occupies in a batch, padding included.
+    tokens: int = field(init=False)
 
-    @property
-    def tokens(self) -> int:
-        """Tokens it occupies in a batch, padding included."""
-        return padded(self.encoding.tokens)
+    def __post_init__(self) -> None:
+        self.tokens = padded(self.encoding.tokens)
 
     @property
     def seconds(self) -> float:
@@ -69,11 +69,16 @@ class Queue:
         """A waiting task will not be taken from here any more, or has just been."""
         task.waiting = False
         self.size -= 1
-        # Sums of floats drift: an empty queue is exactly empty.
-        self.backlog = self.backlog - task.cost if self.size else 0.0
+        self.backlog -= task.cost
+        if not self.size:
+            # Sums of floats drift, and withdrawn tasks hold on to their requests: an empty queue is exactly empty.
+            self.backlog = 0.0
+            self._heaps.clear()
 
     def heads(self) -> list[Task]:
         """The most urgent task of each kind, most urgent first."""
+        if not self.size:
+            return []
         for kind in [kind for kind, heap in self._heaps.items() if not _live(heap)]:
             del self._heaps[kind]
         return [heap[0][2] for heap in sorted(self._heaps.values())]
@@ -81,6 +86,8 @@ class Queue:
     def company(self, head: Task, most: int) -> list[Task]:
         """`head` and what may share a unit with it, at most `most`, by deadline. They stay here until taken."""
         heap = self._heaps[head.speeds, head.tokens]
+        if most == 1 or len(heap) == 1:
+            return [head]
         return [entry[2] for entry in heapq.nsmallest(most, (entry for entry in heap if not entry[2].withdrawn))]
 
     def take(self, head: Task) -> None:

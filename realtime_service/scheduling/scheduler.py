@@ -17,12 +17,13 @@ alone may have all cores instead, and nothing runs beside it. What runs cannot b
 Nothing is admitted that is predicted to finish late, and nothing starts that can no longer finish in time.
 """
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from realtime_service.errors import Overloaded
-from realtime_service.scheduling.profile import Profile, Speeds
+from realtime_service.scheduling.profile import Profile
 from realtime_service.scheduling.queue import Queue, Task
 from realtime_service.settings import Lane
 from shared_model.types import ServingPath
@@ -65,20 +66,20 @@ class Scheduler:
 
     def __init__(self, lanes: Mapping[ServingPath, Lane], streams: int = 1, unit_seconds: float = 0.010) -> None:
         self._queues = {path: Queue(lane) for path, lane in lanes.items()}
-        self._order = list(lanes)
+        queues = list(self._queues.values())
+        self._ahead = {path: queues[: place + 1] for place, path in enumerate(lanes)}  # its own queue, too
         self._streams = streams
         self._unit_seconds = unit_seconds
         self._running: dict[Unit, float] = {}  # until when, as predicted
         self._earned = {path: 0.0 for path in lanes if path in EARNED_SHARE}
-        self._last_interactive = float("-inf")
+        self._last_interactive = -math.inf
 
     def admit(self, tasks: Sequence[Task], now: float) -> None:
         """Take all tasks of one request (all of one lane and engine), or none. Raises: Overloaded with a retry hint."""
         queue = self._queues[tasks[0].lane]
         if queue.size + len(tasks) > queue.lane.max_concurrent:
             raise Overloaded(f"the {queue.lane.path} lane is full", max(0.001, queue.backlog))
-        rows = Counter(task.tokens for task in tasks)
-        finish = self.predicted_finish(queue.lane.path, tasks[0].speeds, rows, now)
+        finish = self.predicted_finish(queue.lane.path, _seconds(tasks), now)
         for task in tasks:
             if task.deadline is None:
                 continue
@@ -90,14 +91,13 @@ class Scheduler:
         if queue.lane.path in INTERACTIVE:
             self._last_interactive = now
 
-    def predicted_finish(self, path: ServingPath, speeds: Speeds, rows: Mapping[int, int], now: float) -> float:
-        """When a request would be answered if admitted now. `rows`: how many texts it has of each padded width.
+    def predicted_finish(self, path: ServingPath, seconds: float, now: float) -> float:
+        """When a request would be answered if admitted now. `seconds`: of device time that it takes itself.
 
         What runs, what is ahead of it in its own and in more urgent lanes, and the request itself.
         """
-        ahead = sum(self._queues[other].backlog for other in self._order[: self._order.index(path) + 1])
-        own = sum(speeds.narrow.predict(count, tokens) for tokens, count in rows.items())
-        return self._free_at(now) + ahead / self._streams + own
+        ahead = sum([queue.backlog for queue in self._ahead[path]])
+        return self._free_at(now) + ahead / self._streams + seconds
 
     def withdraw(self, task: Task) -> None:
         """The caller is gone or the deadline has passed: a waiting task will not run."""
@@ -111,16 +111,17 @@ class Scheduler:
         With neither, no stream is free or nothing waits; with dead ones only, ask again.
         """
         dead: list[Task] = []
-        if not self._has_room():
+        # Asked after every arrival and every end, and most often there is nothing to do.
+        if not self._anything_waits() or not self._has_room():
             return None, dead
         for path in self._owed():
             if unit := _next_of(self._queues[path], now, self._unit_seconds, dead):
                 return unit, dead
-        for path in self._order:
-            if path is ServingPath.DYNAMIC and self._held(now):
+        for path, queue in self._queues.items():
+            if not queue.size or (path is ServingPath.DYNAMIC and self._held(now)):
                 continue
-            limit = self._bulk_limit(now) if path in BULK else float("inf")
-            if unit := _next_of(self._queues[path], now, limit, dead):
+            limit = self._bulk_limit(now) if path in BULK else math.inf
+            if unit := _next_of(queue, now, limit, dead):
                 return self._widened(unit), dead
         return None, dead
 
@@ -134,9 +135,9 @@ class Scheduler:
         used = seconds * (self._streams if unit.wide else 1)
         for path, earned in self._earned.items():
             own = used if path is unit.lane else 0.0
-            share = EARNED_SHARE[path] * used if self._queues[path].size or own else 0.0
-            # Bounded below, so that a busy hour without others costs no more than one unit.
-            self._earned[path] = max(-self._unit_seconds, earned + share - own)
+            if own or self._queues[path].size:
+                # Bounded below, so that a busy hour without others costs no more than one unit.
+                self._earned[path] = max(-self._unit_seconds, earned + EARNED_SHARE[path] * used - own)
 
     def waiting(self, path: ServingPath) -> int:
         return self._queues[path].size
@@ -144,7 +145,10 @@ class Scheduler:
     def idle(self, now: float) -> bool:
         """True when nothing but deferred work waits and no interactive request came within the last second."""
         quiet = now - self._last_interactive >= INTERACTIVE_SECONDS
-        return quiet and not any(self._queues[path].size for path in self._order if path is not ServingPath.DEFERRED)
+        return quiet and not any(queue.size for path, queue in self._queues.items() if path is not ServingPath.DEFERRED)
+
+    def _anything_waits(self) -> bool:
+        return any(queue.size for queue in self._queues.values())
 
     def _has_room(self) -> bool:
         return len(self._running) < self._streams and not any(unit.wide for unit in self._running)
@@ -155,16 +159,16 @@ class Scheduler:
 
     def _owed(self) -> list[ServingPath]:
         """Lanes that have earned the time of their next text, lowest first."""
-        return [path for path in reversed(self._order) if self._has_earned_its_next(path)]
+        earners = reversed(self._earned.items())
+        return [path for path, earned in earners if earned > 0.0 and self._is_enough(earned, path)]
 
-    def _has_earned_its_next(self, path: ServingPath) -> bool:
-        earned = self._earned.get(path, 0.0)
-        return earned > 0.0 and any(earned >= head.seconds for head in self._queues[path].heads()[:1])
+    def _is_enough(self, earned: float, path: ServingPath) -> bool:
+        return any(earned >= head.seconds for head in self._queues[path].heads()[:1])
 
     def _widened(self, unit: Unit) -> Unit:
         """The same with all cores, where it is all alone and faster so."""
         wide = unit.tasks[0].speeds.wide
-        if wide is None or len(unit.tasks) > 1 or self._running or any(queue.size for queue in self._queues.values()):
+        if wide is None or len(unit.tasks) > 1 or self._running or self._anything_waits():
             return unit
         predicted = wide.predict(1, unit.tokens)
         return replace(unit, wide=True, predicted=predicted) if predicted < unit.predicted else unit
@@ -187,7 +191,7 @@ class Scheduler:
 
     def _bulk_limit(self, now: float) -> float:
         """Seconds a unit of throughput or deferred work may take now."""
-        return float("inf") if now - self._last_interactive >= INTERACTIVE_SECONDS else self._unit_seconds
+        return math.inf if now - self._last_interactive >= INTERACTIVE_SECONDS else self._unit_seconds
 
 
 def _next_of(queue: Queue, now: float, limit: float, dead: list[Task]) -> Unit | None:
@@ -205,25 +209,43 @@ def _unit(queue: Queue, leader: Task, end: float, now: float) -> Unit:
 
     It has one of the sizes that its engine is warmed for; who is left over leads or joins the next.
     """
-    lane, predict = queue.lane, leader.speeds.narrow.predict
+    lane = queue.lane
     company = queue.company(leader, max(1, min(lane.max_rows, lane.token_budget // leader.tokens)))
+    tasks = tuple(company[: _rows(company, end, now)])
+    for task in tasks:
+        queue.take(task)
+    return Unit(lane.path, tasks, leader.tokens, leader.speeds.narrow.predict(len(tasks), leader.tokens))
+
+
+def _rows(company: Sequence[Task], end: float, now: float) -> int:
+    """How many of the company make the unit."""
+    if len(company) == 1:
+        return 1
+    leader = company[0]
     rows, end = 1, min(end, _deadline(leader))
     for count in range(2, len(company) + 1):
         end = min(end, _deadline(company[count - 1]))
-        if now + predict(count, leader.tokens) > end:
+        if now + leader.speeds.narrow.predict(count, leader.tokens) > end:
             break
         rows = count
-    tasks = tuple(company[: leader.speeds.rows_below(rows, leader.tokens)])
-    for task in tasks:
-        queue.take(task)
-    return Unit(lane.path, tasks, leader.tokens, predict(len(tasks), leader.tokens))
+    return leader.speeds.rows_below(rows, leader.tokens)
 
 
 def _latest_end(leader: Task, others: Sequence[Task], now: float) -> float:
     """When a unit must be over for the next most urgent task of another kind to be in time, if it can still be."""
-    latest = min((_deadline(task) - task.seconds for task in others[:1]), default=float("inf"))
-    return latest if now + leader.seconds <= latest else float("inf")
+    if not others:
+        return math.inf
+    latest = _deadline(others[0]) - others[0].seconds
+    return latest if now + leader.seconds <= latest else math.inf
+
+
+def _seconds(tasks: Sequence[Task]) -> float:
+    """Device time that the texts of one request take together: those of one padded width as one batch."""
+    if len(tasks) == 1:
+        return tasks[0].seconds
+    predict = tasks[0].speeds.narrow.predict
+    return sum(predict(count, tokens) for tokens, count in Counter(task.tokens for task in tasks).items())
 
 
 def _deadline(task: Task) -> float:
-    return float("inf") if task.deadline is None else task.deadline
+    return math.inf if task.deadline is None else task.deadline

@@ -36,6 +36,9 @@ class TorchEngine:
         # Any size runs; steps only bound what a warm-up has to run.
         return (1, 2, 4, 8, 16, 32, 64)
 
+    def widened(self, threads: int) -> None:
+        """One call has the whole device."""
+
     def specialise(self, tokens: int) -> None:
         """Nothing is compiled, so there is nothing to gain."""
 

@@ -1,12 +1,13 @@
 """Streams compute at once, on threads of their own; what they find, or what goes wrong, comes back on the loop."""
 
 import asyncio
+import os
 import threading
 from collections.abc import Iterator
 
 import pytest
 
-from realtime_service.scheduling.streams import Streams
+from realtime_service.scheduling.streams import YIELDING, Streams
 
 
 @pytest.fixture
@@ -27,6 +28,13 @@ async def found(streams: Streams, *works: object) -> list[object]:
     for work in works:
         streams.submit(work, done)  # type: ignore[arg-type]
     return [await ends.get() for _ in works]
+
+
+def test_streams_yield_to_the_loop(streams: Streams) -> None:
+    def priority() -> int:
+        return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+
+    assert asyncio.run(found(streams, priority)) == [priority() + YIELDING]
 
 
 def test_two_streams_run_at_once_and_not_on_the_loop(streams: Streams) -> None:

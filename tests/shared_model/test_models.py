@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from shared_model.encoding import Encoder, Text, TokenBatch, collate
 from shared_model.engines import torch_packing
-from shared_model.engines.openvino_cpu import OpenVinoEngine
+from shared_model.engines.openvino_cpu import OpenVinoEngine, read_model
 from shared_model.engines.torch_engine import TorchEngine
 from shared_model.engines.torch_model import load_module
 from shared_model.output import OutputKind
@@ -94,7 +94,7 @@ def torch_engine(model: Model, precision: Precision = Precision.FP32) -> TorchEn
 
 
 def openvino_engine(model: Model, precision: Precision = Precision.FP32) -> OpenVinoEngine:
-    return OpenVinoEngine(model.graph, precision, threads=1)
+    return OpenVinoEngine(read_model(model.graph), precision, threads=1)
 
 
 every_family = pytest.mark.parametrize("family", tiny_models.FAMILIES)

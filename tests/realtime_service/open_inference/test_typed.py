@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from protos.inference import open_inference_pb2 as pb
 from protos.inference.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from protos.scoring.v1.storage_pb2 import PublishedScore
+from shared_model import keys
 from shared_model.releases.store import Release
 from shared_model.scorestore.publish import Epoch, publish
 from tests.realtime_service.conftest import eventually
@@ -97,6 +98,9 @@ def test_all_scores_come_from_the_device_and_a_label_from_last_night(
     after = statistics(stub)
     assert after.inference_stats.cache_hit.count == before.inference_stats.cache_hit.count + 1
     assert after.inference_count == before.inference_count
+    redis_client.delete(keys.epoch_pointer(release.id))
+    # An epoch of this name, published anew by another test, must be news to the service.
+    eventually(lambda: path("label") == "dynamic")
 
 
 def test_statistics_count_every_request_once_under_load(stub: GRPCInferenceServiceStub) -> None:
