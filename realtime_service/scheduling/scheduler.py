@@ -154,8 +154,11 @@ class Scheduler:
         return len(self._running) < self._streams and not any(unit.wide for unit in self._running)
 
     def _free_at(self, now: float) -> float:
-        """When the next unit can start, as predicted."""
-        return now if self._has_room() else max(now, min(self._running.values()))
+        """When the next unit can start, as predicted.
+
+        A unit that is late is thought to take as long again as it is late: a device that hangs closes the door.
+        """
+        return now if self._has_room() else min(now + abs(end - now) for end in self._running.values())
 
     def _owed(self) -> list[ServingPath]:
         """Lanes that have earned the time of their next text, lowest first."""

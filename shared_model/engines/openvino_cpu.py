@@ -15,6 +15,15 @@ from shared_model.types import Device, Precision
 #: INT8 models keep the operators that were not quantised in fp32.
 _HINT = {Precision.INT8: "f32", Precision.BF16: "bf16", Precision.FP32: "f32"}
 
+_HALF_BATCHES = (FINE_TOKENS, (1, 4, 16, 64))
+#: Up to how many tokens a text is worth a batch, and of which sizes: each shape costs 5 MB.
+_BATCHES = {
+    Precision.INT8: (FINE_TOKENS // 2, (1, 4, 16)),
+    Precision.BF16: _HALF_BATCHES,
+    # What BF16 becomes on a CPU without it.
+    Precision.FP32: _HALF_BATCHES,
+}
+
 
 def read_model(files: Mapping[str, bytes]) -> ov.Model:
     """A variant's graph from its verified bytes."""
@@ -42,11 +51,8 @@ class OpenVinoEngine:
         self.precision = self._any_shape.precision() if precision is Precision.BF16 else precision
 
     def rows(self, tokens: int) -> Sequence[int]:
-        # A batch saves the fixed part of a call, 1.5 ms here, and nothing else: long texts have nothing to save, and
-        # in INT8, where every shape takes 5 MB, nor have many short ones over a few.
-        most, sizes = (
-            (FINE_TOKENS // 2, (1, 4, 16)) if self.precision is Precision.INT8 else (FINE_TOKENS, (1, 4, 16, 64))
-        )
+        # A batch saves the fixed part of a call, 1.5 ms here, and nothing else: long texts have nothing to save.
+        most, sizes = _BATCHES[self.precision]
         return sizes if tokens <= most else (1,)
 
     def widened(self, threads: int) -> "OpenVinoEngine":

@@ -306,6 +306,17 @@ def test_the_infeasible_is_refused_at_the_door_with_a_hint() -> None:
     assert 0 < refusal.value.retry_after < 0.05
 
 
+def test_a_device_that_hangs_closes_the_door() -> None:
+    simulation = Simulation(slowness=1_000.0)
+    assert simulation.admit(simulation.task(ServingPath.LATENCY, 0.05))
+    assert simulation.start()
+    # As long as the unit may still end in time, the next one may come; and the later it is, the less it is believed.
+    assert simulation.admit(simulation.task(ServingPath.LATENCY, 0.05))
+    simulation.now += 0.1
+    assert not simulation.admit(simulation.task(ServingPath.LATENCY, 0.05))
+    assert simulation.admit(simulation.task(ServingPath.LATENCY, 0.5))
+
+
 def test_a_full_lane_refuses_and_a_request_of_many_texts_is_admitted_whole_or_not() -> None:
     simulation = Simulation()
     places = LANES[ServingPath.THROUGHPUT].max_concurrent

@@ -1,9 +1,9 @@
 """The service as a caller meets it: a real process, a real socket, a real release, a real Redis."""
 
+import asyncio
 import itertools
 import urllib.request
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2_grpc
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from protos.scoring.v1.storage_pb2 import DeferredWork, PublishedScore
-from realtime_service.client import Answer, Client
+from realtime_service.client import Answer, AsyncClient, Client
 from realtime_service.warmup import SPECIALISED_TOKENS
 from shared_model import demo_messages, keys
 from shared_model.encoding import collate
@@ -92,10 +92,13 @@ def test_several_texts_come_back_in_order_and_say_what_was_cut(client: Client) -
     assert all(len(result.labels) == 5 for result in answer.results)
 
 
-def test_requests_at_once_share_batches(client: Client) -> None:
-    texts = list(itertools.islice(demo_messages.texts(6), 200))
-    with ThreadPoolExecutor(32) as pool:
-        answers = list(pool.map(lambda text: client.score(text, priority=Priority.BATCH), texts))
+def test_requests_at_once_share_batches(service: RunningService) -> None:
+    async def at_once(texts: list[str]) -> list[Answer]:
+        async with AsyncClient(service.address) as client:
+            return await asyncio.gather(*(client.score(text, priority=Priority.BATCH) for text in texts))
+
+    # More than arrive while a batch of one runs, and all of one padded width.
+    answers = asyncio.run(at_once([f"where is card {number}" for number in range(100, 200)]))
     assert max(answer.batch_size for answer in answers) >= 4
 
 
