@@ -15,6 +15,8 @@ import numpy as np
 #: Weight of one observation in the running factor: about the last twenty batches count.
 _SMOOTHING = 0.1
 _FACTOR_BOUNDS = (0.25, 8.0)
+#: Times as slow, or as fast, as predicted that one observation may count.
+_MOST_AT_ONCE = 2.0
 _MIN_MARGIN = 0.003
 _ERRORS_KEPT = 256
 #: Errors between two looks at their quantile, which takes as long as the rest of a request's scheduling.
@@ -92,7 +94,8 @@ class Profile:
         predicted = self.predict(rows, tokens)
         self._errors.append(seconds - predicted)
         low, high = _FACTOR_BOUNDS
-        ratio = seconds / max(predicted, 1e-9)
+        # One that was held up by something else must not close the door to all that come after it.
+        ratio = min(_MOST_AT_ONCE, max(1 / _MOST_AT_ONCE, seconds / max(predicted, 1e-9)))
         self._factor = min(high, max(low, self._factor * (1 - _SMOOTHING + _SMOOTHING * ratio)))
         self._unjudged += 1
         if self._unjudged == _JUDGED_TOGETHER:

@@ -462,6 +462,14 @@ def test_a_single_text_takes_what_was_measured_for_its_width() -> None:
     assert profile.predict(1, 16) == pytest.approx(0.001)
 
 
+def test_one_outlier_moves_a_profile_by_a_tenth() -> None:
+    profile = Profile(0.001, 0.0, 0.0)
+    profile.observe(1, 16, 0.5)
+    assert profile.predict(1, 16) == pytest.approx(0.0011)
+    profile.observe(1, 16, 0.0)
+    assert profile.predict(1, 16) == pytest.approx(0.0011 * 0.95)
+
+
 def test_a_profile_follows_a_machine_that_became_slower() -> None:
     profile = Profile(0.001, 0.0001, 0.00001)
     before = profile.predict(1, 16)
