@@ -17,6 +17,8 @@ _SMOOTHING = 0.1
 _FACTOR_BOUNDS = (0.25, 8.0)
 #: Times as slow, or as fast, as predicted that one observation may count.
 _MOST_AT_ONCE = 2.0
+#: Seconds around a batch, at most, that one observation may count.
+_MOST_AROUND = 0.010
 _MIN_MARGIN = 0.003
 _ERRORS_KEPT = 256
 #: Errors between two looks at their quantile, which takes as long as the rest of a request's scheduling.
@@ -43,6 +45,7 @@ class Profile:
         self._per_token = per_token
         self._singles = dict(singles or {})
         self._factor = 1.0
+        self._around = 0.0
         self._errors: deque[float] = deque(maxlen=_ERRORS_KEPT)
         self._unjudged = 0
         self._margin = _MIN_MARGIN
@@ -77,9 +80,7 @@ class Profile:
 
     def predict(self, rows: int, tokens: int) -> float:
         """Seconds a batch of `rows` rows, each padded to `tokens`, is expected to take."""
-        if rows == 1 and tokens in self._singles:
-            return self._factor * self._singles[tokens]
-        return self._factor * (self._base + self._per_row * rows + self._per_token * rows * tokens)
+        return self._around + self._factor * self._measured(rows, tokens)
 
     def share(self, tokens: int) -> float:
         """Seconds one more row adds to a batch that runs anyway."""
@@ -89,10 +90,14 @@ class Profile:
         """A single text of this width takes this long from now on: the engine was compiled for it."""
         self._singles[tokens] = seconds / self._factor
 
-    def observe(self, rows: int, tokens: int, seconds: float) -> None:
-        """Refit to a batch that took `seconds`."""
-        predicted = self.predict(rows, tokens)
-        self._errors.append(seconds - predicted)
+    def observe(self, rows: int, tokens: int, seconds: float, around: float = 0.0) -> None:
+        """Refit to a batch that took `seconds` of an engine, and `around` on the way there and back.
+
+        The second is the same for a short text and a long one: it is added, never multiplied.
+        """
+        self._errors.append(seconds + around - self.predict(rows, tokens))
+        self._around += _SMOOTHING * (min(around, _MOST_AROUND) - self._around)
+        predicted = self._factor * self._measured(rows, tokens)
         low, high = _FACTOR_BOUNDS
         # One that was held up by something else must not close the door to all that come after it.
         ratio = min(_MOST_AT_ONCE, max(1 / _MOST_AT_ONCE, seconds / max(predicted, 1e-9)))
@@ -103,6 +108,12 @@ class Profile:
             worst = float(np.quantile(np.fromiter(self._errors, float), 0.99))
             # An outlier of the machine's must not close the door: the margin never takes more than a lane's unit.
             self._margin = min(max(_MIN_MARGIN, worst), 0.010)
+
+    def _measured(self, rows: int, tokens: int) -> float:
+        """What it took at the warm-up."""
+        if rows == 1 and tokens in self._singles:
+            return self._singles[tokens]
+        return self._base + self._per_row * rows + self._per_token * rows * tokens
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -462,6 +462,14 @@ def test_a_single_text_takes_what_was_measured_for_its_width() -> None:
     assert profile.predict(1, 16) == pytest.approx(0.001)
 
 
+def test_the_way_to_a_stream_and_back_is_the_same_for_short_and_long_texts() -> None:
+    profile = Profile(0.0, 0.0, 0.0, {16: 0.001, 256: 0.014})
+    for _ in range(60):
+        profile.observe(1, 16, 0.001, around=0.001)
+    assert profile.predict(1, 16) == pytest.approx(0.002, rel=0.01)
+    assert profile.predict(1, 256) == pytest.approx(0.015, rel=0.01)
+
+
 def test_one_outlier_moves_a_profile_by_a_tenth() -> None:
     profile = Profile(0.001, 0.0, 0.0)
     profile.observe(1, 16, 0.5)
