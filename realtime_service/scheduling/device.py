@@ -200,10 +200,7 @@ class Device:
         self.running[unit.lane] -= len(jobs)
         if not self._units:
             self.quiet.set()
-        # The next in line waits for the way to the stream and back, too.
-        taken = self._clock.monotonic() - started
-        seconds = found.seconds if isinstance(found, _Scored) else unit.predicted
-        self.scheduler.finished(unit, seconds, max(0.0, taken - seconds))
+        self.scheduler.finished(unit, self._clock.monotonic() - started)
         # First of all the stream gets its next unit; answers are a matter of this thread alone.
         self._start_what_can_run()
         if isinstance(found, Exception):

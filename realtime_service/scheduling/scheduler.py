@@ -128,12 +128,12 @@ class Scheduler:
     def started(self, unit: Unit, now: float) -> None:
         self._running[unit] = now + unit.predicted
 
-    def finished(self, unit: Unit, seconds: float, around: float = 0.0) -> None:
-        """Tell how long a unit took, on the engine and `around` it: its profile learns from it, and those who waited
-        have earned their share."""
+    def finished(self, unit: Unit, seconds: float) -> None:
+        """Tell how long a unit took, the way to its stream and back included: its profile learns from it, and those who
+        waited have earned their share."""
         del self._running[unit]
-        unit.profile.observe(len(unit.tasks), unit.tokens, seconds, around)
-        used = (seconds + around) * (self._streams if unit.wide else 1)
+        unit.profile.observe(len(unit.tasks), unit.tokens, seconds)
+        used = seconds * (self._streams if unit.wide else 1)
         for path, earned in self._earned.items():
             own = used if path is unit.lane else 0.0
             if own or self._queues[path].size:

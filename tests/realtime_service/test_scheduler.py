@@ -462,12 +462,26 @@ def test_a_single_text_takes_what_was_measured_for_its_width() -> None:
     assert profile.predict(1, 16) == pytest.approx(0.001)
 
 
-def test_the_way_to_a_stream_and_back_is_the_same_for_short_and_long_texts() -> None:
-    profile = Profile(0.0, 0.0, 0.0, {16: 0.001, 256: 0.014})
+def test_what_short_texts_lose_on_a_busy_machine_is_not_multiplied_for_long_ones() -> None:
+    profile = Profile(0.0, 0.0, 0.0, {16: 0.001, 24: 0.0012, 256: 0.020})
     for _ in range(60):
-        profile.observe(1, 16, 0.001, around=0.001)
-    assert profile.predict(1, 16) == pytest.approx(0.002, rel=0.01)
-    assert profile.predict(1, 256) == pytest.approx(0.015, rel=0.01)
+        profile.observe(1, 16, 0.004)
+        profile.observe(1, 24, 0.0042)
+    assert profile.predict(1, 16) == pytest.approx(0.004, rel=0.1)
+    # Three milliseconds more than at the warm-up, not three times as much: a request of 50 ms is still let in.
+    assert 0.021 < profile.predict(1, 256) < 0.026
+
+
+def test_long_texts_tell_that_a_machine_became_slower_in_proportion() -> None:
+    profile = Profile(0.0, 0.0, 0.0, {16: 0.001, 64: 0.004, 256: 0.020})
+    for _ in range(60):
+        for tokens, seconds in ((16, 0.003), (64, 0.012)):
+            profile.observe(1, tokens, seconds)
+    assert profile.predict(1, 16) == pytest.approx(0.003, rel=0.2)
+    assert profile.predict(1, 256) > 0.040
+    for _ in range(3):
+        profile.observe(1, 256, 0.060)
+    assert profile.predict(1, 256) == pytest.approx(0.060, rel=0.2)
 
 
 def test_one_outlier_moves_a_profile_by_a_tenth() -> None:
