@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
 
 import grpc
 
@@ -18,6 +19,8 @@ from realtime_service.watching import Watcher
 from shared_model.errors import BadInput
 
 SERVICE = "scoring.v1.ScoringService"
+
+Checked = TypeVar("Checked")
 
 
 class ScoringServicer:
@@ -46,6 +49,7 @@ class ScoringServicer:
                 "Score": handlers.unary(self.score),
                 "ScoreStream": handlers.conversing(self.score_stream),
                 "Submit": handlers.unary(self.submit),
+                "SubmitStream": handlers.conversing(self.submit_stream),
                 "GetResult": handlers.unary(self.get_result),
                 "WatchResults": handlers.answering_many(self.watch_results),
                 "Describe": handlers.unary(self.describe),
@@ -63,13 +67,10 @@ class ScoringServicer:
         await self._streams.answer(incoming, answer, context.write, in_order=False)
 
     async def submit(self, raw: bytes, context: Context) -> scoring_pb2.SubmitResponse:
-        request = self._checked(requests.submit_request, raw)
-        self._dispatcher.check(request)
-        state, duplicate = await self._deferral.accept(request)
-        self._telemetry.ended(None, Outcome.DEFERRED)
-        return scoring_pb2.SubmitResponse(
-            request_id=request.request_id, state=replies.STATES[state], duplicate=duplicate
-        )
+        return await self._submit(raw)
+
+    async def submit_stream(self, incoming: AsyncIterator[bytes], context: Context) -> None:
+        await self._streams.answer(incoming, self._submit_one, context.write, in_order=False)
 
     async def get_result(self, raw: bytes, context: Context) -> scoring_pb2.GetResultResponse:
         request_id = requests.parse(scoring_pb2.GetResultRequest, raw).request_id
@@ -90,6 +91,24 @@ class ScoringServicer:
         answer = await self._dispatcher.score(request, handlers.caller(context), context.time_remaining())
         return replies.score_response(answer, request.request_id)
 
+    async def _submit(self, raw: bytes) -> scoring_pb2.SubmitResponse:
+        request, deliver_within_ms = self._checked(requests.submit_request, raw)
+        self._dispatcher.check(request)
+        state, duplicate = await self._deferral.accept(request, deliver_within_ms)
+        self._telemetry.ended(None, Outcome.DEFERRED)
+        return scoring_pb2.SubmitResponse(
+            request_id=request.request_id, state=replies.STATES[state], duplicate=duplicate
+        )
+
+    async def _submit_one(self, raw: bytes) -> scoring_pb2.SubmitStreamResponse:
+        """As `_answer_one`."""
+        try:
+            response = await self._submit(raw)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the caller gets a status for this request
+            failure = replies.stream_error(handlers.explain(error))
+            return scoring_pb2.SubmitStreamResponse(request_id=_submitted_id(raw), error=failure)
+        return scoring_pb2.SubmitStreamResponse(request_id=response.request_id, response=response)
+
     async def _answer_one(self, raw: bytes, context: Context) -> scoring_pb2.ScoreStreamResponse:
         """One request's failure is its own: it is answered in the stream, and the stream goes on."""
         try:
@@ -102,7 +121,7 @@ class ScoringServicer:
             return scoring_pb2.ScoreStreamResponse(request_id=_request_id(raw), error=failure)
         return scoring_pb2.ScoreStreamResponse(request_id=request.request_id, response=response)
 
-    def _checked(self, parse: Callable[[bytes], ScoringRequest], raw: bytes) -> ScoringRequest:
+    def _checked(self, parse: Callable[[bytes], Checked], raw: bytes) -> Checked:
         try:
             return parse(raw)
         except (BadInput, MessageTooLarge):
@@ -114,4 +133,11 @@ def _request_id(raw: bytes) -> str:
     try:
         return scoring_pb2.ScoreRequest.FromString(raw).request_id
     except Exception:  # noqa: BLE001 - the id of a message that cannot be read is not known
+        return ""
+
+
+def _submitted_id(raw: bytes) -> str:
+    try:
+        return scoring_pb2.SubmitRequest.FromString(raw).request.request_id
+    except Exception:  # noqa: BLE001 - as above
         return ""
