@@ -3,8 +3,7 @@
 import asyncio
 import dataclasses
 import uuid
-from collections.abc import Callable
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
 
 from protos.scoring.v1.storage_pb2 import DeferredWork
 from realtime_service import requests
@@ -14,40 +13,39 @@ from shared_model.clock import Clock
 from shared_model.errors import QueueFull, StoreUnavailable
 from shared_model.handoff import Handoff, Item, State, Submission
 
-#: Requests, and bytes of them, that go to the store in one round trip. A larger one goes alone.
-CHUNK = 256
-CHUNK_BYTES = 1024 * 1024
-
-#: Resolved with the state and whether the id had been accepted before.
-_Stored: TypeAlias = "asyncio.Future[tuple[State, bool]]"
-
 
 class Deferral:
-    """`available`: whether the store answered when it was last heard of; costs nothing to ask.
-
-    One call at a time stores what has come since the one before, whoever sent it: under load a round trip, and a wait
-    for replicas, is shared by hundreds; a lonely request does not wait for company.
-    """
+    """`available`: whether the store answered when it was last heard of; costs nothing to ask."""
 
     def __init__(self, handoff: Handoff, available: Callable[[], bool], clock: Clock) -> None:
         self._handoff = handoff
         self._available = available
         self._clock = clock
-        self._waiting: list[tuple[Submission, _Stored]] = []
-        self._storing: asyncio.Task[None] | None = None
 
     async def accept(self, request: ScoringRequest, deliver_within_ms: int = 0) -> tuple[State, bool]:
         """Store a request once by its id. Returns its state and whether the id had been accepted before.
 
+        `deliver_within_ms`: without a result by then it expires; 0 means at any time.
         Raises: StoreUnavailable; QueueFull.
         """
-        message = requests.deferred_request(request)
-        work = DeferredWork(request=message, accepted_at_ms=round(self._clock.wall() * 1000))
-        stored: _Stored = asyncio.get_running_loop().create_future()
-        self._waiting.append((Submission(request.request_id, work, deliver_within_ms), stored))
-        if self._storing is None:
-            self._storing = asyncio.create_task(self._store())
-        return await stored
+        [outcome] = await self.accept_many([(request, deliver_within_ms)])
+        if isinstance(outcome, QueueFull):
+            raise outcome
+        return outcome
+
+    async def accept_many(self, wanted: Sequence[tuple[ScoringRequest, int]]) -> list[tuple[State, bool] | QueueFull]:
+        """The same for several, in one round trip: what became of each. Raises: StoreUnavailable."""
+        now_ms = round(self._clock.wall() * 1000)
+        return await self._handoff.submit_many(
+            [
+                Submission(
+                    request.request_id,
+                    DeferredWork(request=requests.deferred_request(request), accepted_at_ms=now_ms),
+                    deliver_within_ms,
+                )
+                for request, deliver_within_ms in wanted
+            ]
+        )
 
     async def result(self, request_id: str) -> Item:
         """What became of a submitted request. Raises: NotFound; StoreUnavailable."""
@@ -70,35 +68,3 @@ class Deferral:
         except (StoreUnavailable, QueueFull, TimeoutError):
             return None
         return named.request_id
-
-    async def _store(self) -> None:
-        """Until nothing waits."""
-        try:
-            while chunk := self._next_chunk():
-                await self._store_chunk(chunk)
-        finally:
-            self._storing = None
-
-    def _next_chunk(self) -> list[tuple[Submission, _Stored]]:
-        """What has come and whose sender is still there, as much as one round trip takes."""
-        waiting = [it for it in self._waiting if not it[1].done()]
-        size = count = 0
-        while count < min(CHUNK, len(waiting)) and (size := size + waiting[count][0].work.ByteSize()) <= CHUNK_BYTES:
-            count += 1
-        count = max(count, 1)
-        self._waiting = waiting[count:]
-        return waiting[:count]
-
-    async def _store_chunk(self, chunk: list[tuple[Submission, _Stored]]) -> None:
-        outcomes: list[tuple[State, bool] | QueueFull | StoreUnavailable]
-        try:
-            outcomes = [*await self._handoff.submit_many([submission for submission, _ in chunk])]
-        except StoreUnavailable as error:
-            outcomes = [error] * len(chunk)
-        for (_, stored), outcome in zip(chunk, outcomes, strict=True):
-            if stored.done():
-                continue
-            if isinstance(outcome, tuple):
-                stored.set_result(outcome)
-            else:
-                stored.set_exception(outcome)

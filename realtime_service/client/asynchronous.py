@@ -97,7 +97,8 @@ class AsyncClient:
         )
         try:
             async for message in stream:
-                yield calls.submitted_on_stream(message)
+                for submitted in calls.submitted_together(message):
+                    yield submitted
         except grpc.RpcError as error:
             raise errors.read(error) from None
         finally:

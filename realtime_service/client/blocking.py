@@ -1,5 +1,6 @@
 """The client for threads."""
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
@@ -87,7 +88,7 @@ class Client:
         then may have been stored, and is safe to hand in again."""
         stream = self._stub.SubmitStream(calls.submit_stream(work, options), metadata=self._metadata)
         try:
-            yield from map(calls.submitted_on_stream, stream)
+            yield from itertools.chain.from_iterable(map(calls.submitted_together, stream))
         except grpc.RpcError as error:
             raise errors.read(error) from None
         finally:

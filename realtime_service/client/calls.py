@@ -146,11 +146,10 @@ async def submit_stream_later(
         yield _submission(request_id, texts, options)
 
 
-def submitted_on_stream(message: scoring_pb2.SubmitStreamResponse) -> tuple[str, Deferred | CallError]:
-    """(request id, what became of it)"""
-    if message.HasField("response"):
-        return message.request_id, answers.submitted(message.response)
-    return message.request_id, _stream_error(message.error)
+def submitted_together(message: scoring_pb2.SubmitStreamResponse) -> Iterator[tuple[str, Deferred | CallError]]:
+    """(request id, what became of it) of each."""
+    for it in message.outcomes:
+        yield it.request_id, answers.submitted(it.response) if it.HasField("response") else _stream_error(it.error)
 
 
 def _submission(

@@ -60,9 +60,9 @@ async def test_an_answer_that_came_first_stands(
     """An idle lane whose lease ran out answers first; the run's answer is dropped."""
     request_id = await submit(deferred, "hello")
     handoff = Handoff(deferred)
-    await handoff.claim("lane", 10, 0.0)
-    [held] = await handoff.claim("lane", 10, 0.0)
-    await handoff.publish(held, ScoreResponse(reason="first"), "idle")
+    [held] = await handoff.claim("lane", 10)
+    await handoff.score([(held, ScoreResponse(reason="first"))], "idle")
+    await handoff.publish([held])
     assert await drain(spark, deferred, options, limit=10) == 0
     item = await handoff.get(request_id)
     assert item is not None

@@ -174,6 +174,12 @@ class SubmitResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., state: _Optional[_Union[DeferredState, str]] = ..., duplicate: _Optional[bool] = ...) -> None: ...
 
 class SubmitStreamResponse(_message.Message):
+    __slots__ = ("outcomes",)
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedCompositeFieldContainer[SubmitOutcome]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[SubmitOutcome, _Mapping]]] = ...) -> None: ...
+
+class SubmitOutcome(_message.Message):
     __slots__ = ("request_id", "response", "error")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     RESPONSE_FIELD_NUMBER: _ClassVar[int]
