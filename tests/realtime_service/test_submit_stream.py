@@ -179,7 +179,7 @@ def test_what_is_not_delivered_in_time_expires_and_its_watcher_is_told(stub: Sco
 
 
 def state_of(stub: ScoringServiceStub, request_id: str) -> int:
-    return stub.GetResult(scoring_pb2.GetResultRequest(request_id=request_id), timeout=10).state
+    return int(stub.GetResult(scoring_pb2.GetResultRequest(request_id=request_id), timeout=10).state)
 
 
 def test_a_replica_that_lost_its_redis_is_known_again_soon_after_a_flush(

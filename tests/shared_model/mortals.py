@@ -5,7 +5,7 @@ import itertools
 import os
 import random
 from collections.abc import Callable, Coroutine
-from ctypes import Array, c_char
+from ctypes import Array, c_byte
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ class Log:
         os.write(self._file, "".join(f"{line}\n" for line in lines).encode())
 
 
-def submit(url: str, folder: Path, number: int, phases: "Array[c_char]", slot: int) -> None:
+def submit(url: str, folder: Path, number: int, phases: "Array[c_byte]", slot: int) -> None:
     """Hand in chunks, and log what was acknowledged."""
 
     async def run(handoff: Handoff) -> None:
@@ -57,7 +57,7 @@ def submit(url: str, folder: Path, number: int, phases: "Array[c_char]", slot: i
     _run(url, run)
 
 
-def consume(url: str, folder: Path, number: int, phases: "Array[c_char]", slot: int) -> None:
+def consume(url: str, folder: Path, number: int, phases: "Array[c_byte]", slot: int) -> None:
     """Claim, answer and publish, and log which answers were kept."""
     draw = random.Random(number)
 

@@ -12,7 +12,7 @@ import redis.asyncio
 
 from protos.scoring.v1.scoring_pb2 import ScoreRequest, ScoreResponse
 from protos.scoring.v1.storage_pb2 import DeferredWork
-from shared_model import redis_clients
+from shared_model import keys, redis_clients
 from shared_model.errors import StoreUnavailable
 from shared_model.handoff import Handoff, State, Submission
 from shared_model.settings import DeferredSettings
@@ -44,16 +44,18 @@ async def within(seconds: float, call: Callable[[], Awaitable[Reply]]) -> Reply:
 
 
 class Submitter:
-    """Submits without end, and knows what was acknowledged."""
+    """Submits, and knows what was acknowledged."""
 
     def __init__(self, handoff: Handoff) -> None:
         self.acknowledged: list[str] = []
         self.refusals = 0
+        #: Ends it. It is not cancelled, because the Redis client may swallow that.
+        self.over = False
         self._handoff = handoff
         self._number = 0
 
     async def run(self) -> None:
-        while True:
+        while not self.over:
             names = [f"r{self._number + n}" for n in range(20)]
             self._number += len(names)
             try:
@@ -87,8 +89,8 @@ async def test_a_redis_that_is_killed_under_load_loses_nothing_it_acknowledged(t
                 node.kill()
                 await submitter.until(lambda refused=refused: submitter.refusals > refused)  # type: ignore[misc]
                 node.start()
-            load.cancel()
-            await asyncio.wait([load])
+            submitter.over = True
+            await load
             assert await submitter.lost() == []
             assert len(submitter.acknowledged) > 1000
 
@@ -209,7 +211,7 @@ async def test_nothing_is_acknowledged_that_a_replica_does_not_have(tmp_path: Pa
             await client.script_flush()
             await within(NORMAL_SECONDS, lambda: handoff.submit("c", work("c")))
         with replica.client() as its:
-            assert its.xlen("tandem:{deferred}:stream") == 3
+            assert its.xlen(keys.deferred_stream()) == 3
 
 
 async def test_what_was_acknowledged_outlives_a_failover_and_callers_follow_it(tmp_path: Path) -> None:
@@ -230,8 +232,8 @@ async def test_what_was_acknowledged_outlives_a_failover_and_callers_follow_it(t
                 await submitter.until(lambda: submitter.refusals > 0)
                 await submitter.until(lambda: is_master(replica))
                 since = time.monotonic()
-                load.cancel()
-                await asyncio.wait([load])
+                submitter.over = True
+                await load
                 # The new master has no replica yet: it stores, and nothing is acknowledged.
                 assert "0 replicas have it" in await last_refusal(handoff)
                 master.start()
@@ -240,6 +242,8 @@ async def test_what_was_acknowledged_outlives_a_failover_and_callers_follow_it(t
                 assert time.monotonic() - since < 2 * NORMAL_SECONDS
                 assert await submitter.lost() == []
                 assert submitter.acknowledged
+            with redis_clients.connect(url, timeout=1.0, connect_timeout=1.0) as for_threads:
+                assert for_threads.config_get("port") == {"port": str(replica.port)}
 
 
 async def last_refusal(handoff: Handoff) -> str:
