@@ -14,12 +14,16 @@ from shared_model.settings import DeferredSettings, StateSettings
 def listed(count: int) -> list[str]:
     """A line for each of the oldest `count`, and a last one on how many there are. Raises: StoreUnavailable."""
 
-    async def read() -> list[DeadLetter]:
+    async def read() -> list[str]:
+        lines: list[str] = []
         async with _connected() as letters:
-            return [letter async for letter in letters.all()]
+            async for letter in letters.all():
+                if len(lines) == count:
+                    break
+                lines.append(_line(letter))
+            return [*lines, f"{await letters.count()} dead letters"]
 
-    found = asyncio.run(read())
-    return [*map(_line, found[:count]), f"{len(found)} dead letters"]
+    return asyncio.run(read())
 
 
 def replay(request_ids: Sequence[str] | None) -> int:

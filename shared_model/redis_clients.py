@@ -33,7 +33,9 @@ def connect(url: str, timeout: float, connect_timeout: float) -> "redis.Redis":
     if not _names_sentinel(url):
         return redis.Redis.from_url(url, **waits, retry=retry)
     sentinels, service, options = _read(url)
-    found = redis.sentinel.Sentinel(sentinels, sentinel_kwargs={**waits, "retry": retry})
+    # To ask who is the master is a part of connecting.
+    asking = _waits(connect_timeout, connect_timeout)
+    found = redis.sentinel.Sentinel(sentinels, sentinel_kwargs={**asking, "retry": retry})
     return found.master_for(service, **waits, **options, retry=retry)
 
 
@@ -44,7 +46,9 @@ def connect_asyncio(url: str, timeout: float, connect_timeout: float) -> "redis.
     if not _names_sentinel(url):
         return redis.asyncio.Redis.from_url(url, **waits, retry=retry)
     sentinels, service, options = _read(url)
-    found = redis.asyncio.sentinel.Sentinel(sentinels, sentinel_kwargs={**waits, "retry": retry})
+    # To ask who is the master is a part of connecting.
+    asking = _waits(connect_timeout, connect_timeout)
+    found = redis.asyncio.sentinel.Sentinel(sentinels, sentinel_kwargs={**asking, "retry": retry})
     return found.master_for(service, redis_class=_Following, **waits, **options, retry=retry)
 
 

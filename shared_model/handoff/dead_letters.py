@@ -39,6 +39,12 @@ class DeadLetters:
         self._settings = settings
         self._scripts = Scripts(client, settings, tell_nobody)
 
+    async def count(self) -> int:
+        try:
+            return int(await self._redis.xlen(keys.dead_letters()))
+        except (redis.RedisError, OSError) as error:
+            raise StoreUnavailable(f"Redis did not answer: {error}") from error
+
     async def all(self) -> AsyncIterator[DeadLetter]:
         """Oldest first."""
         start = "-"

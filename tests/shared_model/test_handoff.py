@@ -291,13 +291,13 @@ async def test_work_whose_time_is_over_expires_once_whoever_notices(
     claimed = await claim_one(handoff, "lane")
     await wait_for_clock(client, await due_ms(client, "a"))
     await noticing(handoff, claimed)
+    assert await handoff.waiting() == 0
     for once_more in (look, look_at_states, claim_again, answer_late, fail_late):
         await once_more(handoff, claimed)
     assert noticed == [(Unanswered.EXPIRED, 1)]
     item = await handoff.get("a")
     assert item
     assert (item.state, item.response) == (State.EXPIRED, None)
-    assert await handoff.waiting() == 0
 
 
 async def test_what_has_a_result_in_time_does_not_expire(client: "redis.asyncio.Redis", handoff: Handoff) -> None:
