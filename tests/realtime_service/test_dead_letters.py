@@ -4,17 +4,35 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
+import redis
 import redis.asyncio
 
 from protos.scoring.v1.scoring_pb2 import ScoreRequest
 from protos.scoring.v1.storage_pb2 import DeferredWork
 from realtime_service import __main__ as command
 from shared_model.handoff import Handoff, State
+from shared_model.redis_server import RedisServer
+from shared_model.settings import StateSettings
 
 Cli = Callable[..., tuple[int, list[str], str]]
+
+
+@pytest.fixture(scope="module")
+def own_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server that no service harvests."""
+    with RedisServer(StateSettings(state=tmp_path_factory.mktemp("redis"))) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(own_redis: RedisServer) -> str:
+    """That server, emptied for this test."""
+    with redis.Redis.from_url(own_redis.url) as client:
+        client.flushall()
+    return own_redis.url
 
 
 @pytest.fixture
