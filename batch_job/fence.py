@@ -11,11 +11,8 @@ from types import TracebackType
 
 import redis
 import redis.asyncio
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
-from shared_model import keys
+from shared_model import keys, redis_clients
 from shared_model.errors import Stale, StoreUnavailable
 
 _TAKE = (Path(__file__).parent / "lua" / "take_token.lua").read_text()
@@ -25,14 +22,13 @@ WATCH_SECONDS = 1.0
 
 
 def connect(url: str) -> "redis.Redis":
-    """A client that gives up soon: with the library's ten retries, one look at a stopped Redis takes a minute."""
-    return redis.Redis.from_url(url, socket_timeout=2.0, socket_connect_timeout=2.0, retry=Retry(NoBackoff(), 0))
+    """A client that gives up soon."""
+    return redis_clients.connect(url, timeout=2.0, connect_timeout=2.0)
 
 
 def connect_asyncio(url: str) -> "redis.asyncio.Redis":
     """The same for asyncio: a claim that is sent twice would hold work that nobody here knows of."""
-    retry = AsyncRetry(NoBackoff(), 0)
-    return redis.asyncio.Redis.from_url(url, socket_timeout=5.0, socket_connect_timeout=2.0, retry=retry)
+    return redis_clients.connect_asyncio(url, timeout=5.0, connect_timeout=2.0)
 
 
 class Fence:

@@ -18,7 +18,7 @@ from batch_job.settings import NightlySettings
 from shared_model import settings
 from shared_model.errors import JobError, Stale, StoreUnavailable
 from shared_model.redis_server import RedisServer
-from shared_model.settings import StateSettings
+from shared_model.settings import DeferredSettings, StateSettings
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ class Step:
     path: Path
     state: StateSettings
     nightly: NightlySettings
+    deferred: DeferredSettings
     redis_url: str
     client: "redis.Redis"
 
@@ -42,9 +43,10 @@ def score(ds: str, path: Path, force: bool = False) -> RunRecord:
     Raises: Stale, and whatever else keeps the run from being scored; the record then says so.
     """
     state, nightly = settings.load(StateSettings), settings.load(NightlySettings)
+    deferred = settings.load(DeferredSettings)
     run = open_record(path, ds)
     with RedisServer(state) as server, fence.connect(server.url) as client:
-        step = Step(path, state, nightly, server.url, client)
+        step = Step(path, state, nightly, deferred, server.url, client)
         try:
             refuse_superseded(client, run)
             planning.check_unchanged(run.input)
@@ -109,7 +111,7 @@ def _score_once(step: Step, run: RunRecord, spark: SparkSession, options: Scorin
 def _drain(step: Step, spark: SparkSession, options: ScoringOptions) -> int:
     async def answer() -> int:
         async with fence.connect_asyncio(step.redis_url) as client:
-            return await drain(spark, client, options, step.nightly.deferred_drain_limit)
+            return await drain(spark, client, options, step.nightly.deferred_drain_limit, step.deferred)
 
     try:
         answered = asyncio.run(answer())

@@ -71,6 +71,19 @@ def _describe(args: argparse.Namespace) -> None:
         print(client.describe(), end="")
 
 
+def _list_dead_letters(args: argparse.Namespace) -> None:
+    from realtime_service import dead_letters
+
+    for line in dead_letters.listed(args.count):
+        print(line)
+
+
+def _replay_dead_letters(args: argparse.Namespace) -> None:
+    from realtime_service import dead_letters
+
+    print(f"{dead_letters.replay(args.ids or None)} accepted again")
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m realtime_service", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
@@ -95,6 +108,17 @@ def _parser() -> argparse.ArgumentParser:
     chat.set_defaults(run=_chat)
     chat.add_argument("--timeout-ms", type=int, help="how long the bot may take for an answer")
     chat.add_argument("--address", default=DEFAULT_ADDRESS)
+
+    letters = commands.add_parser("dead-letters", help="deferred work that was given up because its consumers died")
+    actions = letters.add_subparsers(dest="action", required=True)
+    listed = actions.add_parser("list", help="print it, oldest first")
+    listed.set_defaults(run=_list_dead_letters)
+    listed.add_argument("--count", type=int, default=20, help="lines, 20 unless told")
+    replayed = actions.add_parser("replay", help="accept it again, as if it had never been taken")
+    replayed.set_defaults(run=_replay_dead_letters)
+    which = replayed.add_mutually_exclusive_group(required=True)
+    which.add_argument("ids", nargs="*", default=[], metavar="ID", help="request ids")
+    which.add_argument("--all", action="store_true")
 
     describe = commands.add_parser("describe", help="print what a service serves")
     describe.set_defaults(run=_describe)

@@ -37,6 +37,7 @@ from shared_model import devices
 from shared_model.clock import SystemClock
 from shared_model.handoff import Handoff
 from shared_model.releases.store import Store
+from shared_model.settings import DeferredSettings
 from shared_model.types import Device as DeviceKind
 from shared_model.types import ServingPath
 
@@ -50,7 +51,15 @@ DRAIN_SECONDS = 10.0
 class Service:
     """One replica. `async with` starts it; `run_until` keeps it."""
 
-    def __init__(self, settings: ServiceSettings, store: Store, release_id: str, redis_url: str, place: Place) -> None:
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        store: Store,
+        release_id: str,
+        redis_url: str,
+        place: Place,
+        deferred: DeferredSettings,
+    ) -> None:
         """`release_id`: what it starts with. It follows the release pointer unless its settings name a release."""
         self._settings = settings
         self._place = place
@@ -63,6 +72,7 @@ class Service:
         # On CPU a stream has one core; a GPU runs one call at a time.
         self._width = Width(settings.width, settings.width if half_device is DeviceKind.CPU else 1)
         self._redis_url = redis_url
+        self._deferred = deferred
         self._duties = Duties()
         self._stack = contextlib.AsyncExitStack()
         self._telemetry = Telemetry(self._lanes.values())
@@ -180,7 +190,8 @@ class Service:
     async def _start_listener(
         self, stack: contextlib.AsyncExitStack, listener: grpc.aio.Server, registry: Registry
     ) -> None:
-        handoff, device = Handoff(self._patient), self._status.device
+        handoff = Handoff(self._patient, self._deferred, self._telemetry.unanswered)
+        device = self._status.device
         policy = Policy(self._settings.latency_below_ms / 1000, self._settings.throughput_above_ms / 1000)
         deferral = Deferral(handoff, lambda: registry.snapshot.redis_available, self._clock)
         dispatcher = Dispatcher(self._status.models, device, registry, policy, deferral, self._telemetry, self._clock)

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from protos.scoring.v1.storage_pb2 import DeferredWork
 from realtime_service import requests
@@ -11,7 +11,7 @@ from realtime_service.errors import NotFound
 from realtime_service.requests import ScoringRequest
 from shared_model.clock import Clock
 from shared_model.errors import QueueFull, StoreUnavailable
-from shared_model.handoff import Handoff, Item, State
+from shared_model.handoff import Handoff, Item, State, Submission
 
 
 class Deferral:
@@ -22,14 +22,30 @@ class Deferral:
         self._available = available
         self._clock = clock
 
-    async def accept(self, request: ScoringRequest) -> tuple[State, bool]:
+    async def accept(self, request: ScoringRequest, deliver_within_ms: int = 0) -> tuple[State, bool]:
         """Store a request once by its id. Returns its state and whether the id had been accepted before.
 
+        `deliver_within_ms`: without a result by then it expires; 0 means at any time.
         Raises: StoreUnavailable; QueueFull.
         """
-        message = requests.deferred_request(request)
-        work = DeferredWork(request=message, accepted_at_ms=round(self._clock.wall() * 1000))
-        return await self._handoff.submit(request.request_id, work)
+        [outcome] = await self.accept_many([(request, deliver_within_ms)])
+        if isinstance(outcome, QueueFull):
+            raise outcome
+        return outcome
+
+    async def accept_many(self, wanted: Sequence[tuple[ScoringRequest, int]]) -> list[tuple[State, bool] | QueueFull]:
+        """The same for several, in one round trip: what became of each. Raises: StoreUnavailable."""
+        now_ms = round(self._clock.wall() * 1000)
+        return await self._handoff.submit_many(
+            [
+                Submission(
+                    request.request_id,
+                    DeferredWork(request=requests.deferred_request(request), accepted_at_ms=now_ms),
+                    deliver_within_ms,
+                )
+                for request, deliver_within_ms in wanted
+            ]
+        )
 
     async def result(self, request_id: str) -> Item:
         """What became of a submitted request. Raises: NotFound; StoreUnavailable."""

@@ -17,8 +17,10 @@ PATHS = {
 STATES = {
     State.ACCEPTED: scoring_pb2.ACCEPTED,
     State.CLAIMED: scoring_pb2.CLAIMED,
+    State.SCORED: scoring_pb2.SCORED,
     State.PUBLISHED: scoring_pb2.PUBLISHED,
     State.FAILED: scoring_pb2.FAILED,
+    State.EXPIRED: scoring_pb2.EXPIRED,
 }
 
 

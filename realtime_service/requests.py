@@ -110,16 +110,22 @@ def check(message: scoring_pb2.ScoreRequest) -> ScoringRequest:
     )
 
 
-def submit_request(raw: bytes) -> ScoringRequest:
-    """The request inside a SubmitRequest. Raises: BadInput."""
-    checked = check(parse(scoring_pb2.SubmitRequest, raw).request)
+def submit_request(raw: bytes) -> tuple[ScoringRequest, int]:
+    """The request inside a SubmitRequest, and the milliseconds within which it must have a result; 0: at any time.
+
+    Raises: BadInput.
+    """
+    message = parse(scoring_pb2.SubmitRequest, raw)
+    checked = check(message.request)
     if not checked.request_id:
         raise BadInput("request.request_id", "is empty; deferred work needs an id to be asked for by")
     if checked.timeout is not None:
         raise BadInput("request.timeout_ms", "does not apply to deferred work")
     if checked.priority is not Priority.UNSPECIFIED:
         raise BadInput("request.priority", "does not apply to deferred work")
-    return checked
+    if message.deliver_within_ms < 0:
+        raise BadInput("deliver_within_ms", f"is {message.deliver_within_ms}, must not be negative")
+    return checked, message.deliver_within_ms
 
 
 def deferred_request(request: ScoringRequest) -> scoring_pb2.ScoreRequest:

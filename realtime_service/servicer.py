@@ -1,7 +1,9 @@
 """scoring.v1.ScoringService: translation between the wire and the dispatcher, nothing else."""
 
 import contextlib
-from collections.abc import AsyncIterator, Callable
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import TypeVar
 
 import grpc
 
@@ -11,13 +13,17 @@ from realtime_service.deferral import Deferral
 from realtime_service.dispatch import Dispatcher
 from realtime_service.errors import MessageTooLarge
 from realtime_service.handlers import Context
+from realtime_service.intake import Intake
 from realtime_service.requests import ScoringRequest
 from realtime_service.streams import Streams
 from realtime_service.telemetry import Outcome, Telemetry
 from realtime_service.watching import Watcher
 from shared_model.errors import BadInput
+from shared_model.handoff import State
 
 SERVICE = "scoring.v1.ScoringService"
+
+Checked = TypeVar("Checked")
 
 
 class ScoringServicer:
@@ -46,6 +52,7 @@ class ScoringServicer:
                 "Score": handlers.unary(self.score),
                 "ScoreStream": handlers.conversing(self.score_stream),
                 "Submit": handlers.unary(self.submit),
+                "SubmitStream": handlers.conversing(self.submit_stream),
                 "GetResult": handlers.unary(self.get_result),
                 "WatchResults": handlers.answering_many(self.watch_results),
                 "Describe": handlers.unary(self.describe),
@@ -63,13 +70,12 @@ class ScoringServicer:
         await self._streams.answer(incoming, answer, context.write, in_order=False)
 
     async def submit(self, raw: bytes, context: Context) -> scoring_pb2.SubmitResponse:
-        request = self._checked(requests.submit_request, raw)
+        request, deliver_within_ms = self._checked(requests.submit_request, raw)
         self._dispatcher.check(request)
-        state, duplicate = await self._deferral.accept(request)
-        self._telemetry.ended(None, Outcome.DEFERRED)
-        return scoring_pb2.SubmitResponse(
-            request_id=request.request_id, state=replies.STATES[state], duplicate=duplicate
-        )
+        return self._submitted(request.request_id, *await self._deferral.accept(request, deliver_within_ms))
+
+    async def submit_stream(self, incoming: AsyncIterator[bytes], context: Context) -> None:
+        await self._streams.run(Intake(incoming, self._submit_together, context.write))
 
     async def get_result(self, raw: bytes, context: Context) -> scoring_pb2.GetResultResponse:
         request_id = requests.parse(scoring_pb2.GetResultRequest, raw).request_id
@@ -90,6 +96,37 @@ class ScoringServicer:
         answer = await self._dispatcher.score(request, handlers.caller(context), context.time_remaining())
         return replies.score_response(answer, request.request_id)
 
+    async def _submit_together(self, raws: Sequence[bytes]) -> scoring_pb2.SubmitStreamResponse:
+        """As `_answer_one`, each by itself, for what goes to the store in one round trip."""
+        parsed = [self._parsed(raw) for raw in raws]
+        good = [it for it in parsed if not isinstance(it, Exception)]
+        stored: Iterator[tuple[State, bool] | Exception]
+        try:
+            stored = iter(await self._deferral.accept_many(good))
+        except Exception as error:  # noqa: BLE001 - as above
+            stored = itertools.repeat(error)
+        response = scoring_pb2.SubmitStreamResponse()
+        for raw, it in zip(raws, parsed, strict=True):
+            outcome = it if isinstance(it, Exception) else next(stored)
+            request_id = _submitted_id(raw) if isinstance(it, Exception) else it[0].request_id
+            if isinstance(outcome, Exception):
+                response.outcomes.add(request_id=request_id, error=replies.stream_error(handlers.explain(outcome)))
+            else:
+                response.outcomes.add(request_id=request_id, response=self._submitted(request_id, *outcome))
+        return response
+
+    def _parsed(self, raw: bytes) -> tuple[ScoringRequest, int] | Exception:
+        try:
+            request, deliver_within_ms = self._checked(requests.submit_request, raw)
+            self._dispatcher.check(request)
+        except Exception as error:  # noqa: BLE001 - as above
+            return error
+        return request, deliver_within_ms
+
+    def _submitted(self, request_id: str, state: State, duplicate: bool) -> scoring_pb2.SubmitResponse:
+        self._telemetry.ended(None, Outcome.DEFERRED)
+        return scoring_pb2.SubmitResponse(request_id=request_id, state=replies.STATES[state], duplicate=duplicate)
+
     async def _answer_one(self, raw: bytes, context: Context) -> scoring_pb2.ScoreStreamResponse:
         """One request's failure is its own: it is answered in the stream, and the stream goes on."""
         try:
@@ -102,7 +139,7 @@ class ScoringServicer:
             return scoring_pb2.ScoreStreamResponse(request_id=_request_id(raw), error=failure)
         return scoring_pb2.ScoreStreamResponse(request_id=request.request_id, response=response)
 
-    def _checked(self, parse: Callable[[bytes], ScoringRequest], raw: bytes) -> ScoringRequest:
+    def _checked(self, parse: Callable[[bytes], Checked], raw: bytes) -> Checked:
         try:
             return parse(raw)
         except (BadInput, MessageTooLarge):
@@ -114,4 +151,11 @@ def _request_id(raw: bytes) -> str:
     try:
         return scoring_pb2.ScoreRequest.FromString(raw).request_id
     except Exception:  # noqa: BLE001 - the id of a message that cannot be read is not known
+        return ""
+
+
+def _submitted_id(raw: bytes) -> str:
+    try:
+        return scoring_pb2.SubmitRequest.FromString(raw).request.request_id
+    except Exception:  # noqa: BLE001 - as above
         return ""

@@ -16,11 +16,11 @@ from realtime_service.settings import ServiceSettings
 from realtime_service.workers import lock
 from realtime_service.workers.place import Place
 from realtime_service.workers.sizing import worker_cores
-from shared_model import settings
+from shared_model import redis_clients, settings
 from shared_model.errors import TandemError
 from shared_model.redis_server import RedisServer
 from shared_model.releases.settings import GateSettings
-from shared_model.settings import StateSettings
+from shared_model.settings import DeferredSettings, StateSettings
 
 if TYPE_CHECKING:
     from realtime_service.app import Service
@@ -80,21 +80,19 @@ def _supervise(
 def _run(
     service: ServiceSettings, state: StateSettings, redis_url: str, place: Place, announce: Announce, asked: list[int]
 ) -> None:
-    import redis
-
     from realtime_service.app import Service
     from shared_model.releases import pointer
     from shared_model.releases.store import Store
 
-    store = Store.of(state)
-    with redis.Redis.from_url(redis_url, socket_timeout=5.0) as client:
+    store, deferred = Store.of(state), settings.load(DeferredSettings)
+    with redis_clients.connect(redis_url, timeout=5.0, connect_timeout=5.0) as client:
         release_id = service.release or pointer.read(store, client).active
 
     async def run() -> None:
         stop = _stop_event(asked)
         if place.shared:
             _stop_with_supervisor(stop)
-        async with Service(service, store, release_id, redis_url, place) as running:
+        async with Service(service, store, release_id, redis_url, place, deferred) as running:
             await running.run_until(stop, lambda: ready(running))
 
     def ready(running: "Service") -> None:
@@ -122,7 +120,7 @@ def _tell_supervisor(seconds: float, service: "Service") -> None:
 def _adopt_file() -> None:
     """What the file of settings says and the environment does not becomes environment: child processes read it, too."""
     if path := os.environ.get(settings.CONFIG):
-        written = settings.read_file(Path(path), StateSettings, ServiceSettings, GateSettings)
+        written = settings.read_file(Path(path), StateSettings, DeferredSettings, ServiceSettings, GateSettings)
         for name, value in written.items():
             os.environ.setdefault(name, value)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from realtime_service.errors import ReplicaUnavailable
 
@@ -14,11 +14,22 @@ PLACE_BYTES = 64 * 1024
 Answer = TypeVar("Answer")
 
 
+class Stoppable(Protocol):
+    """A stream. `stopped`: whether it ended, or will, before whoever sends has sent all."""
+
+    stopped: bool
+
+    async def run(self) -> None: ...
+
+    def stop(self) -> None:
+        """Read no further request, and end when those that were read are answered."""
+
+
 class Streams:
     """The streams of this replica that are open."""
 
     def __init__(self) -> None:
-        self._open: set[_Stream[object]] = set()
+        self._open: set[Stoppable] = set()
 
     async def answer(
         self,
@@ -34,7 +45,10 @@ class Streams:
         whoever does not read answers is not read from, and what waits here stays small. `answer` turns failures into
         answers. Raises: ReplicaUnavailable when this replica closes and has answered what it had read.
         """
-        stream = _Stream(incoming, answer, write, in_order)
+        await self.run(_Stream(incoming, answer, write, in_order))
+
+    async def run(self, stream: "Stoppable") -> None:
+        """Run a stream until it has answered all. Raises: as `answer`, and what the stream raises."""
         self._open.add(stream)
         try:
             await stream.run()
@@ -50,7 +64,7 @@ class Streams:
 
 
 class _Stream(Generic[Answer]):
-    """`stopped`: whether it ended, or will, before whoever sends has sent all."""
+    """Answers one request at a time; see `Stoppable`."""
 
     def __init__(
         self,

@@ -48,6 +48,9 @@ class Telemetry:
         self._quarantined = self._gauge("tandem_quarantined", "Texts that are refused because they killed a worker.")
         self._redis = self._gauge("tandem_redis_up", "1 while Redis answers.")
         self._harvested = self._counter("tandem_harvested_total", "Deferred requests answered by idle lanes.")
+        self._unanswered = self._counter(
+            "tandem_deferred_unanswered_total", "Deferred requests nobody answered.", "why"
+        )
         self._nightly_rows = self._gauge("tandem_nightly_rows", "Rows the last published nightly run scored.", "ds")
         self._nightly_rate = self._gauge("tandem_nightly_rows_per_second", "Its rate.", "ds")
         self._nightly_at = self._gauge("tandem_nightly_last_success_timestamp_seconds", "When it published, UTC.")
@@ -72,6 +75,10 @@ class Telemetry:
 
     def harvested(self, count: int) -> None:
         self._harvested.inc(count)
+
+    def unanswered(self, why: str, count: int) -> None:
+        """Deferred requests that this process saw end without an answer: each is seen by one process."""
+        self._unanswered.labels(why).inc(count)
 
     def set_waiting(self, path: ServingPath, texts: int) -> None:
         self._waiting.labels(path).set(texts)

@@ -24,7 +24,8 @@ class _Watch:
 
     def tell(self, states: Mapping[str, State | None]) -> None:
         for request_id in self.waiting & states.keys():
-            if states[request_id] in (State.PUBLISHED, State.FAILED, None):
+            state = states[request_id]
+            if state is None or state.ended:
                 self.waiting.remove(request_id)
                 self.news.put_nowait(request_id)
 
@@ -38,7 +39,7 @@ class Watcher:
         self._watching = asyncio.Event()
 
     async def watch(self, request_ids: Sequence[str]) -> AsyncGenerator[tuple[str, Item], None]:
-        """Each request as it is published or fails, once; over when all have ended. `request_ids` differ.
+        """Each request as it is published, fails or expires, once; over when all have ended. `request_ids` differ.
 
         Raises: NotFound naming an id that was not submitted or is no longer kept; StoreUnavailable, but only at the
         first look; ReplicaUnavailable when this replica closes.

@@ -25,8 +25,15 @@ def deferred_stream() -> str:
 
 
 def deferred_item(request_id: str) -> str:
-    """Hash of one submitted request: state, result (protobuf ScoreResponse), computed_by, failure."""
+    """Hash of one submitted request: state, entry (its id in the stream), due (milliseconds of Redis' clock, where it
+    has a time to be delivered by), result (protobuf ScoreResponse), computed_by, failure."""
     return f"tandem:{{deferred}}:item:{request_id}"
+
+
+def dead_letters() -> str:
+    """Stream of work that was given up because its consumers died: fields id, work (protobuf DeferredWork),
+    deliveries."""
+    return "tandem:{deferred}:dead"
 
 
 def partition_token(ds: str) -> str:

@@ -17,6 +17,7 @@ from types import TracebackType
 
 import redis
 
+from shared_model import redis_clients
 from shared_model.errors import SettingError, StoreUnavailable
 from shared_model.settings import StateSettings
 
@@ -34,6 +35,7 @@ class RedisServer:
     def __init__(self, settings: StateSettings) -> None:
         self._external = _external_url(settings)
         self._folder = settings.state / "redis"
+        self._fsync = settings.redis_fsync
         self._child: subprocess.Popen[bytes] | None = None
         self.url = self._external
 
@@ -47,7 +49,7 @@ class RedisServer:
         with open(self._folder / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not _listens(path):
-                self._child = _start(self._folder, path)
+                self._child = _start(self._folder, path, self._fsync)
             _wait_ready(self._child, self.url, self._folder)
         return self
 
@@ -73,9 +75,9 @@ def _external_url(settings: StateSettings) -> str:
         name, url = "REDIS_URL", os.environ.get("REDIS_URL", "")
     try:
         if url:
-            redis.ConnectionPool.from_url(url)
+            redis_clients.check(url)
     except ValueError:
-        raise SettingError(f"{name}: expected redis://HOST:PORT, rediss://HOST:PORT or unix://PATH") from None
+        raise SettingError(f"{name}: expected {redis_clients.EXPECTED}") from None
     return url
 
 
@@ -107,9 +109,9 @@ def _listens(path: Path) -> bool:
     return True
 
 
-def _start(folder: Path, path: Path) -> subprocess.Popen[bytes]:
+def _start(folder: Path, path: Path, fsync: str) -> subprocess.Popen[bytes]:
     command = [find_binary(), "--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"]
-    command += ["--dir", str(folder), "--appendonly", "yes", "--appendfsync", "everysec", "--save", ""]
+    command += ["--dir", str(folder), "--appendonly", "yes", "--appendfsync", fsync, "--save", ""]
     with open(folder / "log", "ab") as log:
         # A session of its own: Ctrl-C in the terminal must reach the parent first, which stops us last.
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)

@@ -141,6 +141,11 @@ class StateSettings:
     scores: str = setting("", "The scores table (Delta); empty means STATE/scores.")
     trusted_keys: str = setting("", "File of public keys, one of which must have signed a release; empty: none need.")
     redis_url: str = setting("", "Redis; empty means REDIS_URL, else an embedded server in STATE/redis.")
+    redis_fsync: str = setting(
+        "everysec",
+        "When the embedded Redis has what it stores on disk: within a second, or always before it says so.",
+        Check(lambda value: value in {"everysec", "always"}, "everysec or always"),
+    )
 
     @property
     def releases_root(self) -> str:
@@ -159,3 +164,18 @@ class StateSettings:
     @property
     def runs_dir(self) -> Path:
         return self.state / "runs"
+
+
+@dataclass(frozen=True)
+class DeferredSettings:
+    """What is promised of deferred work."""
+
+    deferred_bound: int = setting(1_000_000, "Unfinished requests that are stored before more are refused.", POSITIVE)
+    deferred_wait_seconds: int = setting(7 * 24 * 3600, "How long an unfinished request is kept.", POSITIVE)
+    deferred_keep_seconds: int = setting(7 * 24 * 3600, "How long the end of a request, its result, is kept.", POSITIVE)
+    redis_replicas: int = setting(
+        0, "Replicas of Redis that must have a request before it is acknowledged.", Check(lambda n: n >= 0, "0 or more")
+    )
+    redis_replicas_ms: int = setting(
+        100, "Longest wait for them; a call to Redis may take a second.", Check(lambda n: 0 < n < 1000, "1 to 999")
+    )

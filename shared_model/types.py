@@ -1,4 +1,4 @@
-"""The vocabulary both paths use: enums and frozen values, no behaviour."""
+"""The vocabulary both paths use: enums and frozen values."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,8 +26,14 @@ class DeferredState(StrEnum):
 
     ACCEPTED = "accepted"
     CLAIMED = "claimed"
+    SCORED = "scored"
     PUBLISHED = "published"
     FAILED = "failed"
+    EXPIRED = "expired"
+
+    @property
+    def ended(self) -> bool:
+        return self in {DeferredState.PUBLISHED, DeferredState.FAILED, DeferredState.EXPIRED}
 
 
 class Precision(StrEnum):

@@ -57,7 +57,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Deferred:
-    """Where submitted work is. `answer` once published, `failure` once failed; `duplicate`: submitted before.
+    """Where submitted work is. `answer` once published, `failure` once failed; `duplicate`: submitted before. It has
+    `ended` when it was published, failed or expired.
 
     `computed_by`: "idle", a lane with nothing better to do, or "nightly", the Spark run.
     """
@@ -74,7 +75,7 @@ class Deferred:
 
     @property
     def ended(self) -> bool:
-        return self.state in {DeferredState.PUBLISHED, DeferredState.FAILED}
+        return self.state.ended
 
 
 def answer(message: scoring_pb2.ScoreResponse) -> Answer:

@@ -12,7 +12,15 @@ from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from realtime_service.client import calls, channel, errors
 from realtime_service.client.answers import Answer, Deferred
-from realtime_service.client.calls import Call, ScoreOptions, StreamOptions, SubmitOptions, Text
+from realtime_service.client.calls import (
+    Call,
+    ScoreOptions,
+    StreamOptions,
+    SubmitOptions,
+    SubmitStreamOptions,
+    Text,
+    Work,
+)
 from realtime_service.client.errors import CallError
 from realtime_service.client.retry import Retries
 
@@ -76,6 +84,25 @@ class AsyncClient:
     async def submit(self, request_id: str, texts: str | Sequence[str], **options: Unpack[SubmitOptions]) -> Deferred:
         """As `Client.submit`."""
         return await self._call(calls.submit(request_id, texts, options))
+
+    async def submit_stream(
+        self, work: Iterable[Work] | AsyncIterable[Work], **options: Unpack[SubmitStreamOptions]
+    ) -> AsyncIterator[tuple[str, Deferred | CallError]]:
+        """As `Client.submit_stream`."""
+        stream = self._connected().SubmitStream(
+            calls.submit_stream_later(work, options)
+            if isinstance(work, AsyncIterable)
+            else calls.submit_stream(work, options),
+            metadata=self._metadata,
+        )
+        try:
+            async for message in stream:
+                for submitted in calls.submitted_together(message):
+                    yield submitted
+        except grpc.RpcError as error:
+            raise errors.read(error) from None
+        finally:
+            stream.cancel()
 
     async def result(self, request_id: str) -> Deferred:
         """As `Client.result`."""

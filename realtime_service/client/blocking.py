@@ -1,5 +1,6 @@
 """The client for threads."""
 
+import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
@@ -11,7 +12,15 @@ from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from realtime_service.client import calls, channel, errors
 from realtime_service.client.answers import Answer, Deferred
-from realtime_service.client.calls import Call, ScoreOptions, StreamOptions, SubmitOptions, Text
+from realtime_service.client.calls import (
+    Call,
+    ScoreOptions,
+    StreamOptions,
+    SubmitOptions,
+    SubmitStreamOptions,
+    Text,
+    Work,
+)
 from realtime_service.client.errors import CallError
 from realtime_service.client.retry import Retries
 
@@ -70,6 +79,20 @@ class Client:
     def submit(self, request_id: str, texts: str | Sequence[str], **options: Unpack[SubmitOptions]) -> Deferred:
         """Hand in work that can wait. Safe to repeat with the same `request_id`."""
         return self._call(calls.submit(request_id, texts, options))
+
+    def submit_stream(
+        self, work: Iterable[Work], **options: Unpack[SubmitStreamOptions]
+    ) -> Iterator[tuple[str, Deferred | CallError]]:
+        """Hand in any amount of work, (request id, texts) each, over one connection: (request id, what became of it) as
+        it is stored. Work is taken as fast as it is stored. A connection that breaks ends it: what has no answer by
+        then may have been stored, and is safe to hand in again."""
+        stream = self._stub.SubmitStream(calls.submit_stream(work, options), metadata=self._metadata)
+        try:
+            yield from itertools.chain.from_iterable(map(calls.submitted_together, stream))
+        except grpc.RpcError as error:
+            raise errors.read(error) from None
+        finally:
+            stream.cancel()
 
     def result(self, request_id: str) -> Deferred:
         """Where submitted work is, and its answer once published."""

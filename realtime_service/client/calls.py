@@ -27,6 +27,8 @@ _CODES = {code.value[0]: code for code in grpc.StatusCode}
 Reply = TypeVar("Reply")
 #: One text, or a pair for a release that reads pairs.
 Text = str | tuple[str, str]
+#: Work that is handed in: its request id, and its text or texts.
+Work = tuple[str, str | Sequence[str]]
 
 
 class StreamOptions(TypedDict, total=False):
@@ -49,11 +51,18 @@ class ScoreOptions(StreamOptions, total=False):
     request_id: str
 
 
-class SubmitOptions(TypedDict, total=False):
-    """As in ScoreOptions; submitted work has no deadline and no priority."""
+class SubmitStreamOptions(TypedDict, total=False):
+    """As in ScoreOptions; submitted work has no priority. `deliver_within_ms`: without a result by then, from when it
+    was stored, it expires; by default it does not."""
 
     top_k: int
     release: str
+    deliver_within_ms: int
+
+
+class SubmitOptions(SubmitStreamOptions, total=False):
+    """As in ScoreOptions."""
+
     text_pairs: str | Sequence[str]
 
 
@@ -92,8 +101,7 @@ def score(texts: str | Sequence[str], options: ScoreOptions) -> Call[Answer]:
 
 
 def submit(request_id: str, texts: str | Sequence[str], options: SubmitOptions) -> Call[Deferred]:
-    request = scoring_pb2.SubmitRequest(request=_request(texts, request_id=request_id, **options))
-    return Call("Submit", request, DEFAULT_DEADLINE, answers.submitted)
+    return Call("Submit", _submission(request_id, texts, options), DEFAULT_DEADLINE, answers.submitted)
 
 
 def result(request_id: str) -> Call[Deferred]:
@@ -123,9 +131,39 @@ def streamed(message: scoring_pb2.ScoreStreamResponse) -> tuple[int, Answer | Ca
     number = int(message.request_id)
     if message.HasField("response"):
         return number, answers.answer(message.response)
-    failed = message.error
+    return number, _stream_error(message.error)
+
+
+def submit_stream(work: Iterable[Work], options: SubmitStreamOptions) -> Iterator[scoring_pb2.SubmitRequest]:
+    for request_id, texts in work:
+        yield _submission(request_id, texts, options)
+
+
+async def submit_stream_later(
+    work: AsyncIterable[Work], options: SubmitStreamOptions
+) -> AsyncIterator[scoring_pb2.SubmitRequest]:
+    async for request_id, texts in work:
+        yield _submission(request_id, texts, options)
+
+
+def submitted_together(message: scoring_pb2.SubmitStreamResponse) -> Iterator[tuple[str, Deferred | CallError]]:
+    """(request id, what became of it) of each."""
+    for it in message.outcomes:
+        yield it.request_id, answers.submitted(it.response) if it.HasField("response") else _stream_error(it.error)
+
+
+def _submission(
+    request_id: str, texts: str | Sequence[str], options: SubmitStreamOptions | SubmitOptions
+) -> scoring_pb2.SubmitRequest:
+    scoring: dict[str, Any] = {**options}
+    within = scoring.pop("deliver_within_ms", 0)
+    request = _request(texts, request_id=request_id, **scoring)
+    return scoring_pb2.SubmitRequest(request=request, deliver_within_ms=within)
+
+
+def _stream_error(failed: scoring_pb2.StreamError) -> CallError:
     hint = ((errors.RETRY_AFTER, str(failed.retry_after_ms)),) if failed.retry_after_ms else ()
-    return number, errors.error_of(_CODES[failed.code], failed.message, hint)
+    return errors.error_of(_CODES[failed.code], failed.message, hint)
 
 
 def _numbered(number: int, text: Text, options: StreamOptions) -> scoring_pb2.ScoreRequest:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import redis
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
+from shared_model import redis_clients
 from shared_model.errors import ReleaseError, StoreUnavailable
 from shared_model.redis_server import RedisServer
 from shared_model.releases import judged, pointer
@@ -86,9 +85,10 @@ def unproven(release: Release) -> str:
 @contextlib.contextmanager
 def _redis_client(state: StateSettings) -> Iterator["redis.Redis"]:
     """Raises: StoreUnavailable where a server of our own cannot be started."""
-    # The library's retries would stall a person for a minute, and could send one change twice.
-    waits = {"socket_timeout": 5.0, "socket_connect_timeout": 2.0, "retry": Retry(NoBackoff(), 0)}
-    with RedisServer(state) as server, redis.Redis.from_url(server.url, **waits) as client:
+    with (
+        RedisServer(state) as server,
+        redis_clients.connect(server.url, timeout=5.0, connect_timeout=2.0) as client,
+    ):
         yield client
 
 

@@ -24,7 +24,7 @@ from shared_model import demo_messages, keys
 from shared_model.errors import JobError, Stale, StoreUnavailable
 from shared_model.handoff import Handoff, Item
 from shared_model.releases.store import Release
-from shared_model.settings import StateSettings
+from shared_model.settings import DeferredSettings, StateSettings
 from tests.batch_job.conftest import DAY, Cli, message, planned, write_day
 
 SECOND = "2026-01-15"
@@ -214,7 +214,7 @@ def test_a_superseded_attempt_leaves_its_retrys_record_alone(
     Fence.take(client, DAY, -1)
     retry = Fence.take(client, DAY, -1)
     record.write(recorded, replace(record.read(recorded), token=retry.token))
-    step = job.Step(recorded, state, NightlySettings(), state.redis_url, client)
+    step = job.Step(recorded, state, NightlySettings(), DeferredSettings(), state.redis_url, client)
     job._note(step, State.STALE, str(Stale("attempt 2 has begun")))
     assert record.read(recorded).state is State.PLANNED
     Fence.take(client, DAY, -1)

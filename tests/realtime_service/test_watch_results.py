@@ -54,12 +54,14 @@ def finish(stage: Stage, request_id: str, failure: str = "") -> None:
     async def finish_it() -> None:
         async with redis.asyncio.Redis.from_url(stage.redis.url) as client:
             handoff = Handoff(client)
-            claimed = await handoff.claim("test", 100, 0.0) or await handoff.claim("test", 100, 0.0)
-            (item,) = [it for it in claimed if it.request_id == request_id]
+            claimed = await handoff.claim("test", 100, 0.0, again=100)
+            [item] = [it for it in claimed if it.request_id == request_id]
+            await handoff.give_back("test", [it for it in claimed if it is not item])
             if failure:
                 await handoff.fail(item, failure, "test")
             else:
-                await handoff.publish(item, scoring_pb2.ScoreResponse(request_id=request_id), "test")
+                await handoff.score([(item, scoring_pb2.ScoreResponse(request_id=request_id))], "test")
+                await handoff.publish([item])
 
     asyncio.run(finish_it())
 

@@ -1,5 +1,6 @@
 """The embedded Redis: one real server per state folder, and the data outlives it."""
 
+import dataclasses
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 import redis
 
 from shared_model import redis_server as module
+from shared_model import settings
 from shared_model.errors import SettingError, StoreUnavailable
 from shared_model.redis_server import RedisServer
 from shared_model.settings import StateSettings
@@ -52,7 +54,16 @@ def test_tandem_redis_url_wins_over_redis_url(tmp_path: Path, redis_url: str, mo
         assert client(server).ping()
 
 
-@pytest.mark.parametrize("url", ["localhost:6379", "http://localhost", "redis://user:secret@host:port"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "localhost:6379",
+        "http://localhost",
+        "redis://user:secret@host:port",
+        "redis+sentinel://:secret@host:1,other/tandem",
+        "redis+sentinel://:secret@host:1",
+    ],
+)
 def test_a_wrong_url_names_the_variable_and_keeps_its_password(
     state: StateSettings, monkeypatch: pytest.MonkeyPatch, url: str
 ) -> None:
@@ -66,6 +77,17 @@ def test_listens_on_a_private_socket_only(state: StateSettings) -> None:
     with RedisServer(state) as server:
         assert client(server).config_get("port") == {"port": "0"}
         assert (state.state / "redis" / "redis.sock").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize("fsync", ["everysec", "always"])
+def test_what_is_stored_is_on_disk_when_the_setting_says(state: StateSettings, fsync: str) -> None:
+    with RedisServer(dataclasses.replace(state, redis_fsync=fsync)) as server:
+        assert client(server).config_get("appendfsync") == {"appendfsync": fsync}
+
+
+def test_no_other_promise_of_the_disk_is_taken() -> None:
+    with pytest.raises(SettingError, match="TANDEM_REDIS_FSYNC='no': expected everysec or always"):
+        settings.load(StateSettings, {"TANDEM_REDIS_FSYNC": "no"})
 
 
 def test_a_deep_state_folder_still_gets_a_socket(tmp_path: Path) -> None:

@@ -24,21 +24,21 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/scoring/v1/scoring.proto\x12\nscoring.v1\"\xb9\x01\n\x0cScoreRequest\x12\r\n\x05texts\x18\x01 \x03(\t\x12&\n\x08priority\x18\x02 \x01(\x0e\x32\x14.scoring.v1.Priority\x12\x12\n\ntimeout_ms\x18\x03 \x01(\x03\x12\r\n\x05top_k\x18\x04 \x01(\r\x12\x0f\n\x07release\x18\x05 \x01(\t\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x12\n\ntext_pairs\x18\x07 \x03(\t\x12\x16\n\x0e\x61llow_deferred\x18\x08 \x01(\x08\"$\n\x05Label\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x02\"^\n\x06Result\x12!\n\x06labels\x18\x01 \x03(\x0b\x32\x11.scoring.v1.Label\x12\x0e\n\x06tokens\x18\x02 \x01(\r\x12\x11\n\ttruncated\x18\x03 \x01(\x08\x12\x0e\n\x06vector\x18\x04 \x03(\x02\"\x9e\x02\n\rScoreResponse\x12#\n\x07results\x18\x01 \x03(\x0b\x32\x12.scoring.v1.Result\x12\x1e\n\x04path\x18\x02 \x01(\x0e\x32\x10.scoring.v1.Path\x12\x0f\n\x07release\x18\x03 \x01(\t\x12\x11\n\tprecision\x18\x04 \x01(\t\x12\x12\n\nbatch_size\x18\x05 \x01(\r\x12\x10\n\x08queue_us\x18\x06 \x01(\x04\x12\x12\n\ncompute_us\x18\x07 \x01(\x04\x12\x12\n\nrequest_id\x18\x08 \x01(\t\x12\x0e\n\x06reason\x18\t \x01(\t\x12\x15\n\x08slack_us\x18\n \x01(\x03H\x00\x88\x01\x01\x12\"\n\x06ticket\x18\x0b \x01(\x0b\x32\x12.scoring.v1.TicketB\x0b\n\t_slack_us\"\x1c\n\x06Ticket\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"D\n\x0bStreamError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x03 \x01(\x03\"\x8d\x01\n\x13ScoreStreamResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12-\n\x08response\x18\x02 \x01(\x0b\x32\x19.scoring.v1.ScoreResponseH\x00\x12(\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.scoring.v1.StreamErrorH\x00\x42\t\n\x07outcome\":\n\rSubmitRequest\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.scoring.v1.ScoreRequest\"a\n\x0eSubmitResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.scoring.v1.DeferredState\x12\x11\n\tduplicate\x18\x03 \x01(\x08\"&\n\x10GetResultRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"*\n\x13WatchResultsRequest\x12\x13\n\x0brequest_ids\x18\x01 \x03(\t\"\xa4\x01\n\x11GetResultResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.scoring.v1.DeferredState\x12+\n\x08response\x18\x03 \x01(\x0b\x32\x19.scoring.v1.ScoreResponse\x12\x13\n\x0b\x63omputed_by\x18\x04 \x01(\t\x12\x0f\n\x07\x66\x61ilure\x18\x05 \x01(\t\"\x11\n\x0f\x44\x65scribeRequest\"\x8c\x01\n\x0fLaneDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tprecision\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x16\n\x0emax_batch_size\x18\x04 \x01(\r\x12\x1f\n\x17max_concurrent_requests\x18\x05 \x01(\r\x12\x0f\n\x07serving\x18\x06 \x01(\x08\"i\n\x12ReleaseDescription\x12\n\n\x02id\x18\x01 \x01(\t\x12\'\n\x05state\x18\x02 \x01(\x0e\x32\x18.scoring.v1.ReleaseState\x12\r\n\x05share\x18\x03 \x01(\x01\x12\x0f\n\x07\x66\x61ilure\x18\x04 \x01(\t\"f\n\x12ReplicaDescription\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07release\x18\x03 \x01(\t\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\x12\x10\n\x08releases\x18\x05 \x03(\t\"\x8f\x02\n\x10\x44\x65scribeResponse\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x0e\n\x06labels\x18\x02 \x03(\t\x12\x12\n\nmax_tokens\x18\x03 \x01(\r\x12*\n\x05lanes\x18\x04 \x03(\x0b\x32\x1b.scoring.v1.LaneDescription\x12\x30\n\x08replicas\x18\x05 \x03(\x0b\x32\x1e.scoring.v1.ReplicaDescription\x12\x17\n\x0fredis_available\x18\x06 \x01(\x08\x12\x30\n\x08releases\x18\x07 \x03(\x0b\x32\x1e.scoring.v1.ReleaseDescription\x12\x0e\n\x06output\x18\x08 \x01(\t\x12\r\n\x05pairs\x18\t \x01(\x08*J\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\r\n\tREAL_TIME\x10\x01\x12\n\n\x06NORMAL\x10\x02\x12\t\n\x05\x42\x41TCH\x10\x03*e\n\x04Path\x12\x14\n\x10PATH_UNSPECIFIED\x10\x00\x12\x0b\n\x07LATENCY\x10\x01\x12\x0b\n\x07\x44YNAMIC\x10\x02\x12\x0e\n\nTHROUGHPUT\x10\x03\x12\x0f\n\x0bPRECOMPUTED\x10\x04\x12\x0c\n\x08\x44\x45\x46\x45RRED\x10\x05*e\n\rDeferredState\x12\x1e\n\x1a\x44\x45\x46\x45RRED_STATE_UNSPECIFIED\x10\x00\x12\x0c\n\x08\x41\x43\x43\x45PTED\x10\x01\x12\x0b\n\x07\x43LAIMED\x10\x02\x12\r\n\tPUBLISHED\x10\x03\x12\n\n\x06\x46\x41ILED\x10\x04*~\n\x0cReleaseState\x12\x1d\n\x19RELEASE_STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eRELEASE_ACTIVE\x10\x01\x12\x12\n\x0eRELEASE_CANARY\x10\x02\x12\x13\n\x0fRELEASE_LOADING\x10\x03\x12\x12\n\x0eRELEASE_FAILED\x10\x04\x32\xc0\x03\n\x0eScoringService\x12<\n\x05Score\x12\x18.scoring.v1.ScoreRequest\x1a\x19.scoring.v1.ScoreResponse\x12L\n\x0bScoreStream\x12\x18.scoring.v1.ScoreRequest\x1a\x1f.scoring.v1.ScoreStreamResponse(\x01\x30\x01\x12?\n\x06Submit\x12\x19.scoring.v1.SubmitRequest\x1a\x1a.scoring.v1.SubmitResponse\x12H\n\tGetResult\x12\x1c.scoring.v1.GetResultRequest\x1a\x1d.scoring.v1.GetResultResponse\x12P\n\x0cWatchResults\x12\x1f.scoring.v1.WatchResultsRequest\x1a\x1d.scoring.v1.GetResultResponse0\x01\x12\x45\n\x08\x44\x65scribe\x12\x1b.scoring.v1.DescribeRequest\x1a\x1c.scoring.v1.DescribeResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/scoring/v1/scoring.proto\x12\nscoring.v1\"\xb9\x01\n\x0cScoreRequest\x12\r\n\x05texts\x18\x01 \x03(\t\x12&\n\x08priority\x18\x02 \x01(\x0e\x32\x14.scoring.v1.Priority\x12\x12\n\ntimeout_ms\x18\x03 \x01(\x03\x12\r\n\x05top_k\x18\x04 \x01(\r\x12\x0f\n\x07release\x18\x05 \x01(\t\x12\x12\n\nrequest_id\x18\x06 \x01(\t\x12\x12\n\ntext_pairs\x18\x07 \x03(\t\x12\x16\n\x0e\x61llow_deferred\x18\x08 \x01(\x08\"$\n\x05Label\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x02\"^\n\x06Result\x12!\n\x06labels\x18\x01 \x03(\x0b\x32\x11.scoring.v1.Label\x12\x0e\n\x06tokens\x18\x02 \x01(\r\x12\x11\n\ttruncated\x18\x03 \x01(\x08\x12\x0e\n\x06vector\x18\x04 \x03(\x02\"\x9e\x02\n\rScoreResponse\x12#\n\x07results\x18\x01 \x03(\x0b\x32\x12.scoring.v1.Result\x12\x1e\n\x04path\x18\x02 \x01(\x0e\x32\x10.scoring.v1.Path\x12\x0f\n\x07release\x18\x03 \x01(\t\x12\x11\n\tprecision\x18\x04 \x01(\t\x12\x12\n\nbatch_size\x18\x05 \x01(\r\x12\x10\n\x08queue_us\x18\x06 \x01(\x04\x12\x12\n\ncompute_us\x18\x07 \x01(\x04\x12\x12\n\nrequest_id\x18\x08 \x01(\t\x12\x0e\n\x06reason\x18\t \x01(\t\x12\x15\n\x08slack_us\x18\n \x01(\x03H\x00\x88\x01\x01\x12\"\n\x06ticket\x18\x0b \x01(\x0b\x32\x12.scoring.v1.TicketB\x0b\n\t_slack_us\"\x1c\n\x06Ticket\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"D\n\x0bStreamError\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x05\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\x16\n\x0eretry_after_ms\x18\x03 \x01(\x03\"\x8d\x01\n\x13ScoreStreamResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12-\n\x08response\x18\x02 \x01(\x0b\x32\x19.scoring.v1.ScoreResponseH\x00\x12(\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.scoring.v1.StreamErrorH\x00\x42\t\n\x07outcome\"U\n\rSubmitRequest\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.scoring.v1.ScoreRequest\x12\x19\n\x11\x64\x65liver_within_ms\x18\x02 \x01(\x03\"a\n\x0eSubmitResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.scoring.v1.DeferredState\x12\x11\n\tduplicate\x18\x03 \x01(\x08\"C\n\x14SubmitStreamResponse\x12+\n\x08outcomes\x18\x01 \x03(\x0b\x32\x19.scoring.v1.SubmitOutcome\"\x88\x01\n\rSubmitOutcome\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12.\n\x08response\x18\x02 \x01(\x0b\x32\x1a.scoring.v1.SubmitResponseH\x00\x12(\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x17.scoring.v1.StreamErrorH\x00\x42\t\n\x07outcome\"&\n\x10GetResultRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"*\n\x13WatchResultsRequest\x12\x13\n\x0brequest_ids\x18\x01 \x03(\t\"\xa4\x01\n\x11GetResultResponse\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12(\n\x05state\x18\x02 \x01(\x0e\x32\x19.scoring.v1.DeferredState\x12+\n\x08response\x18\x03 \x01(\x0b\x32\x19.scoring.v1.ScoreResponse\x12\x13\n\x0b\x63omputed_by\x18\x04 \x01(\t\x12\x0f\n\x07\x66\x61ilure\x18\x05 \x01(\t\"\x11\n\x0f\x44\x65scribeRequest\"\x8c\x01\n\x0fLaneDescription\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tprecision\x18\x02 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\x03 \x01(\t\x12\x16\n\x0emax_batch_size\x18\x04 \x01(\r\x12\x1f\n\x17max_concurrent_requests\x18\x05 \x01(\r\x12\x0f\n\x07serving\x18\x06 \x01(\x08\"i\n\x12ReleaseDescription\x12\n\n\x02id\x18\x01 \x01(\t\x12\'\n\x05state\x18\x02 \x01(\x0e\x32\x18.scoring.v1.ReleaseState\x12\r\n\x05share\x18\x03 \x01(\x01\x12\x0f\n\x07\x66\x61ilure\x18\x04 \x01(\t\"f\n\x12ReplicaDescription\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x02 \x01(\t\x12\x0f\n\x07release\x18\x03 \x01(\t\x12\x10\n\x08\x64raining\x18\x04 \x01(\x08\x12\x10\n\x08releases\x18\x05 \x03(\t\"\x8f\x02\n\x10\x44\x65scribeResponse\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x0e\n\x06labels\x18\x02 \x03(\t\x12\x12\n\nmax_tokens\x18\x03 \x01(\r\x12*\n\x05lanes\x18\x04 \x03(\x0b\x32\x1b.scoring.v1.LaneDescription\x12\x30\n\x08replicas\x18\x05 \x03(\x0b\x32\x1e.scoring.v1.ReplicaDescription\x12\x17\n\x0fredis_available\x18\x06 \x01(\x08\x12\x30\n\x08releases\x18\x07 \x03(\x0b\x32\x1e.scoring.v1.ReleaseDescription\x12\x0e\n\x06output\x18\x08 \x01(\t\x12\r\n\x05pairs\x18\t \x01(\x08*J\n\x08Priority\x12\x18\n\x14PRIORITY_UNSPECIFIED\x10\x00\x12\r\n\tREAL_TIME\x10\x01\x12\n\n\x06NORMAL\x10\x02\x12\t\n\x05\x42\x41TCH\x10\x03*e\n\x04Path\x12\x14\n\x10PATH_UNSPECIFIED\x10\x00\x12\x0b\n\x07LATENCY\x10\x01\x12\x0b\n\x07\x44YNAMIC\x10\x02\x12\x0e\n\nTHROUGHPUT\x10\x03\x12\x0f\n\x0bPRECOMPUTED\x10\x04\x12\x0c\n\x08\x44\x45\x46\x45RRED\x10\x05*~\n\rDeferredState\x12\x1e\n\x1a\x44\x45\x46\x45RRED_STATE_UNSPECIFIED\x10\x00\x12\x0c\n\x08\x41\x43\x43\x45PTED\x10\x01\x12\x0b\n\x07\x43LAIMED\x10\x02\x12\n\n\x06SCORED\x10\x05\x12\r\n\tPUBLISHED\x10\x03\x12\n\n\x06\x46\x41ILED\x10\x04\x12\x0b\n\x07\x45XPIRED\x10\x06*~\n\x0cReleaseState\x12\x1d\n\x19RELEASE_STATE_UNSPECIFIED\x10\x00\x12\x12\n\x0eRELEASE_ACTIVE\x10\x01\x12\x12\n\x0eRELEASE_CANARY\x10\x02\x12\x13\n\x0fRELEASE_LOADING\x10\x03\x12\x12\n\x0eRELEASE_FAILED\x10\x04\x32\x91\x04\n\x0eScoringService\x12<\n\x05Score\x12\x18.scoring.v1.ScoreRequest\x1a\x19.scoring.v1.ScoreResponse\x12L\n\x0bScoreStream\x12\x18.scoring.v1.ScoreRequest\x1a\x1f.scoring.v1.ScoreStreamResponse(\x01\x30\x01\x12?\n\x06Submit\x12\x19.scoring.v1.SubmitRequest\x1a\x1a.scoring.v1.SubmitResponse\x12O\n\x0cSubmitStream\x12\x19.scoring.v1.SubmitRequest\x1a .scoring.v1.SubmitStreamResponse(\x01\x30\x01\x12H\n\tGetResult\x12\x1c.scoring.v1.GetResultRequest\x1a\x1d.scoring.v1.GetResultResponse\x12P\n\x0cWatchResults\x12\x1f.scoring.v1.WatchResultsRequest\x1a\x1d.scoring.v1.GetResultResponse0\x01\x12\x45\n\x08\x44\x65scribe\x12\x1b.scoring.v1.DescribeRequest\x1a\x1c.scoring.v1.DescribeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.scoring.v1.scoring_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PRIORITY']._serialized_start=1959
-  _globals['_PRIORITY']._serialized_end=2033
-  _globals['_PATH']._serialized_start=2035
-  _globals['_PATH']._serialized_end=2136
-  _globals['_DEFERREDSTATE']._serialized_start=2138
-  _globals['_DEFERREDSTATE']._serialized_end=2239
-  _globals['_RELEASESTATE']._serialized_start=2241
-  _globals['_RELEASESTATE']._serialized_end=2367
+  _globals['_PRIORITY']._serialized_start=2194
+  _globals['_PRIORITY']._serialized_end=2268
+  _globals['_PATH']._serialized_start=2270
+  _globals['_PATH']._serialized_end=2371
+  _globals['_DEFERREDSTATE']._serialized_start=2373
+  _globals['_DEFERREDSTATE']._serialized_end=2499
+  _globals['_RELEASESTATE']._serialized_start=2501
+  _globals['_RELEASESTATE']._serialized_end=2627
   _globals['_SCOREREQUEST']._serialized_start=48
   _globals['_SCOREREQUEST']._serialized_end=233
   _globals['_LABEL']._serialized_start=235
@@ -54,25 +54,29 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_SCORESTREAMRESPONSE']._serialized_start=759
   _globals['_SCORESTREAMRESPONSE']._serialized_end=900
   _globals['_SUBMITREQUEST']._serialized_start=902
-  _globals['_SUBMITREQUEST']._serialized_end=960
-  _globals['_SUBMITRESPONSE']._serialized_start=962
-  _globals['_SUBMITRESPONSE']._serialized_end=1059
-  _globals['_GETRESULTREQUEST']._serialized_start=1061
-  _globals['_GETRESULTREQUEST']._serialized_end=1099
-  _globals['_WATCHRESULTSREQUEST']._serialized_start=1101
-  _globals['_WATCHRESULTSREQUEST']._serialized_end=1143
-  _globals['_GETRESULTRESPONSE']._serialized_start=1146
-  _globals['_GETRESULTRESPONSE']._serialized_end=1310
-  _globals['_DESCRIBEREQUEST']._serialized_start=1312
-  _globals['_DESCRIBEREQUEST']._serialized_end=1329
-  _globals['_LANEDESCRIPTION']._serialized_start=1332
-  _globals['_LANEDESCRIPTION']._serialized_end=1472
-  _globals['_RELEASEDESCRIPTION']._serialized_start=1474
-  _globals['_RELEASEDESCRIPTION']._serialized_end=1579
-  _globals['_REPLICADESCRIPTION']._serialized_start=1581
-  _globals['_REPLICADESCRIPTION']._serialized_end=1683
-  _globals['_DESCRIBERESPONSE']._serialized_start=1686
-  _globals['_DESCRIBERESPONSE']._serialized_end=1957
-  _globals['_SCORINGSERVICE']._serialized_start=2370
-  _globals['_SCORINGSERVICE']._serialized_end=2818
+  _globals['_SUBMITREQUEST']._serialized_end=987
+  _globals['_SUBMITRESPONSE']._serialized_start=989
+  _globals['_SUBMITRESPONSE']._serialized_end=1086
+  _globals['_SUBMITSTREAMRESPONSE']._serialized_start=1088
+  _globals['_SUBMITSTREAMRESPONSE']._serialized_end=1155
+  _globals['_SUBMITOUTCOME']._serialized_start=1158
+  _globals['_SUBMITOUTCOME']._serialized_end=1294
+  _globals['_GETRESULTREQUEST']._serialized_start=1296
+  _globals['_GETRESULTREQUEST']._serialized_end=1334
+  _globals['_WATCHRESULTSREQUEST']._serialized_start=1336
+  _globals['_WATCHRESULTSREQUEST']._serialized_end=1378
+  _globals['_GETRESULTRESPONSE']._serialized_start=1381
+  _globals['_GETRESULTRESPONSE']._serialized_end=1545
+  _globals['_DESCRIBEREQUEST']._serialized_start=1547
+  _globals['_DESCRIBEREQUEST']._serialized_end=1564
+  _globals['_LANEDESCRIPTION']._serialized_start=1567
+  _globals['_LANEDESCRIPTION']._serialized_end=1707
+  _globals['_RELEASEDESCRIPTION']._serialized_start=1709
+  _globals['_RELEASEDESCRIPTION']._serialized_end=1814
+  _globals['_REPLICADESCRIPTION']._serialized_start=1816
+  _globals['_REPLICADESCRIPTION']._serialized_end=1918
+  _globals['_DESCRIBERESPONSE']._serialized_start=1921
+  _globals['_DESCRIBERESPONSE']._serialized_end=2192
+  _globals['_SCORINGSERVICE']._serialized_start=2630
+  _globals['_SCORINGSERVICE']._serialized_end=3159
 # @@protoc_insertion_point(module_scope)

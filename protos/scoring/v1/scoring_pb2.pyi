@@ -28,8 +28,10 @@ class DeferredState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DEFERRED_STATE_UNSPECIFIED: _ClassVar[DeferredState]
     ACCEPTED: _ClassVar[DeferredState]
     CLAIMED: _ClassVar[DeferredState]
+    SCORED: _ClassVar[DeferredState]
     PUBLISHED: _ClassVar[DeferredState]
     FAILED: _ClassVar[DeferredState]
+    EXPIRED: _ClassVar[DeferredState]
 
 class ReleaseState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -51,8 +53,10 @@ DEFERRED: Path
 DEFERRED_STATE_UNSPECIFIED: DeferredState
 ACCEPTED: DeferredState
 CLAIMED: DeferredState
+SCORED: DeferredState
 PUBLISHED: DeferredState
 FAILED: DeferredState
+EXPIRED: DeferredState
 RELEASE_STATE_UNSPECIFIED: ReleaseState
 RELEASE_ACTIVE: ReleaseState
 RELEASE_CANARY: ReleaseState
@@ -152,10 +156,12 @@ class ScoreStreamResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., response: _Optional[_Union[ScoreResponse, _Mapping]] = ..., error: _Optional[_Union[StreamError, _Mapping]] = ...) -> None: ...
 
 class SubmitRequest(_message.Message):
-    __slots__ = ("request",)
+    __slots__ = ("request", "deliver_within_ms")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_WITHIN_MS_FIELD_NUMBER: _ClassVar[int]
     request: ScoreRequest
-    def __init__(self, request: _Optional[_Union[ScoreRequest, _Mapping]] = ...) -> None: ...
+    deliver_within_ms: int
+    def __init__(self, request: _Optional[_Union[ScoreRequest, _Mapping]] = ..., deliver_within_ms: _Optional[int] = ...) -> None: ...
 
 class SubmitResponse(_message.Message):
     __slots__ = ("request_id", "state", "duplicate")
@@ -166,6 +172,22 @@ class SubmitResponse(_message.Message):
     state: DeferredState
     duplicate: bool
     def __init__(self, request_id: _Optional[str] = ..., state: _Optional[_Union[DeferredState, str]] = ..., duplicate: _Optional[bool] = ...) -> None: ...
+
+class SubmitStreamResponse(_message.Message):
+    __slots__ = ("outcomes",)
+    OUTCOMES_FIELD_NUMBER: _ClassVar[int]
+    outcomes: _containers.RepeatedCompositeFieldContainer[SubmitOutcome]
+    def __init__(self, outcomes: _Optional[_Iterable[_Union[SubmitOutcome, _Mapping]]] = ...) -> None: ...
+
+class SubmitOutcome(_message.Message):
+    __slots__ = ("request_id", "response", "error")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    response: SubmitResponse
+    error: StreamError
+    def __init__(self, request_id: _Optional[str] = ..., response: _Optional[_Union[SubmitResponse, _Mapping]] = ..., error: _Optional[_Union[StreamError, _Mapping]] = ...) -> None: ...
 
 class GetResultRequest(_message.Message):
     __slots__ = ("request_id",)

@@ -49,6 +49,11 @@ class ScoringServiceStub:
                 request_serializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.SubmitRequest.SerializeToString,
                 response_deserializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.SubmitResponse.FromString,
                 _registered_method=True)
+        self.SubmitStream = channel.stream_stream(
+                '/scoring.v1.ScoringService/SubmitStream',
+                request_serializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.SubmitRequest.SerializeToString,
+                response_deserializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.SubmitStreamResponse.FromString,
+                _registered_method=True)
         self.GetResult = channel.unary_unary(
                 '/scoring.v1.ScoringService/GetResult',
                 request_serializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.GetResultRequest.SerializeToString,
@@ -90,6 +95,13 @@ class ScoringServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SubmitStream(self, request_iterator, context):
+        """The same over one connection; answers arrive as requests are stored, matched by request_id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetResult(self, request, context):
         """The state of submitted work and, once it is published, its answer.
         """
@@ -98,8 +110,8 @@ class ScoringServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def WatchResults(self, request, context):
-        """The ends of submitted work, each once, as it is published or fails; over when all have ended, or with the call's
-        deadline. A request id that was not submitted, or is no longer kept, ends the call with NOT_FOUND and is named.
+        """The ends of submitted work, each once, as it is published, fails or expires; over when all have ended, or with the
+        call's deadline. A request id that was not submitted, or is no longer kept, ends the call with NOT_FOUND and is named.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -129,6 +141,11 @@ def add_ScoringServiceServicer_to_server(servicer, server):
                     servicer.Submit,
                     request_deserializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.SubmitRequest.FromString,
                     response_serializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.SubmitResponse.SerializeToString,
+            ),
+            'SubmitStream': grpc.stream_stream_rpc_method_handler(
+                    servicer.SubmitStream,
+                    request_deserializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.SubmitRequest.FromString,
+                    response_serializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.SubmitStreamResponse.SerializeToString,
             ),
             'GetResult': grpc.unary_unary_rpc_method_handler(
                     servicer.GetResult,
@@ -227,6 +244,33 @@ class ScoringService:
             '/scoring.v1.ScoringService/Submit',
             protos_dot_scoring_dot_v1_dot_scoring__pb2.SubmitRequest.SerializeToString,
             protos_dot_scoring_dot_v1_dot_scoring__pb2.SubmitResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitStream(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/scoring.v1.ScoringService/SubmitStream',
+            protos_dot_scoring_dot_v1_dot_scoring__pb2.SubmitRequest.SerializeToString,
+            protos_dot_scoring_dot_v1_dot_scoring__pb2.SubmitStreamResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,15 +1,27 @@
--- Accept work once.
--- KEYS[1] stream   KEYS[2] item hash
--- ARGV[1] request id   ARGV[2] work   ARGV[3] bound on unfinished work   ARGV[4] seconds an item is kept
--- Returns {1, "accepted"}; {0, state} when this id was accepted before; {-1, ""} when the stream is full.
-local state = redis.call('HGET', KEYS[2], 'state')
-if state then
-  return {0, state}
+-- Accept work, each item once.
+-- KEYS[2..] item hashes
+-- ARGV[3] bound on unfinished work   ARGV[4] seconds an unfinished item is kept
+-- ARGV[5..] of each item: request id, work, milliseconds within which it must have a result (0: any time)
+-- Answers for each {1, "accepted"}; {0, state} when its id was accepted before; {-1, ""} when the stream is full.
+local answers = {}
+local waiting = redis.call('XLEN', KEYS[1])
+for index = 2, #KEYS do
+  local item, first = KEYS[index], 3 * index - 1
+  local state = state_of(item)
+  if state then
+    answers[index - 1] = {0, state}
+  elseif waiting >= tonumber(ARGV[3]) then
+    answers[index - 1] = {-1, ''}
+  else
+    local within = tonumber(ARGV[first + 2])
+    local entry = redis.call('XADD', KEYS[1], '*', 'id', ARGV[first], 'work', ARGV[first + 1])
+    redis.call('HSET', item, 'state', 'accepted', 'entry', entry)
+    if within > 0 then
+      redis.call('HSET', item, 'due', string.format('%.0f', now() + within))
+    end
+    redis.call('EXPIRE', item, ARGV[4])
+    waiting = waiting + 1
+    answers[index - 1] = {1, 'accepted'}
+  end
 end
-if redis.call('XLEN', KEYS[1]) >= tonumber(ARGV[3]) then
-  return {-1, ''}
-end
-redis.call('XADD', KEYS[1], '*', 'id', ARGV[1], 'work', ARGV[2])
-redis.call('HSET', KEYS[2], 'state', 'accepted')
-redis.call('EXPIRE', KEYS[2], ARGV[4])
-return {1, 'accepted'}
+return {expired, answers}

@@ -19,6 +19,7 @@ from realtime_service.workers.place import Place
 from shared_model.encoding import TokenBatch
 from shared_model.engine import Engine
 from shared_model.releases.store import Release, Store
+from shared_model.settings import DeferredSettings
 from shared_model.types import Device, Precision
 from tests.benchmarks.online import child
 
@@ -70,7 +71,9 @@ async def serve(releases: str, release_id: str, redis_url: str) -> None:
     settings = ServiceSettings(
         grpc_address="127.0.0.1:0", metrics_address="127.0.0.1:0", release=release_id, threads=1, precomputed=False
     )
-    async with Service(settings, SleepingStore(releases), release_id, redis_url, Place()) as service:
+    async with Service(
+        settings, SleepingStore(releases), release_id, redis_url, Place(), DeferredSettings()
+    ) as service:
         await asyncio.to_thread(child.answer, {"address": service.address, "capacity": 1 / SECONDS}, dict)
 
 

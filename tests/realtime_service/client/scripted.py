@@ -30,7 +30,8 @@ class Silence:
     seconds: float
 
 
-#: An answer to Score or to Submit, or the messages of a watch, with how it ends after them.
+#: An answer to Score or to Submit, or the messages of a watch or of a stream of submissions, which is read to its end
+#: first, with how it ends after them.
 Step = Ends | Any
 
 
@@ -58,6 +59,9 @@ class Script:
         methods = {
             "Score": unary(self._unary("Score"), messages.ScoreRequest.FromString, _bytes),
             "Submit": unary(self._unary("Submit"), messages.SubmitRequest.FromString, _bytes),
+            "SubmitStream": grpc.stream_stream_rpc_method_handler(
+                self._submit_stream, messages.SubmitRequest.FromString, _bytes
+            ),
             "WatchResults": watch(self._watch, messages.WatchResultsRequest.FromString, _bytes),
         }
         return grpc.method_handlers_generic_handler(SERVICE, methods)
@@ -73,6 +77,11 @@ class Script:
             message = _play(step, context)
             if message is not None:
                 yield message
+
+    def _submit_stream(self, incoming: Iterator[Any], context: grpc.ServicerContext) -> Iterator[Any]:
+        sent = list(incoming)
+        for step in self._next("SubmitStream", sent, context):
+            yield _play(step, context)
 
     def _next(self, method: str, message: Any, context: grpc.ServicerContext) -> Step:
         context.add_callback(lambda: self.over.append(method))

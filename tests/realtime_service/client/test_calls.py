@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
@@ -107,6 +108,77 @@ def test_submit_is_made_again_with_its_request_id(face: Face) -> None:
         submitted = client.submit("job", ["a", "b"])
     assert (submitted.request_id, submitted.state, submitted.duplicate) == ("job", DeferredState.ACCEPTED, True)
     assert [message.request.request_id for _, message, _ in script.asked] == ["job", "job"]
+
+
+def stored(request_id: str) -> scoring_pb2.SubmitOutcome:
+    accepted = scoring_pb2.SubmitResponse(request_id=request_id, state=scoring_pb2.ACCEPTED)
+    return scoring_pb2.SubmitOutcome(request_id=request_id, response=accepted)
+
+
+@both
+def test_a_stream_of_submissions_tells_what_became_of_each(face: Face) -> None:
+    full = scoring_pb2.StreamError(code=8, message="the stream is full", retry_after_ms=5000)
+    steps = [
+        scoring_pb2.SubmitStreamResponse(outcomes=[stored("a"), stored("b")]),
+        scoring_pb2.SubmitStreamResponse(outcomes=[scoring_pb2.SubmitOutcome(request_id="c", error=full)]),
+    ]
+    work = [("a", "one"), ("b", ["two", "three"]), ("c", "four")]
+    with scripted(steps) as script, face(script.address) as client:
+        (a, b, c) = client.listed("submit_stream", work, top_k=2, deliver_within_ms=60_000)
+    assert [(name, it.state, it.duplicate) for name, it in (a, b)] == [
+        ("a", DeferredState.ACCEPTED, False),
+        ("b", DeferredState.ACCEPTED, False),
+    ]
+    assert c[0] == "c"
+    assert isinstance(c[1], Overloaded)
+    assert (c[1].details(), c[1].retry_after) == ("the stream is full", 5.0)
+    ((_, sent, _),) = script.asked
+    assert [(it.request.request_id, list(it.request.texts)) for it in sent] == [
+        ("a", ["one"]),
+        ("b", ["two", "three"]),
+        ("c", ["four"]),
+    ]
+    assert {(it.request.top_k, it.deliver_within_ms) for it in sent} == {(2, 60_000)}
+
+
+@both
+def test_a_stream_of_submissions_that_breaks_says_so_after_what_it_told(face: Face) -> None:
+    steps = [scoring_pb2.SubmitStreamResponse(outcomes=[stored("a")]), LOST]
+    with scripted(steps) as script, face(script.address) as client:
+        assert client.first("submit_stream", [("a", "one"), ("b", "two")])[0] == "a"
+        with pytest.raises(Unavailable):
+            client.listed("submit_stream", [("a", "one"), ("b", "two")])
+    assert len(script.asked) == 2
+
+
+async def test_work_may_come_from_a_generator_of_the_loop() -> None:
+    async def work() -> AsyncIterator[tuple[str, str]]:
+        for name in "ab":
+            await asyncio.sleep(0)
+            yield name, "text"
+
+    answer = scoring_pb2.SubmitStreamResponse(outcomes=[stored("a"), stored("b")])
+    with scripted([answer]) as script:
+        async with AsyncClient(script.address) as client:
+            assert [name async for name, _ in client.submit_stream(work())] == ["a", "b"]
+
+
+@both
+def test_work_that_expired_or_is_scored_is_read(face: Face) -> None:
+    steps = [ended("a", scoring_pb2.EXPIRED), ended("b", scoring_pb2.SCORED)]
+    with scripted(steps) as script, face(script.address) as client:
+        expired, scored = client.listed("watch", ["a", "b"])
+    assert (expired.state, expired.ended, expired.answer) == (DeferredState.EXPIRED, True, None)
+    assert (scored.state, scored.ended) == (DeferredState.SCORED, False)
+
+
+@both
+def test_submit_says_until_when_it_is_of_use(face: Face) -> None:
+    accepted = scoring_pb2.SubmitResponse(request_id="job", state=scoring_pb2.ACCEPTED)
+    with scripted(accepted) as script, face(script.address) as client:
+        client.submit("job", "a", deliver_within_ms=1500)
+        client.submit("job", "a")
+    assert [message.deliver_within_ms for _, message, _ in script.asked] == [1500, 0]
 
 
 @both

@@ -1,0 +1,100 @@
+-- Hand work to a consumer: what others held and lost, else what is new. What needs no work any more is taken off.
+-- KEYS[2] stream of dead letters
+-- ARGV[3] consumer   ARGV[4] most items   ARGV[5] most of them that were delivered before   ARGV[6] lease, milliseconds
+-- ARGV[7] entry after which to look for lost leases, or ""   ARGV[8] entries to look at   ARGV[9] what names of item
+-- hashes begin with (their ids are known only here; they share the stream's hash tag)
+-- ARGV[10] the delivery that goes to the dead letters   ARGV[11] what is said of it
+-- Answers {entry to go on after, "" at the end; items: {entry, request id, work}; how many became dead letters}.
+local items, dead = {}, 0
+local most, most_again = tonumber(ARGV[4]), tonumber(ARGV[5])
+
+local function fields_of(entry)
+  local found = redis.call('XRANGE', KEYS[1], entry, entry)[1]
+  local fields = {}
+  for index = 1, found and #found[2] or 0, 2 do
+    fields[found[2][index]] = found[2][index + 1]
+  end
+  return found and fields
+end
+
+-- Whether an entry still needs work: not where its end, or its result, is stored.
+local function needs_work(entry, item)
+  local state = state_of(item)
+  if state == 'scored' then
+    finish(item, entry, 'state', 'published')
+  elseif has_ended(state) then
+    take_off(entry)
+  end
+  return state ~= 'scored' and not has_ended(state), state
+end
+
+local function hand_over(entry, fields)
+  local item = ARGV[9] .. fields.id
+  local needed, state = needs_work(entry, item)
+  if needed then
+    -- An item that is no longer kept is not made anew: it would stay for ever.
+    if state then
+      redis.call('HSET', item, 'state', 'claimed')
+    end
+    items[#items + 1] = {entry, fields.id, fields.work}
+  end
+end
+
+local function bury(entry, fields, deliveries)
+  local item = ARGV[9] .. fields.id
+  if needs_work(entry, item) then
+    redis.call('XADD', KEYS[2], '*', 'id', fields.id, 'work', fields.work, 'deliveries', deliveries)
+    finish(item, entry, 'state', 'failed', 'failure', ARGV[11])
+    dead = dead + 1
+  end
+end
+
+local function pending()
+  local start = ARGV[7] == '' and '-' or '(' .. ARGV[7]
+  return redis.pcall('XPENDING', KEYS[1], ARGV[1], start, '+', ARGV[8])
+end
+
+-- A Redis that was flushed, or has lost what it had, has no group: whoever comes first makes it anew.
+local rows = pending()
+if rows.err then
+  redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0', 'MKSTREAM')
+  rows = pending()
+end
+
+local after, again = '', 0
+if #rows == tonumber(ARGV[8]) then
+  after = rows[#rows][1]
+end
+for _, row in ipairs(rows) do
+  local entry, deliveries = row[1], row[4]
+  if row[3] >= tonumber(ARGV[6]) then
+    local fields = fields_of(entry)
+    if not fields then
+      -- Somebody trimmed the stream.
+      redis.call('XACK', KEYS[1], ARGV[1], entry)
+    elseif deliveries + 1 >= tonumber(ARGV[10]) then
+      bury(entry, fields, deliveries)
+    else
+      redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, entry)
+      hand_over(entry, fields)
+      again = again + (deliveries > 0 and 1 or 0)
+    end
+    if #items >= most or again >= most_again then
+      after = entry
+      break
+    end
+  end
+end
+
+-- What was delivered before may have killed who had it: it runs apart from what is new.
+if again == 0 and #items < most then
+  local read = redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[3], 'COUNT', most - #items, 'STREAMS', KEYS[1], '>')
+  for _, found in ipairs(read and read[1][2] or {}) do
+    local fields = {}
+    for index = 1, #found[2], 2 do
+      fields[found[2][index]] = found[2][index + 1]
+    end
+    hand_over(found[1], fields)
+  end
+end
+return {expired, {after, items, dead}}

@@ -1,0 +1,24 @@
+-- Accept dead letters again, as if they had never been delivered. Their time to be delivered by no longer counts.
+-- KEYS[2] stream of dead letters   KEYS[3..] item hashes
+-- ARGV[3] seconds an unfinished item is kept   ARGV[4..] dead letters, one for each item
+-- Answers how many were accepted: none that somebody else has replayed meanwhile. One whose id was submitted anew, after
+-- its failure was no longer kept, is dropped.
+local replayed = 0
+for index = 3, #KEYS do
+  local letter = redis.call('XRANGE', KEYS[2], ARGV[index + 1], ARGV[index + 1])[1]
+  if letter then
+    local fields, state = {}, redis.call('HGET', KEYS[index], 'state')
+    for position = 1, #letter[2], 2 do
+      fields[letter[2][position]] = letter[2][position + 1]
+    end
+    if not state or state == 'failed' then
+      local entry = redis.call('XADD', KEYS[1], '*', 'id', fields.id, 'work', fields.work)
+      redis.call('DEL', KEYS[index])
+      redis.call('HSET', KEYS[index], 'state', 'accepted', 'entry', entry)
+      redis.call('EXPIRE', KEYS[index], ARGV[3])
+      replayed = replayed + 1
+    end
+    redis.call('XDEL', KEYS[2], letter[1])
+  end
+end
+return {expired, replayed}

@@ -1,0 +1,122 @@
+"""python -m realtime_service dead-letters: what was given up is listed, and accepted again when a person says so."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+import redis
+import redis.asyncio
+
+from protos.scoring.v1.scoring_pb2 import ScoreRequest
+from protos.scoring.v1.storage_pb2 import DeferredWork
+from realtime_service import __main__ as command
+from shared_model.handoff import Handoff, State
+from shared_model.redis_server import RedisServer
+from shared_model.settings import StateSettings
+
+Cli = Callable[..., tuple[int, list[str], str]]
+
+
+@pytest.fixture(scope="module")
+def own_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server that no service harvests."""
+    with RedisServer(StateSettings(state=tmp_path_factory.mktemp("redis"))) as server:
+        yield server
+
+
+@pytest.fixture
+def redis_url(own_redis: RedisServer) -> str:
+    """That server, emptied for this test."""
+    with redis.Redis.from_url(own_redis.url) as client:
+        client.flushall()
+    return own_redis.url
+
+
+@pytest.fixture
+def cli(redis_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """Runs a command in this process; returns its status, the lines it printed, and its complaint."""
+    monkeypatch.setenv("TANDEM_REDIS_URL", redis_url)
+
+    def run(*arguments: str) -> tuple[int, list[str], str]:
+        status = command.main(["dead-letters", *arguments])
+        printed = capsys.readouterr()
+        return status, printed.out.splitlines(), printed.err
+
+    return run
+
+
+def with_handoff(url: str, request_ids: tuple[str, ...], bury: bool) -> list[State | None]:
+    async def run() -> list[State | None]:
+        async with redis.asyncio.Redis.from_url(url) as client:
+            handoff = Handoff(client)
+            for request_id in request_ids if bury else ():
+                await handoff.submit(request_id, DeferredWork(request=ScoreRequest(texts=["a", "b"])))
+                for _ in range(3):
+                    await handoff.claim("dies", 1, lease_seconds=0.0)
+            return await handoff.states(request_ids)
+
+    return asyncio.run(run())
+
+
+def bury(url: str, *request_ids: str) -> None:
+    assert set(with_handoff(url, request_ids, bury=True)) == {State.FAILED}
+
+
+def states(url: str, *request_ids: str) -> list[State | None]:
+    return with_handoff(url, request_ids, bury=False)
+
+
+def test_without_any_there_are_none(cli: Cli) -> None:
+    assert cli("list") == (0, ["0 dead letters"], "")
+    assert cli("replay", "--all") == (0, ["0 accepted again"], "")
+
+
+def test_they_are_listed_oldest_first(cli: Cli, redis_url: str) -> None:
+    bury(redis_url, "one", "two", "three")
+    status, lines, _ = cli("list", "--count", "2")
+    assert status == 0
+    assert [line.split("\t")[0] for line in lines] == ["one", "two", "3 dead letters"]
+    assert lines[0].endswith("2 texts\ttaken 2 times")
+
+
+def test_some_or_all_are_accepted_again(cli: Cli, redis_url: str) -> None:
+    bury(redis_url, "one", "two", "three")
+    assert cli("replay", "one", "three") == (0, ["2 accepted again"], "")
+    assert states(redis_url, "one", "two", "three") == [State.ACCEPTED, State.FAILED, State.ACCEPTED]
+    assert cli("replay", "--all")[1] == ["1 accepted again"]
+    assert cli("list")[1] == ["0 dead letters"]
+
+
+def test_an_unknown_id_is_named_and_nothing_is_replayed(cli: Cli, redis_url: str) -> None:
+    bury(redis_url, "one")
+    status, lines, complaint = cli("replay", "one", "never")
+    assert (status, lines) == (2, [])
+    assert complaint == "realtime_service dead-letters: ID: 'never': no such dead letter; `list` names them\n"
+    assert states(redis_url, "one") == [State.FAILED]
+
+
+@pytest.mark.parametrize("arguments", [["replay"], ["replay", "--all", "one"], []])
+def test_what_to_replay_must_be_said(cli: Cli, arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as refused:
+        cli(*arguments)
+    assert refused.value.code == 2
+
+
+def test_without_redis_it_says_so(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TANDEM_REDIS_URL", "redis://127.0.0.1:1")
+    status, _, complaint = cli("list")
+    assert (status, complaint[:50]) == (2, "realtime_service dead-letters: Redis did not answe")
+
+
+def test_it_loads_no_framework(redis_url: str) -> None:
+    """A person waits for it."""
+    source = (
+        "import sys; from realtime_service.__main__ import main; main(['dead-letters', 'list']); "
+        "print({'torch', 'openvino', 'transformers', 'numpy'} & set(sys.modules))"
+    )
+    environment = {**os.environ, "TANDEM_REDIS_URL": redis_url}
+    ran = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, env=environment, check=True)
+    assert ran.stdout.splitlines() == ["0 dead letters", "set()"]

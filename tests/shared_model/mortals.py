@@ -1,0 +1,92 @@
+"""Processes that hand in and answer deferred work until they are killed. No model: an answer is the text itself."""
+
+import asyncio
+import itertools
+import os
+import random
+from collections.abc import Callable, Coroutine
+from ctypes import Array, c_byte
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+from protos.scoring.v1.scoring_pb2 import ScoreRequest, ScoreResponse
+from protos.scoring.v1.storage_pb2 import DeferredWork
+from shared_model import redis_clients
+from shared_model.handoff import Claimed, Handoff, Submission
+
+#: Seconds a consumer may be dead before others take over.
+LEASE_SECONDS = 0.3
+CHUNK = 8
+
+
+class Phase(IntEnum):
+    """What a process is doing, for whoever kills it."""
+
+    STARTING = 0
+    SUBMITTING = 1
+    CLAIMING = 2
+    WORKING = 3
+    SCORING = 4
+    PUBLISHING = 5
+
+
+class Log:
+    """Lines that outlive whoever wrote them: each is one write, and nothing is held back."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def add(self, *lines: str) -> None:
+        os.write(self._file, "".join(f"{line}\n" for line in lines).encode())
+
+
+def submit(url: str, folder: Path, number: int, phases: "Array[c_byte]", slot: int) -> None:
+    """Hand in chunks, and log what was acknowledged."""
+
+    async def run(handoff: Handoff) -> None:
+        log = Log(folder / "acknowledged")
+        for first in itertools.count(0, CHUNK):
+            names = [f"{number}-{first + n}" for n in range(CHUNK)]
+            work = [Submission(it, DeferredWork(request=ScoreRequest(texts=[it]))) for it in names]
+            phases[slot] = Phase.SUBMITTING
+            await handoff.submit_many(work)
+            log.add(*names)
+            await asyncio.sleep(0.002)
+
+    _run(url, run)
+
+
+def consume(url: str, folder: Path, number: int, phases: "Array[c_byte]", slot: int) -> None:
+    """Claim, answer and publish, and log which answers were kept."""
+    draw = random.Random(number)
+
+    async def pause(phase: Phase) -> None:
+        phases[slot] = phase
+        await asyncio.sleep(draw.random() * 0.01)
+
+    async def run(handoff: Handoff) -> None:
+        log = Log(folder / "kept")
+        while True:
+            await pause(Phase.CLAIMING)
+            if claimed := await handoff.claim(f"consumer-{number}", CHUNK, LEASE_SECONDS, again=CHUNK):
+                await pause(Phase.WORKING)
+                kept = await handoff.score([(it, answer_to(it)) for it in claimed], "idle")
+                log.add(*(it.request_id for it, was_kept in zip(claimed, kept, strict=True) if was_kept))
+                await pause(Phase.SCORING)
+                phases[slot] = Phase.PUBLISHING
+                await handoff.publish(claimed)
+
+    _run(url, run)
+
+
+def answer_to(item: Claimed) -> ScoreResponse:
+    return ScoreResponse(request_id=item.request_id, reason=item.work.request.texts[0])
+
+
+def _run(url: str, duty: Callable[[Handoff], Coroutine[Any, Any, None]]) -> None:
+    async def connected() -> None:
+        async with redis_clients.connect_asyncio(url, timeout=5.0, connect_timeout=5.0) as client:
+            await duty(Handoff(client))
+
+    asyncio.run(connected())
