@@ -10,7 +10,7 @@ PROTOS := $(wildcard protos/scoring/v1/*.proto protos/inference/*.proto)
 SERVICES := protos/scoring/v1/scoring.proto protos/inference/open_inference.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up setup release test proof bench-release bench-switch bench-online check proto clean
+.PHONY: help demo up setup release test proof bench-release bench-switch bench-online bench-router check proto clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -42,6 +42,10 @@ bench-switch: release ## what callers feel when a release is promoted or rolled 
 bench-online: release ## one replica against its own engines and under overload; OUT=online.json ONLY=overhead,mixed ROUNDS=1 DATA=DIR
 	@$(RUNTIME) -m tests.benchmarks.bench_online $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
 		$(if $(ROUNDS),--rounds "$(ROUNDS)") $(if $(DATA),--data "$(DATA)")
+
+bench-router: release ## a decision, a hop, a heartbeat among 64, a submission; OUT=router.json ONLY=decide,forward ROUNDS=1
+	@$(RUNTIME) -m tests.benchmarks.bench_router $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
+		$(if $(ROUNDS),--rounds "$(ROUNDS)")
 
 check: setup ## lint, format, types, import law, generated code up to date
 	@$(BIN)/ruff check .

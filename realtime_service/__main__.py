@@ -1,9 +1,10 @@
-"""python -m realtime_service: serve, or call a service from the command line."""
+"""python -m realtime_service: serve, call a service from the command line, or change how all replicas route."""
 
 import argparse
 import contextlib
 import sys
 import time
+from typing import Any
 
 from realtime_service.client import DEFAULT_ADDRESS, Answer, CallError, Client
 from shared_model.errors import TandemError
@@ -71,6 +72,24 @@ def _describe(args: argparse.Namespace) -> None:
         print(client.describe(), end="")
 
 
+def _show_policy(args: argparse.Namespace) -> None:
+    from realtime_service.routing import policy_command
+
+    print(policy_command.show())
+
+
+def _set_policy(args: argparse.Namespace) -> None:
+    from realtime_service.routing import policy_command
+
+    print(policy_command.set_(args.assignments))
+
+
+def _reset_policy(args: argparse.Namespace) -> None:
+    from realtime_service.routing import policy_command
+
+    print(policy_command.reset_all() if args.all else policy_command.reset(args.names))
+
+
 def _list_dead_letters(args: argparse.Namespace) -> None:
     from realtime_service import dead_letters
 
@@ -123,7 +142,26 @@ def _parser() -> argparse.ArgumentParser:
     describe = commands.add_parser("describe", help="print what a service serves")
     describe.set_defaults(run=_describe)
     describe.add_argument("--address", default=DEFAULT_ADDRESS)
+    _add_policy(commands)
     return parser
+
+
+def _add_policy(commands: "argparse._SubParsersAction[Any]") -> None:
+    policy = commands.add_parser("policy", help="look at or change how running replicas route; acts within a second")
+    actions = policy.add_subparsers(dest="action", required=True)
+
+    show = actions.add_parser("show", help="print the policy, and which numbers operators have set")
+    show.set_defaults(run=_show_policy)
+
+    change = actions.add_parser("set", help="set numbers: policy set latency_below_ms=80 quota.some-caller=20")
+    change.set_defaults(run=_set_policy)
+    change.add_argument("assignments", nargs="+", metavar="NAME=NUMBER")
+
+    reset = actions.add_parser("reset", help="let numbers be what the settings say again")
+    reset.set_defaults(run=_reset_policy)
+    which = reset.add_mutually_exclusive_group(required=True)
+    which.add_argument("names", nargs="*", default=[], metavar="NAME")
+    which.add_argument("--all", action="store_true", help="every number, also where the stored policy is damaged")
 
 
 if __name__ == "__main__":

@@ -9,24 +9,29 @@ from typing import Any
 
 import grpc.aio
 
-from realtime_service import listening, nightly, precomputed, redis_clients, servicer
+from realtime_service import listening, nightly, precomputed, redis_clients, rollout, servicer
+from realtime_service.callers import Callers, token_keys
 from realtime_service.deferral import Deferral
 from realtime_service.dispatch import Dispatcher
 from realtime_service.duties import Duties
 from realtime_service.harvest import Harvester
 from realtime_service.listening import Readiness
 from realtime_service.loading import Loader
-from realtime_service.models import Models
+from realtime_service.models import Models, Serving
 from realtime_service.open_inference import servicer as open_inference
 from realtime_service.open_inference.servicer import OpenInferenceServicer
 from realtime_service.precomputed import PrecomputedScores
+from realtime_service.reception import Reception
 from realtime_service.rollout import Rollout
-from realtime_service.routing.policy import Policy
+from realtime_service.routing import policies
+from realtime_service.routing.forwarding import Forwarder
+from realtime_service.routing.quotas import Quotas
 from realtime_service.routing.registry import Registry
-from realtime_service.routing.snapshot import Snapshot
+from realtime_service.routing.relaying import Relay
+from realtime_service.routing.snapshot import ANY_RELEASE, Snapshot
 from realtime_service.routing.wanted import WantedReleases
 from realtime_service.scheduling.device import Device
-from realtime_service.settings import Lane, ServiceSettings, lanes, variants
+from realtime_service.settings import SERVED, Lane, ServiceSettings, lanes, variants
 from realtime_service.status import Status
 from realtime_service.streams import Streams
 from realtime_service.telemetry import Telemetry
@@ -46,6 +51,8 @@ SERVICES = (servicer.SERVICE, open_inference.SERVICE)
 #: Between "not serving" and the listener's close, so that clients have looked elsewhere before calls are refused.
 LAME_DUCK_SECONDS = 0.5
 DRAIN_SECONDS = 10.0
+#: Between looks of a router at which lanes there are.
+MIRROR_SECONDS = 0.1
 
 
 class Service:
@@ -75,9 +82,9 @@ class Service:
         self._deferred = deferred
         self._duties = Duties()
         self._stack = contextlib.AsyncExitStack()
-        self._telemetry = Telemetry(self._lanes.values())
+        self._telemetry = Telemetry(list(self._lanes.values()))
         self._telemetry.set_restarts(place.restarts)
-        self._readiness = Readiness(SERVICES, settings.served)
+        self._readiness = Readiness(SERVICES, settings.served or SERVED)
         self.metrics_address = ""
 
     @property
@@ -124,23 +131,34 @@ class Service:
         self._patient = redis_clients.patient(self._redis_url)
         stack.push_async_callback(self._patient.aclose)
         device = self._start_device(stack)
+        models = await self._load(stack, device)
+        listener = listening.make_listener(self._place.shared)
+        # Bound before Redis hears of us: the heartbeat carries the address.
+        address = listening.advertised(self._bind(listener), self._settings.advertised_host)
+        self.metrics_address = listening.serve_metrics(stack, self._settings.metrics_address, self._telemetry.registry)
+        local = f"{socket.gethostname()}-{os.getpid()}"
+        self._quotas = Quotas(Snapshot(local))
+        self._status = Status(local, address, models, device, self._variants, self._wanted)
+        self._registry = await self._start_routing(stack)
+        self._start_duties(stack, self._registry)
+        await self._start_listener(stack, listener, self._registry)
+
+    async def _load(self, stack: contextlib.AsyncExitStack, device: Device) -> Models:
+        """What the process starts with; nothing for a router, which has no lanes."""
+        if not self._lanes:
+            return Models(Serving({}, self._first))
         self._loader = loader = self._make_loader(stack, device)
         first = await loader.load_first(self._first)
         if self._place.shared:
             # The other workers answer meanwhile: this one joins them when it can do all that they can.
             async for _ in loader.load_rest(first):
                 pass
-        models = Models(first)
         self._telemetry.set_serving(self._first, "", 0.0)
-        listener = listening.make_listener(self._place.shared)
-        # Bound before Redis hears of us: the heartbeat carries the address.
-        address = self._bind(listener)
-        self.metrics_address = listening.serve_metrics(stack, self._settings.metrics_address, self._telemetry.registry)
-        local = f"{socket.gethostname()}-{os.getpid()}"
-        self._status = Status(local, address, models, device, self._variants)
-        self._registry = await self._start_routing(stack)
-        self._start_duties(stack, self._registry)
-        await self._start_listener(stack, listener, self._registry)
+        return Models.of(first)
+
+    def _wanted(self) -> dict[str, float]:
+        """What callers with a quota want of this replica, texts a second."""
+        return self._quotas.wanted(self._clock.monotonic())
 
     def _start_device(self, stack: contextlib.AsyncExitStack) -> Device:
         unit_seconds = self._settings.interactive_unit_ms / 1000
@@ -161,7 +179,10 @@ class Service:
         return loader
 
     async def _start_routing(self, stack: contextlib.AsyncExitStack) -> Registry:
-        registry = Registry(self._patient, Snapshot(local=self._status.replica), self._status.heartbeat)
+        snapshot = Snapshot(local=self._status.replica)
+        registry = Registry(self._patient, snapshot, self._status.heartbeat, policies.of(self._settings))
+        registry.followed_by(self._quotas.heard)
+        registry.followed_by(lambda told: self._telemetry.set_targets(told.policy.targets, told.policy.load_targets))
         await registry.run_once()
         stack.push_async_callback(registry.leave)
         self._spawn(stack, registry.run())
@@ -175,6 +196,12 @@ class Service:
 
     async def _open(self) -> None:
         """Open the lanes that are not open yet, then take deferred work and follow the release pointer."""
+        wanted = WantedReleases(self._store, lambda: self._registry.snapshot, self._clock)
+        if not self._lanes:
+            self._spawn(self._stack, self._mirror())
+            if not self._settings.release:
+                self._spawn(self._stack, rollout.follow(self._status.models, wanted, self._telemetry))
+            return
         if not self._place.shared:
             async for precision in self._loader.load_rest(self._status.models.active):
                 for lane in self._settings.served:
@@ -183,7 +210,6 @@ class Service:
         if self._settings.harvest and ServingPath.DEFERRED in self._lanes:
             self._spawn(self._stack, self._harvester.run())
         if not self._settings.release:
-            wanted = WantedReleases(self._store, lambda: self._registry.snapshot, self._clock)
             self._status.rollout = Rollout(self._status.models, wanted, self._loader, self._telemetry)
             self._spawn(self._stack, self._status.rollout.run())
 
@@ -192,16 +218,31 @@ class Service:
     ) -> None:
         handoff = Handoff(self._patient, self._deferred, self._telemetry.unanswered)
         device = self._status.device
-        policy = Policy(self._settings.latency_below_ms / 1000, self._settings.throughput_above_ms / 1000)
         deferral = Deferral(handoff, lambda: registry.snapshot.redis_available, self._clock)
-        dispatcher = Dispatcher(self._status.models, device, registry, policy, deferral, self._telemetry, self._clock)
+        forwarder = Forwarder(registry, self._telemetry, self._clock)
+        stack.push_async_callback(forwarder.close)
+        self._spawn(stack, forwarder.run())
+        dispatcher = Dispatcher(
+            self._status.models, device, registry, forwarder, self._quotas, deferral, self._telemetry, self._clock
+        )
         self._harvester = Harvester(handoff, dispatcher, device, self._telemetry, self._clock, self._status.replica)
         watcher, streams = Watcher(handoff), Streams()
         self._spawn(stack, watcher.run())
+        reception = Reception(Callers(token_keys(self._settings), self._clock), lambda: registry.snapshot)
+        relay = None if self._lanes else Relay(forwarder, registry, self._clock)
         scoring = servicer.ScoringServicer(
-            dispatcher, deferral, watcher, streams, lambda: self._status.describe(registry.snapshot), self._telemetry
+            dispatcher,
+            reception,
+            deferral,
+            watcher,
+            streams,
+            lambda: self._status.describe(registry.snapshot),
+            self._telemetry,
+            relay,
         )
-        inference = OpenInferenceServicer(dispatcher, streams, self._status, self._readiness, self._telemetry)
+        inference = OpenInferenceServicer(
+            dispatcher, reception, streams, self._status, registry, self._readiness, self._telemetry, relay
+        )
         listener.add_generic_rpc_handlers((scoring.handlers(), inference.handlers()))
         if self._settings.reflection:
             listening.offer_reflection(listener, SERVICES)
@@ -225,7 +266,15 @@ class Service:
     async def _lane_ready(self, lane: ServingPath, registry: Registry) -> None:
         """From now on callers and the router may choose the lane."""
         registry.open_lane(lane)
-        await self._readiness.ready(lane)
+        await self._readiness.set(lane, True)
+
+    async def _mirror(self) -> None:
+        """For a router: a lane is ready while any replica has it."""
+        while True:
+            options = self._registry.snapshot.options
+            for lane in SERVED:
+                await self._readiness.set(lane, (ANY_RELEASE, lane) in options)
+            await asyncio.sleep(MIRROR_SECONDS)
 
     async def _drain(self, listener: grpc.aio.Server, registry: Registry, watcher: Watcher, streams: Streams) -> None:
         self._status.draining = True

@@ -5,8 +5,10 @@ TandemError
 ├── Overloaded       predicted to finish too late, or the lane is full; carries a retry hint
 ├── DeadlineExpired  the deadline passed before an answer was there
 ├── ScoringFailed    the engine failed; the text says nothing of why, the log does
+├── Unauthenticated  the caller's token is not valid, or no longer
 ├── NotFound         what the caller names is not here: a submitted request, a model
 ├── ReplicaUnavailable  this replica cannot answer the request now: another may, or this one in a moment
+├── Relayed          another replica was asked and said so: its status goes to the caller as it came
 └── ReleaseError
     └── UnfitRelease  a release must not serve here; no caller meets it
 """
@@ -17,6 +19,7 @@ from enum import StrEnum
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
+from realtime_service.retrying import RETRY_AFTER, Trailers, retry_after
 from shared_model.errors import BadInput, QueueFull, ReleaseError, StoreUnavailable, TandemError, UnknownRelease
 
 #: Room in the deferred stream comes from idle lanes and the nightly run, not within milliseconds.
@@ -44,12 +47,25 @@ class ScoringFailed(TandemError):
     """The engine failed while it ran the request."""
 
 
+class Unauthenticated(TandemError):
+    """The token that names the caller is not valid, or no longer."""
+
+
 class NotFound(TandemError):
     """What the caller names is not here: a submitted request or its result, a model."""
 
 
 class ReplicaUnavailable(TandemError):
     """Nothing is wrong with the request, as far as anybody knows, but this replica cannot answer it now."""
+
+
+class Relayed(TandemError):
+    """Another replica's refusal or failure, in its own words."""
+
+    def __init__(self, code: grpc.StatusCode, message: str, trailers: Trailers = ()) -> None:
+        super().__init__(message)
+        self.code = code
+        self.trailers = trailers
 
 
 class Unfit(StrEnum):
@@ -68,7 +84,7 @@ class UnfitRelease(ReleaseError):
         self.how = how
 
 
-#: Whose fault it was. What is not here is our bug: INTERNAL, with no text of the exception.
+#: Whose fault it was; `Relayed` brings its own. What is not here is our bug: INTERNAL, with no text of the exception.
 STATUS: dict[type[TandemError], grpc.StatusCode] = {
     BadInput: grpc.StatusCode.INVALID_ARGUMENT,
     UnknownRelease: grpc.StatusCode.INVALID_ARGUMENT,
@@ -78,6 +94,7 @@ STATUS: dict[type[TandemError], grpc.StatusCode] = {
     DeadlineExpired: grpc.StatusCode.DEADLINE_EXCEEDED,
     StoreUnavailable: grpc.StatusCode.UNAVAILABLE,
     ReplicaUnavailable: grpc.StatusCode.UNAVAILABLE,
+    Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
     NotFound: grpc.StatusCode.NOT_FOUND,
     ScoringFailed: grpc.StatusCode.INTERNAL,
 }
@@ -93,29 +110,33 @@ _INTERNAL = "internal error; the service's log has the details"
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a caller is told. `retry_after`: seconds until it is worth trying again, None where that is no help."""
+    """What a caller is told. `retry_after`: seconds until it is worth trying again, None where that is no help;
+    `relayed`: another replica's trailers, which are passed on."""
 
     code: grpc.StatusCode
     message: str
     retry_after: float | None = None
+    relayed: Trailers = ()
 
     @property
     def retry_after_ms(self) -> int:
         """0 where trying again is no help."""
         return 0 if self.retry_after is None else max(1, round(self.retry_after * 1000))
 
-    def trailers(self) -> tuple[tuple[str, str | bytes], ...]:
+    def trailers(self) -> Trailers:
         """The hint twice: google.rpc.RetryInfo for libraries, a plain number for people and small clients."""
-        if self.retry_after is None:
-            return ()
+        if self.relayed or self.retry_after is None:
+            return self.relayed
         details = status_pb2.Status(code=self.code.value[0], message=self.message)
         hint = error_details_pb2.RetryInfo()
         hint.retry_delay.FromMilliseconds(self.retry_after_ms)
         details.details.add().Pack(hint)
-        return ("retry-after-ms", str(self.retry_after_ms)), ("grpc-status-details-bin", details.SerializeToString())
+        return (RETRY_AFTER, str(self.retry_after_ms)), ("grpc-status-details-bin", details.SerializeToString())
 
 
 def status_of(error: Exception) -> Status:
+    if isinstance(error, Relayed):
+        return Status(error.code, str(error), retry_after(error.trailers), error.trailers)
     code = STATUS.get(type(error))  # type: ignore[arg-type]
     if code is None:
         return Status(grpc.StatusCode.INTERNAL, _INTERNAL)

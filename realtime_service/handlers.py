@@ -13,9 +13,6 @@ import grpc.aio
 from realtime_service.errors import Status, status_of
 from shared_model.errors import TandemError
 
-#: Metadata by which a caller names itself.
-CALLER_ID = "x-caller-id"
-
 Context = grpc.aio.ServicerContext[Any, Any]
 Method = Callable[[Any, Context], Awaitable[Any]]
 #: Quoted: the class is generic in its stubs only.
@@ -46,18 +43,6 @@ def explain(error: Exception) -> Status:
     return status_of(error)
 
 
-def caller(context: Context) -> Callable[[], str]:
-    """Tells who calls, as the caller says, else as the network says: the peer's address without its port."""
-
-    def tell() -> str:
-        for name, value in context.invocation_metadata() or ():
-            if name == CALLER_ID:
-                return str(value)
-        return context.peer().rpartition(":")[0]
-
-    return tell
-
-
 def _answering(method: Method) -> Method:
     async def handler(request: Any, context: Context) -> Any:
         try:
@@ -75,4 +60,5 @@ def _answering(method: Method) -> Method:
 
 
 def _serialise(message: Any) -> bytes:
-    return bytes(message.SerializeToString())
+    # Bytes are another replica's answer, as it came.
+    return message if isinstance(message, bytes) else bytes(message.SerializeToString())

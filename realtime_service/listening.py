@@ -1,6 +1,7 @@
 """What a serving process listens on, and what it tells of itself there: gRPC, health by lane, metrics."""
 
 import contextlib
+import socket
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,12 +10,14 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from prometheus_client import CollectorRegistry, start_http_server
 
+from realtime_service.pings import TAKING_PINGS
 from realtime_service.requests import TRANSPORT_MESSAGE_BYTES
 from realtime_service.workers import lock
 from shared_model.errors import SettingError
 from shared_model.types import ServingPath
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
+_EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - looked for, not bound
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
@@ -39,13 +42,19 @@ class Readiness:
         for name in (*self._services, *map(self._name, self._waiting)):
             await self._health.set(name, _NOT_SERVING)
 
-    async def ready(self, lane: ServingPath) -> None:
-        """A lane takes calls. With the last of them, so does the whole."""
-        await self._health.set(self._name(lane), _SERVING)
-        self._waiting.discard(lane)
-        if not self._waiting:
+    async def set(self, lane: ServingPath, up: bool) -> None:
+        """Whether a lane takes calls. While all do, so does the whole."""
+        if up is not (lane in self._waiting):
+            return
+        await self._health.set(self._name(lane), _SERVING if up else _NOT_SERVING)
+        was = self.complete
+        if up:
+            self._waiting.discard(lane)
+        else:
+            self._waiting.add(lane)
+        if self.complete is not was:
             for name in self._services:
-                await self._health.set(name, _SERVING)
+                await self._health.set(name, _SERVING if up else _NOT_SERVING)
 
     async def close(self) -> None:
         """Nothing takes new calls any more, and nothing will."""
@@ -61,6 +70,7 @@ def make_listener(shared: bool) -> grpc.aio.Server:
         options=[
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", TRANSPORT_MESSAGE_BYTES),
+            *TAKING_PINGS,
         ]
     )
 
@@ -77,6 +87,14 @@ def bind(listener: grpc.aio.Server, address: str) -> str:
 def bind_privately(listener: grpc.aio.Server, public: str) -> str:
     """An address of this process alone, on the host of the public one."""
     return bind(listener, f"{public.rpartition(':')[0]}:0")
+
+
+def advertised(address: str, host: str) -> str:
+    """Where other hosts find what listens on an address: at `host`, if one is named; at this host's own name, if it
+    listens everywhere."""
+    listens, _, port = address.rpartition(":")
+    named = host or (socket.gethostname() if listens in _EVERYWHERE else listens)
+    return f"{named}:{port}"
 
 
 def offer_reflection(listener: grpc.aio.Server, services: Sequence[str]) -> None:

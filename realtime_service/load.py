@@ -16,7 +16,7 @@ class Load:
     """
 
     def __init__(self, lanes: Iterable[ServingPath], streams: int = 1) -> None:
-        self._streams = streams
+        self.streams = streams
         self._work = dict.fromkeys(lanes, 0.0)
         self._at = dict.fromkeys(self._work, 0.0)
 
@@ -27,7 +27,7 @@ class Load:
 
     def of(self, lane: ServingPath, now: float) -> float:
         """ρ of a lane over about the last `MEMORY_SECONDS`; 1 is all that the device can do."""
-        return self._faded(lane, now) / MEMORY_SECONDS / self._streams
+        return self._faded(lane, now) / MEMORY_SECONDS / self.streams
 
     def _faded(self, lane: ServingPath, now: float) -> float:
         return self._work[lane] * math.exp((self._at[lane] - now) / MEMORY_SECONDS)

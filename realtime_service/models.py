@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 
 from realtime_service.precomputed import PrecomputedScores
+from realtime_service.routing.policy import release_for
 from realtime_service.statistics import Statistics
 from realtime_service.warmup import WarmVariant
 from shared_model.encoding import Encoder
@@ -64,28 +65,35 @@ class Serving:
     canary: str = ""
     weight: float = 0.0
 
-    def pick(self, pinned: str, caller: Callable[[], str] | None) -> Model:
-        """The pinned release, else the canary for its share of callers, else the active one.
+    def choose(self, pinned: str, caller: Callable[[], str] | None) -> str:
+        """Which release is to answer, loaded or not: see `policy.release_for`.
 
-        `caller` tells who asks, and is called only where that matters: while there is a canary. A caller stays with its
-        release while the weight stays, on every replica; None never meets the canary.
-        Raises: UnknownRelease when the pinned release is not loaded.
+        `caller` tells who asks, and is called only where that matters: while there is a canary. None never meets the
+        canary.
         """
-        if pinned and pinned not in self.models:
-            raise UnknownRelease(f"release: {pinned!r} is not served here; this is {self.active}")
-        return self.models[pinned or self._chosen(caller)]
+        if pinned or not self.canary or caller is None:
+            return pinned or self.active
+        return release_for(pinned, self.active, self.canary, self.weight, _draw(caller(), self.canary))
 
-    def _chosen(self, caller: Callable[[], str] | None) -> str:
-        if not self.canary or caller is None:
-            return self.active
-        return self.canary if _draw(caller(), self.canary) < self.weight else self.active
+    def pick(self, pinned: str, caller: Callable[[], str] | None) -> Model:
+        """The model that is to answer. Raises: UnknownRelease when the pinned release is not loaded."""
+        if pinned and pinned not in self.models:
+            raise unknown(pinned, self.active)
+        return self.models[self.choose(pinned, caller)]
 
 
 class Models:
-    """Holds what is served now. A request reads `serving` once; a switch replaces it whole."""
+    """Holds what is served now. A request reads `serving` once; a switch replaces it whole.
 
-    def __init__(self, first: Model) -> None:
-        self.serving = Serving({first.release: first}, first.release)
+    A process without lanes has none loaded and knows only which release answers.
+    """
+
+    def __init__(self, serving: Serving) -> None:
+        self.serving = serving
+
+    @staticmethod
+    def of(first: Model) -> "Models":
+        return Models(Serving({first.release: first}, first.release))
 
     @property
     def active(self) -> Model:
@@ -94,6 +102,10 @@ class Models:
     def published(self) -> list[PrecomputedScores]:
         """The published scores of what is loaded."""
         return [model.precomputed for model in self.serving.models.values() if model.precomputed]
+
+
+def unknown(release: str, active: str) -> UnknownRelease:
+    return UnknownRelease(f"release: {release!r} is not served here; this is {active or 'nothing yet'}")
 
 
 def _draw(caller: str, canary: str) -> float:

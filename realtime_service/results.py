@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protos.scoring.v1.storage_pb2 import PublishedScore
-from realtime_service.errors import Overloaded
+from realtime_service.errors import Overloaded, Relayed
 from realtime_service.models import Model
 from realtime_service.routing.policy import Decision
 from realtime_service.scheduling.device import Computed
@@ -38,9 +38,9 @@ class Answer:
     ticket: str = ""
 
 
-def deferred(request_id: str, refusal: Overloaded) -> Answer:
+def deferred(request_id: str, refusal: Overloaded | Relayed) -> Answer:
     """No scores yet, and which release will give them is not known."""
-    reason = f"taken as deferred work: {refusal.why}"
+    reason = f"taken as deferred work: {refusal.why if isinstance(refusal, Overloaded) else refusal}"
     return Answer((), ServingPath.DEFERRED, "", "", 0, 0.0, 0.0, reason, ticket=request_id)
 
 

@@ -145,3 +145,14 @@ class Rollout:
         if any(failure.version != pointer.version for failure in self.failures.values()):
             self.failures = {it: f for it, f in self.failures.items() if f.version == pointer.version}
             self._telemetry.set_failed((it, failed.how) for it, failed in self.failures.items())
+
+
+async def follow(models: Models, wanted: WantedReleases, telemetry: Telemetry) -> None:
+    """For a process that loads nothing: know what the pointer names, until cancelled."""
+    while True:
+        if pointer := await wanted.newest():
+            serving = Serving({}, pointer.active, pointer.canary, pointer.weight)
+            if serving != models.serving:
+                models.serving = serving
+                telemetry.set_serving(pointer.active, pointer.canary, pointer.weight)
+        await asyncio.sleep(PERIOD_SECONDS)

@@ -10,11 +10,13 @@ import grpc
 from protos.scoring.v1 import scoring_pb2
 from realtime_service import handlers, replies, requests
 from realtime_service.deferral import Deferral
-from realtime_service.dispatch import Dispatcher
+from realtime_service.dispatch import Call, Dispatcher
 from realtime_service.errors import MessageTooLarge
 from realtime_service.handlers import Context
 from realtime_service.intake import Intake
+from realtime_service.reception import Reception
 from realtime_service.requests import ScoringRequest
+from realtime_service.routing.relaying import Relay
 from realtime_service.streams import Streams
 from realtime_service.telemetry import Outcome, Telemetry
 from realtime_service.watching import Watcher
@@ -22,6 +24,7 @@ from shared_model.errors import BadInput
 from shared_model.handoff import State
 
 SERVICE = "scoring.v1.ScoringService"
+SCORE, SUBMIT, DESCRIBE = (f"/{SERVICE}/{method}" for method in ("Score", "Submit", "Describe"))
 
 Checked = TypeVar("Checked")
 
@@ -32,18 +35,23 @@ class ScoringServicer:
     def __init__(
         self,
         dispatcher: Dispatcher,
+        reception: Reception,
         deferral: Deferral,
         watcher: Watcher,
         streams: Streams,
         describe: Callable[[], scoring_pb2.DescribeResponse],
         telemetry: Telemetry,
+        relay: Relay | None,
     ) -> None:
+        """`relay`: for a process that serves nothing itself."""
         self._dispatcher = dispatcher
+        self._reception = reception
         self._deferral = deferral
         self._watcher = watcher
         self._streams = streams
         self._describe = describe
         self._telemetry = telemetry
+        self._relay = relay
 
     def handlers(self) -> "grpc.GenericRpcHandler[bytes, object]":
         return grpc.method_handlers_generic_handler(
@@ -55,27 +63,37 @@ class ScoringServicer:
                 "SubmitStream": handlers.conversing(self.submit_stream),
                 "GetResult": handlers.unary(self.get_result),
                 "WatchResults": handlers.answering_many(self.watch_results),
-                "Describe": handlers.unary(self.describe),
+                "Describe": handlers.unary(self._relay.method(DESCRIBE) if self._relay else self.describe),
             },
         )
 
-    async def score(self, raw: bytes, context: Context) -> scoring_pb2.ScoreResponse:
+    async def score(self, raw: bytes, context: Context) -> scoring_pb2.ScoreResponse | bytes:
         request = self._checked(requests.score_request, raw)
-        return await self._score(request, context)
+        return await self._score(request, raw, context)
 
     async def score_stream(self, incoming: AsyncIterator[bytes], context: Context) -> None:
+        # A token that is not valid ends the stream, not each of its requests.
+        self._reception.receive(SCORE, b"", context)
+
         async def answer(raw: bytes) -> scoring_pb2.ScoreStreamResponse:
             return await self._answer_one(raw, context)
 
         await self._streams.answer(incoming, answer, context.write, in_order=False)
 
     async def submit(self, raw: bytes, context: Context) -> scoring_pb2.SubmitResponse:
+        call = self._reception.receive(SUBMIT, raw, context)
         request, deliver_within_ms = self._checked(requests.submit_request, raw)
         self._dispatcher.check(request)
+        self._dispatcher.charge(request, call)
         return self._submitted(request.request_id, *await self._deferral.accept(request, deliver_within_ms))
 
     async def submit_stream(self, incoming: AsyncIterator[bytes], context: Context) -> None:
-        await self._streams.run(Intake(incoming, self._submit_together, context.write))
+        call = self._reception.receive(SUBMIT, b"", context)
+
+        async def store(raws: Sequence[bytes]) -> scoring_pb2.SubmitStreamResponse:
+            return await self._submit_together(raws, call)
+
+        await self._streams.run(Intake(incoming, store, context.write))
 
     async def get_result(self, raw: bytes, context: Context) -> scoring_pb2.GetResultResponse:
         request_id = requests.parse(scoring_pb2.GetResultRequest, raw).request_id
@@ -92,13 +110,13 @@ class ScoringServicer:
         requests.parse(scoring_pb2.DescribeRequest, raw)
         return self._describe()
 
-    async def _score(self, request: ScoringRequest, context: Context) -> scoring_pb2.ScoreResponse:
-        answer = await self._dispatcher.score(request, handlers.caller(context), context.time_remaining())
-        return replies.score_response(answer, request.request_id)
+    async def _score(self, request: ScoringRequest, raw: bytes, context: Context) -> scoring_pb2.ScoreResponse | bytes:
+        answer = await self._dispatcher.score(request, self._reception.receive(SCORE, raw, context))
+        return answer if isinstance(answer, bytes) else replies.score_response(answer, request.request_id)
 
-    async def _submit_together(self, raws: Sequence[bytes]) -> scoring_pb2.SubmitStreamResponse:
+    async def _submit_together(self, raws: Sequence[bytes], call: Call) -> scoring_pb2.SubmitStreamResponse:
         """As `_answer_one`, each by itself, for what goes to the store in one round trip."""
-        parsed = [self._parsed(raw) for raw in raws]
+        parsed = [self._parsed(raw, call) for raw in raws]
         good = [it for it in parsed if not isinstance(it, Exception)]
         stored: Iterator[tuple[State, bool] | Exception]
         try:
@@ -115,10 +133,11 @@ class ScoringServicer:
                 response.outcomes.add(request_id=request_id, response=self._submitted(request_id, *outcome))
         return response
 
-    def _parsed(self, raw: bytes) -> tuple[ScoringRequest, int] | Exception:
+    def _parsed(self, raw: bytes, call: Call) -> tuple[ScoringRequest, int] | Exception:
         try:
             request, deliver_within_ms = self._checked(requests.submit_request, raw)
             self._dispatcher.check(request)
+            self._dispatcher.charge(request, call)
         except Exception as error:  # noqa: BLE001 - as above
             return error
         return request, deliver_within_ms
@@ -133,7 +152,9 @@ class ScoringServicer:
             request = self._checked(requests.score_request, raw)
             if not request.request_id:
                 raise BadInput("request_id", "is empty; on a stream it tells the answers apart")
-            response = await self._score(request, context)
+            response = await self._score(request, raw, context)
+            if isinstance(response, bytes):
+                response = scoring_pb2.ScoreResponse.FromString(response)
         except Exception as error:  # noqa: BLE001 - whatever it was, the caller gets a status for this request
             failure = replies.stream_error(handlers.explain(error))
             return scoring_pb2.ScoreStreamResponse(request_id=_request_id(raw), error=failure)

@@ -41,7 +41,7 @@ def serve(**flags: Any) -> int:
     # From the first moment on: a service that is stopped while it starts must still stop what it has started.
     asked_to_stop = _note_sigterm()
     _log("%(asctime)s %(name)s %(levelname)s %(message)s")
-    _adopt_file()
+    adopt_file()
     state, service = settings.load(StateSettings), settings.load(ServiceSettings, **flags)
     cores = worker_cores(service, sorted(os.sched_getaffinity(0)))
     with lock.holding(service.grpc_address, state.state), RedisServer(state) as server:
@@ -86,7 +86,8 @@ def _run(
 
     store, deferred = Store.of(state), settings.load(DeferredSettings)
     with redis_clients.connect(redis_url, timeout=5.0, connect_timeout=5.0) as client:
-        release_id = service.release or pointer.read(store, client).active
+        # A router loads nothing, and may come before the first release.
+        release_id = service.release or (pointer.read(store, client).active if service.served else "")
 
     async def run() -> None:
         stop = _stop_event(asked)
@@ -106,7 +107,7 @@ def _run(
 
 
 def _tell_people(seconds: float, service: "Service") -> None:
-    serving = f"{service.release} on {service.address}"
+    serving = f"{service.release or 'a router'} on {service.address}"
     sys.stdout.write(f"ready in {seconds:.1f} s: {serving}, metrics on http://{service.metrics_address}\n")
     sys.stdout.flush()
 
@@ -117,7 +118,7 @@ def _tell_supervisor(seconds: float, service: "Service") -> None:
     sys.stdout.flush()
 
 
-def _adopt_file() -> None:
+def adopt_file() -> None:
     """What the file of settings says and the environment does not becomes environment: child processes read it, too."""
     if path := os.environ.get(settings.CONFIG):
         written = settings.read_file(Path(path), StateSettings, DeferredSettings, ServiceSettings, GateSettings)

@@ -11,6 +11,8 @@ from shared_model.types import Device, Precision, ServingPath
 
 #: The lanes a caller's request can take, most urgent first.
 SERVED = (ServingPath.LATENCY, ServingPath.DYNAMIC, ServingPath.THROUGHPUT)
+#: Serves none itself: a router in front of others.
+NO_LANES = "none"
 
 
 def _is_address(value: str) -> bool:
@@ -20,12 +22,14 @@ def _is_address(value: str) -> bool:
 
 def _names_lanes(value: str) -> bool:
     names = value.split(",")
-    return set(names) <= set(SERVED) and len(set(names)) == len(names)
+    return names == [NO_LANES] or (set(names) <= set(SERVED) and len(set(names)) == len(names))
 
 
+NOT_NEGATIVE = Check(lambda value: 0 <= value < math.inf, "0 or more")
+SHARE = Check(lambda value: 0 <= value <= 1, "a share from 0 to 1")
+#: What is sent twice costs the others: more than this is never worth it.
+HEDGED = Check(lambda value: 0 <= value <= 0.02, "a share from 0 to 0.02")
 _ADDRESS = Check(_is_address, "HOST:PORT")
-_NOT_NEGATIVE = Check(lambda value: 0 <= value < math.inf, "0 or more")
-_SHARE = Check(lambda value: 0 <= value <= 1, "a share from 0 to 1")
 _LANES = Check(_names_lanes, f"some of {','.join(SERVED)}")
 _PRECISION = Check(lambda value: value in ("int8", "half", "auto"), "int8, half or auto")
 
@@ -39,14 +43,14 @@ class LaneSettings:
     )
     max_rows: int = setting(64, "Rows of a batch, at most.", POSITIVE)
     token_budget: int = setting(2048, "Tokens of a batch, at most, padding included.", POSITIVE)
-    max_delay_ms: float = setting(50.0, "Longest a request is held for company.", _NOT_NEGATIVE)
+    max_delay_ms: float = setting(50.0, "Longest a request is held for company.", NOT_NEGATIVE)
     concurrency: int = setting(256, "Texts the lane holds at once.", POSITIVE)
-    load_target: float = setting(0.0, "Load above which an alert is raised; 0 means none.", _SHARE)
-    p95_ms: float = setting(0.0, "p95 target; 0 means the request's own deadline.", _NOT_NEGATIVE)
-    rate: float = setting(0.0, "Target of requests per second; 0 means none.", _NOT_NEGATIVE)
+    load_target: float = setting(0.0, "Load above which an alert is raised; 0 means none.", SHARE)
+    p95_ms: float = setting(0.0, "p95 target; 0 means the request's own deadline.", NOT_NEGATIVE)
+    rate: float = setting(0.0, "Target of requests per second; 0 means none.", NOT_NEGATIVE)
     assumed_timeout_ms: float = setting(250.0, "Orders a request that came without a timeout.", POSITIVE)
-    workers: int = setting(0, "Worker processes of a host for this lane; 0 means one.", _NOT_NEGATIVE)
-    threads: int = setting(0, "Cores of each of them; 0 means all.", _NOT_NEGATIVE)
+    workers: int = setting(0, "Worker processes of a host for this lane; 0 means one.", NOT_NEGATIVE)
+    threads: int = setting(0, "Cores of each of them; 0 means all.", NOT_NEGATIVE)
 
 
 _LATENCY = LaneSettings(
@@ -64,11 +68,12 @@ class ServiceSettings:
     metrics_address: str = setting(
         "127.0.0.1:9464", "Where Prometheus scrapes; port 0 picks a free one. Worker i listens i ports above.", _ADDRESS
     )
+    advertised_host: str = setting("", "Where other hosts find this one; empty: where gRPC listens.")
     reflection: bool = setting(False, "Serve gRPC reflection, for grpcurl and the like.")
     release: str = setting("", "Release to serve, whatever is promoted; empty means the active one.")
     lanes: str = setting(",".join(SERVED), "Which lanes this process serves.", _LANES)
-    workers: int = setting(0, "Supervised worker processes; 0 means what the lanes' table says here.", _NOT_NEGATIVE)
-    threads: int = setting(0, "Cores one call of an engine uses; 0 means what the lanes' table says.", _NOT_NEGATIVE)
+    workers: int = setting(0, "Supervised worker processes; 0 means what the lanes' table says here.", NOT_NEGATIVE)
+    threads: int = setting(0, "Cores one call of an engine uses; 0 means what the lanes' table says.", NOT_NEGATIVE)
     probe_seconds: float = setting(30.0, "Longest probe of a release before it may serve here.", POSITIVE)
     quarantine_seconds: float = setting(600.0, "How long a text that killed a process is refused.", POSITIVE)
     precomputed: bool = setting(True, "Answer from published scores where the release scored the same text.")
@@ -76,6 +81,11 @@ class ServiceSettings:
     harvest: bool = setting(True, "Let idle lanes take deferred requests.")
     latency_below_ms: int = setting(100, "A timeout below this makes a request latency work.", POSITIVE)
     throughput_above_ms: int = setting(1000, "A timeout above this makes a request throughput work.", POSITIVE)
+    quota: float = setting(
+        0.0, "Texts a second of one caller, on all replicas together; 0 means no limit.", NOT_NEGATIVE
+    )
+    hedged: float = setting(0.0, "Share of forwarded calls that may be sent twice.", HEDGED)
+    token_keys: str = setting("", "File of public keys, JWKS or PEM, for callers' tokens; empty: tokens are ignored.")
     interactive_unit_ms: float = setting(10.0, "Longest throughput unit while interactive work is about.", POSITIVE)
     latency: LaneSettings = group(_LATENCY)
     dynamic: LaneSettings = group(LaneSettings())
@@ -100,8 +110,9 @@ class ServiceSettings:
 
     @property
     def leading(self) -> LaneSettings:
-        """The lane whose workers × threads this host is cut for: the most urgent served one that has any."""
-        served = [self.lane(path) for path in self.served]
+        """The lane whose workers × threads this host is cut for: the most urgent served one that has any. A router
+        needs no more than one process."""
+        served = [self.lane(path) for path in self.served] or [LaneSettings()]
         return next((lane for lane in served if lane.workers), served[0])
 
     def lane(self, path: ServingPath) -> LaneSettings:

@@ -1,6 +1,6 @@
 """What a replica says of itself: the heartbeat that other replicas read, and the answer to Describe."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from protos.scoring.v1 import scoring_pb2
@@ -11,7 +11,7 @@ from realtime_service.rollout import Rollout
 from realtime_service.routing.snapshot import Snapshot
 from realtime_service.scheduling.device import Device
 from shared_model.types import Device as DeviceKind
-from shared_model.types import Precision
+from shared_model.types import Precision, ServingPath
 
 #: A chat message, as the heartbeat tells others what it would wait here.
 TYPICAL_TOKENS = 16
@@ -19,17 +19,20 @@ TYPICAL_TOKENS = 16
 
 @dataclass
 class Status:
-    """`rollout` is None on a replica that follows no pointer; `draining` is set when it takes no new calls."""
+    """`wanted`: texts a second that callers with a quota want of this replica. `rollout` is None on a replica that
+    follows no pointer; `draining` is set when it takes no new calls."""
 
     replica: str
     address: str
     models: Models
     device: Device
     variants: Mapping[Precision, DeviceKind]
+    wanted: Callable[[], Mapping[str, float]]
     rollout: Rollout | None = None
     draining: bool = False
 
-    def heartbeat(self) -> ReplicaState:
+    def heartbeat(self, opened: Iterable[ServingPath]) -> ReplicaState:
+        """`opened`: the lanes that take requests."""
         serving, scheduler = self.models.serving, self.device.scheduler
         replica = scoring_pb2.ReplicaDescription(
             id=self.replica,
@@ -39,16 +42,17 @@ class Status:
             releases=sorted(serving.models),
         )
         load: dict[str, LaneLoad] = {}
-        for path in self.device.lanes:
-            seconds = self.device.predicted_finish(self.models.active, path, TYPICAL_TOKENS)
-            if seconds is not None:
+        for path in opened:
+            if typical := self.device.typical(self.models.active, path, TYPICAL_TOKENS):
+                finish, per_text = typical
                 load[path] = LaneLoad(
                     waiting=scheduler.waiting(path),
                     running=self.device.running[path],
-                    predicted_finish_ms=1000 * seconds,
+                    predicted_finish_ms=1000 * finish,
+                    per_text_ms=1000 * per_text,
                     load=self.device.load_of(path),
                 )
-        return ReplicaState(replica=replica, lanes=self._lanes(), load=load)
+        return ReplicaState(replica=replica, lanes=self._lanes(), load=load, wanted=self.wanted())
 
     def describe(self, snapshot: Snapshot) -> scoring_pb2.DescribeResponse:
         active = self.models.active
@@ -57,7 +61,7 @@ class Status:
             labels=active.output.names,
             max_tokens=active.encoder.reads.max_tokens,
             lanes=self._lanes(),
-            replicas=snapshot.replicas,
+            replicas=[it.described for it in snapshot.replicas],
             redis_available=snapshot.redis_available,
             releases=self._releases(),
             output=active.output.kind,

@@ -1,7 +1,7 @@
 """Every metric of the process, in one place. Other modules call methods and never spell a metric's name."""
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -31,7 +31,7 @@ class Outcome(StrEnum):
 class Telemetry:
     """Metrics of one replica, on a registry of their own."""
 
-    def __init__(self, lanes: Iterable[Lane], registry: CollectorRegistry | None = None) -> None:
+    def __init__(self, lanes: Collection[Lane], registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
         requests = self._counter("tandem_requests_total", "Requests by how they ended.", "path", "outcome")
         reasons = self._counter("tandem_decisions_total", "Routing decisions by reason.", "path", "reason")
@@ -56,6 +56,13 @@ class Telemetry:
         self._nightly_at = self._gauge("tandem_nightly_last_success_timestamp_seconds", "When it published, UTC.")
         self._release = self._gauge("tandem_release_info", "The release this replica serves.", "release")
         self._canary = self._gauge("tandem_canary_weight", "Share of callers the canary answers.", "release")
+        self._forwarded = self._counter(
+            "tandem_forwarded_total", "Calls sent to other replicas by how they ended.", "path", "outcome"
+        )
+        self._again = self._counter("tandem_forwarded_again_total", "Those sent on again, elsewhere.", "failure")
+        self._hedged = self._counter("tandem_hedged_total", "Those sent twice, by which answer was first.", "first")
+        self._ejections = self._counter("tandem_ejections_total", "Replicas left alone for a while.", "reason")
+        self._ejected = self._gauge("tandem_ejected", "Replicas that are left alone now.")
         self._unfit = self._gauge("tandem_release_failed", "Releases that must not serve here.", "release", "reason")
         self._describe(lanes)
 
@@ -72,6 +79,24 @@ class Telemetry:
 
     def decided(self, path: ServingPath, reason: str) -> None:
         self._reasons(path, reason).inc()
+
+    def forwarded(self, path: ServingPath, outcome: str) -> None:
+        """A call that was sent to another replica has ended: answered, expired, or as one of `retrying.Failure`."""
+        self._forwarded.labels(path, outcome).inc()
+
+    def forwarded_again(self, failure: str) -> None:
+        """A call is sent elsewhere, after this failure."""
+        self._again.labels(failure).inc()
+
+    def hedged(self, won: bool) -> None:
+        """A call that was sent twice has ended. `won`: by what the second replica said."""
+        self._hedged.labels("second" if won else "first").inc()
+
+    def ejected(self, reason: str) -> None:
+        self._ejections.labels(reason).inc()
+
+    def set_ejected(self, replicas: int) -> None:
+        self._ejected.set(replicas)
 
     def harvested(self, count: int) -> None:
         self._harvested.inc(count)
@@ -115,15 +140,20 @@ class Telemetry:
             gauge.labels(ds).set(value)
         self._nightly_at.set(finished_at)
 
-    def _describe(self, lanes: Iterable[Lane]) -> None:
-        seconds = self._gauge("tandem_lane_target_seconds", "A lane's p95 target.", "path")
+    def set_targets(self, p95: Mapping[ServingPath, float], load: Mapping[ServingPath, float]) -> None:
+        """What operators may change: p95 targets in seconds, and loads above which a lane's tail grows. 0 is none."""
+        for gauge, targets in ((self._target_seconds, p95), (self._target_load, load)):
+            gauge.clear()
+            for path, target in targets.items():
+                if target:
+                    gauge.labels(path).set(target)
+
+    def _describe(self, lanes: Collection[Lane]) -> None:
         rate = self._gauge("tandem_lane_target_requests_per_second", "A lane's throughput target.", "path")
-        load = self._gauge("tandem_load_target", "Load above which a lane's tail grows.", "path")
+        self._target_seconds = self._gauge("tandem_lane_target_seconds", "A lane's p95 target.", "path")
+        self._target_load = self._gauge("tandem_load_target", "Load above which a lane's tail grows.", "path")
+        self.set_targets({it.path: it.target_seconds for it in lanes}, {it.path: it.load_target for it in lanes})
         for lane in lanes:
-            if lane.load_target:
-                load.labels(lane.path).set(lane.load_target)
-            if lane.target_seconds:
-                seconds.labels(lane.path).set(lane.target_seconds)
             if lane.target_rate:
                 rate.labels(lane.path).set(lane.target_rate)
 

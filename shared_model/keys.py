@@ -19,6 +19,16 @@ def replicas() -> str:
     return "tandem:{routing}:replicas"
 
 
+def replica_word() -> str:
+    """Random bytes that replicas know each other by: who can read them may say which lane a call is for."""
+    return "tandem:{routing}:word"
+
+
+def routing_policy() -> str:
+    """protobuf RoutingPolicy: what operators have changed."""
+    return "tandem:{routing}:policy"
+
+
 def deferred_stream() -> str:
     """Stream of accepted work: fields id, work (protobuf DeferredWork)."""
     return "tandem:{deferred}:stream"

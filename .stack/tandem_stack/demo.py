@@ -11,7 +11,7 @@ from realtime_service.settings import lanes
 from shared_model import devices, settings
 from shared_model.demo_messages import FIRST_DAY
 from shared_model.settings import StateSettings
-from tandem_stack import calls, checks, stack
+from tandem_stack import calls, checks, separate, stack
 from tandem_stack.airflow_api import RunState
 from tandem_stack.memory import PeakMemory
 from tandem_stack.progress import say, step
@@ -38,9 +38,10 @@ def run() -> int:
         with stack.running(plan, build, messages) as running:
             nights, beside = _nights(running)
             outcomes = _calls(plan)
+        reached = separate.run(plan)
     service_lanes = tuple(lanes(plan.service, devices.detect()).values())
     seconds = time.monotonic() - started
-    summary = Summary(nights, outcomes, beside, service_lanes, plan.airflow.address, seconds, memory.bytes)
+    summary = Summary(nights, outcomes, beside, reached, service_lanes, plan.airflow.address, seconds, memory.bytes)
     print(summary.text())
     return 1 if summary.missing() else 0
 

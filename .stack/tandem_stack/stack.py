@@ -86,7 +86,7 @@ def running(plan: Plan, *preparations: list[str]) -> Iterator[Stack]:
     """
     checks.need_ports(plan.ports())
     with RedisServer(plan.state) as redis_server, Supervisor(plan.logs) as supervisor:
-        ours = _environ(plan, redis_server.url)
+        ours = environ(plan.state, redis_server.url)
         tasks = plan.airflow.environ(os.environ, {**ours, **_task_environ(plan)})
         migration = plan.airflow.start_migration(supervisor, tasks)
         for preparation in preparations:
@@ -94,7 +94,7 @@ def running(plan: Plan, *preparations: list[str]) -> Iterator[Stack]:
         with step("Airflow's database"):
             supervisor.finish(migration, _READY_SECONDS)
         plan.airflow.start(supervisor, tasks)
-        serve = [str(_runtime_python()), "-m", "realtime_service", "serve"]
+        serve = [str(runtime_python()), "-m", "realtime_service", "serve"]
         service = supervisor.start("service", serve, ours, ROOT)
         with step("starting the service and Airflow", lambda: f"({service.last_line()})"):
             service.wait_for_line("ready", _READY_SECONDS)
@@ -107,24 +107,23 @@ def running(plan: Plan, *preparations: list[str]) -> Iterator[Stack]:
             say("stopping everything")
 
 
-def _run_shared_model(supervisor: Supervisor, arguments: list[str], environ: dict[str, str]) -> None:
-    command = [str(_runtime_python()), "-m", "shared_model", *arguments]
-    child: Child = supervisor.start(f"shared-model-{arguments[0]}", command, environ, ROOT)
+def _run_shared_model(supervisor: Supervisor, arguments: list[str], variables: dict[str, str]) -> None:
+    command = [str(runtime_python()), "-m", "shared_model", *arguments]
+    child: Child = supervisor.start(f"shared-model-{arguments[0]}", command, variables, ROOT)
     with step(f"shared_model {' '.join(arguments)}", lambda: f"({child.last_line()})"):
         supervisor.finish(child, _BUILD_SECONDS)
 
 
-def _runtime_python() -> Path:
+def runtime_python() -> Path:
+    """The interpreter of everything but Airflow."""
     runtime, _ = environments()
     return runtime.python
 
 
-def _environ(plan: Plan, redis_url: str) -> dict[str, str]:
+def environ(state: StateSettings, redis_url: str) -> dict[str, str]:
     """The environment of every process that is not Airflow's. Our own import path must not leak into theirs."""
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    ours = {
-        f"TANDEM_{field.name.upper()}": str(getattr(plan.state, field.name)) for field in dataclasses.fields(plan.state)
-    }
+    ours = {f"TANDEM_{field.name.upper()}": str(getattr(state, field.name)) for field in dataclasses.fields(state)}
     return {**inherited, **ours, "TANDEM_REDIS_URL": "", "REDIS_URL": redis_url}
 
 

@@ -8,6 +8,7 @@ from realtime_service.settings import Lane
 from shared_model.types import ServingPath
 from tandem_stack.airflow_api import RunState
 from tandem_stack.calls import Outcome
+from tandem_stack.separate import Reached
 
 #: A path counts as seen when this share of the calls meant for it took it: a busy machine refuses a few.
 SEEN_SHARE = 0.5
@@ -26,6 +27,7 @@ class Summary:
     nights: Sequence[Nightly]
     outcomes: Sequence[Outcome]
     beside: Outcome
+    reached: Sequence[Reached]
     lanes: Sequence[Lane]
     airflow: str
     seconds: float
@@ -39,13 +41,17 @@ class Summary:
             if night.run.state != "success" or not (night.record and night.record.publication)
         ]
         seen = {outcome.path for outcome in self.outcomes if len(outcome.milliseconds) >= SEEN_SHARE * outcome.calls}
-        return gaps + [f"the {path} path was not seen" for path in ServingPath if path not in seen]
+        gaps += [f"the {path} path was not seen" for path in ServingPath if path not in seen]
+        return gaps + [
+            f"{it.kind} calls did not all reach the {it.kind} endpoint" for it in self.reached if not it.right
+        ]
 
     def text(self) -> str:
         parts = [
             ["", "Nightly runs", *_table(_night_rows(self.nights))],
             ["", f"Airflow {self.airflow}", *(_tasks(night.run) for night in self.nights)],
             ["", "Calls, timed by the caller", *_table(_call_rows([*self.outcomes, self.beside]))],
+            ["", "Through a router, to endpoints of their own", *_table(_reached_rows(self.reached))],
             ["", "Service levels in this run", *_table(_lane_rows(self.lanes, self.outcomes))],
             ["", f"Whole demo: {self.seconds:.0f} s, {self.peak_bytes / 1e9:.1f} GB of memory at most"],
             *([f"MISSING: {gap}"] for gap in self.missing()),
@@ -80,6 +86,14 @@ def _call_rows(outcomes: Iterable[Outcome]) -> list[list[str]]:
         answers = f"{len(outcome.milliseconds)} of {outcome.calls}"
         p50, p95 = (f"{outcome.percentile(share):.1f}" for share in (0.50, 0.95))
         rows.append([outcome.path, answers, p50, p95, f"{outcome.per_second:,.0f}", others or "-", outcome.note])
+    return rows
+
+
+def _reached_rows(reached: Iterable[Reached]) -> list[list[str]]:
+    rows = [["kind", "calls", "answered by"]]
+    for one in reached:
+        by = ", ".join(f"{name} {count}" for name, count in one.answered.items() if count)
+        rows.append([one.kind, str(one.calls), by or "-"])
     return rows
 
 

@@ -11,6 +11,7 @@ from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import answers, errors
 from realtime_service.client.answers import Answer, Deferred
 from realtime_service.client.errors import CallError
+from realtime_service.retrying import RETRY_AFTER
 from shared_model.types import Priority
 
 #: Seconds a call without a timeout of its own may take.
@@ -162,7 +163,7 @@ def _submission(
 
 
 def _stream_error(failed: scoring_pb2.StreamError) -> CallError:
-    hint = ((errors.RETRY_AFTER, str(failed.retry_after_ms)),) if failed.retry_after_ms else ()
+    hint = ((RETRY_AFTER, str(failed.retry_after_ms)),) if failed.retry_after_ms else ()
     return errors.error_of(_CODES[failed.code], failed.message, hint)
 
 

@@ -6,6 +6,7 @@ import re
 import socket
 from collections.abc import Sequence
 
+from realtime_service.pings import Options, watchful
 from shared_model.errors import BadInput
 
 SERVICE = "scoring.v1.ScoringService"
@@ -14,7 +15,7 @@ DEFAULT_ADDRESS = "127.0.0.1:50051"
 ONE_PROCESS = "a client holds connections and threads: make one in each process, after it was forked or spawned"
 
 #: gRPC options of every channel.
-OPTIONS: tuple[tuple[str, str | int], ...] = (
+OPTIONS: Options = (
     # In turn, among replicas whose health says SERVING: one that drains gets no new calls before it closes its
     # listener. The channel repeats no call by itself, but for those that no replica has seen: see `retry`.
     (
@@ -23,12 +24,7 @@ OPTIONS: tuple[tuple[str, str | int], ...] = (
     ),
     # A replica that is stopped or cut off answers no ping: after two seconds its calls end and the others get them.
     # Without calls there are no more than two pings, so that a server with default settings does not take offence.
-    ("grpc.keepalive_time_ms", 1_000),
-    ("grpc.http2.ping_timeout_ms", 1_000),
-    ("grpc.keepalive_timeout_ms", 1_000),
-    # By default two minutes may pass before a replica that is back is noticed.
-    ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 2_000),
+    *watchful(ping_ms=1_000, longest_pause_ms=2_000),
 )
 
 _SCHEME = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|xds|vsock):")

@@ -9,14 +9,9 @@ CallError (grpc.RpcError)
 └── ServiceFailed     the service's own fault; its log has the details
 """
 
-from typing import Any
-
 import grpc
 
-#: Trailer by which a service says when trying again is worth it.
-RETRY_AFTER = "retry-after-ms"
-
-Trailers = tuple[tuple[str, str | bytes], ...]
+from realtime_service.retrying import Trailers, retry_after, trailers_of
 
 
 class CallError(grpc.RpcError):
@@ -100,12 +95,4 @@ def error_of(code: grpc.StatusCode, details: str, trailers: Trailers = (), attem
 
 def read(error: grpc.RpcError, attempts: int = 1) -> CallError:
     """What the transport raised, as one of ours."""
-    pairs: Any = error.trailing_metadata() or ()
-    trailers = tuple((name, value) for name, value in pairs)
-    return error_of(error.code(), error.details() or "", trailers, attempts)
-
-
-def retry_after(trailers: Trailers) -> float | None:
-    """Seconds from the service's hint; None without one that can be read."""
-    value = dict(trailers).get(RETRY_AFTER)
-    return int(value) / 1000 if isinstance(value, str) and value.isascii() and value.isdigit() else None
+    return error_of(error.code(), error.details() or "", trailers_of(error), attempts)

@@ -4,7 +4,7 @@ A model of this protocol is a release's name, a version of it a release id.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from protos.inference import open_inference_pb2 as pb
@@ -52,6 +52,17 @@ def loaded(serving: Serving, name: str, version: str) -> list[Model]:
         asked = f"{name!r}, version {version!r}," if version else f"{name!r}"
         raise NotFound(f"model_name: {asked} is not served here; this is {name_of(serving.active)!r}")
     return found
+
+
+def elsewhere(serving: Serving, served: Collection[str], name: str, version: str) -> str | None:
+    """The release to ask another replica for, of those that are `served` by any; "" for whichever is to answer. None
+    where this process has the model, or nobody."""
+    if any(name == name_of(it) and version in ("", it) for it in serving.models):
+        return None
+    found = [it for it in served if name == name_of(it) and version in ("", it)]
+    if not version and serving.active in found:
+        return ""
+    return found[0] if found else None
 
 
 def choose(serving: Serving, name: str, version: str, caller: Callable[[], str]) -> Model:

@@ -10,33 +10,50 @@ from realtime_service.dispatch import Dispatcher
 from realtime_service.errors import MessageTooLarge, NotFound
 from realtime_service.handlers import Context
 from realtime_service.listening import Readiness
-from realtime_service.models import Model
 from realtime_service.open_inference import catalogue, replies
 from realtime_service.open_inference.catalogue import Tensor
 from realtime_service.open_inference.requests import SCORES, InferRequest, infer_request
+from realtime_service.reception import Reception
 from realtime_service.requests import parse
+from realtime_service.routing.registry import Registry
+from realtime_service.routing.relaying import Relay
 from realtime_service.status import Status
 from realtime_service.streams import Streams
 from realtime_service.telemetry import Outcome, Telemetry
 from shared_model.errors import BadInput
 
 SERVICE = "inference.GRPCInferenceService"
+INFER = f"/{SERVICE}/ModelInfer"
+#: What only a process with models can answer.
+_OF_MODELS = ("ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics", "RepositoryIndex")
 
 
 class OpenInferenceServicer:
     """Handlers take raw bytes (see `realtime_service.requests`) and return messages, or write them to the context."""
 
     def __init__(
-        self, dispatcher: Dispatcher, streams: Streams, status: Status, readiness: Readiness, telemetry: Telemetry
+        self,
+        dispatcher: Dispatcher,
+        reception: Reception,
+        streams: Streams,
+        status: Status,
+        registry: Registry,
+        readiness: Readiness,
+        telemetry: Telemetry,
+        relay: Relay | None,
     ) -> None:
+        """`relay`: for a process that serves nothing itself."""
         self._dispatcher = dispatcher
+        self._reception = reception
         self._streams = streams
         self._status = status
+        self._registry = registry
         self._readiness = readiness
         self._telemetry = telemetry
+        self._relay = relay
 
     def handlers(self) -> "grpc.GenericRpcHandler[bytes, object]":
-        methods = {
+        methods: dict[str, handlers.Method] = {
             "ServerLive": self.server_live,
             "ServerReady": self.server_ready,
             "ModelReady": self.model_ready,
@@ -47,6 +64,8 @@ class OpenInferenceServicer:
             "ModelStatistics": self.model_statistics,
             "RepositoryIndex": self.repository_index,
         }
+        if self._relay:
+            methods |= {name: self._relay.method(f"/{SERVICE}/{name}") for name in _OF_MODELS}
         unary = {name: handlers.unary(method) for name, method in methods.items()}
         return grpc.method_handlers_generic_handler(
             SERVICE, {**unary, "ModelStreamInfer": handlers.conversing(self.model_stream_infer)}
@@ -77,12 +96,12 @@ class OpenInferenceServicer:
         found = catalogue.loaded(self._status.models.serving, asked.name, asked.version)
         return catalogue.metadata(found)
 
-    async def model_infer(self, raw: bytes, context: Context) -> pb.ModelInferResponse:
-        caller = handlers.caller(context)
-        request, model, wanted = self._understood(raw, caller)
-        scoring = request.scoring(model.release, every_score=any(it.name == SCORES for it in wanted))
-        answer = await self._dispatcher.score(scoring, caller, context.time_remaining())
-        return replies.infer_response(request, answer, wanted)
+    async def model_infer(self, raw: bytes, context: Context) -> pb.ModelInferResponse | bytes:
+        call = self._reception.receive(INFER, raw, context)
+        request, wanted, release = self._understood(raw, call.caller)
+        scoring = request.scoring(release, every_score=any(it.name == SCORES for it in wanted))
+        answer = await self._dispatcher.score(scoring, call)
+        return answer if isinstance(answer, bytes) else replies.infer_response(request, answer, wanted)
 
     async def model_stream_infer(self, incoming: AsyncIterator[bytes], context: Context) -> None:
         async def answer(raw: bytes) -> pb.ModelStreamInferResponse:
@@ -110,12 +129,17 @@ class OpenInferenceServicer:
     def _ready(self) -> bool:
         return self._readiness.complete and not self._status.draining
 
-    def _understood(self, raw: bytes, caller: Callable[[], str]) -> tuple[InferRequest, Model, list[Tensor]]:
-        """What is asked, of which model, for which outputs. Raises: BadInput, MessageTooLarge, NotFound."""
+    def _understood(self, raw: bytes, caller: Callable[[], str]) -> tuple[InferRequest, list[Tensor], str]:
+        """What is asked, for which outputs, of which release. A model that is not loaded here may be elsewhere: what it
+        gives is for whoever has it to judge. Raises: BadInput, MessageTooLarge, NotFound."""
+        serving = self._status.models.serving
         try:
             request = infer_request(raw)
-            model = catalogue.choose(self._status.models.serving, request.model, request.version, caller)
-            return request, model, catalogue.wanted(request, model)
+            served = self._registry.snapshot.releases
+            if (release := catalogue.elsewhere(serving, served, request.model, request.version)) is not None:
+                return request, [], release
+            model = catalogue.choose(serving, request.model, request.version, caller)
+            return request, catalogue.wanted(request, model), model.release
         except (BadInput, MessageTooLarge, NotFound):
             self._telemetry.ended(None, Outcome.INVALID)
             raise
@@ -124,6 +148,8 @@ class OpenInferenceServicer:
         """One request's failure is its own: it is answered in the stream, and the stream goes on."""
         try:
             response = await self.model_infer(raw, context)
+            if isinstance(response, bytes):
+                response = pb.ModelInferResponse.FromString(response)
         except Exception as error:  # noqa: BLE001 - whatever it was, the caller is told of this request
             return replies.stream_failure(_id(raw), handlers.explain(error))
         # Where a model could give several responses to a request, clients count on being told which is the last.

@@ -1,50 +1,85 @@
-"""The routing decision: no I/O, no clock, no randomness of its own.
+"""The routing decision: no I/O, no clock, no randomness of its own. In this order:
 
-| # | when                                                        | path                     |
-|---|-------------------------------------------------------------|--------------------------|
-| 1 | the chosen release scored the same text last night          | precomputed              |
-| 2 | one text, and REAL_TIME or timeout < 100 ms                 | latency                  |
-| 3 | BATCH or timeout > 1000 ms                                  | throughput               |
-| 4 | everything else                                             | dynamic                  |
+| # | when                                                        | then                                     |
+|---|-------------------------------------------------------------|------------------------------------------|
+| 1 | the request pins a release; else its caller is the canary's | that release (`release_for`)             |
+| 2 | the caller names a lane                                     | that lane; several texts: never latency  |
+| 3 | the release scored the same text last night                 | precomputed                              |
+| 4 | one text, and REAL_TIME or timeout < 100 ms                 | latency                                  |
+| 5 | BATCH or timeout > 1000 ms                                  | throughput                               |
+| 6 | everything else                                             | dynamic                                  |
+| 7 | load                                                        | a replica: see below                     |
 
-A lane that this replica lacks, or that is not warm yet, is replaced by the next that can: rather a less urgent one, for
-several texts never latency.
+Rule 1 comes before the decision proper, because how a text is encoded depends on it.
 
-Which release answers is chosen before (`models.Serving.pick`): how a text is encoded depends on it.
+A replica: this one, if it has the lane and is predicted to answer in time. It gives work away while its lane's load is
+above the target and a less loaded replica would answer in time. Else the better of two drawn at random; if that would
+be late, the best of all. If all would be late, or none has the lane, the next lane that can stand in, rather a less
+urgent one; and only when every one of them would be late is the request refused, with the time until the first would
+not. A request without a deadline is never late.
 
 "Timeout" is the request's own field; a gRPC deadline only tightens when the answer is due, never which path it takes.
 """
 
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from realtime_service.errors import ReplicaUnavailable
-from realtime_service.routing.snapshot import Snapshot
+from realtime_service.errors import Overloaded, ReplicaUnavailable
 from shared_model.types import Priority, ServingPath
 
-#: What takes a request whose own lane is not here, best first.
+if TYPE_CHECKING:
+    from realtime_service.routing.snapshot import Option, Snapshot
+
+#: What takes a request whose own lane is not there or would be late, best first.
 _INSTEAD = {
     ServingPath.LATENCY: (ServingPath.DYNAMIC, ServingPath.THROUGHPUT),
     ServingPath.DYNAMIC: (ServingPath.THROUGHPUT, ServingPath.LATENCY),
     ServingPath.THROUGHPUT: (ServingPath.DYNAMIC, ServingPath.LATENCY),
 }
 
+#: Predictions that differ by no more seconds than this tell nothing: they are a quarter of a second old. Were the
+#: better one taken all the same, one of two idle replicas would get every call for as long as it seems the faster.
+ALIKE = 0.002
+
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Thresholds in seconds; a timeout equal to either of them is dynamic."""
+    """What operators may change while replicas run. Thresholds in seconds; a timeout equal to either is dynamic.
 
+    `version` grows with every change; 0 is what the settings of a process say. `targets`: p95 by lane, seconds;
+    `load_targets`: ρ above which a lane gives work away, 0 for never. `quota`: texts a second of one caller, 0 for no
+    limit; `quotas`: those of callers with one of their own. `hedged`: share of forwarded calls that may be sent twice.
+    """
+
+    version: int = 0
     latency_below: float = 0.1
     throughput_above: float = 1.0
+    targets: Mapping[ServingPath, float] = field(default_factory=dict)
+    load_targets: Mapping[ServingPath, float] = field(default_factory=dict)
+    quota: float = 0.0
+    quotas: Mapping[str, float] = field(default_factory=dict)
+    hedged: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedRequest:
-    """What the decision depends on. `precomputed`: every text's published score was found."""
+    """What the decision depends on. Times in seconds from now.
+
+    `patience`: within which an answer must be predicted, None for any time; `timeout`: the request's own field.
+    `release`: the one that was chosen. `hint`: the lane the caller names. `precomputed`: every text's published score
+    was found. `here`: when this replica would answer, by those of its lanes that can.
+    """
 
     texts: int
     priority: Priority
     timeout: float | None
-    precomputed: bool
+    patience: float | None
+    release: str
+    here: Mapping[ServingPath, float]
+    hint: ServingPath | None = None
+    precomputed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,28 +89,107 @@ class Decision:
     reason: str
 
 
-def decide(request: RoutedRequest, policy: Policy, snapshot: Snapshot) -> Decision:
-    """Raises: ReplicaUnavailable when no lane of this replica can take the request."""
+def release_for(pinned: str, active: str, canary: str, weight: float, draw: float) -> str:
+    """The pinned release, else the canary for its share of callers, else the active one. `draw`: in [0, 1), the
+    caller's own, so that it stays with its release while the weight stays, on every replica."""
+    return pinned or (canary if canary and draw < weight else active)
+
+
+def decide(request: RoutedRequest, policy: Policy, snapshot: "Snapshot", draw: float) -> Decision:
+    """`draw`: uniform in [0, 1).
+
+    Raises: ReplicaUnavailable when no replica has a lane for the request; Overloaded, with a retry hint, when each
+    would be late.
+    """
     path, reason = _path(request, policy)
-    if path is ServingPath.PRECOMPUTED or path in snapshot.lanes:
+    if path is ServingPath.PRECOMPUTED:
         return Decision(path, snapshot.local, reason)
-    for other in _INSTEAD[path]:
-        if other in snapshot.lanes and (other is not ServingPath.LATENCY or request.texts == 1):
-            return Decision(other, snapshot.local, f"{reason}; no {path} lane here")
-    raise ReplicaUnavailable(f"this replica has no {path} lane and none that could stand in for it; ask another")
+    least_late = math.inf
+    for lane in (path, *_INSTEAD[path]):
+        if lane is ServingPath.LATENCY and request.texts > 1:
+            continue
+        replica, finish = _replica(lane, request, policy, snapshot, draw)
+        if _late(finish, request) <= 0:
+            return Decision(lane, replica, reason)
+        reason += f"; {lane} would be late" if finish < math.inf else f"; no {lane} lane"
+        least_late = min(least_late, _late(finish, request))
+    if least_late == math.inf:
+        raise ReplicaUnavailable("no replica has a lane that could take this request; try again in a moment")
+    raise Overloaded("the answer would come too late", max(0.001, least_late))
+
+
+def another(
+    decision: Decision, request: RoutedRequest, snapshot: "Snapshot", tried: Collection[str], draw: float
+) -> Decision | None:
+    """The same path at another replica, for a call that those in `tried` did not answer; None where nobody else would
+    answer in time. `draw`: uniform in [0, 1)."""
+    options = snapshot.options.get((request.release, decision.path), ())
+    left = [it for it in options if it.replica not in tried and _late(it.predicted(request.texts), request) <= 0]
+    return replace(decision, replica=_better_of_two(left, request.texts, draw).replica) if left else None
 
 
 def _path(request: RoutedRequest, policy: Policy) -> tuple[ServingPath, str]:
-    timeout = request.timeout
+    if request.hint and (request.texts == 1 or request.hint is not ServingPath.LATENCY):
+        return request.hint, "lane named by the caller"
     if request.precomputed:
         return ServingPath.PRECOMPUTED, "scored by this release in the published epoch"
-    if request.texts == 1:
-        if request.priority is Priority.REAL_TIME:
-            return ServingPath.LATENCY, "priority REAL_TIME"
-        if timeout is not None and timeout < policy.latency_below:
-            return ServingPath.LATENCY, f"timeout below {policy.latency_below * 1000:.0f} ms"
-    if request.priority is Priority.BATCH:
-        return ServingPath.THROUGHPUT, "priority BATCH"
-    if timeout is not None and timeout > policy.throughput_above:
-        return ServingPath.THROUGHPUT, f"timeout above {policy.throughput_above * 1000:.0f} ms"
+    if request.texts == 1 and (why := _urgent(request, policy)):
+        return ServingPath.LATENCY, why
+    if why := _bulk(request, policy):
+        return ServingPath.THROUGHPUT, why
     return ServingPath.DYNAMIC, "neither urgent nor bulk"
+
+
+def _urgent(request: RoutedRequest, policy: Policy) -> str:
+    """Why a request is latency work; empty when it is not."""
+    if request.priority is Priority.REAL_TIME:
+        return "priority REAL_TIME"
+    tight = request.timeout is not None and request.timeout < policy.latency_below
+    return f"timeout below {policy.latency_below * 1000:.0f} ms" if tight else ""
+
+
+def _bulk(request: RoutedRequest, policy: Policy) -> str:
+    """Why a request is throughput work; empty when it is not."""
+    if request.priority is Priority.BATCH:
+        return "priority BATCH"
+    patient = request.timeout is not None and request.timeout > policy.throughput_above
+    return f"timeout above {policy.throughput_above * 1000:.0f} ms" if patient else ""
+
+
+def _replica(
+    lane: ServingPath, request: RoutedRequest, policy: Policy, snapshot: "Snapshot", draw: float
+) -> tuple[str, float]:
+    """Whose lane it should be, and when it would answer: never (inf) where nobody has it."""
+    here = request.here.get(lane, math.inf)
+    options = snapshot.options.get((request.release, lane), ())
+    target = policy.load_targets.get(lane, 0.0)
+    overloaded = 0.0 < target < snapshot.load.get(lane, 0.0)
+    if not options or (_late(here, request) <= 0 and not overloaded):
+        return snapshot.local, here
+    other = _better_of_two(options, request.texts, draw)
+    finish = other.predicted(request.texts)
+    if overloaded and _late(here, request) <= 0:
+        gives = other.load <= target and _late(finish, request) <= 0
+        return (other.replica, finish) if gives else (snapshot.local, here)
+    if _late(finish, request) > 0:
+        finishes = [option.predicted(request.texts) for option in options]
+        finish = min(finishes)
+        other = options[finishes.index(finish)]
+    return (other.replica, finish) if finish < here else (snapshot.local, here)
+
+
+def _better_of_two(options: "Sequence[Option]", texts: int, draw: float) -> "Option":
+    """Of two different ones, as `draw` says, the one that would answer first; the first of two that are alike."""
+    count = len(options)
+    if count == 1:
+        return options[0]
+    first, second = divmod(int(draw * count * (count - 1)), count - 1)
+    one, two = options[first], options[second + (second >= first)]
+    return one if one.predicted(texts) <= two.predicted(texts) + ALIKE else two
+
+
+def _late(finish: float, request: RoutedRequest) -> float:
+    """Seconds by which an answer would be too late; never, for one that would never come, is infinitely late."""
+    if finish == math.inf or request.patience is None:
+        return math.inf if finish == math.inf else -math.inf
+    return finish - request.patience

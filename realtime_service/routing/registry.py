@@ -3,16 +3,20 @@
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 
 import redis
 import redis.asyncio
 
-from protos.scoring.v1.scoring_pb2 import ReplicaDescription
-from protos.scoring.v1.storage_pb2 import ReplicaState
-from realtime_service.routing.snapshot import Snapshot
+from protos.scoring.v1.storage_pb2 import ReplicaState, ReplicaStates
+from realtime_service.routing import policies
+from realtime_service.routing.policy import Policy
+from realtime_service.routing.snapshot import Option, Replica, Sent, Snapshot, options
+from realtime_service.settings import SERVED
 from shared_model import keys
-from shared_model.errors import ReleaseError
+from shared_model.errors import BadInput, ReleaseError
 from shared_model.releases import pointer
 from shared_model.releases.pointer import Pointer
 from shared_model.types import ServingPath
@@ -20,22 +24,52 @@ from shared_model.types import ServingPath
 PERIOD_SECONDS = 0.25
 #: A replica that has not been heard of for this long is gone; counted by Redis, so hosts' clocks do not matter.
 TTL_MS = 1000
+#: Heartbeats after Redis was away for which who is not listed is thought to be there: it lists them one by one again.
+_FORGIVEN_BEATS = 5
+
+_REPLICAS = (Path(__file__).parent / "lua" / "replicas.lua").read_text()
 
 log = logging.getLogger(__name__)
 
 
 class Registry:
-    """`snapshot` is always there and never waits: with Redis gone it is the last one, marked as such."""
+    """`snapshot` is always there and never waits: with Redis gone it is the last one, marked as such.
 
-    def __init__(self, client: "redis.asyncio.Redis", initial: Snapshot, describe: Callable[[], ReplicaState]) -> None:
+    `settings`: the policy as this process's settings have it, which operators change through Redis.
+    """
+
+    def __init__(
+        self,
+        client: "redis.asyncio.Redis",
+        initial: Snapshot,
+        describe: Callable[[Sequence[ServingPath]], ReplicaState],
+        settings: Policy,
+    ) -> None:
         self._redis = client
         self._describe = describe
-        self.snapshot = initial
+        self._settings = settings
+        self._ejected: frozenset[str] = frozenset()
+        self._forgiven = 0
+        self._sent: dict[tuple[str, ServingPath], Sent] = {}
+        self._followers: list[Callable[[Snapshot], None]] = []
+        self._complaint = ""
+        self.snapshot = dataclasses.replace(initial, policy=settings)
 
     def open_lane(self, lane: ServingPath) -> None:
         """A lane of this replica takes requests from now on."""
         if lane not in self.snapshot.lanes:
             self.snapshot = dataclasses.replace(self.snapshot, lanes=(*self.snapshot.lanes, lane))
+
+    def followed_by(self, follower: Callable[[Snapshot], None]) -> None:
+        """Call `follower` with every snapshot that Redis has told."""
+        self._followers.append(follower)
+
+    def eject(self, replicas: Iterable[str]) -> None:
+        """Nothing is sent to these until they are not among those of a later call."""
+        self._ejected = frozenset(replicas)
+        snapshot = self.snapshot
+        found = options(snapshot.replicas, snapshot.local, self._ejected)
+        self.snapshot = dataclasses.replace(snapshot, options=found)
 
     async def run(self) -> None:
         """Beat until cancelled."""
@@ -50,10 +84,14 @@ class Registry:
             if self.snapshot.redis_available:
                 log.warning("Redis is gone (%s): routing on the last snapshot, refusing deferred work", error)
             self.snapshot = dataclasses.replace(self.snapshot, redis_available=False)
+            self._forgiven = _FORGIVEN_BEATS
             return
         if not self.snapshot.redis_available:
             log.info("Redis is there")
         self.snapshot = fresh
+        self._forgiven = max(0, self._forgiven - 1)
+        for follower in self._followers:
+            follower(fresh)
 
     async def leave(self) -> None:
         """Take this replica off the list, so that nobody sends to it any more."""
@@ -64,26 +102,51 @@ class Registry:
             log.warning("could not sign off (%s): the entry expires in %d ms", error, TTL_MS)
 
     async def _beat(self) -> Snapshot:
+        own = self._describe(self.snapshot.lanes)
         async with self._redis.pipeline(transaction=False) as pipe:
-            pipe.set(keys.replica(self.snapshot.local), self._describe().SerializeToString(), px=TTL_MS)
+            pipe.set(keys.replica(self.snapshot.local), own.SerializeToString(), px=TTL_MS)
             pipe.sadd(keys.replicas(), self.snapshot.local)
-            pipe.smembers(keys.replicas())
+            pipe.set(keys.replica_word(), secrets.token_hex(16), nx=True)
+            pipe.get(keys.replica_word())
+            pipe.get(keys.routing_policy())
+            pipe.eval(_REPLICAS, 1, keys.replicas(), keys.replica(""))
             pipe.hgetall(keys.release_pointer())
-            *_, ids, pointed = await pipe.execute()
-        replicas = await self._read_replicas(sorted(ids))
+            *_, word, policy, states, pointed = await pipe.execute()
+        replicas = self._read_replicas(states)
         # After the last wait: what has changed meanwhile stays.
         return dataclasses.replace(
             self.snapshot,
+            load={ServingPath(path): load.load for path, load in own.load.items()},
             replicas=replicas,
+            options=options(replicas, self.snapshot.local, self._ejected),
+            policy=self._read_policy(policy),
             pointer=self._read_pointer(pointed),
+            word=word.decode(),
             redis_available=True,
         )
 
-    async def _read_replicas(self, ids: list[bytes]) -> tuple[ReplicaDescription, ...]:
-        states = await self._redis.mget([keys.replica(replica_id.decode()) for replica_id in ids])
-        if gone := [replica_id for replica_id, state in zip(ids, states, strict=True) if state is None]:
-            await self._redis.srem(keys.replicas(), *gone)
-        return tuple(ReplicaState.FromString(state).replica for state in states if state is not None)
+    def _read_replicas(self, states: bytes) -> tuple[Replica, ...]:
+        read = [read_replica(state, self._sent) for state in ReplicaStates.FromString(states).replicas]
+        if self._forgiven:
+            listed = {replica.described.id for replica in read}
+            read += [replica for replica in self.snapshot.replicas if replica.described.id not in listed]
+        # Of who is gone, those who wait for its answers hold what was sent.
+        self._sent = {(it.replica, it.path): it.sent for replica in read for it in replica.options}
+        return tuple(sorted(read, key=lambda replica: replica.described.id))
+
+    def _read_policy(self, stored: bytes | None) -> Policy:
+        """What operators set, over the settings; the policy before where that cannot be used."""
+        try:
+            changed = policies.read(stored, self._settings)
+        except BadInput as error:
+            if str(error) != self._complaint:
+                log.error("the routing policy in Redis is refused, the one before stays: %s", error)
+            self._complaint = str(error)
+            return self.snapshot.policy
+        self._complaint = ""
+        if changed.version != self.snapshot.policy.version:
+            log.info("routing policy %d is in force", changed.version)
+        return changed
 
     def _read_pointer(self, pointed: dict[bytes, bytes]) -> Pointer | None:
         try:
@@ -92,3 +155,21 @@ class Registry:
             # Whoever damaged it, the release we serve is as good as before.
             log.error("%s; this replica goes on with what it knows", error)
             return self.snapshot.pointer
+
+
+def read_replica(state: ReplicaState, sent: Mapping[tuple[str, ServingPath], Sent]) -> Replica:
+    """What a heartbeat says of a replica. A lane without a prediction does not take requests. `sent`: what is under
+    way, by replica and lane: it was in what was predicted, too, and is counted apart.
+
+    A prediction is a heartbeat old when it is used, and the device has worked meanwhile. Were it not taken off, what
+    had been full for a moment would get no calls until the next heartbeat; where it is too little, the replica itself
+    refuses, which costs a round trip. A less urgent lane answers no sooner than one more urgent.
+    """
+    lanes, soonest, replica = list[Option](), 0.0, state.replica.id
+    for path in SERVED:
+        if load := state.load.get(path):
+            ours = sent.get((replica, path)) or Sent()
+            per_text, past = load.per_text_ms / 1000, max(PERIOD_SECONDS, ours.seconds)
+            soonest = max(soonest, per_text, load.predicted_finish_ms / 1000 - past)
+            lanes.append(Option(replica, path, soonest, per_text, load.load, ours))
+    return Replica(state.replica, tuple(lanes), state.wanted)

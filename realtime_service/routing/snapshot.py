@@ -1,18 +1,115 @@
 """What a decision is made on: values, refreshed in the background, never fetched for a request."""
 
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
+from realtime_service.routing.policy import Policy
 from shared_model.releases.pointer import Pointer
 from shared_model.types import ServingPath
+
+_LANES = (ServingPath.LATENCY, ServingPath.DYNAMIC, ServingPath.THROUGHPUT)
+
+#: Stands for whatever release a replica answers with, where nobody has the one that was chosen.
+ANY_RELEASE = ""
+
+
+@dataclass(eq=False, slots=True)
+class Sent:
+    """What this process has sent to a lane of another replica and what has not come back. It outlives heartbeats, which
+    come too seldom to tell what is under way. `seconds` of the device there; `ahead`: what is left of them."""
+
+    seconds: float = 0.0
+    ahead: float = 0.0
+
+    def add(self, seconds: float, per_text: float) -> None:
+        """Less than nothing for what has come back. Of what is under way, the first text is half done."""
+        self.seconds += seconds
+        self.ahead = max(0.0, self.seconds - per_text / 2)
+
+
+@dataclass(eq=False, slots=True)
+class Option:
+    """One lane of another replica, as a choice. Times in seconds of the device there.
+
+    `finish`: until a typical text would be answered, without what this process has sent there; `per_text`: what one
+    more text adds; `load`: ρ.
+    """
+
+    replica: str
+    path: ServingPath
+    finish: float
+    per_text: float
+    load: float
+    sent: Sent = field(default_factory=Sent)
+
+    def predicted(self, texts: int) -> float:
+        """Seconds until a request of so many texts would be answered."""
+        return self.finish + self.sent.ahead + self.per_text * (texts - 1)
+
+
+Options = Mapping[tuple[str, ServingPath], tuple[Option, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A replica, as its last heartbeat tells. `options`: its lanes that take requests; `wanted`: texts a second that
+    callers want of it."""
+
+    described: ReplicaDescription
+    options: tuple[Option, ...]
+    wanted: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """`local` is this replica, `lanes` those of its lanes that take requests. The rest is the last that Redis told."""
+    """`local` is this replica, `lanes` those of its lanes that take requests, `load` their ρ. The rest is the last that
+    Redis told: `replicas` has all of them, this one included; `options` those lanes of others that may be sent to, by
+    release and path; `word` is what replicas know each other by."""
 
     local: str
     lanes: tuple[ServingPath, ...] = ()
-    replicas: tuple[ReplicaDescription, ...] = field(default=())
+    load: Mapping[ServingPath, float] = field(default_factory=dict)
+    replicas: tuple[Replica, ...] = ()
+    options: Options = field(default_factory=dict)
+    policy: Policy = Policy()
     pointer: Pointer | None = None
+    word: str = ""
     redis_available: bool = False
+
+    @property
+    def releases(self) -> list[str]:
+        """What other replicas have loaded."""
+        return sorted({release for release, _ in self.options if release})
+
+    def serves(self, release: str) -> bool:
+        """Whether another replica has a lane for a release."""
+        return any((release, path) in self.options for path in _LANES)
+
+    def address(self, replica: str) -> str:
+        """Where a replica listens. Raises: KeyError."""
+        return {it.described.id: it.described.address for it in self.replicas}[replica]
+
+    def reached_by(self, release: str, path: ServingPath, replica: str) -> list[Option]:
+        """The lanes of another replica that wait for what is sent to one of them: itself and those less urgent."""
+        lanes = _LANES[_LANES.index(path) :] if path in _LANES else (path,)
+        return [it for lane in lanes for it in self.options.get((release, lane), ()) if it.replica == replica]
+
+
+def options(replicas: Iterable[Replica], local: str, ejected: Iterable[str] = ()) -> Options:
+    """The lanes that may be sent to: of other replicas that neither drain nor are ejected."""
+    avoided = {local, *ejected}
+    by_release: defaultdict[str, list[Option]] = defaultdict(list)
+    for replica in replicas:
+        described = replica.described
+        if described.id in avoided or described.draining:
+            continue
+        for release in (ANY_RELEASE, *described.releases):
+            by_release[release] += replica.options
+    found = {
+        (release, lane): tuple([option for option in several if option.path is lane])
+        for release, several in by_release.items()
+        for lane in _LANES
+    }
+    return {key: several for key, several in found.items() if several}

@@ -5,6 +5,7 @@ import functools
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from realtime_service.errors import DeadlineExpired, ReplicaUnavailable, ScoringFailed
 from realtime_service.load import Load
 from realtime_service.models import Model
+from realtime_service.scheduling.profile import Profile
 from realtime_service.scheduling.queue import Task
 from realtime_service.scheduling.scheduler import Scheduler, Unit
 from realtime_service.scheduling.streams import Streams
@@ -23,7 +25,7 @@ from realtime_service.warmup import WarmVariant
 from realtime_service.workers.journal import Recorder
 from realtime_service.workers.place import Guard
 from shared_model.clock import Clock
-from shared_model.encoding import Encoding, collate
+from shared_model.encoding import Encoding, collate, padded
 from shared_model.engine import Engine
 from shared_model.types import Precision, ServingPath
 
@@ -122,14 +124,28 @@ class Device:
             raise failure
         return [job.computed for job in jobs if job.computed]
 
-    def predicted_finish(self, model: Model, path: ServingPath, tokens: int) -> float | None:
-        """Seconds until a text of `tokens` tokens would be answered if admitted now; None while its lane warms up."""
-        variant = model.engines.get(self.lanes[path].precision)
+    def finish_of(self, model: Model, path: ServingPath, encodings: Sequence[Encoding]) -> float | None:
+        """Seconds until a request of these texts would be answered if admitted now; None where its lane is not here, or
+        still warms up."""
+        lane = self.lanes.get(path)
+        variant = model.engines.get(lane.precision) if lane else None
+        if lane is None or variant is None:
+            return None
+        now, predict = self._clock.monotonic(), variant.speeds_of(lane).narrow.predict
+        widths = Counter(padded(encoding.tokens) for encoding in encodings)
+        seconds = sum(predict(count, tokens) for tokens, count in widths.items())
+        return self.scheduler.predicted_finish(path, seconds, now) - now
+
+    def typical(self, model: Model, path: ServingPath, tokens: int) -> tuple[float, float] | None:
+        """For a text of `tokens` tokens: seconds until it would be answered, and of device time that one more adds
+        where the lane batches as much as it may. None as in `finish_of`."""
+        lane = self.lanes[path]
+        variant = model.engines.get(lane.precision)
         if variant is None:
             return None
-        now = self._clock.monotonic()
-        seconds = variant.speeds_of(self.lanes[path]).narrow.predict(1, tokens)
-        return self.scheduler.predicted_finish(path, seconds, now) - now
+        now, profile = self._clock.monotonic(), variant.speeds_of(lane).narrow
+        finish = self.scheduler.predicted_finish(path, profile.predict(1, tokens), now) - now
+        return finish, _share(lane, profile, padded(tokens)) / self.load.streams
 
     def load_of(self, path: ServingPath) -> float:
         """ρ of a lane now; 1 is all that the device can do."""
@@ -162,10 +178,7 @@ class Device:
         return [_Job(path, it, speeds, arrived, deadline, model=model, wait=wait) for it in encodings]
 
     def _work(self, job: _Job) -> float:
-        """Seconds a text takes of the device where its lane batches as much as it may."""
-        lane = self.lanes[job.lane]
-        rows = max(1, min(lane.max_rows, lane.token_budget // job.tokens))
-        return job.speeds.narrow.predict(rows, job.tokens) / rows
+        return _share(self.lanes[job.lane], job.speeds.narrow, job.tokens)
 
     def _start_what_can_run(self) -> None:
         """Called whenever work has come or a stream is free again."""
@@ -213,6 +226,12 @@ class Device:
         for job, row in zip(jobs, found.scores, strict=True):
             job.computed = Computed(row, compiled, len(jobs), started - job.arrived, found.seconds)
             job.wait.end_one()
+
+
+def _share(lane: Lane, profile: Profile, tokens: int) -> float:
+    """Seconds a text takes of one stream where its lane batches as much as it may."""
+    rows = max(1, min(lane.max_rows, lane.token_budget // tokens))
+    return profile.predict(rows, tokens) / rows
 
 
 def _engine(variant: WarmVariant, unit: Unit) -> Engine:

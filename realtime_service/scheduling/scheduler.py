@@ -148,6 +148,11 @@ class Scheduler:
         quiet = now - self._last_interactive >= INTERACTIVE_SECONDS
         return quiet and not any(queue.size for path, queue in self._queues.items() if path is not ServingPath.DEFERRED)
 
+    @property
+    def busy(self) -> bool:
+        """Whether something waits: what comes now will not start at once."""
+        return self._anything_waits()
+
     def _anything_waits(self) -> bool:
         return any(queue.size for queue in self._queues.values())
 

@@ -39,7 +39,7 @@ def read_pointer(state: StateSettings) -> Pointer:
     """Raises: ReleaseError where no release is active."""
     store = store_of(state)
     try:
-        with _redis_client(state) as client:
+        with redis_client(state) as client:
             return pointer.read(store, client)
     except StoreUnavailable:
         return pointer.read(store, None)
@@ -50,7 +50,7 @@ def move(state: StateSettings, change: Callable[[Store, "redis.Redis | None"], P
     store = store_of(state)
     with contextlib.ExitStack() as stack:
         try:
-            client = stack.enter_context(_redis_client(state))
+            client = stack.enter_context(redis_client(state))
         except StoreUnavailable as error:
             new = change(store, None)
             raise StoreUnavailable(f"{pointer.place(store)} names {new.active}, but {error}") from error
@@ -83,7 +83,7 @@ def unproven(release: Release) -> str:
 
 
 @contextlib.contextmanager
-def _redis_client(state: StateSettings) -> Iterator["redis.Redis"]:
+def redis_client(state: StateSettings) -> Iterator["redis.Redis"]:
     """Raises: StoreUnavailable where a server of our own cannot be started."""
     with (
         RedisServer(state) as server,

@@ -34,7 +34,7 @@ def test_every_error_has_a_status_or_never_reaches_a_caller() -> None:
     ours = {
         kind for kind in subclasses(TandemError) if kind.__module__.startswith(("realtime_service", "shared_model"))
     }
-    assert ours - {TandemError} == set(errors.STATUS) | NOT_FOR_CALLERS
+    assert ours - {TandemError} == set(errors.STATUS) | NOT_FOR_CALLERS | {errors.Relayed}
 
 
 def test_an_unforeseen_error_says_nothing_of_itself() -> None:
@@ -75,6 +75,19 @@ def test_what_no_retry_can_help_carries_no_hint() -> None:
     for error in (errors.MessageTooLarge("send fewer texts"), shared_errors.BadInput("texts", "is empty")):
         told = errors.status_of(error)
         assert (told.retry_after_ms, told.trailers()) == (0, ())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [errors.Overloaded("too much", 0.042), errors.NotFound("model"), shared_errors.BadInput("texts", "is empty")],
+)
+def test_what_another_replica_said_is_told_as_it_was_said(error: TandemError) -> None:
+    said = errors.status_of(error)
+    told = errors.status_of(errors.Relayed(said.code, said.message, said.trailers()))
+    assert (told.code, told.message, told.retry_after_ms) == (said.code, said.message, said.retry_after_ms)
+    assert told.trailers() == said.trailers()
+    odd = (("x-more", "1"), ("odd-bin", b"\x00"))
+    assert errors.status_of(errors.Relayed(grpc.StatusCode.ABORTED, "é" * 999, odd)).trailers() == odd
 
 
 def test_a_message_that_quotes_the_caller_stays_short() -> None:

@@ -59,14 +59,17 @@ def test_only_its_lane_and_variant_are_there(channel: grpc.Channel) -> None:
 
 def test_a_single_text_of_another_lane_is_answered_here(channel: grpc.Channel) -> None:
     answer = ScoringServiceStub(channel).Score(scoring_pb2.ScoreRequest(texts=["my card"]), timeout=10)
-    assert (answer.path, answer.reason) == (scoring_pb2.LATENCY, "neither urgent nor bulk; no dynamic lane here")
+    assert (answer.path, answer.reason) == (
+        scoring_pb2.LATENCY,
+        "neither urgent nor bulk; no dynamic lane; no throughput lane",
+    )
 
 
 def test_several_texts_are_for_another_replica(channel: grpc.Channel) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         ScoringServiceStub(channel).Score(scoring_pb2.ScoreRequest(texts=["my", "card"]), timeout=10)
     assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
-    assert "no dynamic lane and none that could stand in for it" in refused.value.details()
+    assert "no replica has a lane that could take this request" in refused.value.details()
 
 
 async def test_health_follows_each_lane_and_the_whole_the_last_of_them() -> None:
@@ -83,12 +86,16 @@ async def test_health_follows_each_lane_and_the_whole_the_last_of_them() -> None
             return {name for name, answer in answers.items() if answer.status == health_pb2.HealthCheckResponse.SERVING}
 
         assert await serving() == set()
-        await readiness.ready(ServingPath.LATENCY)
+        await readiness.set(ServingPath.LATENCY, True)
         assert await serving() == {f"{SERVICE}/latency"}
-        await readiness.ready(ServingPath.DYNAMIC)
-        await readiness.ready(ServingPath.LATENCY)
+        await readiness.set(ServingPath.DYNAMIC, True)
+        await readiness.set(ServingPath.LATENCY, True)
         assert await serving() == {f"{SERVICE}/latency", f"{SERVICE}/dynamic"}
-        await readiness.ready(ServingPath.THROUGHPUT)
+        await readiness.set(ServingPath.THROUGHPUT, True)
+        assert len(await serving()) == 6
+        await readiness.set(ServingPath.DYNAMIC, False)
+        assert await serving() == {f"{SERVICE}/latency", f"{SERVICE}/throughput"}
+        await readiness.set(ServingPath.DYNAMIC, True)
         assert len(await serving()) == 6
         await readiness.close()
         assert await serving() == set()

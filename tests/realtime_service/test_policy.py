@@ -1,20 +1,35 @@
 """The routing table, row by row, and what must hold for every request."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from realtime_service.errors import ReplicaUnavailable
-from realtime_service.routing.policy import Policy, RoutedRequest, decide
-from realtime_service.routing.snapshot import Snapshot
+from realtime_service.errors import Overloaded, ReplicaUnavailable
+from realtime_service.routing.policy import Decision, Policy, RoutedRequest, another, decide, release_for
+from realtime_service.routing.snapshot import Option, Snapshot
 from realtime_service.settings import SERVED
 from shared_model.types import Priority, ServingPath
 
 LATENCY, DYNAMIC, THROUGHPUT = SERVED
+RELEASE = "r"
 SNAPSHOT = Snapshot(local="here", lanes=SERVED)
-PLAIN = RoutedRequest(texts=1, priority=Priority.UNSPECIFIED, timeout=None, precomputed=False)
+#: This replica would answer at once, on any lane.
+HERE = dict.fromkeys(SERVED, 0.0)
+PLAIN = RoutedRequest(1, Priority.UNSPECIFIED, None, None, RELEASE, HERE)
+
+
+def option(replica: str, finish: float, path: ServingPath = DYNAMIC, load: float = 0.0) -> Option:
+    return Option(replica, path, finish, per_text=0.001, load=load)
+
+
+def others(*found: Option, load: Mapping[ServingPath, float] | None = None) -> Snapshot:
+    """What this replica knows of lanes elsewhere, and of the load of its own."""
+    paths = {it.path for it in found}
+    options = {(RELEASE, path): tuple(it for it in found if it.path is path) for path in paths}
+    return replace(SNAPSHOT, options=options, load=load or {})
 
 
 @pytest.mark.parametrize(
@@ -40,7 +55,7 @@ PLAIN = RoutedRequest(texts=1, priority=Priority.UNSPECIFIED, timeout=None, prec
 )
 def test_the_rules_in_their_order(priority: Priority, timeout: float | None, texts: int, path: ServingPath) -> None:
     request = replace(PLAIN, priority=priority, timeout=timeout, texts=texts)
-    decision = decide(request, Policy(), SNAPSHOT)
+    decision = decide(request, Policy(), SNAPSHOT, 0.0)
     assert decision.path is path
     assert decision.replica == "here"
 
@@ -50,30 +65,40 @@ requests = st.builds(
     texts=st.integers(1, 64),
     priority=st.sampled_from(Priority),
     timeout=st.none() | st.floats(0.001, 60),
+    patience=st.none(),
+    release=st.just(RELEASE),
+    here=st.just(HERE),
     precomputed=st.booleans(),
 )
 
 
 @given(requests)
 def test_a_published_score_is_used_whatever_the_priority(request: RoutedRequest) -> None:
-    path = decide(request, Policy(), SNAPSHOT).path
+    path = decide(request, Policy(), SNAPSHOT, 0.0).path
     assert (path is ServingPath.PRECOMPUTED) == request.precomputed
+
+
+@given(requests, st.sampled_from(SERVED))
+def test_the_lane_that_the_caller_names_comes_before_all_else(request: RoutedRequest, hint: ServingPath) -> None:
+    path = decide(replace(request, hint=hint), Policy(), SNAPSHOT, 0.0).path
+    assert path is hint or (hint is LATENCY and request.texts > 1)
 
 
 @given(requests, st.sets(st.sampled_from(SERVED), min_size=1))
 def test_several_texts_are_never_latency_work(request: RoutedRequest, lanes: set[ServingPath]) -> None:
-    request = replace(request, texts=max(2, request.texts), precomputed=False)
+    here = dict.fromkeys(lanes, 0.0)
+    request = replace(request, texts=max(2, request.texts), precomputed=False, here=here)
     if lanes == {LATENCY}:
         with pytest.raises(ReplicaUnavailable):
-            decide(request, Policy(), Snapshot("here", tuple(lanes)))
+            decide(request, Policy(), SNAPSHOT, 0.0)
     else:
-        assert decide(request, Policy(), Snapshot("here", tuple(lanes))).path is not LATENCY
+        assert decide(request, Policy(), SNAPSHOT, 0.0).path is not LATENCY
 
 
 @given(requests, st.floats(0.001, 0.5), st.floats(0.6, 5))
 def test_thresholds_are_settings(request: RoutedRequest, low: float, high: float) -> None:
     request = replace(request, texts=1, priority=Priority.NORMAL, precomputed=False)
-    path = decide(request, Policy(low, high), SNAPSHOT).path
+    path = decide(request, Policy(1, low, high), SNAPSHOT, 0.0).path
     if request.timeout is not None and request.timeout < low:
         assert path is ServingPath.LATENCY
     elif request.timeout is not None and request.timeout > high:
@@ -94,16 +119,189 @@ def test_thresholds_are_settings(request: RoutedRequest, low: float, high: float
         ((), replace(PLAIN, precomputed=True), ServingPath.PRECOMPUTED),
     ],
 )
-def test_a_lane_that_is_not_here_is_replaced_by_the_next_that_can(
+def test_a_lane_that_nobody_has_is_replaced_by_the_next_that_can(
     lanes: tuple[ServingPath, ...], request_: RoutedRequest, path: ServingPath
 ) -> None:
-    decision = decide(request_, Policy(), Snapshot("here", lanes))
+    decision = decide(replace(request_, here=dict.fromkeys(lanes, 0.0)), Policy(), SNAPSHOT, 0.0)
+    own = decide(request_, Policy(), SNAPSHOT, 0.0)
     assert decision.path is path
-    own = decide(request_, Policy(), SNAPSHOT)
-    assert decision.reason == (own.reason if own.path is path else f"{own.reason}; no {own.path} lane here")
+    assert decision.reason.startswith(own.reason)
+    assert (f"; no {own.path} lane" in decision.reason) == (own.path is not path)
 
 
 @pytest.mark.parametrize(("lanes", "texts"), [((), 1), ((LATENCY,), 2)])
-def test_a_replica_that_cannot_says_so(lanes: tuple[ServingPath, ...], texts: int) -> None:
-    with pytest.raises(ReplicaUnavailable, match="no dynamic lane and none that could stand in for it"):
-        decide(replace(PLAIN, texts=texts), Policy(), Snapshot("here", lanes))
+def test_what_nobody_can_take_is_said_so(lanes: tuple[ServingPath, ...], texts: int) -> None:
+    with pytest.raises(ReplicaUnavailable, match="no replica has a lane"):
+        decide(replace(PLAIN, texts=texts, here=dict.fromkeys(lanes, 0.0)), Policy(), SNAPSHOT, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("pinned", "canary", "draw", "chosen"),
+    [
+        ("p", "c", 0.0, "p"),
+        ("", "c", 0.29, "c"),
+        ("", "c", 0.3, "a"),
+        ("", "", 0.0, "a"),
+    ],
+)
+def test_which_release(pinned: str, canary: str, draw: float, chosen: str) -> None:
+    assert release_for(pinned, "a", canary, 0.3, draw) == chosen
+
+
+URGENT = replace(PLAIN, patience=0.040)
+
+
+@pytest.mark.parametrize(
+    ("name", "here", "snapshot", "draw", "replica", "path"),
+    [
+        ("in time here", 0.010, others(option("b", 0.001)), 0.0, "here", DYNAMIC),
+        ("late here, in time there", 0.050, others(option("b", 0.030)), 0.0, "b", DYNAMIC),
+        ("the better of two", 0.050, others(option("b", 0.030), option("c", 0.020)), 0.0, "c", DYNAMIC),
+        (
+            "two drawn, the first and the second of three",
+            0.050,
+            others(option("b", 0.030), option("c", 0.020), option("d", 0.001)),
+            0.0,
+            "c",
+            DYNAMIC,
+        ),
+        (
+            "both drawn are late, the third is not",
+            0.050,
+            others(option("b", 0.060), option("c", 0.070), option("d", 0.030)),
+            0.0,
+            "d",
+            DYNAMIC,
+        ),
+        (
+            "above its load target it gives away",
+            0.010,
+            others(option("b", 0.020, load=0.5), load={DYNAMIC: 0.7}),
+            0.0,
+            "b",
+            DYNAMIC,
+        ),
+        (
+            "not to one that is as loaded",
+            0.010,
+            others(option("b", 0.005, load=0.7), load={DYNAMIC: 0.7}),
+            0.0,
+            "here",
+            DYNAMIC,
+        ),
+        (
+            "not to one that would be late",
+            0.010,
+            others(option("b", 0.050, load=0.1), load={DYNAMIC: 0.7}),
+            0.0,
+            "here",
+            DYNAMIC,
+        ),
+        (
+            "another lane, where all of its own would be late",
+            0.050,
+            others(option("b", 0.060), option("b", 0.035, THROUGHPUT)),
+            0.0,
+            "b",
+            THROUGHPUT,
+        ),
+    ],
+)
+def test_which_replica(
+    name: str, here: float, snapshot: Snapshot, draw: float, replica: str, path: ServingPath
+) -> None:
+    policy = Policy(load_targets={DYNAMIC: 0.6})
+    decision = decide(replace(URGENT, here={DYNAMIC: here}), policy, snapshot, draw)
+    assert (decision.replica, decision.path) == (replica, path), name
+
+
+def test_a_refusal_tells_when_the_first_would_be_in_time() -> None:
+    snapshot = others(option("b", 0.060), option("b", 0.050, THROUGHPUT))
+    with pytest.raises(Overloaded) as refused:
+        decide(replace(URGENT, here={DYNAMIC: 0.080}), Policy(), snapshot, 0.0)
+    assert refused.value.retry_after == pytest.approx(0.010)
+
+
+def test_what_was_sent_since_the_heartbeat_counts() -> None:
+    snapshot = others(option("b", 0.010), option("c", 0.020))
+    away = replace(URGENT, here={})
+    assert decide(away, Policy(), snapshot, 0.0).replica == "b"
+    snapshot.options[RELEASE, DYNAMIC][0].sent.add(0.015, per_text=0.0)
+    assert decide(away, Policy(), snapshot, 0.0).replica == "c"
+
+
+def test_of_two_that_are_alike_each_gets_its_share() -> None:
+    away, near = replace(URGENT, here={}), others(option("b", 0.010), option("c", 0.0119))
+    assert {decide(away, Policy(), near, draw).replica for draw in (0.1, 0.9)} == {"b", "c"}
+    apart = others(option("b", 0.010), option("c", 0.0121))
+    assert {decide(away, Policy(), apart, draw).replica for draw in (0.1, 0.9)} == {"b"}
+
+
+def test_another_replica_has_the_same_path_and_was_not_tried() -> None:
+    snapshot = others(option("b", 0.010), option("c", 0.020), option("d", 0.050), option("e", 0.001, THROUGHPUT))
+    first = Decision(DYNAMIC, "b", "why")
+    assert another(first, URGENT, snapshot, {"b"}, 0.0) == Decision(DYNAMIC, "c", "why")
+    # What is left would be late.
+    assert another(first, URGENT, snapshot, {"b", "c"}, 0.0) is None
+
+
+finishes = st.floats(0.0, 0.2)
+found = st.lists(
+    st.builds(option, st.sampled_from("bcdefg"), finishes, st.sampled_from(SERVED), finishes),
+    max_size=12,
+    unique_by=lambda it: (it.replica, it.path),
+)
+routed = st.builds(
+    RoutedRequest,
+    texts=st.integers(1, 3),
+    priority=st.sampled_from(Priority),
+    timeout=st.none() | st.floats(0.01, 2.0),
+    patience=st.none() | finishes,
+    release=st.just(RELEASE),
+    here=st.dictionaries(st.sampled_from(SERVED), finishes),
+    hint=st.none() | st.sampled_from(SERVED),
+)
+
+
+def answered(request: RoutedRequest, snapshot: Snapshot, draw: float) -> Decision | None:
+    try:
+        return decide(request, Policy(load_targets=dict.fromkeys(SERVED, 0.1)), snapshot, draw)
+    except (Overloaded, ReplicaUnavailable):
+        return None
+
+
+@given(routed, found, st.floats(0, 1, exclude_max=True), st.floats(0.0, 0.2))
+def test_more_slack_turns_no_answer_into_a_refusal(
+    request: RoutedRequest, options: list[Option], draw: float, more: float
+) -> None:
+    """The request's own timeout is as it was: so the same rule applies."""
+    snapshot = others(*options)
+    if answered(request, snapshot, draw) and request.patience is not None:
+        assert answered(replace(request, patience=request.patience + more), snapshot, draw)
+        assert answered(replace(request, patience=None), snapshot, draw)
+
+
+@given(routed, found, st.floats(0, 1, exclude_max=True), st.floats(0.0, 1.0))
+def test_less_load_turns_no_answer_into_a_refusal(
+    request: RoutedRequest, options: list[Option], draw: float, share: float
+) -> None:
+    if answered(request, others(*options), draw):
+        less = [replace(it, finish=it.finish * share, load=it.load * share) for it in options]
+        here = {lane: finish * share for lane, finish in request.here.items()}
+        assert answered(replace(request, here=here), others(*less), draw)
+
+
+@given(routed, found, st.floats(0, 1, exclude_max=True))
+def test_whoever_is_chosen_has_the_lane_and_would_be_in_time(
+    request: RoutedRequest, options: list[Option], draw: float
+) -> None:
+    finishes = {(it.replica, it.path): it.predicted(request.texts) for it in options}
+    finishes |= {("here", lane): finish for lane, finish in request.here.items()}
+    able = {
+        chosen
+        for chosen, finish in finishes.items()
+        if (request.patience is None or finish <= request.patience) and (chosen[1] is not LATENCY or request.texts == 1)
+    }
+    decision = answered(request, others(*options), draw)
+    assert (decision is None) == (not able)
+    assert decision is None or (decision.replica, decision.path) in able

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from tandem_stack.airflow_api import RunState
 from tandem_stack.calls import Outcome
+from tandem_stack.separate import Reached
 from tandem_stack.summary import Nightly, Summary
 
 from batch_job.record import Input, Publication, RunRecord, Runtime, Scoring, State
@@ -39,6 +40,7 @@ def summary() -> Summary:
         nights=[NIGHT],
         outcomes=[outcome(path) for path in ServingPath],
         beside=outcome(ServingPath.LATENCY),
+        reached=[Reached(ServingPath.LATENCY, 50, {"latency": 50, "throughput": 0, "router": 0})],
         lanes=tuple(lanes(ServiceSettings(), Device.CPU).values()),
         airflow="http://127.0.0.1:8080",
         seconds=120.0,
@@ -79,6 +81,15 @@ def test_a_path_that_was_not_taken_is_missed(summary: Summary, path: ServingPath
 )
 def test_a_night_that_did_not_happen_is_missed(summary: Summary, night: Nightly) -> None:
     assert replace(summary, nights=[night]).missing() == [f"the nightly run of 2026-01-14 ended {night.run.state}"]
+
+
+def test_calls_that_an_endpoint_of_another_kind_answered_are_missed(summary: Summary) -> None:
+    astray = [Reached(ServingPath.LATENCY, 50, {"latency": 49, "throughput": 1, "router": 0})]
+
+    missed = replace(summary, reached=astray)
+
+    assert missed.missing() == ["latency calls did not all reach the latency endpoint"]
+    assert "  latency  50     latency 49, throughput 1" in missed.text()
 
 
 def test_targets_are_judged_by_their_own_bounds(summary: Summary) -> None:

@@ -16,7 +16,7 @@ class DeferredWork(_message.Message):
     def __init__(self, request: _Optional[_Union[_scoring_pb2.ScoreRequest, _Mapping]] = ..., accepted_at_ms: _Optional[int] = ...) -> None: ...
 
 class ReplicaState(_message.Message):
-    __slots__ = ("replica", "lanes", "load")
+    __slots__ = ("replica", "lanes", "load", "wanted")
     class LoadEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -24,25 +24,83 @@ class ReplicaState(_message.Message):
         key: str
         value: LaneLoad
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[LaneLoad, _Mapping]] = ...) -> None: ...
+    class WantedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
     replica: _scoring_pb2.ReplicaDescription
     lanes: _containers.RepeatedCompositeFieldContainer[_scoring_pb2.LaneDescription]
     load: _containers.MessageMap[str, LaneLoad]
-    def __init__(self, replica: _Optional[_Union[_scoring_pb2.ReplicaDescription, _Mapping]] = ..., lanes: _Optional[_Iterable[_Union[_scoring_pb2.LaneDescription, _Mapping]]] = ..., load: _Optional[_Mapping[str, LaneLoad]] = ...) -> None: ...
+    wanted: _containers.ScalarMap[str, float]
+    def __init__(self, replica: _Optional[_Union[_scoring_pb2.ReplicaDescription, _Mapping]] = ..., lanes: _Optional[_Iterable[_Union[_scoring_pb2.LaneDescription, _Mapping]]] = ..., load: _Optional[_Mapping[str, LaneLoad]] = ..., wanted: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class ReplicaStates(_message.Message):
+    __slots__ = ("replicas",)
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaState]
+    def __init__(self, replicas: _Optional[_Iterable[_Union[ReplicaState, _Mapping]]] = ...) -> None: ...
 
 class LaneLoad(_message.Message):
-    __slots__ = ("waiting", "running", "predicted_finish_ms", "load")
+    __slots__ = ("waiting", "running", "predicted_finish_ms", "load", "per_text_ms")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_FINISH_MS_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
+    PER_TEXT_MS_FIELD_NUMBER: _ClassVar[int]
     waiting: int
     running: int
     predicted_finish_ms: float
     load: float
-    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., predicted_finish_ms: _Optional[float] = ..., load: _Optional[float] = ...) -> None: ...
+    per_text_ms: float
+    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., predicted_finish_ms: _Optional[float] = ..., load: _Optional[float] = ..., per_text_ms: _Optional[float] = ...) -> None: ...
+
+class RoutingPolicy(_message.Message):
+    __slots__ = ("version", "latency_below_ms", "throughput_above_ms", "p95_ms", "load_target", "quota", "quotas", "hedged")
+    class P95MsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class LoadTargetEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class QuotasEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_BELOW_MS_FIELD_NUMBER: _ClassVar[int]
+    THROUGHPUT_ABOVE_MS_FIELD_NUMBER: _ClassVar[int]
+    P95_MS_FIELD_NUMBER: _ClassVar[int]
+    LOAD_TARGET_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    HEDGED_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    latency_below_ms: float
+    throughput_above_ms: float
+    p95_ms: _containers.ScalarMap[str, float]
+    load_target: _containers.ScalarMap[str, float]
+    quota: float
+    quotas: _containers.ScalarMap[str, float]
+    hedged: float
+    def __init__(self, version: _Optional[int] = ..., latency_below_ms: _Optional[float] = ..., throughput_above_ms: _Optional[float] = ..., p95_ms: _Optional[_Mapping[str, float]] = ..., load_target: _Optional[_Mapping[str, float]] = ..., quota: _Optional[float] = ..., quotas: _Optional[_Mapping[str, float]] = ..., hedged: _Optional[float] = ...) -> None: ...
 
 class PublishedScore(_message.Message):
     __slots__ = ("labels", "scores", "tokens", "truncated")

@@ -71,10 +71,15 @@ async def serve(releases: str, release_id: str, redis_url: str) -> None:
     settings = ServiceSettings(
         grpc_address="127.0.0.1:0", metrics_address="127.0.0.1:0", release=release_id, threads=1, precomputed=False
     )
-    async with Service(
-        settings, SleepingStore(releases), release_id, redis_url, Place(), DeferredSettings()
-    ) as service:
-        await asyncio.to_thread(child.answer, {"address": service.address, "capacity": 1 / SECONDS}, dict)
+    over, tasks = asyncio.Event(), list[asyncio.Task[None]]()
+    store = SleepingStore(releases)
+    async with Service(settings, store, release_id, redis_url, Place(), DeferredSettings()) as service:
+
+        async def answer() -> None:
+            await asyncio.to_thread(child.answer, {"address": service.address, "capacity": 1 / SECONDS}, dict)
+            over.set()
+
+        await service.run_until(over, lambda: tasks.append(asyncio.create_task(answer())))
 
 
 if __name__ == "__main__":

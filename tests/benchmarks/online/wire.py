@@ -41,11 +41,11 @@ def prepare(message: bytes) -> Prepared:
 class Wire:
     """One connection that calls one method. `outgoing`: bytes to write to the peer; whoever writes them clears them."""
 
-    def __init__(self, authority: str, path: str, timeout_ms: int) -> None:
-        """`timeout_ms`: the gRPC deadline of every call."""
+    def __init__(self, authority: str, path: str, timeout_ms: int, caller: str = "") -> None:
+        """`timeout_ms`: the gRPC deadline of every call; `caller`: who calls, empty for nobody in particular."""
         self.outgoing = bytearray(_PREFACE + _frame(_SETTINGS, 0, 0, _OUR_SETTINGS))
         self.outgoing += _frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", _MORE_WINDOW))
-        self._first, self._again = _request_headers(authority, path, timeout_ms)
+        self._first, self._again = _request_headers(authority, path, timeout_ms, caller)
         self._next = 1
         self._unread = b""
         self._credit = 65_535
@@ -153,14 +153,16 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + struct.pack(">I", stream) + payload
 
 
-def _request_headers(authority: str, path: str, timeout_ms: int) -> tuple[bytes, bytes]:
+def _request_headers(authority: str, path: str, timeout_ms: int, caller: str) -> tuple[bytes, bytes]:
     """The header blocks of the first call and of all others, which refer to what the first put into the table."""
-    kept = (
+    kept = [
         b"\x44" + _text(path),
         b"\x41" + _text(authority),
         b"\x40" + _text("te") + _text("trailers"),
         b"\x5f" + _text("application/grpc"),
-    )
+    ]
+    if caller:
+        kept.append(b"\x40" + _text("x-caller-id") + _text(caller))
     post_http, timeout = b"\x83\x86", b"\x00" + _text("grpc-timeout") + _text(f"{timeout_ms}m")
     # The newest entry of the dynamic table is number 62.
     indexed = bytes(0x80 | 62 + len(kept) - 1 - n for n in range(len(kept)))

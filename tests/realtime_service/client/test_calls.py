@@ -15,7 +15,7 @@ from grpc_health.v1 import health_pb2
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import AsyncClient, CallError, Client, DeadlineExceeded, Overloaded, Unavailable
-from realtime_service.client.retry import Failure, failure_of
+from realtime_service.retrying import Failure, failure_of
 from shared_model.types import DeferredState, Label, Priority, ServingPath
 from tests.realtime_service.client.faces import FACES, Face, Loop, Threads
 from tests.realtime_service.client.scripted import Ends, Script, Silence, scripted

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from realtime_service.client.errors import CallError, error_of
-from realtime_service.client.retry import Attempts, Budget, Failure, Retries, failure_of, pause
+from realtime_service.client.retry import Attempts, Retries, pause
+from realtime_service.retrying import Budget, Failure, failure_of
 
 NOT_SENT = "connections to all backends failing; last error: UNKNOWN: Connection refused"
 NEVER_AGAIN = set(grpc.StatusCode) - {

@@ -1,0 +1,189 @@
+"""Who calls: the subject of a token that was verified, else what the caller says of itself, else its address.
+
+A token names a caller, so that nobody else spends its quota. It grants nothing, so whom it was made for is not asked.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+
+from realtime_service.errors import Unauthenticated
+from realtime_service.settings import ServiceSettings
+from shared_model.clock import Clock
+from shared_model.errors import SettingError
+
+#: Metadata by which a caller names itself, and by which it proves who it is.
+CALLER_ID = "x-caller-id"
+AUTHORIZATION = "authorization"
+#: Characters of a name that count: it travels in heartbeats.
+MAX_NAME = 256
+
+#: Of public keys alone: a token that is signed with a public key as if it were a secret must not pass.
+_RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
+_CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
+_ED25519 = "EdDSA"
+_PEM = re.compile(rb"-----BEGIN ([A-Z ]*PUBLIC KEY)-----.+?-----END \1-----", re.DOTALL)
+#: Verified tokens that are remembered.
+_REMEMBERED = 10_000
+#: Seconds by which the clock of who made a token may be ahead of ours.
+_AHEAD_SECONDS = 30.0
+#: Times are compared with our own clock.
+_OPTIONS: Any = {
+    "require": ["sub", "exp"],
+    "verify_exp": False,
+    "verify_nbf": False,
+    "verify_iat": False,
+    "verify_aud": False,
+}
+
+
+@dataclass(frozen=True)
+class TokenKey:
+    """A public key for tokens. `id` is empty where the file names none: then it is tried for every token."""
+
+    key: Any
+    algorithms: tuple[str, ...]
+    id: str = ""
+
+
+class Callers:
+    """`keys`: what tokens are verified with; without any, tokens are ignored."""
+
+    def __init__(self, keys: tuple[TokenKey, ...], clock: Clock) -> None:
+        self._keys = keys
+        self._clock = clock
+        # By token: who it names, and until when (UTC).
+        self._verified: dict[str, tuple[str, float]] = {}
+
+    @property
+    def verify(self) -> bool:
+        """Whether tokens count."""
+        return bool(self._keys)
+
+    def of(self, context: "grpc.aio.ServicerContext[Any, Any]") -> str:
+        """Raises: Unauthenticated for a token that is not valid. A call without one is no error."""
+        claimed = ""
+        for name, value in context.invocation_metadata() or ():
+            if name == CALLER_ID:
+                claimed = claimed or str(value)[:MAX_NAME]
+            elif name == AUTHORIZATION and self._keys:
+                scheme, _, token = str(value).partition(" ")
+                if scheme.lower() == "bearer":
+                    return self._subject(token.strip())
+        return claimed or context.peer().rpartition(":")[0]
+
+    def _subject(self, token: str) -> str:
+        now = self._clock.wall()
+        subject, end = self._verified.get(token) or self._verify(token, now)
+        # Also false for an end that is no number.
+        if not now < end:
+            self._verified.pop(token, None)
+            raise Unauthenticated("the bearer token has expired")
+        return subject
+
+    def _verify(self, token: str, now: float) -> tuple[str, float]:
+        claims = self._claims(token)
+        if _time(claims.get("nbf", 0)) > now + _AHEAD_SECONDS:
+            raise Unauthenticated("the bearer token is not valid yet")
+        # What is no text in UTF-8 could not be told to the other replicas.
+        subject = claims["sub"].encode(errors="replace").decode()[:MAX_NAME]
+        if not subject:
+            raise Unauthenticated("the bearer token names nobody")
+        if len(self._verified) >= _REMEMBERED:
+            del self._verified[next(iter(self._verified))]
+        self._verified[token] = subject, _time(claims["exp"])
+        return self._verified[token]
+
+    def _claims(self, token: str) -> dict[str, Any]:
+        """What a token says that one of our keys has signed."""
+        import jwt
+
+        try:
+            named = jwt.get_unverified_header(token).get("kid")
+        except (jwt.InvalidTokenError, ValueError) as error:
+            raise Unauthenticated("the bearer token is not valid") from error
+        for key in self._keys:
+            if named and key.id and named != key.id:
+                continue
+            try:
+                return jwt.decode(token, key.key, algorithms=list(key.algorithms), options=_OPTIONS)
+            except jwt.PyJWTError:
+                continue
+        raise Unauthenticated("the bearer token is not valid")
+
+
+def _time(claim: Any) -> float:
+    """Seconds since the epoch; NaN for what is no time."""
+    try:
+        return float(claim) if isinstance(claim, int | float) else math.nan
+    except OverflowError:
+        return math.nan
+
+
+def token_keys(settings: ServiceSettings) -> tuple[TokenKey, ...]:
+    """The keys in the file that TANDEM_TOKEN_KEYS names; none where it is not set. Raises: SettingError naming it."""
+    if not settings.token_keys:
+        return ()
+    setting = f"TANDEM_TOKEN_KEYS={settings.token_keys}"
+    try:
+        written = Path(settings.token_keys).read_bytes()
+    except OSError as error:
+        raise SettingError(f"{setting}: cannot be read: {error.strerror}") from error
+    if b"PRIVATE KEY" in written:
+        raise SettingError(f"{setting}: holds a private key, and only public ones belong there")
+    try:
+        keys = tuple(_from_jwks(written) if written.lstrip().startswith(b"{") else _from_pem(written))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise SettingError(f"{setting}: is no file of public keys, neither JWKS nor PEM: {error}") from error
+    if not keys:
+        raise SettingError(f"{setting}: holds no public key that tokens could be signed by")
+    return keys
+
+
+def _from_pem(written: bytes) -> Iterator[TokenKey]:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    for found in _PEM.finditer(written):
+        try:
+            key = load_pem_public_key(found[0])
+        except UnsupportedAlgorithm as error:
+            raise ValueError(str(error)) from error
+        yield TokenKey(key, _algorithms(key))
+
+
+def _algorithms(key: Any) -> tuple[str, ...]:
+    """What a key can verify. Raises: ValueError for nothing."""
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
+    if isinstance(key, RSAPublicKey):
+        return _RSA
+    if isinstance(key, Ed25519PublicKey):
+        return (_ED25519,)
+    if isinstance(key, EllipticCurvePublicKey) and key.curve.name in _CURVES:
+        return (_CURVES[key.curve.name],)
+    raise ValueError("it holds a key of a kind that signs no tokens")
+
+
+def _from_jwks(written: bytes) -> Iterator[TokenKey]:
+    import jwt
+
+    document = json.loads(written)
+    for described in document.get("keys", [document]):
+        if "d" in described or described.get("kty") == "oct":
+            raise ValueError("it holds a secret key, and only public ones belong there")
+        if described.get("use") == "enc":
+            continue
+        try:
+            found = jwt.PyJWK(described)
+        except jwt.PyJWTError as error:
+            raise ValueError("it holds a key that cannot be read") from error
+        yield TokenKey(found.key, (found.algorithm_name,), found.key_id or "")

@@ -1,0 +1,37 @@
+"""python -m tests.benchmarks.router.beating REDIS: the heartbeat of one replica, and nothing else, in a process."""
+
+import asyncio
+import random
+import sys
+import time
+
+from realtime_service import redis_clients
+from realtime_service.routing.policy import Policy
+from realtime_service.routing.registry import Registry
+from realtime_service.routing.snapshot import Snapshot
+from realtime_service.settings import SERVED
+from tests.benchmarks.online import child
+from tests.benchmarks.router import fleet
+
+
+async def run(redis_url: str) -> None:
+    *_, own = fleet.states(random.Random(7))
+    client = redis_clients.patient(redis_url)
+    registry = Registry(client, Snapshot(own.replica.id, SERVED), lambda lanes: own, Policy())
+    await registry.run_once()
+    beating = asyncio.create_task(registry.run())
+
+    def measured(seconds: float) -> dict[str, float]:
+        """CPU of this process in so many seconds, as a share of one core."""
+        before, began = time.process_time(), time.monotonic()
+        time.sleep(seconds)
+        share = (time.process_time() - before) / (time.monotonic() - began)
+        return {"share": share, "replicas": len(registry.snapshot.replicas)}
+
+    await asyncio.to_thread(child.answer, {}, measured)
+    beating.cancel()
+    await client.aclose()
+
+
+if __name__ == "__main__":
+    asyncio.run(run(*sys.argv[1:]))

@@ -1,0 +1,34 @@
+"""python -m tests.benchmarks.router.fresh REDIS: keeps the heartbeats of all replicas but one fresh, each different."""
+
+import asyncio
+import random
+import sys
+
+import redis.asyncio
+
+from realtime_service.routing.registry import PERIOD_SECONDS, TTL_MS
+from shared_model import keys
+from tests.benchmarks.online import child
+from tests.benchmarks.router import fleet
+
+
+async def beat(client: "redis.asyncio.Redis", draw: random.Random) -> None:
+    async with client.pipeline(transaction=False) as pipe:
+        for state in fleet.states(draw, fleet.REPLICAS - 1):
+            pipe.set(keys.replica(state.replica.id), state.SerializeToString(), px=2 * TTL_MS)
+            pipe.sadd(keys.replicas(), state.replica.id)
+        await pipe.execute()
+
+
+async def run(redis_url: str) -> None:
+    draw = random.Random(6)
+    async with redis.asyncio.Redis.from_url(redis_url) as client:
+        await beat(client, draw)
+        asked = asyncio.create_task(asyncio.to_thread(child.answer, {}, dict))
+        while not asked.done():
+            await beat(client, draw)
+            await asyncio.wait([asked], timeout=PERIOD_SECONDS)
+
+
+if __name__ == "__main__":
+    asyncio.run(run(*sys.argv[1:]))

@@ -1,0 +1,33 @@
+"""A fleet for each module that asks for one, and the figures that the proofs measured, at the end of a run."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.realtime_service.promises.fleet import Fleet, fleet
+
+Measured = Callable[[str, float, str], None]
+
+_FIGURES = pytest.StashKey[list[str]]()
+
+
+@pytest.fixture
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """A fleet nobody else uses: parts of it will be killed."""
+    with fleet(tmp_path_factory.mktemp("fleet")) as running:
+        yield running
+
+
+@pytest.fixture
+def measured(request: pytest.FixtureRequest) -> Measured:
+    """Reports a figure: its name, its value and what was promised of it."""
+
+    def note(name: str, value: float, promise: str) -> None:
+        request.config.stash.setdefault(_FIGURES, []).append(f"{name}: {value:.4g} ({promise})")
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for line in terminalreporter.config.stash.get(_FIGURES, []):
+        terminalreporter.write_line(line)

@@ -1,0 +1,62 @@
+"""Far more calls than a replica can answer, through a router: what it can answer it does, and refuses the rest at once.
+
+The replica's engine sleeps, so that a machine's speed says nothing.
+"""
+
+import pytest
+
+from tests.benchmarks.online import arrivals, load
+from tests.benchmarks.online.calls import Calls, quantile
+from tests.benchmarks.online.plans import Plan
+from tests.realtime_service.promises.conftest import Measured
+from tests.realtime_service.promises.fleet import TEXTS, Fleet, steady, wait_until_answered
+
+TIMEOUT_MS = 50
+#: Within which REAL_TIME calls are to be answered.
+REAL_TIME_MS = 200
+
+
+def routed_to_a_sleeping_replica(fleet: Fleet) -> tuple[str, float]:
+    """(address of a router, calls a second that the replica behind it can answer)."""
+    router, replica = fleet.router(), fleet.sleeping_replica()
+    wait_until_answered(router)
+    return router.address, replica.opened["capacity"]
+
+
+def calls_of(address: str, rate: float, seconds: float, timeout_ms: int = TIMEOUT_MS, priority: str = "NORMAL") -> Plan:
+    due = arrivals.poisson(rate, seconds, seed=round(rate)).tolist()
+    return Plan(address=address, texts=TEXTS, seconds=seconds, due=due, timeout_ms=timeout_ms, priority=priority)
+
+
+@pytest.mark.parametrize(
+    ("times", "seconds", "least", "refusal_ms"),
+    [(5, 3.0, 0.6, 100.0), *(pytest.param(n, 10.0, 0.85, 20.0, marks=pytest.mark.proof) for n in (2, 5, 10))],
+)
+def test_under_overload_goodput_stays_and_refusals_come_at_once(
+    ours: Fleet, times: int, seconds: float, least: float, refusal_ms: float, measured: Measured
+) -> None:
+    """`least`: goodput, as a share of capacity; `refusal_ms`: p99."""
+    address, capacity = routed_to_a_sleeping_replica(ours)
+    calls = load.run(calls_of(address, times * capacity, seconds))
+    goodput, refusal = calls.good(TIMEOUT_MS) / (seconds * capacity), quantile(calls.refusals_ms(), 0.99)
+    measured(f"overload × {times}: goodput, of capacity", goodput, ">= 0.85")
+    measured(f"overload × {times}: p99 of a refusal, ms", refusal, "<= 20")
+    assert goodput >= least
+    assert refusal <= refusal_ms
+
+
+@pytest.mark.parametrize(
+    ("times", "seconds", "needed", "least"),
+    [(5, 3.0, 0.4, 0.8), *(pytest.param(n, 10.0, 0.7, 0.99, marks=pytest.mark.proof) for n in (2, 5, 10))],
+)
+def test_real_time_calls_are_answered_whatever_else_is_asked(
+    ours: Fleet, times: int, seconds: float, needed: float, least: float, measured: Measured
+) -> None:
+    """`needed`: what REAL_TIME calls need of the capacity; `least`: share of them that are answered in time."""
+    address, capacity = routed_to_a_sleeping_replica(ours)
+    urgent = steady(address, needed * capacity, seconds, REAL_TIME_MS)
+    others = calls_of(address, (times - needed) * capacity, seconds, timeout_ms=0, priority="BATCH")
+    calls: Calls = load.run_together([urgent, others], [0.0, 0.0])[0]
+    share = calls.goodput(REAL_TIME_MS)
+    measured(f"overload × {times}: REAL_TIME calls answered in time", share, ">= 0.99")
+    assert share >= least

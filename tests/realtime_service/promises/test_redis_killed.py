@@ -1,0 +1,94 @@
+"""Redis is killed while calls come and work is submitted: calls go on, and nothing is acknowledged falsely."""
+
+import itertools
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import grpc
+import pytest
+
+from realtime_service.client import Client
+from shared_model.redis_server import RedisServer
+from shared_model.settings import StateSettings
+from shared_model.types import DeferredState
+from tests.benchmarks.online.calls import OK, statuses
+from tests.realtime_service.conftest import eventually
+from tests.realtime_service.promises.conftest import Measured
+from tests.realtime_service.promises.fleet import Fleet, during, steady, wait_until_routed_to
+
+RATE = 200.0
+#: Submissions a second, and how long one may take to be refused.
+_PAUSE, _PATIENCE = 0.02, 5.0
+
+
+@dataclass
+class Submissions:
+    """One after the other, each made once, for as long as the context lasts. By moment of its end (monotonic): the ids
+    that were acknowledged, and with which status the others were refused."""
+
+    address: str
+    acknowledged: dict[str, float] = field(default_factory=dict)
+    refused: list[tuple[float, grpc.StatusCode]] = field(default_factory=list)
+    _over: threading.Event = field(default_factory=threading.Event)
+
+    def __enter__(self) -> "Submissions":
+        self._thread = threading.Thread(target=self._submit)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _submit(self) -> None:
+        with Client(self.address, attempts=1) as client:
+            for number in itertools.count():
+                if self._over.wait(_PAUSE):
+                    return
+                try:
+                    client.submit(f"work-{number}", "where is my card")
+                except grpc.RpcError as error:
+                    self.refused.append((time.monotonic(), error.code()))
+                else:
+                    self.acknowledged[f"work-{number}"] = time.monotonic()
+
+
+@pytest.mark.parametrize("outage", [3.0, pytest.param(60.0, marks=pytest.mark.proof)], ids=["short", "long"])
+def test_a_killed_redis_fails_no_interactive_call_and_loses_nothing_that_was_acknowledged(
+    ours: Fleet, outage: float, measured: Measured
+) -> None:
+    """`outage`: seconds."""
+    router, *replicas = ours.start(routers=1, replicas=2)
+    wait_until_routed_to(router, *replicas)
+    load = steady(router.address, RATE, outage + 5.0)
+    with during(load) as loads, Submissions(router.address) as work:
+        eventually(lambda: len(work.acknowledged) >= 10)
+        assert ours.redis.pid
+        os.kill(ours.redis.pid, signal.SIGKILL)
+        killed = time.monotonic()
+        threading.Event().wait(outage)
+        with RedisServer(StateSettings(state=ours.folder)) as revived:
+            back = time.monotonic()
+            assert revived.url == ours.redis.url
+            eventually(lambda: max(work.acknowledged.values()) > back)
+            normal = min(at for at in work.acknowledged.values() if at > back) - back
+            with Client(router.address) as client:
+                lost = [it for it in list(work.acknowledged) if not _ends_well(client, it)]
+    (calls,) = loads.result()
+    assert statuses(calls) == {OK: len(calls.due)}
+    assert {code for _, code in work.refused} == {grpc.StatusCode.UNAVAILABLE}
+    assert [at for at in work.acknowledged.values() if killed + _PATIENCE < at < back] == []
+    assert lost == []
+    assert normal <= 5.0
+    measured(f"Redis killed for {outage:.0f} s: interactive calls of {len(calls.due)} that failed", 0, "0")
+    measured(f"Redis killed: of {len(work.acknowledged)} acknowledged, lost", len(lost), "0")
+    measured(f"Redis killed: {len(work.refused)} refused; normal after its return, seconds", normal, "<= 5")
+
+
+def _ends_well(client: Client, request_id: str) -> bool:
+    eventually(lambda: client.result(request_id).state is DeferredState.PUBLISHED)
+    return True

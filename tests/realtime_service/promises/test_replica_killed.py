@@ -1,0 +1,40 @@
+"""One of two replicas is killed again and again; callers, who call through a router and once only, notice nothing."""
+
+import time
+from collections.abc import Callable
+from concurrent.futures import wait
+
+import pytest
+
+from tests.benchmarks.online.calls import OK, statuses
+from tests.realtime_service.conftest import eventually
+from tests.realtime_service.promises.conftest import Measured
+from tests.realtime_service.promises.fleet import Fleet, during, steady, takes_traffic, wait_until_routed_to
+
+RATE = 200.0
+
+
+@pytest.mark.parametrize(
+    ("calls", "every"), [(1_000, 0.0), pytest.param(10_000, 5.0, marks=pytest.mark.proof)], ids=["few", "all"]
+)
+def test_replicas_killed_in_turn_cost_callers_nothing(
+    ours: Fleet, calls: int, every: float, measured: Measured
+) -> None:
+    """`every`: seconds between two kills, at least; and both replicas take calls before each."""
+    router, *replicas = ours.start(routers=1, replicas=2)
+    kills = 0
+    wait_until_routed_to(router, *replicas)
+    with during(steady(router.address, RATE, calls / RATE)) as loads:
+        while not loads.done():
+            killed_at = time.monotonic()
+            replicas.pop(0).process.kill()
+            kills += 1
+            replicas.append(ours.replica())
+            eventually(either(loads.done, takes_traffic(replicas[-1])))
+            wait([loads], timeout=max(0.0, killed_at + every - time.monotonic()))
+    assert statuses(loads.result()[0]) == {OK: calls}
+    measured(f"replica killed, {kills} times: calls of {calls} that failed", 0, "0")
+
+
+def either(one: Callable[[], bool], other: Callable[[], bool]) -> Callable[[], bool]:
+    return lambda: one() or other()

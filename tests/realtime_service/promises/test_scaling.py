@@ -1,0 +1,78 @@
+"""A replica joins and another leaves while two routers send calls: nothing is lost, and the routers agree."""
+
+import time
+
+import pytest
+import redis
+
+from protos.scoring.v1.storage_pb2 import RoutingPolicy
+from realtime_service.client import Client
+from realtime_service.client.calls import ScoreOptions
+from realtime_service.routing import policies, policy_command
+from shared_model.types import Priority, ServingPath
+from tests.benchmarks.online.calls import OK, statuses
+from tests.realtime_service.conftest import RunningService, eventually
+from tests.realtime_service.promises.conftest import Measured
+from tests.realtime_service.promises.fleet import (
+    Fleet,
+    during,
+    steady,
+    takes_traffic,
+    wait_until_answered,
+    wait_until_routed_to,
+)
+
+RATE = 100.0
+#: Ways to ask. What each becomes is for the policy to say, and every router says the same.
+WAYS: tuple[ScoreOptions, ...] = (
+    {"priority": Priority.REAL_TIME},
+    {"priority": Priority.BATCH},
+    {"timeout_ms": 90},
+    {"timeout_ms": 500},
+    {"timeout_ms": 3_000},
+    {},
+)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "joins_within"), [(6.0, 3.0), pytest.param(30.0, 1.0, marks=pytest.mark.proof)], ids=["short", "long"]
+)
+def test_a_replica_that_joins_takes_calls_and_one_that_leaves_loses_none(
+    ours: Fleet, seconds: float, joins_within: float, measured: Measured
+) -> None:
+    *routers, leaves = ours.start(routers=2, replicas=1)
+    for router in routers:
+        wait_until_routed_to(router, leaves)
+    with during(*(steady(it.address, RATE, seconds) for it in routers)) as loads:
+        joins = ours.replica()
+        ready = time.monotonic()
+        eventually(takes_traffic(joins))
+        joined = time.monotonic() - ready
+        assert leaves.stop() == 0
+        eventually(takes_traffic(joins))
+        assert not loads.done()
+    assert [statuses(calls) for calls in loads.result()] == [{OK: round(RATE * seconds)}] * len(routers)
+    assert joined <= joins_within
+    measured("a replica joins: takes calls after it is ready, seconds", joined, "<= 1")
+    measured(f"a replica leaves: calls of {2 * RATE * seconds:.0f} that failed", 0, "0")
+
+
+def test_two_routers_agree_before_and_after_the_policy_changes(ours: Fleet) -> None:
+    *routers, _ = ours.start(routers=2, replicas=1)
+    for router in routers:
+        wait_until_answered(router)
+    before = paths(routers[0])
+    assert before == paths(routers[1])
+    assert set(before) == {ServingPath.LATENCY, ServingPath.DYNAMIC, ServingPath.THROUGHPUT}
+    with redis.Redis.from_url(ours.redis.url) as client:
+        changes = {"latency_below_ms": 50.0, "throughput_above_ms": 400.0}
+        policy = policies.change(RoutingPolicy(), changes).SerializeToString()
+        policy_command.move(client, lambda stored: policy)
+    eventually(lambda: paths(routers[0]) != before)
+    eventually(lambda: paths(routers[1]) == paths(routers[0]))
+
+
+def paths(router: RunningService) -> list[ServingPath]:
+    """By which path each way to ask is answered."""
+    with Client(router.address) as client:
+        return [client.score("card", **way).path for way in WAYS]
