@@ -150,6 +150,8 @@ class Dispatcher:
         release = self._release(request, call)
         life.model = model = self._models.serving.models.get(release)
         if model is None:
+            if call.hop:
+                raise ReplicaUnavailable("this replica no longer has the release it was asked for; ask another")
             routed = self._routed(request, call, life, release, {})
             return await self._forward(call, life, routed, self._decide(routed, life))
         self._refuse_hopeless(request, call, life, model)

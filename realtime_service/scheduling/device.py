@@ -170,10 +170,10 @@ class Device:
         deadline: float | None,
         wait: _Wait,
     ) -> list[_Job]:
-        lane = self.lanes[path]
-        variant = model.engines.get(lane.precision)
-        if variant is None:
-            raise ReplicaUnavailable(f"the {path} lane of this replica is still warming up")
+        lane = self.lanes.get(path)
+        variant = model.engines.get(lane.precision) if lane else None
+        if lane is None or variant is None:
+            raise ReplicaUnavailable(f"the {path} lane is not here, or still warming up")
         speeds = variant.speeds_of(lane)
         return [_Job(path, it, speeds, arrived, deadline, model=model, wait=wait) for it in encodings]
 

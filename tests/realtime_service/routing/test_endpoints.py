@@ -8,6 +8,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+import redis
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from protos.inference import open_inference_pb2 as pb
@@ -16,6 +17,7 @@ from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from realtime_service.client import CallError, Client
 from realtime_service.routing import hop
+from shared_model import keys
 from shared_model.types import Priority, ServingPath
 from tests.realtime_service.conftest import RunningService, eventually
 from tests.realtime_service.releases.stage import Stage, staged
@@ -133,6 +135,26 @@ def test_who_does_not_know_the_word_decides_nothing(stage: Stage) -> None:
         request = scoring_pb2.ScoreRequest(texts=["my card"], priority=scoring_pb2.REAL_TIME)
         answer = ScoringServiceStub(channel).Score(request, timeout=10, metadata=claimed)
     assert (answer.path, answer.reason) == (scoring_pb2.LATENCY, "priority REAL_TIME")
+
+
+def test_what_another_replica_decided_is_carried_out_or_refused_and_never_sent_on(
+    stage: Stage, router: RunningService, throughput: RunningService
+) -> None:
+    with redis.Redis.from_url(stage.redis.url) as store:
+        word = bytes(store.get(keys.replica_word()) or b"").decode()
+
+    def score(service: RunningService, path: ServingPath) -> scoring_pb2.ScoreResponse:
+        decided = hop.Hop(path, "", "decided elsewhere").metadata(word)
+        with grpc.insecure_channel(service.address) as channel:
+            request = scoring_pb2.ScoreRequest(texts=["my card"], priority=scoring_pb2.REAL_TIME)
+            return ScoringServiceStub(channel).Score(request, timeout=10, metadata=decided)
+
+    answer = score(stage.replica, ServingPath.DYNAMIC)
+    assert (answer.path, answer.reason) == (scoring_pb2.DYNAMIC, "decided elsewhere")
+    for elsewhere in (stage.replica, router):
+        with pytest.raises(grpc.RpcError) as refused:
+            score(elsewhere, ServingPath.THROUGHPUT)
+        assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_open_inference_passes_a_router(stage: Stage, router: RunningService) -> None:
