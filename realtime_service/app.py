@@ -93,8 +93,8 @@ class Service:
 
     @property
     def release(self) -> str:
-        """The active release."""
-        return self._status.models.serving.active
+        """The active release, for people; a process without lanes is a router, whatever it knows."""
+        return self._status.models.serving.active if self._lanes else "a router"
 
     async def __aenter__(self) -> "Service":
         async with contextlib.AsyncExitStack() as stack:

@@ -107,7 +107,7 @@ def _run(
 
 
 def _tell_people(seconds: float, service: "Service") -> None:
-    serving = f"{service.release or 'a router'} on {service.address}"
+    serving = f"{service.release} on {service.address}"
     sys.stdout.write(f"ready in {seconds:.1f} s: {serving}, metrics on http://{service.metrics_address}\n")
     sys.stdout.flush()
 
