@@ -36,7 +36,7 @@ from realtime_service.telemetry import Outcome, Telemetry
 from shared_model.clock import Clock
 from shared_model.encoding import Encoder, Encoding, Text
 from shared_model.errors import BadInput, UnknownRelease
-from shared_model.types import ServingPath
+from shared_model.types import Priority, ServingPath
 
 #: What the metrics call each way to end without an answer.
 _OUTCOMES: dict[type[BaseException], Outcome] = {
@@ -159,14 +159,14 @@ class Dispatcher:
         with model.leases:
             encodings = await _encode(model.encoder, request)
             found = await self._look_up(model, encodings, request, call, life)
-            here = _Here(self._device, model, encodings, self._registry.snapshot.lanes)
+            here = self._here(model, encodings, request)
             routed = self._routed(request, call, life, release, here, found is not None)
             decision = self._decided(call.hop, life) if call.hop and found is None else self._decide(routed, life)
             if found is not None:
                 return results.published(model, found, decision, request.top_k)
             if decision.replica == self._registry.snapshot.local:
                 try:
-                    return await self._compute(model, decision, encodings, life, request.top_k)
+                    return await self._compute(model, decision, encodings, life, request)
                 except Overloaded:
                     other = None if call.hop else self._another(decision, routed)
                     if other is None:
@@ -175,10 +175,11 @@ class Dispatcher:
         return await self._forward(call, life, routed, decision)
 
     async def _compute(
-        self, model: Model, decision: Decision, encodings: Sequence[Encoding], life: _Life, k: int
+        self, model: Model, decision: Decision, encodings: Sequence[Encoding], life: _Life, request: ScoringRequest
     ) -> Answer:
-        rows = await self._device.compute(model, decision.path, encodings, life.arrived, life.deadline)
-        return results.computed(model, encodings, rows, decision, k)
+        real_time = request.priority is Priority.REAL_TIME
+        rows = await self._device.compute(model, decision.path, encodings, life.arrived, life.deadline, real_time)
+        return results.computed(model, encodings, rows, decision, request.top_k)
 
     async def _forward(self, call: Call, life: _Life, routed: RoutedRequest, decision: Decision) -> bytes:
         looked_up = life.model is not None and not call.hint
@@ -195,7 +196,7 @@ class Dispatcher:
         decision = Decision(ServingPath.DEFERRED, self._registry.snapshot.local, "submitted; taken by an idle lane")
         with model.leases:
             encodings = await _encode(model.encoder, request)
-            answer = await self._compute(model, decision, encodings, life, request.top_k)
+            answer = await self._compute(model, decision, encodings, life, request)
         self._note(model, answer, self._clock.monotonic() - life.arrived)
         return answer
 
@@ -243,9 +244,13 @@ class Dispatcher:
             return
         if model.precomputed and model.precomputed.epoch:
             return
-        here = _Here(self._device, model, [_SHORTEST] * len(request.texts), self._registry.snapshot.lanes)
+        here = self._here(model, [_SHORTEST] * len(request.texts), request)
         snapshot = self._registry.snapshot
         decide(self._routed(request, call, life, model.release, here), snapshot.policy, snapshot, _draw())
+
+    def _here(self, model: Model, encodings: Sequence[Encoding], request: ScoringRequest) -> "_Here":
+        real_time = request.priority is Priority.REAL_TIME
+        return _Here(self._device, model, encodings, real_time, self._registry.snapshot.lanes)
 
     def _routed(
         self,
@@ -315,15 +320,23 @@ class _Here(Mapping[ServingPath, float]):
     """Seconds until this replica would answer a request, by lane; worked out for lanes that are asked for."""
 
     def __init__(
-        self, device: Device, model: Model, encodings: Sequence[Encoding], lanes: Sequence[ServingPath]
+        self,
+        device: Device,
+        model: Model,
+        encodings: Sequence[Encoding],
+        real_time: bool,
+        lanes: Sequence[ServingPath],
     ) -> None:
         self._device = device
         self._model = model
         self._encodings = encodings
+        self._real_time = real_time
         self._lanes = lanes
 
     def __getitem__(self, path: ServingPath) -> float:
-        finish = self._device.finish_of(self._model, path, self._encodings) if path in self._lanes else None
+        if path not in self._lanes:
+            raise KeyError(path)
+        finish = self._device.finish_of(self._model, path, self._encodings, self._real_time)
         if finish is None:
             raise KeyError(path)
         return finish

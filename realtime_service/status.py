@@ -44,11 +44,12 @@ class Status:
         load: dict[str, LaneLoad] = {}
         for path in opened:
             if typical := self.device.typical(self.models.active, path, TYPICAL_TOKENS):
-                finish, per_text = typical
+                finish, real_time, per_text = typical
                 load[path] = LaneLoad(
                     waiting=scheduler.waiting(path),
                     running=self.device.running[path],
                     predicted_finish_ms=1000 * finish,
+                    real_time_finish_ms=1000 * real_time,
                     per_text_ms=1000 * per_text,
                     load=self.device.load_of(path),
                 )

@@ -221,13 +221,17 @@ def _counted_as_sent(snapshot: "Snapshot", request: RoutedRequest, decision: Dec
     """While a call is under way, its replica is predicted to answer others later by its device time."""
     reached = snapshot.reached_by(request.release, decision.path, decision.replica)
     seconds = reached[0].per_text * request.texts if reached else 0.0
-    for option in reached:
-        option.sent.add(seconds, option.per_text)
+
+    def send(seconds: float) -> None:
+        for option in reached:
+            # A lane that is less urgent waits for all of it.
+            option.send(seconds, request.real_time or option.path is not decision.path)
+
+    send(seconds)
     try:
         yield
     finally:
-        for option in reached:
-            option.sent.add(-seconds, option.per_text)
+        send(-seconds)
 
 
 async def _first_answer(sends: Sequence["asyncio.Task[bytes]"]) -> "asyncio.Task[bytes]":

@@ -81,6 +81,11 @@ class RoutedRequest:
     hint: ServingPath | None = None
     precomputed: bool = False
 
+    @property
+    def real_time(self) -> bool:
+        """Whether it goes before the others of its lane."""
+        return self.priority is Priority.REAL_TIME
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:
@@ -124,8 +129,8 @@ def another(
     """The same path at another replica, for a call that those in `tried` did not answer; None where nobody else would
     answer in time. `draw`: uniform in [0, 1)."""
     options = snapshot.options.get((request.release, decision.path), ())
-    left = [it for it in options if it.replica not in tried and _late(it.predicted(request.texts), request) <= 0]
-    return replace(decision, replica=_better_of_two(left, request.texts, draw).replica) if left else None
+    left = [it for it in options if it.replica not in tried and _late(_finish(it, request), request) <= 0]
+    return replace(decision, replica=_better_of_two(left, request, draw).replica) if left else None
 
 
 def _path(request: RoutedRequest, policy: Policy) -> tuple[ServingPath, str]:
@@ -166,26 +171,30 @@ def _replica(
     overloaded = 0.0 < target < snapshot.load.get(lane, 0.0)
     if not options or (_late(here, request) <= 0 and not overloaded):
         return snapshot.local, here
-    other = _better_of_two(options, request.texts, draw)
-    finish = other.predicted(request.texts)
+    other = _better_of_two(options, request, draw)
+    finish = _finish(other, request)
     if overloaded and _late(here, request) <= 0:
         gives = other.load <= target and _late(finish, request) <= 0
         return (other.replica, finish) if gives else (snapshot.local, here)
     if _late(finish, request) > 0:
-        finishes = [option.predicted(request.texts) for option in options]
+        finishes = [_finish(option, request) for option in options]
         finish = min(finishes)
         other = options[finishes.index(finish)]
     return (other.replica, finish) if finish < here else (snapshot.local, here)
 
 
-def _better_of_two(options: "Sequence[Option]", texts: int, draw: float) -> "Option":
+def _better_of_two(options: "Sequence[Option]", request: RoutedRequest, draw: float) -> "Option":
     """Of two different ones, as `draw` says, the one that would answer first; the first of two that are alike."""
     count = len(options)
     if count == 1:
         return options[0]
     first, second = divmod(int(draw * count * (count - 1)), count - 1)
     one, two = options[first], options[second + (second >= first)]
-    return one if one.predicted(texts) <= two.predicted(texts) + ALIKE else two
+    return one if _finish(one, request) <= _finish(two, request) + ALIKE else two
+
+
+def _finish(option: "Option", request: RoutedRequest) -> float:
+    return option.predicted(request.texts, request.real_time)
 
 
 def _late(finish: float, request: RoutedRequest) -> float:

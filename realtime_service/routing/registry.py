@@ -29,6 +29,9 @@ _FORGIVEN_BEATS = 5
 
 _REPLICAS = (Path(__file__).parent / "lua" / "replicas.lua").read_text()
 
+#: A replica, one of its lanes, and whether as REAL_TIME requests see it.
+_Way = tuple[str, ServingPath, bool]
+
 log = logging.getLogger(__name__)
 
 
@@ -50,7 +53,7 @@ class Registry:
         self._settings = settings
         self._ejected: frozenset[str] = frozenset()
         self._forgiven = 0
-        self._sent: dict[tuple[str, ServingPath], Sent] = {}
+        self._sent: dict[_Way, Sent] = {}
         self._followers: list[Callable[[Snapshot], None]] = []
         self._complaint = ""
         self.snapshot = dataclasses.replace(initial, policy=settings)
@@ -131,7 +134,9 @@ class Registry:
             listed = {replica.described.id for replica in read}
             read += [replica for replica in self.snapshot.replicas if replica.described.id not in listed]
         # Of who is gone, those who wait for its answers hold what was sent.
-        self._sent = {(it.replica, it.path): it.sent for replica in read for it in replica.options}
+        found = [it for replica in read for it in replica.options]
+        self._sent = {(it.replica, it.path, False): it.sent for it in found}
+        self._sent |= {(it.replica, it.path, True): it.real_time.sent for it in found if it.real_time}
         return tuple(sorted(read, key=lambda replica: replica.described.id))
 
     def _read_policy(self, stored: bytes | None) -> Policy:
@@ -157,7 +162,7 @@ class Registry:
             return self.snapshot.pointer
 
 
-def read_replica(state: ReplicaState, sent: Mapping[tuple[str, ServingPath], Sent]) -> Replica:
+def read_replica(state: ReplicaState, sent: Mapping[_Way, Sent]) -> Replica:
     """What a heartbeat says of a replica. A lane without a prediction does not take requests. `sent`: what is under
     way, by replica and lane: it was in what was predicted, too, and is counted apart.
 
@@ -165,11 +170,14 @@ def read_replica(state: ReplicaState, sent: Mapping[tuple[str, ServingPath], Sen
     had been full for a moment would get no calls until the next heartbeat; where it is too little, the replica itself
     refuses, which costs a round trip. A less urgent lane answers no sooner than one more urgent.
     """
-    lanes, soonest, replica = list[Option](), 0.0, state.replica.id
+    lanes, replica, soonest, soonest_real_time = list[Option](), state.replica.id, 0.0, 0.0
     for path in SERVED:
         if load := state.load.get(path):
-            ours = sent.get((replica, path)) or Sent()
-            per_text, past = load.per_text_ms / 1000, max(PERIOD_SECONDS, ours.seconds)
-            soonest = max(soonest, per_text, load.predicted_finish_ms / 1000 - past)
-            lanes.append(Option(replica, path, soonest, per_text, load.load, ours))
+            ours, urgent = (sent.get((replica, path, real_time)) or Sent() for real_time in (False, True))
+            per_text = load.per_text_ms / 1000
+            soonest = max(soonest, per_text, load.predicted_finish_ms / 1000 - max(PERIOD_SECONDS, ours.seconds))
+            told = load.real_time_finish_ms / 1000 - max(PERIOD_SECONDS, urgent.seconds)
+            soonest_real_time = max(soonest_real_time, per_text, told)
+            real_time = Option(replica, path, soonest_real_time, per_text, load.load, urgent)
+            lanes.append(Option(replica, path, soonest, per_text, load.load, ours, real_time))
     return Replica(state.replica, tuple(lanes), state.wanted)

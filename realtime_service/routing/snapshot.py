@@ -34,7 +34,7 @@ class Option:
     """One lane of another replica, as a choice. Times in seconds of the device there.
 
     `finish`: until a typical text would be answered, without what this process has sent there; `per_text`: what one
-    more text adds; `load`: ρ.
+    more text adds; `load`: ρ. `real_time`: the lane as REAL_TIME requests see it, which go first; None: as all do.
     """
 
     replica: str
@@ -43,10 +43,19 @@ class Option:
     per_text: float
     load: float
     sent: Sent = field(default_factory=Sent)
+    real_time: "Option | None" = None
 
-    def predicted(self, texts: int) -> float:
+    def predicted(self, texts: int, real_time: bool = False) -> float:
         """Seconds until a request of so many texts would be answered."""
-        return self.finish + self.sent.ahead + self.per_text * (texts - 1)
+        seen = self.real_time if real_time and self.real_time else self
+        return seen.finish + seen.sent.ahead + seen.per_text * (texts - 1)
+
+    def send(self, seconds: float, real_time: bool) -> None:
+        """Work of so many seconds is sent there, or comes back where it is negative. `real_time`: REAL_TIME requests
+        wait for it, too."""
+        self.sent.add(seconds, self.per_text)
+        if real_time and self.real_time:
+            self.real_time.sent.add(seconds, self.per_text)
 
 
 Options = Mapping[tuple[str, ServingPath], tuple[Option, ...]]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from realtime_service.errors import DeadlineExpired, ReplicaUnavailable, ScoringFailed
 from realtime_service.load import Load
 from realtime_service.models import Model
-from realtime_service.scheduling.profile import Profile
+from realtime_service.scheduling.profile import Profile, Speeds
 from realtime_service.scheduling.queue import Task
 from realtime_service.scheduling.scheduler import Scheduler, Unit
 from realtime_service.scheduling.streams import Streams
@@ -97,16 +97,24 @@ class Device:
         self._unit_ended = asyncio.Event()
 
     async def compute(
-        self, model: Model, path: ServingPath, encodings: Sequence[Encoding], arrived: float, deadline: float | None
+        self,
+        model: Model,
+        path: ServingPath,
+        encodings: Sequence[Encoding],
+        arrived: float,
+        deadline: float | None,
+        real_time: bool = False,
     ) -> list[Computed]:
-        """Score one request's texts: all or none, on one model, which the caller holds.
+        """Score one request's texts: all or none, on one model, which the caller holds. `real_time`: before all others
+        of its lane.
 
         Raises: Overloaded, BadInput, ReplicaUnavailable before any work is spent; DeadlineExpired; ScoringFailed.
         """
         self._guard.quarantine.check(model.encoder, encodings)
         loop = asyncio.get_running_loop()
         wait = _Wait(loop.create_future(), len(encodings))
-        jobs = self._jobs(model, path, encodings, arrived, deadline, wait)
+        speeds = self._speeds(model, path)
+        jobs = [_Job(path, it, speeds, arrived, deadline, real_time, model=model, wait=wait) for it in encodings]
         self.load.arrived(path, sum(map(self._work, jobs)), arrived)
         self.scheduler.admit(jobs, self._clock.monotonic())
         self._start_what_can_run()
@@ -124,7 +132,9 @@ class Device:
             raise failure
         return [job.computed for job in jobs if job.computed]
 
-    def finish_of(self, model: Model, path: ServingPath, encodings: Sequence[Encoding]) -> float | None:
+    def finish_of(
+        self, model: Model, path: ServingPath, encodings: Sequence[Encoding], real_time: bool
+    ) -> float | None:
         """Seconds until a request of these texts would be answered if admitted now; None where its lane is not here, or
         still warms up."""
         lane = self.lanes.get(path)
@@ -134,18 +144,19 @@ class Device:
         now, predict = self._clock.monotonic(), variant.speeds_of(lane).narrow.predict
         widths = Counter(padded(encoding.tokens) for encoding in encodings)
         seconds = sum(predict(count, tokens) for tokens, count in widths.items())
-        return self.scheduler.predicted_finish(path, seconds, now) - now
+        return self.scheduler.predicted_finish(path, seconds, now, real_time) - now
 
-    def typical(self, model: Model, path: ServingPath, tokens: int) -> tuple[float, float] | None:
-        """For a text of `tokens` tokens: seconds until it would be answered, and of device time that one more adds
-        where the lane batches as much as it may. None as in `finish_of`."""
+    def typical(self, model: Model, path: ServingPath, tokens: int) -> tuple[float, float, float] | None:
+        """For a text of `tokens` tokens: seconds until it would be answered, the same if it is real-time, and of device
+        time that one more adds where the lane batches as much as it may. None as in `finish_of`."""
         lane = self.lanes[path]
         variant = model.engines.get(lane.precision)
         if variant is None:
             return None
         now, profile = self._clock.monotonic(), variant.speeds_of(lane).narrow
-        finish = self.scheduler.predicted_finish(path, profile.predict(1, tokens), now) - now
-        return finish, _share(lane, profile, padded(tokens)) / self.load.streams
+        seconds, predict = profile.predict(1, tokens), self.scheduler.predicted_finish
+        per_text = _share(lane, profile, padded(tokens)) / self.load.streams
+        return predict(path, seconds, now) - now, predict(path, seconds, now, real_time=True) - now, per_text
 
     def load_of(self, path: ServingPath) -> float:
         """ρ of a lane now; 1 is all that the device can do."""
@@ -161,21 +172,13 @@ class Device:
     def close(self) -> None:
         self._streams.close()
 
-    def _jobs(
-        self,
-        model: Model,
-        path: ServingPath,
-        encodings: Sequence[Encoding],
-        arrived: float,
-        deadline: float | None,
-        wait: _Wait,
-    ) -> list[_Job]:
+    def _speeds(self, model: Model, path: ServingPath) -> Speeds:
+        """Raises: ReplicaUnavailable where the lane cannot run the model."""
         lane = self.lanes.get(path)
         variant = model.engines.get(lane.precision) if lane else None
         if lane is None or variant is None:
             raise ReplicaUnavailable(f"the {path} lane is not here, or still warming up")
-        speeds = variant.speeds_of(lane)
-        return [_Job(path, it, speeds, arrived, deadline, model=model, wait=wait) for it in encodings]
+        return variant.speeds_of(lane)
 
     def _work(self, job: _Job) -> float:
         return _share(self.lanes[job.lane], job.speeds.narrow, job.tokens)

@@ -13,7 +13,8 @@ from shared_model.types import ServingPath
 class Task:
     """One text on its way. Times are monotonic seconds; `deadline` is None when the caller gave none.
 
-    `speeds` are those of the variant that will run it: tasks of two releases never have the same.
+    `speeds` are those of the variant that will run it: tasks of two releases never have the same. `real_time`: it goes
+    before all others of its lane.
     """
 
     lane: ServingPath
@@ -21,6 +22,7 @@ class Task:
     speeds: Speeds
     arrived: float
     deadline: float | None
+    real_time: bool = False
     withdrawn: bool = False
     waiting: bool = False
     #: Seconds of device time it was expected to add when it was admitted.
@@ -40,7 +42,8 @@ class Task:
 #: What may share a unit: one engine, so never two releases; one padded width, because a CPU engine at low precision
 #: rounds a row differently at another width, and an answer must not depend on its neighbours.
 _Kind = tuple[Speeds, int]
-_Entry = tuple[float, int, Task]
+#: In order: real-time ones first, then by deadline, then as they came.
+_Entry = tuple[bool, float, int, Task]
 
 
 @dataclass(slots=True)
@@ -49,8 +52,9 @@ class Queue:
 
     lane: Lane
     size: int = 0
-    #: Seconds of device time that the waiting tasks add up to.
+    #: Seconds of device time that the waiting tasks add up to, and those of them that are real-time.
     backlog: float = 0.0
+    real_time_backlog: float = 0.0
     _heaps: dict[_Kind, list[_Entry]] = field(default_factory=dict)
     _sequence: int = 0
 
@@ -61,18 +65,20 @@ class Queue:
         joins = self.lane.max_rows > 1 and kind in self._heaps
         task.cost = task.speeds.narrow.share(task.tokens) if joins else task.seconds
         task.waiting = True
-        heapq.heappush(self._heaps.setdefault(kind, []), (self.due(task), self._sequence, task))
+        heapq.heappush(self._heaps.setdefault(kind, []), (not task.real_time, self.due(task), self._sequence, task))
         self.size += 1
         self.backlog += task.cost
+        self.real_time_backlog += task.cost if task.real_time else 0.0
 
     def forget(self, task: Task) -> None:
         """A waiting task will not be taken from here any more, or has just been."""
         task.waiting = False
         self.size -= 1
         self.backlog -= task.cost
+        self.real_time_backlog -= task.cost if task.real_time else 0.0
         if not self.size:
             # Sums of floats drift, and withdrawn tasks hold on to their requests: an empty queue is exactly empty.
-            self.backlog = 0.0
+            self.backlog = self.real_time_backlog = 0.0
             self._heaps.clear()
 
     def heads(self) -> list[Task]:
@@ -81,14 +87,14 @@ class Queue:
             return []
         for kind in [kind for kind, heap in self._heaps.items() if not _live(heap)]:
             del self._heaps[kind]
-        return [heap[0][2] for heap in sorted(self._heaps.values())]
+        return [heap[0][-1] for heap in sorted(self._heaps.values())]
 
     def company(self, head: Task, most: int) -> list[Task]:
-        """`head` and what may share a unit with it, at most `most`, by deadline. They stay here until taken."""
+        """`head` and what may share a unit with it, at most `most`, in order. They stay here until taken."""
         heap = self._heaps[head.speeds, head.tokens]
         if most == 1 or len(heap) == 1:
             return [head]
-        return [entry[2] for entry in heapq.nsmallest(most, (entry for entry in heap if not entry[2].withdrawn))]
+        return [entry[-1] for entry in heapq.nsmallest(most, (entry for entry in heap if not entry[-1].withdrawn))]
 
     def take(self, head: Task) -> None:
         """Remove the head of its kind."""
@@ -104,6 +110,6 @@ class Queue:
 
 def _live(heap: list[_Entry]) -> bool:
     """Drop withdrawn tasks from the top; False when nothing is left."""
-    while heap and heap[0][2].withdrawn:
+    while heap and heap[0][-1].withdrawn:
         heapq.heappop(heap)
     return bool(heap)

@@ -11,9 +11,10 @@ A task is one text. Tasks wait in a queue per lane, ordered by deadline; lanes a
 A lane below the first earns a small share of the device's time while it waits, and goes first when it has earned a
 text's time: so what is low ages instead of starving.
 
-A unit is led by its lane's most urgent task; those of the same variant and padded width join it by deadline, so an
-answer never depends on its neighbours and no unit mixes releases. The device runs one unit a stream; a text that is all
-alone may have all cores instead, and nothing runs beside it. What runs cannot be stopped, so what is low must be short.
+Within a lane real-time tasks go first, then the deadline decides. A unit is led by its lane's most urgent task; those
+of the same variant and padded width join it in that order, so an answer never depends on its neighbours and no unit
+mixes releases. The device runs one unit a stream; a text that is all alone may have all cores instead, and nothing runs
+beside it. What runs cannot be stopped, so what is low must be short.
 Nothing is admitted that is predicted to finish late, and nothing starts that can no longer finish in time.
 """
 
@@ -79,7 +80,7 @@ class Scheduler:
         queue = self._queues[tasks[0].lane]
         if queue.size + len(tasks) > queue.lane.max_concurrent:
             raise Overloaded(f"the {queue.lane.path} lane is full", max(0.001, queue.backlog))
-        finish = self.predicted_finish(queue.lane.path, _seconds(tasks), now)
+        finish = self.predicted_finish(queue.lane.path, _seconds(tasks), now, tasks[0].real_time)
         for task in tasks:
             if task.deadline is None:
                 continue
@@ -91,12 +92,15 @@ class Scheduler:
         if queue.lane.path in INTERACTIVE:
             self._last_interactive = now
 
-    def predicted_finish(self, path: ServingPath, seconds: float, now: float) -> float:
+    def predicted_finish(self, path: ServingPath, seconds: float, now: float, real_time: bool = False) -> float:
         """When a request would be answered if admitted now. `seconds`: of device time that it takes itself.
 
         What runs, what is ahead of it in its own and in more urgent lanes, and the request itself.
         """
+        own = self._queues[path]
         ahead = sum([queue.backlog for queue in self._ahead[path]])
+        if real_time:
+            ahead -= own.backlog - own.real_time_backlog
         return self._free_at(now) + ahead / self._streams + seconds
 
     def withdraw(self, task: Task) -> None:

@@ -1,5 +1,6 @@
 """The scheduler under a simulated clock: every promise of its docstring, for any traffic hypothesis can think of."""
 
+import random
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,11 +52,18 @@ class Simulation:
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(LANES, self.streams, UNIT_SECONDS)
 
-    def task(self, lane: ServingPath, timeout: float | None = None, tokens: int = 16, release: int = 0) -> Task:
+    def task(
+        self,
+        lane: ServingPath,
+        timeout: float | None = None,
+        tokens: int = 16,
+        release: int = 0,
+        real_time: bool = False,
+    ) -> Task:
         """A text that arrives now."""
         encoding = Encoding(np.ones(tokens, np.int32), truncated=False)
         deadline = None if timeout is None else self.now + timeout
-        return Task(lane, encoding, self.speeds[release][LANES[lane].precision], self.now, deadline)
+        return Task(lane, encoding, self.speeds[release][LANES[lane].precision], self.now, deadline, real_time)
 
     def admit(self, *tasks: Task) -> bool:
         try:
@@ -104,7 +112,7 @@ class Simulation:
             pass
 
 
-Traffic = list[tuple[float, ServingPath, float | None, int, int, bool]]
+Traffic = list[tuple[float, ServingPath, float | None, int, int, bool, bool]]
 
 arrivals = st.lists(
     st.tuples(
@@ -114,6 +122,7 @@ arrivals = st.lists(
         st.sampled_from([5, 16, 40]) | st.integers(3, 256),
         st.integers(0, RELEASES - 1),
         st.booleans(),  # withdrawn at once
+        st.booleans(),  # real-time
     ),
     max_size=60,
 )
@@ -122,9 +131,9 @@ streams = st.integers(1, 4)
 
 def play(traffic: Traffic, slowness: float = 1.0, streams: int = 1) -> Simulation:
     simulation = Simulation(streams, slowness)
-    for gap, lane, timeout, tokens, release, leaves in traffic:
+    for gap, lane, timeout, tokens, release, leaves, real_time in traffic:
         simulation.run_until(simulation.now + gap)
-        one = simulation.task(lane, timeout, tokens, release)
+        one = simulation.task(lane, timeout, tokens, release, real_time)
         if simulation.admit(one) and leaves:
             simulation.scheduler.withdraw(one)
     simulation.drain()
@@ -169,8 +178,8 @@ def test_a_unit_is_of_one_engine_and_one_padded_width(traffic: Traffic) -> None:
 @settings(deadline=None)
 def test_a_unit_is_led_by_its_lanes_most_urgent_task_and_filled_by_deadline(traffic: Traffic) -> None:
     simulation = Simulation()
-    for _, lane, timeout, tokens, release, _ in traffic:
-        simulation.admit(simulation.task(lane, timeout, tokens, release))
+    for _, lane, timeout, tokens, release, _, real_time in traffic:
+        simulation.admit(simulation.task(lane, timeout, tokens, release, real_time))
     waiting = list(simulation.admitted)
     while any(simulation.scheduler.waiting(path) for path in LANES):
         unit = simulation.step()
@@ -183,9 +192,29 @@ def test_a_unit_is_led_by_its_lanes_most_urgent_task_and_filled_by_deadline(traf
         waiting = [one for one in waiting if one not in unit.tasks]
 
 
-def due(one: Task) -> float:
+def due(one: Task) -> tuple[bool, float]:
     """The order of a lane; sorting is stable, so what came first goes first."""
-    return one.arrived + LANES[one.lane].assumed_timeout if one.deadline is None else one.deadline
+    wanted = one.arrived + LANES[one.lane].assumed_timeout if one.deadline is None else one.deadline
+    return not one.real_time, wanted
+
+
+@pytest.mark.parametrize("times", [2, 5, 10])
+def test_real_time_texts_are_answered_whatever_else_is_asked_of_their_lane(times: int) -> None:
+    """Seven tenths of the device for them, and so many times all of it for others with deadlines of their own."""
+    simulation, draw = Simulation(), random.Random(times)
+    seconds = simulation.task(ServingPath.LATENCY).seconds
+    asked = 0
+    for _ in range(4_000):
+        real_time = draw.random() < 0.7 / (0.7 + times)
+        simulation.run_until(simulation.now + draw.expovariate((0.7 + times) / seconds))
+        asked += real_time
+        simulation.admit(simulation.task(ServingPath.LATENCY, 0.050, real_time=real_time))
+    simulation.drain()
+    answered = {id(one) for _, unit in simulation.started for one in unit.tasks}
+    real_time_answered = sum(one.real_time and id(one) in answered for one in simulation.admitted)
+    assert real_time_answered >= 0.99 * asked
+    # The others have what is left.
+    assert len(answered) * seconds >= 0.95 * (simulation.now - 100.0)
 
 
 def test_a_unit_makes_nobody_of_another_width_late_who_can_still_be_in_time() -> None:

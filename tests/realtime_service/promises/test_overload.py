@@ -49,14 +49,24 @@ def test_under_overload_goodput_stays_and_refusals_come_at_once(
     ("times", "seconds", "needed", "least"),
     [(5, 3.0, 0.4, 0.8), *(pytest.param(n, 10.0, 0.7, 0.99, marks=pytest.mark.proof) for n in (2, 5, 10))],
 )
+@pytest.mark.parametrize(
+    ("priority", "timeout_ms"), [("NORMAL", TIMEOUT_MS), pytest.param("BATCH", 0, marks=pytest.mark.proof)]
+)
 def test_real_time_calls_are_answered_whatever_else_is_asked(
-    ours: Fleet, times: int, seconds: float, needed: float, least: float, measured: Measured
+    ours: Fleet,
+    priority: str,
+    timeout_ms: int,
+    times: int,
+    seconds: float,
+    needed: float,
+    least: float,
+    measured: Measured,
 ) -> None:
     """`needed`: what REAL_TIME calls need of the capacity; `least`: share of them that are answered in time."""
     address, capacity = routed_to_a_sleeping_replica(ours)
     urgent = steady(address, needed * capacity, seconds, REAL_TIME_MS)
-    others = calls_of(address, (times - needed) * capacity, seconds, timeout_ms=0, priority="BATCH")
+    others = calls_of(address, (times - needed) * capacity, seconds, timeout_ms, priority)
     calls: Calls = load.run_together([urgent, others], [0.0, 0.0])[0]
     share = calls.goodput(REAL_TIME_MS)
-    measured(f"overload × {times}: REAL_TIME calls answered in time", share, ">= 0.99")
+    measured(f"overload × {times} by {priority}: REAL_TIME calls answered in time", share, ">= 0.99")
     assert share >= least

@@ -68,7 +68,7 @@ async def replicas(redis_url: str) -> AsyncIterator[list[Registry]]:
 
 def replica(client: "redis.asyncio.Redis", name: str) -> Registry:
     state = ReplicaState(replica=ReplicaDescription(id=name))
-    return Registry(client, Snapshot(name), lambda: state, policies.of(ServiceSettings()))
+    return Registry(client, Snapshot(name), lambda opened: state, policies.of(ServiceSettings()))
 
 
 def rows(printed: str) -> dict[str, tuple[str, str]]:
