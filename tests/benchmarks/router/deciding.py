@@ -43,7 +43,7 @@ def router(draw: random.Random) -> Snapshot:
     """What a router knows of the fleet."""
     replicas = tuple(read_replica(state, {}) for state in fleet.states(draw))
     for option in (option for replica in replicas for option in replica.options):
-        option.sent.add(draw.uniform(0.0, _SENT), option.per_text)
+        option.send(draw.uniform(0.0, _SENT), real_time=True)
     return Snapshot("router", replicas=replicas, options=options(replicas, "router"), redis_available=True)
 
 

@@ -35,5 +35,10 @@ def _load(draw: random.Random) -> LaneLoad:
     waiting, per_text = draw.randrange(8), draw.uniform(1.0, 3.0)
     finish = per_text * (waiting + 2)
     return LaneLoad(
-        waiting=waiting, running=1, predicted_finish_ms=finish, per_text_ms=per_text, load=draw.uniform(0, 1)
+        waiting=waiting,
+        running=1,
+        predicted_finish_ms=finish,
+        real_time_finish_ms=finish,
+        per_text_ms=per_text,
+        load=draw.uniform(0, 1),
     )
