@@ -128,9 +128,9 @@ def another(
 ) -> Decision | None:
     """The same path at another replica, for a call that those in `tried` did not answer; None where nobody else would
     answer in time. `draw`: uniform in [0, 1)."""
-    options = snapshot.options.get((request.release, decision.path), ())
-    left = [it for it in options if it.replica not in tried and _late(_finish(it, request), request) <= 0]
-    return replace(decision, replica=_better_of_two(left, request, draw).replica) if left else None
+    options = _options(decision.path, request, snapshot)
+    left = [it for it in options if it.replica not in tried and _late(it.predicted(request.texts), request) <= 0]
+    return replace(decision, replica=_better_of_two(left, request.texts, draw).replica) if left else None
 
 
 def _path(request: RoutedRequest, policy: Policy) -> tuple[ServingPath, str]:
@@ -166,35 +166,38 @@ def _replica(
 ) -> tuple[str, float]:
     """Whose lane it should be, and when it would answer: never (inf) where nobody has it."""
     here = request.here.get(lane, math.inf)
-    options = snapshot.options.get((request.release, lane), ())
+    options = _options(lane, request, snapshot)
     target = policy.load_targets.get(lane, 0.0)
     overloaded = 0.0 < target < snapshot.load.get(lane, 0.0)
     if not options or (_late(here, request) <= 0 and not overloaded):
         return snapshot.local, here
-    other = _better_of_two(options, request, draw)
-    finish = _finish(other, request)
+    other = _better_of_two(options, request.texts, draw)
+    finish = other.predicted(request.texts)
     if overloaded and _late(here, request) <= 0:
         gives = other.load <= target and _late(finish, request) <= 0
         return (other.replica, finish) if gives else (snapshot.local, here)
     if _late(finish, request) > 0:
-        finishes = [_finish(option, request) for option in options]
+        texts = request.texts
+        finishes = [option.predicted(texts) for option in options]
         finish = min(finishes)
         other = options[finishes.index(finish)]
     return (other.replica, finish) if finish < here else (snapshot.local, here)
 
 
-def _better_of_two(options: "Sequence[Option]", request: RoutedRequest, draw: float) -> "Option":
+def _options(lane: ServingPath, request: RoutedRequest, snapshot: "Snapshot") -> "Sequence[Option]":
+    """That lane of the other replicas, as the request sees it."""
+    seen = (request.real_time and snapshot.real_time) or snapshot.options
+    return seen.get((request.release, lane), ())
+
+
+def _better_of_two(options: "Sequence[Option]", texts: int, draw: float) -> "Option":
     """Of two different ones, as `draw` says, the one that would answer first; the first of two that are alike."""
     count = len(options)
     if count == 1:
         return options[0]
     first, second = divmod(int(draw * count * (count - 1)), count - 1)
     one, two = options[first], options[second + (second >= first)]
-    return one if _finish(one, request) <= _finish(two, request) + ALIKE else two
-
-
-def _finish(option: "Option", request: RoutedRequest) -> float:
-    return option.predicted(request.texts, request.real_time)
+    return one if one.predicted(texts) <= two.predicted(texts) + ALIKE else two
 
 
 def _late(finish: float, request: RoutedRequest) -> float:

@@ -13,7 +13,7 @@ import redis.asyncio
 from protos.scoring.v1.storage_pb2 import ReplicaState, ReplicaStates
 from realtime_service.routing import policies
 from realtime_service.routing.policy import Policy
-from realtime_service.routing.snapshot import Option, Replica, Sent, Snapshot, options
+from realtime_service.routing.snapshot import Option, Replica, Sent, Snapshot, as_real_time, options
 from realtime_service.settings import SERVED
 from shared_model import keys
 from shared_model.errors import BadInput, ReleaseError
@@ -72,7 +72,7 @@ class Registry:
         self._ejected = frozenset(replicas)
         snapshot = self.snapshot
         found = options(snapshot.replicas, snapshot.local, self._ejected)
-        self.snapshot = dataclasses.replace(snapshot, options=found)
+        self.snapshot = dataclasses.replace(snapshot, options=found, real_time=as_real_time(found))
 
     async def run(self) -> None:
         """Beat until cancelled."""
@@ -116,12 +116,14 @@ class Registry:
             pipe.hgetall(keys.release_pointer())
             *_, word, policy, states, pointed = await pipe.execute()
         replicas = self._read_replicas(states)
+        found = options(replicas, self.snapshot.local, self._ejected)
         # After the last wait: what has changed meanwhile stays.
         return dataclasses.replace(
             self.snapshot,
             load={ServingPath(path): load.load for path, load in own.load.items()},
             replicas=replicas,
-            options=options(replicas, self.snapshot.local, self._ejected),
+            options=found,
+            real_time=as_real_time(found),
             policy=self._read_policy(policy),
             pointer=self._read_pointer(pointed),
             word=word.decode(),
@@ -170,14 +172,16 @@ def read_replica(state: ReplicaState, sent: Mapping[_Way, Sent]) -> Replica:
     had been full for a moment would get no calls until the next heartbeat; where it is too little, the replica itself
     refuses, which costs a round trip. A less urgent lane answers no sooner than one more urgent.
     """
-    lanes, replica, soonest, soonest_real_time = list[Option](), state.replica.id, 0.0, 0.0
+    lanes, described, loads, soonest, soonest_real_time = list[Option](), state.replica, state.load, 0.0, 0.0
+    replica = described.id
     for path in SERVED:
-        if load := state.load.get(path):
+        # Looks into a message are what a heartbeat costs, with many replicas: one for each number.
+        if load := loads.get(path):
             ours, urgent = (sent.get((replica, path, real_time)) or Sent() for real_time in (False, True))
-            per_text = load.per_text_ms / 1000
+            per_text, rho = load.per_text_ms / 1000, load.load
             soonest = max(soonest, per_text, load.predicted_finish_ms / 1000 - max(PERIOD_SECONDS, ours.seconds))
             told = load.real_time_finish_ms / 1000 - max(PERIOD_SECONDS, urgent.seconds)
             soonest_real_time = max(soonest_real_time, per_text, told)
-            real_time = Option(replica, path, soonest_real_time, per_text, load.load, urgent)
-            lanes.append(Option(replica, path, soonest, per_text, load.load, ours, real_time))
-    return Replica(state.replica, tuple(lanes), state.wanted)
+            real_time = Option(replica, path, soonest_real_time, per_text, rho, urgent)
+            lanes.append(Option(replica, path, soonest, per_text, rho, ours, real_time))
+    return Replica(described, tuple(lanes), state.wanted)

@@ -45,10 +45,9 @@ class Option:
     sent: Sent = field(default_factory=Sent)
     real_time: "Option | None" = None
 
-    def predicted(self, texts: int, real_time: bool = False) -> float:
+    def predicted(self, texts: int) -> float:
         """Seconds until a request of so many texts would be answered."""
-        seen = self.real_time if real_time and self.real_time else self
-        return seen.finish + seen.sent.ahead + seen.per_text * (texts - 1)
+        return self.finish + self.sent.ahead + self.per_text * (texts - 1)
 
     def send(self, seconds: float, real_time: bool) -> None:
         """Work of so many seconds is sent there, or comes back where it is negative. `real_time`: REAL_TIME requests
@@ -75,13 +74,15 @@ class Replica:
 class Snapshot:
     """`local` is this replica, `lanes` those of its lanes that take requests, `load` their ρ. The rest is the last that
     Redis told: `replicas` has all of them, this one included; `options` those lanes of others that may be sent to, by
-    release and path; `word` is what replicas know each other by."""
+    release and path, and `real_time` the same as REAL_TIME requests see them; `word` is what replicas know each other
+    by."""
 
     local: str
     lanes: tuple[ServingPath, ...] = ()
     load: Mapping[ServingPath, float] = field(default_factory=dict)
     replicas: tuple[Replica, ...] = ()
     options: Options = field(default_factory=dict)
+    real_time: Options = field(default_factory=dict)
     policy: Policy = Policy()
     pointer: Pointer | None = None
     word: str = ""
@@ -104,6 +105,11 @@ class Snapshot:
         """The lanes of another replica that wait for what is sent to one of them: itself and those less urgent."""
         lanes = _LANES[_LANES.index(path) :] if path in _LANES else (path,)
         return [it for lane in lanes for it in self.options.get((release, lane), ()) if it.replica == replica]
+
+
+def as_real_time(options: Options) -> Options:
+    """The same lanes in the same order, as REAL_TIME requests see them."""
+    return {key: tuple(option.real_time or option for option in found) for key, found in options.items()}
 
 
 def options(replicas: Iterable[Replica], local: str, ejected: Iterable[str] = ()) -> Options:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from realtime_service.errors import Overloaded
 from realtime_service.routing.policy import Policy, RoutedRequest, decide
 from realtime_service.routing.registry import read_replica
-from realtime_service.routing.snapshot import Snapshot, options
+from realtime_service.routing.snapshot import Snapshot, as_real_time, options
 from shared_model.types import Priority
 from tests.benchmarks.online.calls import quantile
 from tests.benchmarks.router import fleet
@@ -44,7 +44,8 @@ def router(draw: random.Random) -> Snapshot:
     replicas = tuple(read_replica(state, {}) for state in fleet.states(draw))
     for option in (option for replica in replicas for option in replica.options):
         option.send(draw.uniform(0.0, _SENT), real_time=True)
-    return Snapshot("router", replicas=replicas, options=options(replicas, "router"), redis_available=True)
+    found = options(replicas, "router")
+    return Snapshot("router", replicas=replicas, options=found, real_time=as_real_time(found), redis_available=True)
 
 
 def request(draw: random.Random, patience: float) -> RoutedRequest:
