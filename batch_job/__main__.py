@@ -8,18 +8,17 @@ import os
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 
-from deltalake import DeltaTable
-
-from batch_job import launch, plan, planning, publishing, record, report, table
+from batch_job import launch, plan, planning, printing, publishing, record, report
 from batch_job.fence import connect
 from batch_job.job import open_record
 from batch_job.settings import NightlySettings
 from shared_model import settings
 from shared_model.errors import JobError
 from shared_model.redis_server import RedisServer
+from shared_model.releases import pointer
+from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 
 
@@ -39,20 +38,37 @@ def _plan(args: argparse.Namespace, state: StateSettings) -> None:
 
 
 def _score(args: argparse.Namespace, state: StateSettings) -> None:
+    _spark_submit(args, state, ["--force"] if args.force else [])
+
+
+def _drain(args: argparse.Namespace, state: StateSettings) -> None:
+    _spark_submit(args, state, ["--drain"])
+
+
+def _spark_submit(args: argparse.Namespace, state: StateSettings, flags: list[str]) -> None:
     master = settings.load(NightlySettings).spark_master
-    command = plan.spark_submit_command(args.ds, str(_record(args, state)), master)
-    command += ["--force"] if args.force else []
+    command = [*plan.spark_submit_command(args.ds, str(_record(args, state)), master), *flags]
     environment = {**os.environ, **plan.spark_environment({**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix})}
     sys.stdout.flush()
     os.execvpe(command[0], command, environment)  # noqa: S606 (spark-submit takes our place, exit code and all)
 
 
 def _publish(args: argparse.Namespace, state: StateSettings) -> None:
-    path = _record(args, state)
+    path, nightly = _record(args, state), settings.load(NightlySettings)
     with RedisServer(state) as server, connect(server.url) as client:
-        run = publishing.publish_run(state, client, open_record(path, args.ds))
+        run = publishing.publish_run(state, nightly, client, open_record(path, args.ds), args.publish)
     record.write(path, run)
     print(f"ds={run.ds}: {report.publication(run)}")
+
+
+def _rollback(args: argparse.Namespace, state: StateSettings) -> None:
+    planning.check_day(args.ds)
+    nightly = settings.load(NightlySettings)
+    with RedisServer(state) as server, connect(server.url) as client:
+        release = args.release or pointer.read(Store.of(state), client).active
+        done = publishing.roll_back(state, nightly, client, release, args.ds)
+    answers = f"epoch {done.now} answers" if done.now else "no epoch before it is kept, so every text is computed"
+    print(f"release {done.release}: epoch {done.was} is gone, {answers}")
 
 
 def _report(args: argparse.Namespace, state: StateSettings) -> None:
@@ -64,12 +80,8 @@ def _report(args: argparse.Namespace, state: StateSettings) -> None:
 
 def _read(args: argparse.Namespace, state: StateSettings) -> None:
     planning.check_day(args.ds)
-    if not DeltaTable.is_deltatable(str(state.scores_table)):
-        raise JobError(f"{state.scores_table} is no scores table; score a day first, or check TANDEM_SCORES")
-    columns = ("id", "label", "score", "release", "precision", "scored_at")
-    batches = table.read_files(DeltaTable(str(state.scores_table)), args.ds, columns)
-    for row in islice((row for batch in batches for row in batch.to_pylist()), args.limit):
-        print("\t".join(str(row[column]) for column in columns))
+    for line in printing.lines(state.scores_table, args.ds, args.limit, args.json):
+        print(line)
 
 
 def _record(args: argparse.Namespace, state: StateSettings) -> Path:
@@ -91,11 +103,23 @@ def _parser() -> argparse.ArgumentParser:
     _step(steps, "plan", _plan, "pin the release, check and fingerprint the day's messages, write the run record")
     score = _step(steps, "score", _score, "score the day in Spark and commit the scores")
     score.add_argument("--force", action="store_true", help="score again what is committed already")
-    _step(steps, "publish", _publish, "publish the committed scores to Redis")
+    _step(steps, "drain", _drain, "answer deferred requests in Spark, without scoring the day")
+    publish = _step(steps, "publish", _publish, "publish the committed scores to Redis, unless a newer day answers")
+    publish.add_argument("--publish", action="store_true", help="whatever answers now, or was rolled back")
+    rollback = _step(steps, "rollback", _rollback, "take the day's published scores back; the epoch before answers")
+    rollback.add_argument("--release", default="", help="release id; default: the active one")
     _step(steps, "report", _report, "print the run; fail unless its counts add up")
-    read = _step(steps, "read", _read, "print committed scores")
-    read.add_argument("--limit", type=int, default=20, help="rows, 20 unless told")
+    read = _step(steps, "read", _read, "print committed scores, tab-separated")
+    read.add_argument("--limit", type=_count, default=20, help="rows, 20 unless told; 0: all")
+    read.add_argument("--json", action="store_true", help="every column, one JSON object a line")
     return parser
+
+
+def _count(text: str) -> int:
+    """A number of rows. Raises: ValueError, which argparse turns into a line and exit code 2."""
+    if (number := int(text)) < 0:
+        raise ValueError
+    return number
 
 
 def _step(

@@ -1,6 +1,8 @@
-"""The `score` step inside spark-submit: check the Python, fence, score, commit, drain, and say how it ended."""
+"""The `score` and `drain` steps inside spark-submit: check the Python, fence, score, commit, drain, report."""
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -42,13 +44,10 @@ def score(ds: str, path: Path, force: bool = False) -> RunRecord:
 
     Raises: Stale, and whatever else keeps the run from being scored; the record then says so.
     """
-    state, nightly = settings.load(StateSettings), settings.load(NightlySettings)
-    deferred = settings.load(DeferredSettings)
     run = open_record(path, ds)
-    with RedisServer(state) as server, fence.connect(server.url) as client:
-        step = Step(path, state, nightly, deferred, server.url, client)
+    with _step(path) as step:
         try:
-            refuse_superseded(client, run)
+            refuse_superseded(step.client, run)
             planning.check_unchanged(run.input)
             return _with_spark(step, run, force)
         except Stale as stale:
@@ -57,6 +56,37 @@ def score(ds: str, path: Path, force: bool = False) -> RunRecord:
         except Exception as error:
             _note(step, State.FAILED, str(error))
             raise
+
+
+def drain_only(ds: str, path: Path) -> None:
+    """Answer deferred requests with the release of a planned run, and leave the day as it is.
+
+    Raises: StoreUnavailable, and whatever else keeps requests from being answered.
+    """
+    run = open_record(path, ds)
+    with _step(path) as step, _spark(step, run) as (spark, options):
+        answered = _answer_deferred(step, spark, options)
+        # Another step may have written meanwhile.
+        latest = record.read(path)
+        record.write(path, replace(latest, drained=latest.drained + answered))
+
+
+@contextmanager
+def _step(path: Path) -> Iterator[Step]:
+    state, nightly = settings.load(StateSettings), settings.load(NightlySettings)
+    deferred = settings.load(DeferredSettings)
+    with RedisServer(state) as server, fence.connect(server.url) as client:
+        yield Step(path, state, nightly, deferred, server.url, client)
+
+
+@contextmanager
+def _spark(step: Step, run: RunRecord) -> Iterator[tuple[SparkSession, ScoringOptions]]:
+    spark = SparkSession.builder.appName(f"tandem {run.ds}").getOrCreate()
+    try:
+        device = workers.check_workers(spark, run.runtime)
+        yield spark, ScoringOptions.of(step.state, step.nightly, run.release, device)
+    finally:
+        spark.stop()
 
 
 def open_record(path: Path, ds: str) -> RunRecord:
@@ -76,16 +106,11 @@ def refuse_superseded(client: "redis.Redis", run: RunRecord) -> None:
 
 
 def _with_spark(step: Step, run: RunRecord, force: bool) -> RunRecord:
-    spark = SparkSession.builder.appName(f"tandem {run.ds}").getOrCreate()
-    try:
-        device = workers.check_workers(spark, run.runtime)
-        options = ScoringOptions.of(step.state, step.nightly, run.release, device)
+    with _spark(step, run) as (spark, options):
         run = _score_once(step, run, spark, options, force)
         run = replace(run, drained=run.drained + _drain(step, spark, options))
         record.write(step.path, run)
         return run
-    finally:
-        spark.stop()
 
 
 def _score_once(step: Step, run: RunRecord, spark: SparkSession, options: ScoringOptions, force: bool) -> RunRecord:
@@ -109,18 +134,21 @@ def _score_once(step: Step, run: RunRecord, spark: SparkSession, options: Scorin
 
 
 def _drain(step: Step, spark: SparkSession, options: ScoringOptions) -> int:
-    async def answer() -> int:
-        async with fence.connect_asyncio(step.redis_url) as client:
-            return await drain(spark, client, options, step.nightly.deferred_drain_limit, step.deferred)
-
     try:
-        answered = asyncio.run(answer())
+        return _answer_deferred(step, spark, options)
     except StoreUnavailable as error:
         # The partition is committed; requests wait for an idle lane or for the next night.
         say(f"deferred requests were left waiting: {error}")
         return 0
-    if answered:
-        say(f"{answered:,} deferred requests answered")
+
+
+def _answer_deferred(step: Step, spark: SparkSession, options: ScoringOptions) -> int:
+    async def answer() -> int:
+        async with fence.connect_asyncio(step.redis_url) as client:
+            return await drain(spark, client, options, step.nightly.deferred_drain_limit, step.deferred)
+
+    answered = asyncio.run(answer())
+    say(f"{answered:,} deferred requests answered")
     return answered
 
 

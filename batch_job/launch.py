@@ -1,6 +1,7 @@
-"""Start the `score` step inside spark-submit. Standard library only until the Python is known to be the right one."""
+"""Start `score` or `drain` inside spark-submit. Standard library only until the Python is known to be the right one."""
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +21,8 @@ def main(arguments: Sequence[str]) -> int:
         return complain("score", problem)
     from batch_job import job
 
+    if args.drain:
+        return exit_code("drain", lambda: job.drain_only(args.ds, args.record))
     return exit_code("score", lambda: job.score(args.ds, args.record, args.force))
 
 
@@ -27,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--ds", required=True, help="the day, YYYY-MM-DD")
     parser.add_argument("--record", type=Path, required=True, help="the run's record, written by `plan`")
     parser.add_argument("--force", action="store_true", help="score again what is committed already")
+    parser.add_argument("--drain", action="store_true", help="answer deferred requests, and leave the day as it is")
 
 
 def exit_code(step: str, run: Callable[[], object]) -> int:
@@ -35,6 +39,10 @@ def exit_code(step: str, run: Callable[[], object]) -> int:
 
     try:
         run()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever read us, `head` for one, has had enough. Python would complain once more at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Stale as stale:
         return complain(step, f"stale: {stale}", 3)
     except (TandemError, record.RecordError) as error:

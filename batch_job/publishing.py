@@ -4,36 +4,54 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import redis
 from deltalake import DeltaTable
 
-from batch_job import table
+from batch_job import fence, table
 from batch_job.record import Publication, RunRecord, State
+from batch_job.settings import NightlySettings
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from shared_model import keys
 from shared_model.errors import JobError, StoreUnavailable
 from shared_model.output import Output
 from shared_model.releases.store import Store
-from shared_model.scorestore.publish import Epoch, live_keys, publish
+from shared_model.scorestore import epochs
+from shared_model.scorestore.epochs import Epoch, Outcome, RolledBack
+from shared_model.scorestore.publish import publish
 from shared_model.settings import StateSettings
 
 _COLUMNS = ("release", "precision", "encoding_key", "tokens", "truncated", "top_k", "vector")
+_BATCH = 10_000
+
+_WHY_NOT = {
+    Outcome.OLDER: "a newer one answers; `publish --publish` has this one answer all the same",
+    Outcome.BARRED: "a person went back from it, or from a newer one; score the day again, or `publish --publish`",
+}
 
 
 @dataclass(frozen=True)
 class Partition:
-    """A committed partition, ready to be published."""
+    """A committed partition, ready to be published. `rows`: one for each text that the model can tell apart, those that
+    came most often first; `times`: how often each came."""
 
     epoch: Epoch
     rows: pa.Table
+    times: pa.ChunkedArray
 
 
-def publish_run(state: StateSettings, client: "redis.Redis", run: RunRecord) -> RunRecord:
+def publish_run(
+    state: StateSettings, nightly: NightlySettings, client: "redis.Redis", run: RunRecord, insist: bool = False
+) -> RunRecord:
     """Publish what the table holds for the run's day. Publishing again what is live changes nothing.
 
+    `insist`: a person wants this day to answer, though a newer one does. Without, an older day stays in the table only.
     Raises: JobError when there is nothing to publish, StoreUnavailable when Redis fails.
     """
     if run.scoring is None:
@@ -41,16 +59,38 @@ def publish_run(state: StateSettings, client: "redis.Redis", run: RunRecord) -> 
     partition = committed_partition(state.scores_table, run.ds)
     if partition is None:
         return replace(run, state=State.PUBLISHED, publication=Publication("", 0, moved=False, live=False))
-    standing = live_keys(client, partition.epoch)
-    if standing is not None:
-        publication = Publication(partition.epoch.name, standing, moved=False, live=True)
-        return replace(run, state=State.PUBLISHED, publication=publication)
-    output = Store.of(state).open(partition.epoch.release).output
-    published = publish(client, partition.epoch, scores_of(partition.rows, output))
-    publication = Publication(published.epoch, published.keys, moved=published.advanced, live=published.live)
-    if published.advanced:
+    publication = _publish(state, nightly, client, partition, insist)
+    if publication.moved:
         _tell_service(client, run, partition.epoch)
     return replace(run, state=State.PUBLISHED, publication=publication)
+
+
+def _publish(
+    state: StateSettings, nightly: NightlySettings, client: "redis.Redis", partition: Partition, insist: bool
+) -> Publication:
+    epoch, texts = partition.epoch, partition.rows.num_rows
+    standing = epochs.live_keys(client, epoch)
+    if standing is not None:
+        done = Publication(epoch.name, standing, moved=False, live=True)
+    else:
+        scores = scores_of(partition.rows, Store.of(state).open(epoch.release).output)
+        room = nightly.publish_megabytes * 1e6
+        made = publish(client, epoch, scores, room, nightly.publish_keep_seconds, insist)
+        if not made.outcome.live:
+            return Publication(epoch.name, 0, moved=False, live=False, why=_WHY_NOT[made.outcome])
+        moved = made.outcome is Outcome.MOVED
+        done = Publication(epoch.name, made.keys, moved=moved, live=True, bytes=made.bytes)
+    times = partition.times.to_numpy()
+    covered = float(times[: done.keys].sum() / times.sum())
+    return replace(done, left_out=texts - done.keys, covered=round(covered, 4))
+
+
+def roll_back(
+    state: StateSettings, nightly: NightlySettings, client: "redis.Redis", release: str, ds: str
+) -> RolledBack:
+    """Have the epoch before answer instead of that of day `ds`. Raises: JobError, StoreUnavailable."""
+    latest = max(fence.latest_token(client, ds) or 0, table.last_attempt([state.scores_table], ds))
+    return epochs.roll_back(client, release, ds, latest, nightly.publish_keep_seconds)
 
 
 def committed_partition(folder: Path, ds: str) -> Partition | None:
@@ -62,7 +102,7 @@ def committed_partition(folder: Path, ds: str) -> Partition | None:
     if rows is None or not rows.num_rows:
         return None
     release, precision = (_only(rows, name, ds) for name in ("release", "precision"))
-    return Partition(Epoch(release, precision, ds, standing.token), rows)
+    return Partition(Epoch(release, precision, ds, standing.token), *_by_frequency(rows))
 
 
 def _only(rows: pa.Table, column: str, ds: str) -> str:
@@ -72,15 +112,36 @@ def _only(rows: pa.Table, column: str, ds: str) -> str:
     return str(values[0])
 
 
+def _by_frequency(rows: pa.Table) -> tuple[pa.Table, pa.ChunkedArray]:
+    """The first row of each encoding key, the most frequent first, and how many rows there are of each."""
+    numbered = pa.table({"key": rows.column("encoding_key"), "row": pa.array(np.arange(rows.num_rows))})
+    found = numbered.group_by("key").aggregate([("row", "min"), ("row", "count")])
+    found = found.sort_by([("row_count", "descending"), ("row_min", "ascending")])
+    return rows.take(found.column("row_min")), found.column("row_count")
+
+
 def scores_of(rows: pa.Table, output: Output) -> Iterator[tuple[bytes, PublishedScore]]:
-    """Encoding key and score of each committed row."""
-    index = {name: number for number, name in enumerate(output.names)}
-    for batch in rows.to_batches():
-        for row in batch.to_pylist():
-            score = PublishedScore(tokens=row["tokens"], truncated=row["truncated"])
-            score.labels.extend(index[best["label"]] for best in row["top_k"])
-            score.scores.extend(row["vector"] or [best["score"] for best in row["top_k"]])
-            yield row["encoding_key"], score
+    """Encoding key and score of each row, in their order."""
+    names = pa.array(output.names, pa.string())
+    for batch in rows.to_batches(max_chunksize=_BATCH):
+        best = batch.column("top_k").flatten()
+        labels = pc.index_in(pc.struct_field(best, "label"), value_set=names).to_pylist()
+        scores = pc.struct_field(best, "score").to_pylist()
+        vectors = batch.column("vector").to_pylist()
+        columns = (batch.column(name).to_pylist() for name in ("encoding_key", "tokens", "truncated"))
+        for key, tokens, truncated, vector, (start, end) in zip(*columns, vectors, _spans(batch), strict=True):
+            yield (
+                key,
+                PublishedScore(
+                    labels=labels[start:end], scores=vector or scores[start:end], tokens=tokens, truncated=truncated
+                ),
+            )
+
+
+def _spans(batch: pa.RecordBatch) -> Iterator[tuple[Any, Any]]:
+    """Where each row's labels begin and end among those of the batch."""
+    lengths = pc.list_value_length(batch.column("top_k")).to_numpy(zero_copy_only=False)
+    return pairwise([0, *np.cumsum(lengths).tolist()])
 
 
 def _tell_service(client: "redis.Redis", run: RunRecord, epoch: Epoch) -> None:

@@ -85,12 +85,20 @@ class Scoring:
 
 @dataclass(frozen=True)
 class Publication:
-    """`moved`: this step moved the pointer. `live`: the epoch is the one that answers."""
+    """`moved`: this step moved the pointer. `live`: the epoch is the one that answers; `why` says, in words, why not.
+
+    left_out: texts, the rarest, that its memory had no room for. covered: share of the day's rows whose text is in it.
+    bytes: of Redis' memory; 0 where this step wrote nothing.
+    """
 
     epoch: str
     keys: int
     moved: bool
     live: bool
+    why: str = ""
+    left_out: int = 0
+    covered: float = 1.0
+    bytes: int = 0
 
 
 @dataclass(frozen=True)

@@ -58,8 +58,13 @@ def publication(run: RunRecord) -> str:
         return "not published"
     if not done.epoch:
         return "nothing to publish: the partition holds no rows"
-    if done.moved:
-        return f"{done.keys:,} keys as epoch {done.epoch}"
-    if done.live:
+    if not done.live:
+        return f"not epoch {done.epoch}: {done.why}"
+    if not done.bytes:
         return f"epoch {done.epoch} was live already, with {done.keys:,} keys; nothing to do"
-    return f"not epoch {done.epoch}: a newer one answers"
+    line = f"{done.keys:,} keys as epoch {done.epoch}, {done.bytes / 1e6:,.1f} MB"
+    if not done.left_out:
+        return line
+    return (
+        f"{line}; {done.left_out:,} rarer texts left out for memory, those in it cover {done.covered:.1%} of the rows"
+    )

@@ -152,10 +152,13 @@ def quarantined(folder: Path, ds: str, attempt: int) -> dict[str, int]:
 
 
 def read_files(table: DeltaTable, ds: str, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """A partition's rows, without Spark, every page's checksum verified."""
+    """A partition's rows, without Spark, every page's checksum verified. Raises: JobError naming a damaged file."""
     for uri in table.file_uris(file_pruning_predicate=[("ds", "=", ds)]):
-        with pq.ParquetFile(uri, page_checksum_verification=True) as file:
-            yield from file.iter_batches(columns=list(columns))
+        try:
+            with pq.ParquetFile(uri, page_checksum_verification=True) as file:
+                yield from file.iter_batches(columns=list(columns))
+        except (OSError, pa.ArrowException) as error:
+            raise JobError(f"{uri} cannot be read: {str(error).partition(chr(10))[0]}; score ds={ds} again") from error
 
 
 def remove_litter(target: Target) -> None:

@@ -85,14 +85,17 @@ class PrecomputedScores:
         name = pointed.decode() if pointed else ""
         if name == self.epoch:
             return
-        if not name:
-            self._epoch = None
-            return
+        # What is no longer pointed to answers nothing more, even where what is pointed to has expired.
+        self._epoch = await self._load(client, name) if name else None
+
+    async def _load(self, client: "redis.asyncio.Redis", name: str) -> _Epoch | None:
+        """None where the epoch has expired."""
         filter_bytes = await client.get(keys.epoch_filter(self._release, name))
         facts = await client.hgetall(keys.epoch_facts(self._release, name))
-        if filter_bytes and facts:
-            self._epoch = _Epoch(name, facts[b"precision"].decode(), Bloom.load_bytes(filter_bytes, key_position))
-            log.info("%s: epoch %s answers: %s texts", self._release, name, facts[b"count"].decode())
+        if not (filter_bytes and facts):
+            return None
+        log.info("%s: epoch %s answers: %s texts", self._release, name, facts[b"count"].decode())
+        return _Epoch(name, facts[b"precision"].decode(), Bloom.load_bytes(filter_bytes, key_position))
 
     def _note_failure(self) -> None:
         self._failures += 1

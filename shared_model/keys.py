@@ -57,7 +57,8 @@ def last_run() -> str:
 
 
 def epoch_pointer(release: str) -> str:
-    """Hash {epoch, ds, token, previous}: the published epoch that answers for a release."""
+    """Hash {epoch, ds, token, previous, barrier_ds, barrier_token}: the published epoch that answers for a release, the
+    names of those kept behind it, and up to where no epoch is published again by itself."""
     return f"tandem:{{scores:{release}}}:pointer"
 
 

@@ -2,49 +2,41 @@
 
 import hashlib
 import itertools
+import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import redis
 from rbloom import Bloom
 
 from protos.scoring.v1.storage_pb2 import PublishedScore
-from shared_model import keys
 from shared_model.errors import JobError, StoreUnavailable
+from shared_model.scorestore import epochs
+from shared_model.scorestore.epochs import KEEP_SECONDS, Epoch, Outcome
 
 #: Share of texts not in the epoch that the filter lets through to Redis.
 FILTER_ERROR = 0.001
-#: Seconds an epoch lives: a night missed must not empty the path, a week must.
-KEEP_SECONDS = 3 * 24 * 3600
 
-_ADVANCE = (Path(__file__).parent / "lua" / "advance.lua").read_text()
-_CHUNK = 5_000
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """`name` is unique to (ds, token)."""
-
-    release: str
-    precision: str
-    ds: str
-    token: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.ds}.{self.token}"
+#: Entries of one command: it holds up Redis for about a millisecond, and look-ups of the service wait two.
+_CHUNK = 1_000
+#: Seconds that a half-written epoch outlives whoever was writing it.
+_STAGED_SECONDS = 600
+#: Bytes that a key takes beside its value: entry, bucket (two while the table grows), name and its share of the filter.
+_KEY_BYTES = 106
+#: What an allocator may round a value up by.
+_VALUE_FACTOR = 1.25
+#: The facts, and what is empty.
+_EPOCH_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class Published:
-    """`advanced`: the pointer was moved to this epoch. `live`: the pointer stands at it now; when it does not, a newer
-    epoch was pointed to already, and this one was written and dropped."""
+    """`keys`: written, 0 where the epoch may not answer. `bytes`: Redis' memory, by its own account."""
 
     epoch: str
+    outcome: Outcome
     keys: int
-    advanced: bool
-    live: bool
+    bytes: int = 0
 
 
 def key_position(key: bytes) -> int:
@@ -52,57 +44,75 @@ def key_position(key: bytes) -> int:
     return int.from_bytes(key, "little", signed=True)
 
 
-def live_keys(client: "redis.Redis", epoch: Epoch) -> int | None:
-    """Keys of an epoch that is pointed to and whole; None when it is not."""
-    try:
-        if not _is_live(client, epoch):
-            return None
-        found = int(client.hlen(keys.epoch_scores(epoch.release, epoch.name)))
-        count = client.hget(keys.epoch_facts(epoch.release, epoch.name), "count")
-        has_filter = client.exists(keys.epoch_filter(epoch.release, epoch.name))
-    except redis.RedisError as error:
-        raise StoreUnavailable(f"looking at {epoch.name}: {error}") from error
-    return found if has_filter and count and int(count) == found else None
+def publish(
+    client: "redis.Redis",
+    epoch: Epoch,
+    scores: Iterable[tuple[bytes, PublishedScore]],
+    max_bytes: float = float("inf"),
+    keep_seconds: int = KEEP_SECONDS,
+    insist: bool = False,
+) -> Published:
+    """Publish one epoch, for `keep_seconds`. A key that comes twice counts once, with the score that came first.
 
-
-def publish(client: "redis.Redis", epoch: Epoch, scores: Iterable[tuple[bytes, PublishedScore]]) -> Published:
-    """Publish one epoch. A key that comes twice counts once.
+    `scores` come in their order of worth: where all would take more than `max_bytes` of Redis' memory, the first are
+    published that do not. `insist`: a person wants this epoch to answer, though another is newer.
 
     Raises: StoreUnavailable when Redis fails; JobError when what Redis holds is not what was written.
     """
     try:
-        return _publish(client, epoch, dict(scores))
+        outcome = epochs.look(client, epoch, insist)
+        if not outcome.live:
+            return Published(epoch.name, outcome, 0)
+        # Under a name of its own until it is whole: whatever answers meanwhile is not touched.
+        staged = f"{epoch.name}.staged-{uuid.uuid4().hex[:8]}"
+        try:
+            return _publish(client, epoch, staged, fitting(scores, max_bytes), keep_seconds, insist)
+        finally:
+            client.unlink(*epochs.keys_of(epoch.release, staged))
     except redis.RedisError as error:
         raise StoreUnavailable(f"publishing {epoch.name}: {error}") from error
 
 
-def _publish(client: "redis.Redis", epoch: Epoch, scores: dict[bytes, PublishedScore]) -> Published:
-    table, facts = keys.epoch_scores(epoch.release, epoch.name), keys.epoch_facts(epoch.release, epoch.name)
-    bloom_key = keys.epoch_filter(epoch.release, epoch.name)
-    if not _is_live(client, epoch):
-        # What an earlier try left behind. The live epoch is written over instead, value by value: it answers meanwhile.
-        client.delete(table, facts, bloom_key)
-    bloom = Bloom(max(1, len(scores)), FILTER_ERROR, key_position)
-    expected = 0
-    for chunk in _chunks(scores.items()):
-        values = {key: score.SerializeToString() for key, score in chunk}
-        client.hset(table, mapping=values)
-        bloom.update(values)
-        expected ^= _checksum(values.items())
-    client.set(bloom_key, bloom.save_bytes())
-    client.hset(facts, mapping={"precision": epoch.precision, "count": len(scores), "checksum": f"{expected:016x}"})
-    _verify(client, table, len(scores), expected)
-    for key in (table, facts, bloom_key):
-        client.expire(key, KEEP_SECONDS)
-    pointer = keys.epoch_pointer(epoch.release)
-    moved = int(client.register_script(_ADVANCE)(keys=[pointer], args=[epoch.name, epoch.ds, epoch.token]))
-    if moved < 0:
-        client.unlink(table, facts, bloom_key)
-    return Published(epoch.name, len(scores), advanced=moved > 0, live=moved >= 0)
+def fitting(scores: Iterable[tuple[bytes, PublishedScore]], max_bytes: float) -> Iterator[tuple[bytes, bytes]]:
+    """The first scores that stay within Redis' memory, each key once, as they are stored."""
+    left, seen = max_bytes - _EPOCH_BYTES, set[bytes]()
+    for key, score in scores:
+        if key in seen:
+            continue
+        value = score.SerializeToString()
+        left -= _KEY_BYTES + _VALUE_FACTOR * len(value)
+        if left < 0:
+            return
+        seen.add(key)
+        yield key, value
 
 
-def _is_live(client: "redis.Redis", epoch: Epoch) -> bool:
-    return bool(client.hget(keys.epoch_pointer(epoch.release), "epoch") == epoch.name.encode())
+def _publish(
+    client: "redis.Redis",
+    epoch: Epoch,
+    staged: str,
+    items: Iterable[tuple[bytes, bytes]],
+    keep_seconds: int,
+    insist: bool,
+) -> Published:
+    table, bloom_key, facts = epochs.keys_of(epoch.release, staged)
+    written: list[bytes] = []
+    checksum = 0
+    for chunk in _chunks(items):
+        client.hset(table, mapping=dict(chunk))
+        client.expire(table, _STAGED_SECONDS)
+        written.extend(key for key, _ in chunk)
+        checksum ^= _checksum(chunk)
+    _verify(client, table, len(written), checksum)
+    bloom = Bloom(max(1, len(written)), FILTER_ERROR, key_position)
+    bloom.update(written)
+    client.set(bloom_key, bloom.save_bytes(), ex=_STAGED_SECONDS)
+    client.hset(facts, mapping={"precision": epoch.precision, "count": len(written), "checksum": f"{checksum:016x}"})
+    used = sum(client.memory_usage(key, samples=1000) or 0 for key in (table, bloom_key, facts))
+    for key in (table, bloom_key, facts):
+        client.expire(key, keep_seconds)
+    outcome = epochs.move(client, epoch, staged, insist)
+    return Published(epoch.name, outcome, len(written), used) if outcome.live else Published(epoch.name, outcome, 0)
 
 
 def _verify(client: "redis.Redis", table: str, count: int, checksum: int) -> None:
@@ -122,7 +132,7 @@ def _checksum(items: Iterable[tuple[bytes, bytes]]) -> int:
     return total
 
 
-def _chunks(items: Iterable[tuple[bytes, object]]) -> Iterator[list]:  # type: ignore[type-arg]
+def _chunks(items: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
     iterator = iter(items)
     while chunk := list(itertools.islice(iterator, _CHUNK)):
         yield chunk

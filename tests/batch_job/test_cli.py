@@ -1,6 +1,7 @@
 """The steps as Airflow and people run them: processes, exit codes, one record, real spark-submit."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -68,6 +69,15 @@ def newest(state: StateSettings, day: str) -> RunRecord:
     return record.read(max((state.runs_dir / day).glob("*.json"), key=lambda path: path.stat().st_mtime))
 
 
+def drain_answers(cli: Cli, state: StateSettings, day: str) -> None:
+    request_id = submit(state.redis_url, "I forgot my passcode")
+    assert "1 deferred requests answered" in succeed(cli, "drain", "--ds", day)
+    item = result(state.redis_url, request_id)
+    assert item is not None
+    assert item.response is not None
+    assert newest(state, day).drained == 1
+
+
 def test_two_days_from_messages_to_redis(
     cli: Cli, state: StateSettings, client: "redis.Redis", release: Release
 ) -> None:
@@ -98,7 +108,20 @@ def test_two_days_from_messages_to_redis(
     assert "the partition stood already" in succeed(cli, "report", "--ds", SECOND)
     assert DeltaTable(str(state.scores_table)).version() == version
     assert latest_token(client, SECOND) == 1
-    assert len(succeed(cli, "read", "--ds", SECOND, "--limit", "7").splitlines()) == 7
+    assert len(succeed(cli, "read", "--ds", SECOND, "--limit", "7").splitlines()) == 8
+    rows = [json.loads(line) for line in succeed(cli, "read", "--ds", SECOND, "--limit", "0", "--json").splitlines()]
+    assert len({row["id"] for row in rows}) == len(rows) == 300
+    assert {(row["ds"], row["release"], len(row["encoding_key"])) for row in rows} == {(SECOND, release.id, 32)}
+
+    assert f"epoch {SECOND}.1 is gone, epoch {DAY}.1 answers" in succeed(cli, "rollback", "--ds", SECOND)
+    assert f"not epoch {SECOND}.1: a person went back" in succeed(cli, "publish", "--ds", SECOND)
+    again = cli("rollback", "--ds", SECOND)
+    assert (again.returncode, again.stdout) == (2, "")
+    assert again.stderr.endswith(f"{DAY}.1 answers, none of ds={SECOND}; nothing was rolled back\n")
+    assert f"keys as epoch {SECOND}.1" in succeed(cli, "publish", "--ds", SECOND, "--publish")
+
+    drain_answers(cli, state, SECOND)
+    assert DeltaTable(str(state.scores_table)).version() == version
 
 
 @pytest.mark.parametrize(
@@ -109,6 +132,9 @@ def test_two_days_from_messages_to_redis(
         (["score", "--ds", DAY], "holds no run; run `python -m batch_job plan --ds 2026-01-14` first"),
         (["publish", "--ds", DAY, "--record", "/nowhere/run.json"], "/nowhere/run.json is not there"),
         (["read", "--ds", DAY], "is no scores table"),
+        (["drain", "--ds", DAY], "holds no run; run `python -m batch_job plan --ds 2026-01-14` first"),
+        (["rollback", "--ds", "today"], "--ds 'today': expected a day as YYYY-MM-DD"),
+        (["rollback", "--ds", DAY], "no epoch answers, none of ds=2026-01-14; nothing was rolled back"),
     ],
 )
 def test_what_is_missing_is_named_in_one_line_with_exit_code_2(cli: Cli, arguments: list[str], problem: str) -> None:

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -10,16 +11,21 @@ import pytest
 import redis
 from rbloom import Bloom
 
-from batch_job import publishing, rows, table
+from batch_job import publishing, report, rows, table
+from batch_job.fence import Fence
 from batch_job.record import RunRecord, Scoring, State
+from batch_job.settings import NightlySettings
 from batch_job.writing import FileReport, Target, write_file
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from shared_model import keys
 from shared_model.errors import JobError
 from shared_model.releases.store import Release
-from shared_model.scorestore.publish import Epoch, key_position, live_keys, publish
+from shared_model.scorestore.epochs import Epoch, Outcome, keys_of, live_keys
+from shared_model.scorestore.publish import key_position, publish
 from shared_model.settings import StateSettings
 from tests.batch_job.conftest import DAY, message, planned, write_day
+
+NIGHTLY = NightlySettings()
 
 
 def encoding_key(number: int) -> bytes:
@@ -30,11 +36,11 @@ def encoding_key(number: int) -> bytes:
 def commit(state: StateSettings, client: "redis.Redis", release: Release):  # type: ignore[no-untyped-def]
     """Commits rows under a token, as a run that scored them would; returns that run."""
 
-    def run(token: int, numbers: range, ds: str = DAY, releases: tuple[str, ...] = ()) -> RunRecord:
-        write_day(state, [message(number, "x") for number in numbers], ds)
+    def run(token: int, numbers: Sequence[int], ds: str = DAY, releases: tuple[str, ...] = ()) -> RunRecord:
+        write_day(state, [message(number, "x") for number in range(len(numbers))], ds)
         count = len(numbers)
         columns = {
-            "id": [str(number) for number in numbers],
+            "id": [str(number) for number in range(count)],
             "text_hash": ["00"] * count,
             "label": [release.labels[1]] * count,
             "score": [0.75] * count,
@@ -72,7 +78,7 @@ def pointer(client: "redis.Redis", release: Release) -> str:
 def test_a_committed_partition_answers_from_redis(  # type: ignore[no-untyped-def]
     commit, state: StateSettings, client: "redis.Redis", release: Release
 ) -> None:
-    run = publishing.publish_run(state, client, commit(3, range(50)))
+    run = publishing.publish_run(state, NIGHTLY, client, commit(3, range(50)))
     assert run.state is State.PUBLISHED
     assert run.publication is not None
     assert (run.publication.epoch, run.publication.keys, run.publication.moved) == (f"{DAY}.3", 50, True)
@@ -86,9 +92,9 @@ def test_a_committed_partition_answers_from_redis(  # type: ignore[no-untyped-de
 
 def test_publishing_again_changes_nothing(commit, state: StateSettings, client: "redis.Redis") -> None:  # type: ignore[no-untyped-def]
     run = commit(3, range(50))
-    publishing.publish_run(state, client, run)
+    publishing.publish_run(state, NIGHTLY, client, run)
     told = client.get(keys.last_run())
-    again = publishing.publish_run(state, client, run).publication
+    again = publishing.publish_run(state, NIGHTLY, client, run).publication
     assert again is not None
     assert (again.moved, again.live, again.keys) == (False, True, 50)
     assert client.get(keys.last_run()) == told
@@ -97,12 +103,13 @@ def test_publishing_again_changes_nothing(commit, state: StateSettings, client: 
 def test_the_pointer_only_moves_forward(  # type: ignore[no-untyped-def]
     commit, state: StateSettings, client: "redis.Redis", release: Release
 ) -> None:
-    publishing.publish_run(state, client, commit(3, range(5), "2026-01-15"))
-    older = publishing.publish_run(state, client, commit(9, range(5), DAY)).publication
+    publishing.publish_run(state, NIGHTLY, client, commit(3, range(5), "2026-01-15"))
+    older = publishing.publish_run(state, NIGHTLY, client, commit(9, range(5), DAY)).publication
     assert older is not None
     assert (older.moved, older.live, pointer(client, release)) == (False, False, "2026-01-15.3")
+    assert older.why == "a newer one answers; `publish --publish` has this one answer all the same"
     assert not client.exists(keys.epoch_scores(release.id, f"{DAY}.9"))
-    publishing.publish_run(state, client, commit(4, range(6), "2026-01-15"))
+    publishing.publish_run(state, NIGHTLY, client, commit(4, range(6), "2026-01-15"))
     assert pointer(client, release) == "2026-01-15.4"
     # The epoch before is kept for a rollback.
     assert client.hlen(keys.epoch_scores(release.id, "2026-01-15.3")) == 5
@@ -112,10 +119,10 @@ def test_control_the_pointer_refuses_by_day_before_token(client: "redis.Redis", 
     """Epochs published out of order, past the table's own rule: the script itself holds them off."""
     scores = [(encoding_key(1), PublishedScore(labels=[0], scores=[1.0]))]
     moved = [
-        publish(client, Epoch(release.id, "bf16", ds, token), scores).advanced
+        publish(client, Epoch(release.id, "bf16", ds, token), scores).outcome
         for ds, token in (("2026-01-15", 2), ("2026-01-14", 9), ("2026-01-15", 1), ("2026-01-15", 2), ("2026-01-15", 3))
     ]
-    assert moved == [True, False, False, False, True]
+    assert moved == ["moved", "older", "older", "standing", "moved"]
 
 
 def test_publishing_the_live_epoch_again_never_leaves_a_moment_without_it(
@@ -141,8 +148,7 @@ def test_publishing_the_live_epoch_again_never_leaves_a_moment_without_it(
     watcher.start()
     deadline = time.monotonic() + 30
     while len(looked) < 50 and time.monotonic() < deadline:
-        again = publish(client, epoch, scores)
-        assert (again.advanced, again.live) == (False, True)
+        assert publish(client, epoch, scores).outcome is Outcome.STANDING
     done.set()
     watcher.join()
     assert len(looked) >= 50
@@ -154,16 +160,74 @@ def test_a_live_epoch_that_lost_keys_is_made_whole(  # type: ignore[no-untyped-d
     commit, state: StateSettings, client: "redis.Redis", release: Release
 ) -> None:
     run = commit(3, range(50))
-    publishing.publish_run(state, client, run)
+    publishing.publish_run(state, NIGHTLY, client, run)
     client.hdel(keys.epoch_scores(release.id, f"{DAY}.3"), encoding_key(7))
-    publishing.publish_run(state, client, run)
+    publishing.publish_run(state, NIGHTLY, client, run)
     assert live_keys(client, Epoch(release.id, "bf16", DAY, 3)) == 50
+
+
+def test_an_older_day_is_published_where_a_person_insists(  # type: ignore[no-untyped-def]
+    commit, state: StateSettings, client: "redis.Redis", release: Release
+) -> None:
+    newer = commit(3, range(5), "2026-01-15")
+    publishing.publish_run(state, NIGHTLY, client, newer)
+    older = publishing.publish_run(state, NIGHTLY, client, commit(9, range(7), DAY), insist=True).publication
+    assert older is not None
+    assert (older.moved, older.live, older.keys, pointer(client, release)) == (True, True, 7, f"{DAY}.9")
+    # A retry of the newer day does not undo what a person did.
+    assert report.publication(publishing.publish_run(state, NIGHTLY, client, newer)).startswith(
+        "not epoch 2026-01-15.3: a person went back from it"
+    )
+    assert pointer(client, release) == f"{DAY}.9"
+
+
+def test_a_rolled_back_day_answers_again_only_when_it_was_scored_again(  # type: ignore[no-untyped-def]
+    commit, state: StateSettings, client: "redis.Redis", release: Release
+) -> None:
+    publishing.publish_run(state, NIGHTLY, client, commit(1, range(5), DAY))
+    bad = commit(1, range(5), "2026-01-15")
+    publishing.publish_run(state, NIGHTLY, client, bad)
+    # An attempt that has begun by then is of the same doubtful origin.
+    assert Fence.take(client, "2026-01-15", 1).token == 2
+    done = publishing.roll_back(state, NIGHTLY, client, release.id, "2026-01-15")
+    assert (done.was, done.now, pointer(client, release)) == ("2026-01-15.1", f"{DAY}.1", f"{DAY}.1")
+    retried = publishing.publish_run(state, NIGHTLY, client, bad).publication
+    begun = publishing.publish_run(state, NIGHTLY, client, commit(2, range(5), "2026-01-15")).publication
+    assert [each.live for each in (retried, begun) if each] == [False, False]
+    assert not client.exists(
+        keys.epoch_scores(release.id, "2026-01-15.1"), keys.epoch_scores(release.id, "2026-01-15.2")
+    )
+    scored_again = commit(Fence.take(client, "2026-01-15", 2).token, range(5), "2026-01-15")
+    publishing.publish_run(state, NIGHTLY, client, scored_again)
+    assert pointer(client, release) == "2026-01-15.3"
+
+
+def test_where_memory_is_short_the_most_frequent_texts_go_in_and_the_rest_is_reported(  # type: ignore[no-untyped-def]
+    commit, state: StateSettings, client: "redis.Redis", release: Release
+) -> None:
+    often, rare = list(range(900, 1000)), list(range(900))
+    narrow = NightlySettings(publish_megabytes=0.05)
+    run = publishing.publish_run(state, narrow, client, commit(1, rare + often * 9))
+    done = run.publication
+    assert done is not None
+    epoch = f"{DAY}.1"
+    stored = client.hkeys(keys.epoch_scores(release.id, epoch))
+    assert 100 < done.keys == len(stored) < 1000
+    assert {encoding_key(number) for number in often} <= set(stored)
+    assert done.left_out == 1000 - done.keys
+    assert done.covered == pytest.approx((done.keys + 8 * 100) / 1800, abs=1e-4)
+    assert sum(client.memory_usage(name, samples=0) for name in keys_of(release.id, epoch)) <= 50_000
+    said = f"{done.left_out} rarer texts left out for memory, those in it cover {done.covered:.1%} of the rows"
+    assert said in report.publication(run)
+    again = publishing.publish_run(state, narrow, client, run).publication
+    assert again is not None
+    assert (again.left_out, again.covered, again.moved) == (done.left_out, done.covered, False)
 
 
 def test_a_run_that_was_not_scored_is_refused(state: StateSettings, client: "redis.Redis") -> None:
     write_day(state, [message(0, "x")])
     with pytest.raises(JobError, match="is planned: nothing was committed; score it first"):
-        publishing.publish_run(state, client, planned(state, client))
+        publishing.publish_run(state, NIGHTLY, client, planned(state, client))
 
 
 def test_a_partition_of_two_releases_is_refused(  # type: ignore[no-untyped-def]
@@ -171,7 +235,7 @@ def test_a_partition_of_two_releases_is_refused(  # type: ignore[no-untyped-def]
 ) -> None:
     mixed = (release.id, "other-0123456789ab")
     with pytest.raises(JobError, match="holds scores of release"):
-        publishing.publish_run(state, client, commit(1, range(2), releases=mixed))
+        publishing.publish_run(state, NIGHTLY, client, commit(1, range(2), releases=mixed))
 
 
 def test_a_table_that_does_not_hold_the_day_is_named(tmp_path: Path) -> None:

@@ -19,7 +19,8 @@ from realtime_service.warmup import SPECIALISED_TOKENS
 from shared_model import demo_messages, keys
 from shared_model.encoding import collate
 from shared_model.releases.store import Release
-from shared_model.scorestore.publish import Epoch, publish
+from shared_model.scorestore.epochs import Epoch, Outcome
+from shared_model.scorestore.publish import publish
 from shared_model.types import DeferredState, Device, Precision, Priority, ServingPath
 from tests.realtime_service.conftest import RunningService, eventually
 
@@ -123,7 +124,8 @@ def test_a_text_scored_last_night_is_answered_from_the_published_epoch(
     index = release.labels.index("exchange_rate")
     score = PublishedScore(labels=[index, 0], scores=[0.75, 0.25], tokens=9)
     epoch = Epoch(release.id, "bf16", "2026-01-14", 1)
-    assert publish(redis_client, epoch, {encoder.key(encoder.encode(text)): score}.items()).advanced
+    published = publish(redis_client, epoch, {encoder.key(encoder.encode(text)): score}.items())
+    assert published.outcome is Outcome.MOVED
     eventually(lambda: client.score(text, priority=Priority.REAL_TIME).path == ServingPath.PRECOMPUTED)
     # Case means nothing to this encoder, so it means nothing here. A slow answer of Redis is done without, so: until.
     answers: list[Answer] = []

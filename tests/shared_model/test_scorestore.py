@@ -14,7 +14,8 @@ from protos.scoring.v1.storage_pb2 import PublishedScore
 from shared_model import keys
 from shared_model.errors import JobError, StoreUnavailable
 from shared_model.scorestore import publish as store
-from shared_model.scorestore.publish import Epoch, publish
+from shared_model.scorestore.epochs import KEEP_SECONDS, Epoch, Outcome
+from shared_model.scorestore.publish import publish
 
 RELEASE = "small-0123456789ab"
 
@@ -44,7 +45,7 @@ def read(client: "redis.Redis", name: str) -> dict[bytes, PublishedScore]:
 def test_what_is_published_is_read_back(redis_client: "redis.Redis") -> None:
     written = scores(12_345)
     published = publish(redis_client, epoch(), written.items())
-    assert (published.epoch, published.keys, published.advanced) == ("2026-01-14.1", 12_345, True)
+    assert (published.epoch, published.keys, published.outcome) == ("2026-01-14.1", 12_345, Outcome.MOVED)
     assert pointed(redis_client)[b"epoch"] == b"2026-01-14.1"
     assert read(redis_client, "2026-01-14.1") == written
     facts = redis_client.hgetall(keys.epoch_facts(RELEASE, "2026-01-14.1"))
@@ -57,20 +58,20 @@ def test_a_key_that_comes_twice_counts_once(redis_client: "redis.Redis") -> None
 
 
 def test_an_empty_partition_is_an_epoch(redis_client: "redis.Redis") -> None:
-    assert publish(redis_client, epoch(), []).advanced
+    assert publish(redis_client, epoch(), []).outcome is Outcome.MOVED
 
 
 def test_what_is_published_does_not_stay_for_ever(redis_client: "redis.Redis") -> None:
     publish(redis_client, epoch(), scores(3).items())
     name = epoch().name
     for of_epoch in (keys.epoch_scores, keys.epoch_filter, keys.epoch_facts):
-        assert 0 < redis_client.ttl(of_epoch(RELEASE, name)) <= store.KEEP_SECONDS
+        assert 0 < redis_client.ttl(of_epoch(RELEASE, name)) <= KEEP_SECONDS
 
 
 @pytest.mark.parametrize("newer", [epoch("2026-01-14", 2), epoch("2026-01-15", 1)])
 def test_the_pointer_moves_forward_and_remembers(redis_client: "redis.Redis", newer: Epoch) -> None:
     publish(redis_client, epoch(), scores(3).items())
-    assert publish(redis_client, newer, scores(4).items()).advanced
+    assert publish(redis_client, newer, scores(4).items()).outcome is Outcome.MOVED
     assert pointed(redis_client)[b"epoch"] == newer.name.encode()
     assert pointed(redis_client)[b"previous"] == epoch().name.encode()
     assert len(read(redis_client, epoch().name)) == 3  # kept for rollback
@@ -80,7 +81,7 @@ def test_the_pointer_moves_forward_and_remembers(redis_client: "redis.Redis", ne
 def test_the_pointer_never_moves_back(redis_client: "redis.Redis", older: Epoch) -> None:
     newest = epoch("2026-01-15", 10)
     publish(redis_client, newest, scores(3).items())
-    assert not publish(redis_client, older, scores(5).items()).advanced
+    assert publish(redis_client, older, scores(5).items()).outcome is Outcome.OLDER
     assert pointed(redis_client)[b"epoch"] == newest.name.encode()
     assert read(redis_client, older.name) == {}  # and leaves nothing behind
     assert not redis_client.exists(keys.epoch_filter(RELEASE, older.name), keys.epoch_facts(RELEASE, older.name))
@@ -88,7 +89,7 @@ def test_the_pointer_never_moves_back(redis_client: "redis.Redis", older: Epoch)
 
 def test_tokens_are_numbers_not_words(redis_client: "redis.Redis") -> None:
     publish(redis_client, epoch(token=9), scores(3).items())
-    assert publish(redis_client, epoch(token=10), scores(3).items()).advanced
+    assert publish(redis_client, epoch(token=10), scores(3).items()).outcome is Outcome.MOVED
 
 
 def test_publishing_again_changes_nothing_that_is_read(redis_client: "redis.Redis") -> None:

@@ -1,14 +1,55 @@
--- Point a release at a newer epoch, never at an older one.
--- KEYS[1] pointer hash   ARGV[1] epoch   ARGV[2] ds   ARGV[3] token
--- Returns 1 when the pointer was moved, 0 when it stood at this (ds, token) already, -1 when it stands past it.
-local ds = redis.call('HGET', KEYS[1], 'ds')
-local token = tonumber(redis.call('HGET', KEYS[1], 'token') or '0')
-if ds == ARGV[2] and token == tonumber(ARGV[3]) then
-  return 0
+-- Point a release at an epoch, by itself only forward in (ds, token), and put what was staged for it in place.
+-- KEYS[1] pointer hash {epoch, ds, token, previous (names, newest first), barrier_ds, barrier_token}
+-- KEYS[2..4] staged keys of the epoch   KEYS[5..7] the same in place
+-- ARGV[1] epoch  ARGV[2] ds  ARGV[3] token  ARGV[4] '1' where a person asks for this very epoch, else '0'
+-- ARGV[5] epochs kept for a rollback  ARGV[6] 'look': only say what 'move' would do
+-- Returns {outcome, epochs that are no longer kept ...}; outcome is
+--   'moved'     the pointer was moved to this epoch
+--   'standing'  it stood here already
+--   'older'     it stands past it
+--   'barred'    a person went back from here, or from further on
+local ds, token = ARGV[2], tonumber(ARGV[3])
+local held = redis.call('HMGET', KEYS[1], 'ds', 'token', 'epoch', 'previous', 'barrier_ds', 'barrier_token')
+for i = 1, 6 do
+  held[i] = held[i] or ''
 end
-if ds and (ARGV[2] < ds or (ARGV[2] == ds and tonumber(ARGV[3]) < token)) then
-  return -1
+
+local function reached(other_ds, other_token)
+  return other_ds > ds or (other_ds == ds and tonumber(other_token) >= token)
 end
-local previous = redis.call('HGET', KEYS[1], 'epoch') or ''
-redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'ds', ARGV[2], 'token', ARGV[3], 'previous', previous)
-return 1
+
+local standing = held[3] ~= '' and held[3] == ARGV[1]
+local back = held[1] ~= '' and reached(held[1], held[2])
+if not standing and ARGV[4] ~= '1' then
+  if held[5] ~= '' and reached(held[5], held[6]) then
+    return {'barred'}
+  elseif back then
+    return {'older'}
+  end
+end
+if ARGV[6] == 'look' then
+  return {standing and 'standing' or 'moved'}
+end
+
+for i = 2, 4 do
+  redis.call('UNLINK', KEYS[i + 3])
+  if redis.call('EXISTS', KEYS[i]) == 1 then
+    redis.call('RENAME', KEYS[i], KEYS[i + 3])
+  end
+end
+if standing then
+  return {'standing'}
+end
+
+local kept, dropped = {}, {}
+for name in string.gmatch(held[3] .. ' ' .. held[4], '%S+') do
+  if name ~= ARGV[1] then
+    table.insert(#kept < tonumber(ARGV[5]) and kept or dropped, name)
+  end
+end
+redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'ds', ds, 'token', ARGV[3], 'previous', table.concat(kept, ' '))
+-- What a person went back from is not for a retry to publish again.
+if back and not (held[5] > held[1] or (held[5] == held[1] and tonumber(held[6]) >= tonumber(held[2]))) then
+  redis.call('HSET', KEYS[1], 'barrier_ds', held[1], 'barrier_token', held[2])
+end
+return {'moved', unpack(dropped)}

@@ -16,7 +16,8 @@ from protos.inference.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from shared_model import keys
 from shared_model.releases.store import Release
-from shared_model.scorestore.publish import Epoch, publish
+from shared_model.scorestore.epochs import Epoch
+from shared_model.scorestore.publish import publish
 from tests.realtime_service.conftest import eventually
 from tests.realtime_service.open_inference.conftest import refusal
 from tests.realtime_service.open_inference.test_tensors import nearly_elements, shapes

@@ -1,0 +1,46 @@
+"""The `read` step: committed scores as lines, for people and for pipes. No JVM."""
+
+import json
+from collections.abc import Iterator
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from deltalake import DeltaTable
+
+from batch_job import rows, table
+from shared_model.errors import JobError
+
+#: What a person looks for first.
+_SHORT = ("id", "label", "score", "release", "precision", "scored_at")
+
+
+def lines(folder: Path, ds: str, limit: int, as_json: bool) -> Iterator[str]:
+    """Up to `limit` rows of a day, 0 for all: tab-separated under a heading, or every column as JSON.
+
+    Raises: JobError when there is no table, the day was never committed, or a file is damaged.
+    """
+    if not DeltaTable.is_deltatable(str(folder)):
+        raise JobError(f"{folder} is no scores table; score a day first, or check TANDEM_SCORES")
+    delta = DeltaTable(str(folder))
+    if table.committed(delta, ds) is None:
+        raise JobError(f"{folder} holds no ds={ds}; score it first")
+    columns = rows.SCORES.names if as_json else _SHORT
+    batches = table.read_files(delta, ds, columns)
+    found = islice((row for batch in batches for row in batch.to_pylist()), limit or None)
+    if as_json:
+        yield from (json.dumps({"ds": ds, **row}, default=_plain, ensure_ascii=False) for row in found)
+        return
+    yield "\t".join(columns)
+    yield from ("\t".join(_cell(row[column]) for column in columns) for row in found)
+
+
+def _cell(value: object) -> str:
+    """A value that keeps to its cell: an id may hold tabs and line ends."""
+    return _plain(value) if isinstance(value, datetime) else json.dumps(str(value), ensure_ascii=False)[1:-1]
+
+
+def _plain(value: Any) -> str:
+    """What JSON has no word for: times in UTC, bytes as hexadecimal."""
+    return value.isoformat() if isinstance(value, datetime) else bytes(value).hex()

@@ -1,0 +1,98 @@
+"""What `read` prints: one line a row whatever an id holds, nothing that was not committed, and whose fault it is."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable
+
+from batch_job import printing, rows, table
+from batch_job.writing import FileReport, Target, write_file
+from shared_model.errors import JobError
+from tests.batch_job.conftest import DAY
+
+IDS = ["plain", "tab\there", "line\nend", "日本 🙂", 'quote"']
+Commit = Callable[..., None]
+
+
+@pytest.fixture
+def commit(tmp_path: Path) -> Commit:
+    def run(token: int, ids: list[str], ds: str = DAY) -> None:
+        columns = {
+            "id": ids,
+            "text_hash": ["00"] * len(ids),
+            "label": ["card_arrival"] * len(ids),
+            "score": [0.5] * len(ids),
+            "release": ["small-0123456789ab"] * len(ids),
+            "precision": ["bf16"] * len(ids),
+            "scored_at": [datetime(2026, 1, 15, 2, tzinfo=UTC)] * len(ids),
+            "encoding_key": [b"\x00\xff" * 8] * len(ids),
+            "tokens": [3] * len(ids),
+            "truncated": [False] * len(ids),
+            "top_k": [[{"label": "card_arrival", "score": 0.5}]] * len(ids),
+            "vector": [None] * len(ids),
+        }
+        batch = pa.RecordBatch.from_pydict(columns, schema=rows.SCORES)
+        file = FileReport(*write_file(Target(str(tmp_path), ds, "plan", token), rows.SCORES, [batch]))
+        table.replace_partition(tmp_path, ds, [file], token, lambda: None, {})
+
+    return run
+
+
+def test_every_row_is_one_line_and_every_value_one_cell(commit: Commit, tmp_path: Path) -> None:
+    commit(1, IDS)
+    heading, *lines = printing.lines(tmp_path, DAY, 0, as_json=False)
+    assert heading.split("\t") == ["id", "label", "score", "release", "precision", "scored_at"]
+    assert [len(line.split("\t")) for line in lines] == [6] * len(IDS)
+    assert lines[0] == "plain\tcard_arrival\t0.5\tsmall-0123456789ab\tbf16\t2026-01-15T02:00:00+00:00"
+
+
+def test_json_lines_hold_every_column_as_it_was(commit: Commit, tmp_path: Path) -> None:
+    commit(1, IDS)
+    found = [json.loads(line) for line in printing.lines(tmp_path, DAY, 0, as_json=True)]
+    assert [row["id"] for row in found] == IDS
+    assert set(found[0]) == {"ds", *rows.SCORES.names}
+    assert (found[0]["encoding_key"], found[0]["vector"]) == ("00ff" * 8, None)
+
+
+def test_only_what_is_committed_is_read(commit: Commit, tmp_path: Path) -> None:
+    commit(1, ["replaced"])
+    commit(2, ["a", "b", "c"])
+    commit(1, ["another day"], ds="2026-01-15")
+    assert [line.split("\t")[0] for line in printing.lines(tmp_path, DAY, 2, as_json=False)] == ["id", "a", "b"]
+
+
+def test_a_day_that_was_never_committed_is_named(commit: Commit, tmp_path: Path) -> None:
+    commit(1, ["a"])
+    with pytest.raises(JobError, match="holds no ds=2026-01-15; score it first"):
+        list(printing.lines(tmp_path, "2026-01-15", 0, as_json=False))
+
+
+def test_a_damaged_file_is_named(commit: Commit, tmp_path: Path) -> None:
+    commit(1, ["a"] * 1000)
+    [uri] = DeltaTable(str(tmp_path)).file_uris()
+    path = Path(uri.removeprefix("file://"))
+    damaged = bytearray(path.read_bytes())
+    damaged[60] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(JobError, match=rf"{path.name} cannot be read: .*; score ds=2026-01-14 again"):
+        list(printing.lines(tmp_path, DAY, 0, as_json=False))
+
+
+def test_who_has_read_enough_gets_no_complaint(commit: Commit, tmp_path: Path, environment: dict[str, str]) -> None:
+    commit(1, [f"m{number}" for number in range(20_000)])
+    command = [sys.executable, "-m", "batch_job", "read", "--ds", DAY, "--limit", "0"]
+    done = subprocess.Popen(
+        command, env={**environment, "TANDEM_SCORES": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert done.stdout
+    assert done.stderr
+    assert done.stdout.readline().startswith(b"id\t")
+    done.stdout.close()
+    assert (done.stderr.read(), done.wait(60)) == (b"", 0)
+    done.stderr.close()
