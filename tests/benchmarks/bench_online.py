@@ -6,6 +6,7 @@ generator share all of them. What the generator took, and how late it sent, is r
 """
 
 import argparse
+import functools
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -79,6 +80,8 @@ GROUPS = {
     "memory": Group(memory, (Target("rss_mb", "MB", "<= 800"), Target("rss_switch_mb", "MB", "<= 1200"))),
 }
 
+choose = functools.partial(harness.choose, GROUPS)
+
 
 def main(arguments: list[str] | None = None) -> int:
     """0 when it measured, whatever it found: the table says which bounds do not hold. 2 when it could not."""
@@ -96,14 +99,6 @@ def main(arguments: list[str] | None = None) -> int:
     result.write(args.out)
     print(f"\n{result.table()}\n\nwritten to {args.out}")
     return 0
-
-
-def choose(only: str) -> list[str]:
-    """Names of groups in their order. Raises: CannotMeasure for a name there is no group of."""
-    wanted = [name.strip() for name in only.split(",") if name.strip()] or list(GROUPS)
-    if unknown := sorted(set(wanted) - GROUPS.keys()):
-        raise CannotMeasure(f"ONLY: there is no group {', '.join(unknown)}; choose of {', '.join(GROUPS)}")
-    return [name for name in GROUPS if name in wanted]
 
 
 def targets(chosen: Collection[str]) -> list[Target]:

@@ -5,6 +5,7 @@ in turn; the heartbeat is one replica's among 64, alone in a process.
 """
 
 import argparse
+import functools
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ GROUPS = {
     "submit": Group(submitting.measure, (Target("submit_per_s", "1/s", ">= 5000"),)),
 }
 
+choose = functools.partial(harness.choose, GROUPS)
+
 
 def main(arguments: list[str] | None = None) -> int:
     """0 when it measured, whatever it found: the table says which bounds do not hold. 2 when it could not."""
@@ -53,14 +56,6 @@ def main(arguments: list[str] | None = None) -> int:
     result.write(args.out)
     print(f"\n{result.table()}\n\nwritten to {args.out}")
     return 0
-
-
-def choose(only: str) -> list[str]:
-    """Names of groups in their order. Raises: CannotMeasure for a name there is no group of."""
-    wanted = [name.strip() for name in only.split(",") if name.strip()] or list(GROUPS)
-    if unknown := sorted(set(wanted) - GROUPS.keys()):
-        raise CannotMeasure(f"ONLY: there is no group {', '.join(unknown)}; choose of {', '.join(GROUPS)}")
-    return [name for name in GROUPS if name in wanted]
 
 
 def targets(chosen: Collection[str]) -> list[Target]:
