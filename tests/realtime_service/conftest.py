@@ -6,11 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import redis.asyncio
 
 from realtime_service.client import Client
 from shared_model.redis_server import RedisServer
@@ -74,6 +75,14 @@ def service(
 def client(service: RunningService) -> Iterator[Client]:
     with Client(service.address) as connected:
         yield connected
+
+
+@pytest.fixture
+async def own_redis(tmp_path: Path) -> AsyncIterator["redis.asyncio.Redis"]:
+    """A client of a server that no service harvests."""
+    with RedisServer(StateSettings(state=tmp_path)) as server:
+        async with redis.asyncio.Redis.from_url(server.url) as client:
+            yield client
 
 
 def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:

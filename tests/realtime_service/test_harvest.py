@@ -1,8 +1,6 @@
 """What an idle lane does with deferred work that it loses, cannot do, must leave, or cannot store."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,8 +16,6 @@ from realtime_service.telemetry import Telemetry
 from shared_model.clock import SystemClock
 from shared_model.errors import BadInput, StoreUnavailable
 from shared_model.handoff import Handoff, State
-from shared_model.redis_server import RedisServer
-from shared_model.settings import StateSettings
 from shared_model.types import ServingPath
 from tests.realtime_service.conftest import eventually
 
@@ -48,15 +44,8 @@ class Scripted:
 
 
 @pytest.fixture
-async def client(tmp_path: Path) -> AsyncIterator["redis.asyncio.Redis"]:
-    with RedisServer(StateSettings(state=tmp_path)) as server:
-        async with redis.asyncio.Redis.from_url(server.url) as client:
-            yield client
-
-
-@pytest.fixture
-def handoff(client: "redis.asyncio.Redis") -> Handoff:
-    return Handoff(client)
+def handoff(own_redis: "redis.asyncio.Redis") -> Handoff:
+    return Handoff(own_redis)
 
 
 @pytest.fixture
@@ -105,13 +94,13 @@ async def test_a_replica_that_stops_leaves_its_work_to_the_others_at_once(handof
 
 
 async def test_what_is_lost_is_abandoned_and_the_rest_is_answered(
-    handoff: Handoff, script: Scripted, client: "redis.asyncio.Redis", monkeypatch: pytest.MonkeyPatch
+    handoff: Handoff, script: Scripted, own_redis: "redis.asyncio.Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shared_model.handoff.lease.RENEW_SECONDS", 0.05)
     await accept(handoff, "endless", "fine")
     working = asyncio.create_task(harvester(handoff, script).run_once())
     await asyncio.to_thread(eventually, lambda: len(script.begun) == 2)
-    [taken] = await Handoff(client).claim("other", 1, lease_seconds=0.0)
+    [taken] = await Handoff(own_redis).claim("other", 1, lease_seconds=0.0)
     assert taken.request_id == "endless"
     async with asyncio.timeout(10):
         assert await working == 1
@@ -132,9 +121,9 @@ class Away(Handoff):
 
 
 async def test_an_answer_waits_for_the_store_and_is_not_computed_again(
-    client: "redis.asyncio.Redis", script: Scripted
+    own_redis: "redis.asyncio.Redis", script: Scripted
 ) -> None:
-    away = Away(client)
+    away = Away(own_redis)
     await accept(away, "fine")
     assert await harvester(away, script).run_once() == 1
     assert (script.begun, away.refusals) == (["fine"], 0)

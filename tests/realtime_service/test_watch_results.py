@@ -5,7 +5,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -192,16 +192,8 @@ class Counting(Handoff):
 
 
 @pytest.fixture
-async def client(tmp_path: Path) -> AsyncIterator["redis.asyncio.Redis"]:
-    """Of a server that no service harvests."""
-    with RedisServer(StateSettings(state=tmp_path)) as server:
-        async with redis.asyncio.Redis.from_url(server.url) as client:
-            yield client
-
-
-@pytest.fixture
-def handoff(client: "redis.asyncio.Redis") -> Counting:
-    return Counting(client)
+def handoff(own_redis: "redis.asyncio.Redis") -> Counting:
+    return Counting(own_redis)
 
 
 async def accept(handoff: Handoff, *request_ids: str) -> None:
@@ -232,13 +224,13 @@ async def test_many_watches_cost_one_look(handoff: Counting) -> None:
 
 
 async def test_a_result_that_is_lost_while_it_is_watched_is_not_found(
-    handoff: Counting, client: "redis.asyncio.Redis"
+    handoff: Counting, own_redis: "redis.asyncio.Redis"
 ) -> None:
     await accept(handoff, "lost")
     watcher = Watcher(handoff)
     watch = asyncio.create_task(ends_of(watcher, "lost"))
     await handoff.looked.acquire()
-    await client.flushall()
+    await own_redis.flushall()
     while not watch.done():
         await watcher.run_once()
         await asyncio.sleep(0.001)

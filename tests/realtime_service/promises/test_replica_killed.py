@@ -32,8 +32,9 @@ def test_replicas_killed_in_turn_cost_callers_nothing(
             replicas.append(ours.replica())
             eventually(either(loads.done, takes_traffic(replicas[-1])))
             wait([loads], timeout=max(0.0, killed_at + every - time.monotonic()))
-    assert statuses(loads.result()[0]) == {OK: calls}
-    measured(f"replica killed, {kills} times: calls of {calls} that failed", 0, "0")
+    found = statuses(loads.result()[0])
+    measured(f"replica killed, {kills} times: calls of {calls} that failed", calls - found.get(OK, 0), "0")
+    assert found == {OK: calls}
 
 
 def either(one: Callable[[], bool], other: Callable[[], bool]) -> Callable[[], bool]:
