@@ -52,6 +52,7 @@ class Status:
                     real_time_finish_ms=1000 * real_time,
                     per_text_ms=1000 * per_text,
                     load=self.device.load_of(path),
+                    max_concurrent_requests=self.device.lanes[path].max_concurrent,
                 )
         return ReplicaState(replica=replica, lanes=self._lanes(), load=load, wanted=self.wanted())
 

@@ -219,19 +219,20 @@ def _servers(snapshot: "Snapshot") -> list[str]:
 @contextlib.contextmanager
 def _counted_as_sent(snapshot: "Snapshot", request: RoutedRequest, decision: Decision) -> Iterator[None]:
     """While a call is under way, its replica is predicted to answer others later by its device time."""
-    reached = snapshot.reached_by(request.release, decision.path, decision.replica)
+    reached = snapshot.reached_by(decision.path, decision.replica)
     seconds = reached[0].per_text * request.texts if reached else 0.0
 
-    def send(seconds: float) -> None:
+    def send(sign: int) -> None:
         for option in reached:
+            its_own = option.path is decision.path
             # A lane that is less urgent waits for all of it.
-            option.send(seconds, request.real_time or option.path is not decision.path)
+            option.send(sign * seconds, sign * request.texts * its_own, request.real_time or not its_own)
 
-    send(seconds)
+    send(1)
     try:
         yield
     finally:
-        send(-seconds)
+        send(-1)
 
 
 async def _first_answer(sends: Sequence["asyncio.Task[bytes]"]) -> "asyncio.Task[bytes]":

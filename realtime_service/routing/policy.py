@@ -16,7 +16,8 @@ A replica: this one, if it has the lane and is predicted to answer in time. It g
 above the target and a less loaded replica would answer in time. Else the better of two drawn at random; if that would
 be late, the best of all. If all would be late, or none has the lane, the next lane that can stand in, rather a less
 urgent one; and only when every one of them would be late is the request refused, with the time until the first would
-not. A request without a deadline is never late.
+not. A request without a deadline is never late: it is refused where its own lane
+is full everywhere, because it may wait, and would fill the lanes of those that may not.
 
 "Timeout" is the request's own field; a gRPC deadline only tightens when the answer is due, never which path it takes.
 """
@@ -113,11 +114,13 @@ def decide(request: RoutedRequest, policy: Policy, snapshot: "Snapshot", draw: f
     for lane in (path, *_INSTEAD[path]):
         if lane is ServingPath.LATENCY and request.texts > 1:
             continue
-        replica, finish = _replica(lane, request, policy, snapshot, draw)
-        if _late(finish, request) <= 0:
+        replica, late = _replica(lane, request, policy, snapshot, draw)
+        if late <= 0:
             return Decision(lane, replica, reason)
-        reason += f"; {lane} would be late" if finish < math.inf else f"; no {lane} lane"
-        least_late = min(least_late, _late(finish, request))
+        if request.patience is None and late < math.inf:
+            raise Overloaded(f"the {lane} lane is full", late)
+        reason += f"; {lane} would be late" if late < math.inf else f"; no {lane} lane"
+        least_late = min(least_late, late)
     if least_late == math.inf:
         raise ReplicaUnavailable("no replica has a lane that could take this request; try again in a moment")
     raise Overloaded("the answer would come too late", max(0.001, least_late))
@@ -129,7 +132,7 @@ def another(
     """The same path at another replica, for a call that those in `tried` did not answer; None where nobody else would
     answer in time. `draw`: uniform in [0, 1)."""
     options = _options(decision.path, request, snapshot)
-    left = [it for it in options if it.replica not in tried and _late(it.predicted(request.texts), request) <= 0]
+    left = [it for it in options if it.replica not in tried and _late_at(it, request) <= 0]
     return replace(decision, replica=_better_of_two(left, request.texts, draw).replica) if left else None
 
 
@@ -164,24 +167,24 @@ def _bulk(request: RoutedRequest, policy: Policy) -> str:
 def _replica(
     lane: ServingPath, request: RoutedRequest, policy: Policy, snapshot: "Snapshot", draw: float
 ) -> tuple[str, float]:
-    """Whose lane it should be, and when it would answer: never (inf) where nobody has it."""
-    here = request.here.get(lane, math.inf)
+    """Whose lane it should be, and how late it would answer: infinitely where nobody has it."""
+    here = _late(request.here.get(lane, math.inf), request)
     options = _options(lane, request, snapshot)
     target = policy.load_targets.get(lane, 0.0)
     overloaded = 0.0 < target < snapshot.load.get(lane, 0.0)
-    if not options or (_late(here, request) <= 0 and not overloaded):
+    if not options or (here <= 0 and not overloaded):
         return snapshot.local, here
     other = _better_of_two(options, request.texts, draw)
-    finish = other.predicted(request.texts)
-    if overloaded and _late(here, request) <= 0:
-        gives = other.load <= target and _late(finish, request) <= 0
-        return (other.replica, finish) if gives else (snapshot.local, here)
-    if _late(finish, request) > 0:
+    late = _late_at(other, request)
+    if overloaded and here <= 0:
+        gives = other.load <= target and late <= 0
+        return (other.replica, late) if gives else (snapshot.local, here)
+    if late > 0:
         texts = request.texts
-        finishes = [option.predicted(texts) for option in options]
-        finish = min(finishes)
-        other = options[finishes.index(finish)]
-    return (other.replica, finish) if finish < here else (snapshot.local, here)
+        finishes = [math.inf if option.full(texts) else option.predicted(texts) for option in options]
+        other = options[finishes.index(min(finishes))]
+        late = _late_at(other, request)
+    return (other.replica, late) if late < here else (snapshot.local, here)
 
 
 def _options(lane: ServingPath, request: RoutedRequest, snapshot: "Snapshot") -> "Sequence[Option]":
@@ -198,6 +201,12 @@ def _better_of_two(options: "Sequence[Option]", texts: int, draw: float) -> "Opt
     first, second = divmod(int(draw * count * (count - 1)), count - 1)
     one, two = options[first], options[second + (second >= first)]
     return one if one.predicted(texts) <= two.predicted(texts) + ALIKE else two
+
+
+def _late_at(option: "Option", request: RoutedRequest) -> float:
+    """Seconds by which the answer of another replica's lane would be too late; of one that is full, all of them."""
+    finish = option.predicted(request.texts)
+    return max(0.001, finish) if option.full(request.texts) else _late(finish, request)
 
 
 def _late(finish: float, request: RoutedRequest) -> float:

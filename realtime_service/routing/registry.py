@@ -3,14 +3,15 @@
 import asyncio
 import dataclasses
 import logging
+import math
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import redis
 import redis.asyncio
 
-from protos.scoring.v1.storage_pb2 import ReplicaState, ReplicaStates
+from protos.scoring.v1.storage_pb2 import LaneLoad, ReplicaState, ReplicaStates
 from realtime_service.routing import policies
 from realtime_service.routing.policy import Policy
 from realtime_service.routing.snapshot import Option, Replica, Sent, Snapshot, as_real_time, options
@@ -28,9 +29,6 @@ TTL_MS = 1000
 _FORGIVEN_BEATS = 5
 
 _REPLICAS = (Path(__file__).parent / "lua" / "replicas.lua").read_text()
-
-#: A replica, one of its lanes, and whether as REAL_TIME requests see it.
-_Way = tuple[str, ServingPath, bool]
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +51,6 @@ class Registry:
         self._settings = settings
         self._ejected: frozenset[str] = frozenset()
         self._forgiven = 0
-        self._sent: dict[_Way, Sent] = {}
         self._followers: list[Callable[[Snapshot], None]] = []
         self._complaint = ""
         self.snapshot = dataclasses.replace(initial, policy=settings)
@@ -131,14 +128,13 @@ class Registry:
         )
 
     def _read_replicas(self, states: bytes) -> tuple[Replica, ...]:
-        read = [read_replica(state, self._sent) for state in ReplicaStates.FromString(states).replicas]
+        known = self.snapshot.by_id
+        told = ReplicaStates.FromString(states).replicas
+        # Of who is gone, those who wait for its answers hold what was sent.
+        read = [read_replica(state, known.get(state.replica.id)) for state in told]
         if self._forgiven:
             listed = {replica.described.id for replica in read}
             read += [replica for replica in self.snapshot.replicas if replica.described.id not in listed]
-        # Of who is gone, those who wait for its answers hold what was sent.
-        found = [it for replica in read for it in replica.options]
-        self._sent = {(it.replica, it.path, False): it.sent for it in found}
-        self._sent |= {(it.replica, it.path, True): it.real_time.sent for it in found if it.real_time}
         return tuple(sorted(read, key=lambda replica: replica.described.id))
 
     def _read_policy(self, stored: bytes | None) -> Policy:
@@ -164,24 +160,38 @@ class Registry:
             return self.snapshot.pointer
 
 
-def read_replica(state: ReplicaState, sent: Mapping[_Way, Sent]) -> Replica:
-    """What a heartbeat says of a replica. A lane without a prediction does not take requests. `sent`: what is under
-    way, by replica and lane: it was in what was predicted, too, and is counted apart.
+def read_replica(state: ReplicaState, before: Replica | None) -> Replica:
+    """What a heartbeat says of a replica. A lane without a prediction does not take requests. `before`: as it was known
+    until now, which holds what is under way: that was in what is predicted, too, and is counted apart.
 
     A prediction is a heartbeat old when it is used, and the device has worked meanwhile. Were it not taken off, what
     had been full for a moment would get no calls until the next heartbeat; where it is too little, the replica itself
     refuses, which costs a round trip. A less urgent lane answers no sooner than one more urgent.
     """
     lanes, described, loads, soonest, soonest_real_time = list[Option](), state.replica, state.load, 0.0, 0.0
-    replica = described.id
+    replica, known = described.id, {it.path: it for it in before.options} if before else {}
     for path in SERVED:
         # Looks into a message are what a heartbeat costs, with many replicas: one for each number.
         if load := loads.get(path):
-            ours, urgent = (sent.get((replica, path, real_time)) or Sent() for real_time in (False, True))
-            per_text, rho = load.per_text_ms / 1000, load.load
-            soonest = max(soonest, per_text, load.predicted_finish_ms / 1000 - max(PERIOD_SECONDS, ours.seconds))
+            ours, urgent = _under_way(known.get(path))
+            per_text, rho, places = load.per_text_ms / 1000, load.load, _places(load, ours)
+            told = load.predicted_finish_ms / 1000 - max(PERIOD_SECONDS, ours.seconds)
+            soonest = max(soonest, per_text, told)
             told = load.real_time_finish_ms / 1000 - max(PERIOD_SECONDS, urgent.seconds)
             soonest_real_time = max(soonest_real_time, per_text, told)
-            real_time = Option(replica, path, soonest_real_time, per_text, rho, urgent)
-            lanes.append(Option(replica, path, soonest, per_text, rho, ours, real_time))
+            real_time = Option(replica, path, soonest_real_time, per_text, rho, urgent, None, places)
+            lanes.append(Option(replica, path, soonest, per_text, rho, ours, real_time, places))
     return Replica(described, tuple(lanes), state.wanted)
+
+
+def _under_way(lane: Option | None) -> tuple[Sent, Sent]:
+    """To a lane, as all requests see it and as REAL_TIME requests do."""
+    if lane is None:
+        return Sent(), Sent()
+    return lane.sent, lane.real_time.sent if lane.real_time else Sent()
+
+
+def _places(load: LaneLoad, ours: Sent) -> float:
+    """Texts of ours that a lane takes at a time: all but those of others that wait there."""
+    most = load.max_concurrent_requests
+    return most - max(0, load.waiting - ours.texts) if most else math.inf

@@ -1,5 +1,6 @@
 """What a decision is made on: values, refreshed in the background, never fetched for a request."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -18,10 +19,12 @@ ANY_RELEASE = ""
 @dataclass(eq=False, slots=True)
 class Sent:
     """What this process has sent to a lane of another replica and what has not come back. It outlives heartbeats, which
-    come too seldom to tell what is under way. `seconds` of the device there; `ahead`: what is left of them."""
+    come too seldom to tell what is under way. `seconds` of the device there; `ahead`: what is left of them; `texts`:
+    those for this very lane, not those it waits for."""
 
     seconds: float = 0.0
     ahead: float = 0.0
+    texts: int = 0
 
     def add(self, seconds: float, per_text: float) -> None:
         """Less than nothing for what has come back. Of what is under way, the first text is half done."""
@@ -35,6 +38,7 @@ class Option:
 
     `finish`: until a typical text would be answered, without what this process has sent there; `per_text`: what one
     more text adds; `load`: ρ. `real_time`: the lane as REAL_TIME requests see it, which go first; None: as all do.
+    `places`: texts that the lane takes of this process at a time.
     """
 
     replica: str
@@ -44,17 +48,25 @@ class Option:
     load: float
     sent: Sent = field(default_factory=Sent)
     real_time: "Option | None" = None
+    places: float = math.inf
 
     def predicted(self, texts: int) -> float:
         """Seconds until a request of so many texts would be answered."""
         return self.finish + self.sent.ahead + self.per_text * (texts - 1)
 
-    def send(self, seconds: float, real_time: bool) -> None:
-        """Work of so many seconds is sent there, or comes back where it is negative. `real_time`: REAL_TIME requests
-        wait for it, too."""
+    def full(self, texts: int) -> bool:
+        """Whether a request of so many texts would be refused there whatever its deadline."""
+        return self.sent.texts + texts > self.places
+
+    def send(self, seconds: float, texts: int, real_time: bool) -> None:
+        """Work of so many seconds is sent there, `texts` of it to this lane, or comes back where both are negative.
+        `real_time`: REAL_TIME requests wait for it, too."""
         self.sent.add(seconds, self.per_text)
-        if real_time and self.real_time:
-            self.real_time.sent.add(seconds, self.per_text)
+        self.sent.texts += texts
+        if self.real_time:
+            self.real_time.sent.texts += texts
+            if real_time:
+                self.real_time.sent.add(seconds, self.per_text)
 
 
 Options = Mapping[tuple[str, ServingPath], tuple[Option, ...]]
@@ -87,6 +99,10 @@ class Snapshot:
     pointer: Pointer | None = None
     word: str = ""
     redis_available: bool = False
+    by_id: Mapping[str, Replica] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "by_id", {it.described.id: it for it in self.replicas})
 
     @property
     def releases(self) -> list[str]:
@@ -99,12 +115,14 @@ class Snapshot:
 
     def address(self, replica: str) -> str:
         """Where a replica listens. Raises: KeyError."""
-        return {it.described.id: it.described.address for it in self.replicas}[replica]
+        address: str = self.by_id[replica].described.address
+        return address
 
-    def reached_by(self, release: str, path: ServingPath, replica: str) -> list[Option]:
+    def reached_by(self, path: ServingPath, replica: str) -> list[Option]:
         """The lanes of another replica that wait for what is sent to one of them: itself and those less urgent."""
+        found = self.by_id.get(replica)
         lanes = _LANES[_LANES.index(path) :] if path in _LANES else (path,)
-        return [it for lane in lanes for it in self.options.get((release, lane), ()) if it.replica == replica]
+        return [it for it in found.options if it.path in lanes] if found else []
 
 
 def as_real_time(options: Options) -> Options:

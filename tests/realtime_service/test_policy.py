@@ -1,5 +1,6 @@
 """The routing table, row by row, and what must hold for every request."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -21,8 +22,10 @@ HERE = dict.fromkeys(SERVED, 0.0)
 PLAIN = RoutedRequest(1, Priority.UNSPECIFIED, None, None, RELEASE, HERE)
 
 
-def option(replica: str, finish: float, path: ServingPath = DYNAMIC, load: float = 0.0) -> Option:
-    return Option(replica, path, finish, per_text=0.001, load=load)
+def option(
+    replica: str, finish: float, path: ServingPath = DYNAMIC, load: float = 0.0, places: float = math.inf
+) -> Option:
+    return Option(replica, path, finish, per_text=0.001, load=load, places=places)
 
 
 def others(*found: Option, load: Mapping[ServingPath, float] | None = None) -> Snapshot:
@@ -174,6 +177,38 @@ URGENT = replace(PLAIN, patience=0.040)
             DYNAMIC,
         ),
         (
+            "the better of two is full",
+            0.050,
+            others(option("b", 0.020, places=0), option("c", 0.030)),
+            0.0,
+            "c",
+            DYNAMIC,
+        ),
+        (
+            "both drawn are full, the third is not",
+            0.050,
+            others(option("b", 0.020, places=0), option("c", 0.010, places=0), option("d", 0.030)),
+            0.0,
+            "d",
+            DYNAMIC,
+        ),
+        (
+            "not to one that is full, above its load target",
+            0.010,
+            others(option("b", 0.005, places=0), load={DYNAMIC: 0.7}),
+            0.0,
+            "here",
+            DYNAMIC,
+        ),
+        (
+            "another lane, where its own is full",
+            0.050,
+            others(option("b", 0.010, places=0), option("b", 0.035, THROUGHPUT)),
+            0.0,
+            "b",
+            THROUGHPUT,
+        ),
+        (
             "above its load target it gives away",
             0.010,
             others(option("b", 0.020, load=0.5), load={DYNAMIC: 0.7}),
@@ -222,6 +257,30 @@ def test_a_refusal_tells_when_the_first_would_be_in_time() -> None:
     assert refused.value.retry_after == pytest.approx(0.010)
 
 
+def test_what_may_wait_is_refused_where_its_lane_is_full_and_fills_no_other() -> None:
+    bulk = replace(PLAIN, here={}, priority=Priority.BATCH)
+    full, idle = option("b", 2.560, THROUGHPUT, places=0), option("b", 0.001)
+    with pytest.raises(Overloaded, match="throughput lane is full") as refused:
+        decide(bulk, Policy(), others(full, idle), 0.0)
+    assert refused.value.retry_after == pytest.approx(2.560)
+    room = option("c", 3.0, THROUGHPUT)
+    assert decide(bulk, Policy(), others(full, idle, room), 0.0).replica == "c"
+    assert another(Decision(THROUGHPUT, "c", ""), bulk, others(full, idle, room), {"c"}, 0.0) is None
+
+
+@pytest.mark.parametrize("real_time", [False, True])
+def test_what_was_sent_takes_a_place_until_it_comes_back(real_time: bool) -> None:
+    lane = option("b", 0.001, places=2)
+    lane.real_time = option("b", 0.001, places=2)
+    seen = lane.real_time if real_time else lane
+    lane.send(0.001, texts=1, real_time=False)
+    assert (seen.full(1), seen.full(2)) == (False, True)
+    lane.send(0.001, texts=1, real_time=False)
+    assert seen.full(1)
+    lane.send(-0.001, texts=-1, real_time=False)
+    assert not seen.full(1)
+
+
 def test_what_was_sent_since_the_heartbeat_counts() -> None:
     snapshot = others(option("b", 0.010), option("c", 0.020))
     away = replace(URGENT, here={})
@@ -247,7 +306,7 @@ def test_another_replica_has_the_same_path_and_was_not_tried() -> None:
 
 finishes = st.floats(0.0, 0.2)
 found = st.lists(
-    st.builds(option, st.sampled_from("bcdefg"), finishes, st.sampled_from(SERVED), finishes),
+    st.builds(option, st.sampled_from("bcdefg"), finishes, st.sampled_from(SERVED), finishes, st.integers(0, 4)),
     max_size=12,
     unique_by=lambda it: (it.replica, it.path),
 )
@@ -278,7 +337,9 @@ def test_more_slack_turns_no_answer_into_a_refusal(
     snapshot = others(*options)
     if answered(request, snapshot, draw) and request.patience is not None:
         assert answered(replace(request, patience=request.patience + more), snapshot, draw)
-        assert answered(replace(request, patience=None), snapshot, draw)
+        # Who waits for ever is refused where all is full, and does not move on to a lane of those who do not.
+        roomy = others(*[replace(it, places=math.inf) for it in options])
+        assert answered(replace(request, patience=None), roomy, draw)
 
 
 @given(routed, found, st.floats(0, 1, exclude_max=True), st.floats(0.0, 1.0))
@@ -295,7 +356,7 @@ def test_less_load_turns_no_answer_into_a_refusal(
 def test_whoever_is_chosen_has_the_lane_and_would_be_in_time(
     request: RoutedRequest, options: list[Option], draw: float
 ) -> None:
-    finishes = {(it.replica, it.path): it.predicted(request.texts) for it in options}
+    finishes = {(it.replica, it.path): it.predicted(request.texts) for it in options if not it.full(request.texts)}
     finishes |= {("here", lane): finish for lane, finish in request.here.items()}
     able = {
         chosen
@@ -303,5 +364,7 @@ def test_whoever_is_chosen_has_the_lane_and_would_be_in_time(
         if (request.patience is None or finish <= request.patience) and (chosen[1] is not LATENCY or request.texts == 1)
     }
     decision = answered(request, others(*options), draw)
-    assert (decision is None) == (not able)
+    # Who waits for ever is refused where its lane is full.
+    may_be_refused = request.patience is None and any(it.full(request.texts) for it in options)
+    assert (decision is None) == (not able) or (decision is None and may_be_refused)
     assert decision is None or (decision.replica, decision.path) in able

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from protos.scoring.v1 import scoring_pb2 as protos_dot_scoring_dot_v1_dot_scoring__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/scoring/v1/storage.proto\x12\nscoring.v1\x1a\x1fprotos/scoring/v1/scoring.proto\"Q\n\x0c\x44\x65\x66\x65rredWork\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.scoring.v1.ScoreRequest\x12\x16\n\x0e\x61\x63\x63\x65pted_at_ms\x18\x02 \x01(\x03\"\xc5\x02\n\x0cReplicaState\x12/\n\x07replica\x18\x01 \x01(\x0b\x32\x1e.scoring.v1.ReplicaDescription\x12*\n\x05lanes\x18\x02 \x03(\x0b\x32\x1b.scoring.v1.LaneDescription\x12\x30\n\x04load\x18\x03 \x03(\x0b\x32\".scoring.v1.ReplicaState.LoadEntry\x12\x34\n\x06wanted\x18\x04 \x03(\x0b\x32$.scoring.v1.ReplicaState.WantedEntry\x1a\x41\n\tLoadEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.scoring.v1.LaneLoad:\x02\x38\x01\x1a-\n\x0bWantedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\";\n\rReplicaStates\x12*\n\x08replicas\x18\x01 \x03(\x0b\x32\x18.scoring.v1.ReplicaState\"\x89\x01\n\x08LaneLoad\x12\x0f\n\x07waiting\x18\x01 \x01(\r\x12\x0f\n\x07running\x18\x02 \x01(\r\x12\x1b\n\x13predicted_finish_ms\x18\x03 \x01(\x01\x12\x0c\n\x04load\x18\x04 \x01(\x01\x12\x13\n\x0bper_text_ms\x18\x05 \x01(\x01\x12\x1b\n\x13real_time_finish_ms\x18\x06 \x01(\x01\"\x89\x04\n\rRoutingPolicy\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x1d\n\x10latency_below_ms\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12 \n\x13throughput_above_ms\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x34\n\x06p95_ms\x18\x04 \x03(\x0b\x32$.scoring.v1.RoutingPolicy.P95MsEntry\x12>\n\x0bload_target\x18\x05 \x03(\x0b\x32).scoring.v1.RoutingPolicy.LoadTargetEntry\x12\x12\n\x05quota\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x35\n\x06quotas\x18\x07 \x03(\x0b\x32%.scoring.v1.RoutingPolicy.QuotasEntry\x12\x13\n\x06hedged\x18\x08 \x01(\x01H\x03\x88\x01\x01\x1a,\n\nP95MsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x31\n\x0fLoadTargetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a-\n\x0bQuotasEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x13\n\x11_latency_below_msB\x16\n\x14_throughput_above_msB\x08\n\x06_quotaB\t\n\x07_hedged\"S\n\x0ePublishedScore\x12\x0e\n\x06labels\x18\x01 \x03(\r\x12\x0e\n\x06scores\x18\x02 \x03(\x02\x12\x0e\n\x06tokens\x18\x03 \x01(\r\x12\x11\n\ttruncated\x18\x04 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/scoring/v1/storage.proto\x12\nscoring.v1\x1a\x1fprotos/scoring/v1/scoring.proto\"Q\n\x0c\x44\x65\x66\x65rredWork\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.scoring.v1.ScoreRequest\x12\x16\n\x0e\x61\x63\x63\x65pted_at_ms\x18\x02 \x01(\x03\"\xc5\x02\n\x0cReplicaState\x12/\n\x07replica\x18\x01 \x01(\x0b\x32\x1e.scoring.v1.ReplicaDescription\x12*\n\x05lanes\x18\x02 \x03(\x0b\x32\x1b.scoring.v1.LaneDescription\x12\x30\n\x04load\x18\x03 \x03(\x0b\x32\".scoring.v1.ReplicaState.LoadEntry\x12\x34\n\x06wanted\x18\x04 \x03(\x0b\x32$.scoring.v1.ReplicaState.WantedEntry\x1a\x41\n\tLoadEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.scoring.v1.LaneLoad:\x02\x38\x01\x1a-\n\x0bWantedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\";\n\rReplicaStates\x12*\n\x08replicas\x18\x01 \x03(\x0b\x32\x18.scoring.v1.ReplicaState\"\xaa\x01\n\x08LaneLoad\x12\x0f\n\x07waiting\x18\x01 \x01(\r\x12\x0f\n\x07running\x18\x02 \x01(\r\x12\x1b\n\x13predicted_finish_ms\x18\x03 \x01(\x01\x12\x0c\n\x04load\x18\x04 \x01(\x01\x12\x13\n\x0bper_text_ms\x18\x05 \x01(\x01\x12\x1b\n\x13real_time_finish_ms\x18\x06 \x01(\x01\x12\x1f\n\x17max_concurrent_requests\x18\x07 \x01(\r\"\x89\x04\n\rRoutingPolicy\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x1d\n\x10latency_below_ms\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12 \n\x13throughput_above_ms\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x34\n\x06p95_ms\x18\x04 \x03(\x0b\x32$.scoring.v1.RoutingPolicy.P95MsEntry\x12>\n\x0bload_target\x18\x05 \x03(\x0b\x32).scoring.v1.RoutingPolicy.LoadTargetEntry\x12\x12\n\x05quota\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x35\n\x06quotas\x18\x07 \x03(\x0b\x32%.scoring.v1.RoutingPolicy.QuotasEntry\x12\x13\n\x06hedged\x18\x08 \x01(\x01H\x03\x88\x01\x01\x1a,\n\nP95MsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x31\n\x0fLoadTargetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a-\n\x0bQuotasEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x13\n\x11_latency_below_msB\x16\n\x14_throughput_above_msB\x08\n\x06_quotaB\t\n\x07_hedged\"S\n\x0ePublishedScore\x12\x0e\n\x06labels\x18\x01 \x03(\r\x12\x0e\n\x06scores\x18\x02 \x03(\x02\x12\x0e\n\x06tokens\x18\x03 \x01(\r\x12\x11\n\ttruncated\x18\x04 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -53,15 +53,15 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_REPLICASTATES']._serialized_start=491
   _globals['_REPLICASTATES']._serialized_end=550
   _globals['_LANELOAD']._serialized_start=553
-  _globals['_LANELOAD']._serialized_end=690
-  _globals['_ROUTINGPOLICY']._serialized_start=693
-  _globals['_ROUTINGPOLICY']._serialized_end=1214
-  _globals['_ROUTINGPOLICY_P95MSENTRY']._serialized_start=1006
-  _globals['_ROUTINGPOLICY_P95MSENTRY']._serialized_end=1050
-  _globals['_ROUTINGPOLICY_LOADTARGETENTRY']._serialized_start=1052
-  _globals['_ROUTINGPOLICY_LOADTARGETENTRY']._serialized_end=1101
-  _globals['_ROUTINGPOLICY_QUOTASENTRY']._serialized_start=1103
-  _globals['_ROUTINGPOLICY_QUOTASENTRY']._serialized_end=1148
-  _globals['_PUBLISHEDSCORE']._serialized_start=1216
-  _globals['_PUBLISHEDSCORE']._serialized_end=1299
+  _globals['_LANELOAD']._serialized_end=723
+  _globals['_ROUTINGPOLICY']._serialized_start=726
+  _globals['_ROUTINGPOLICY']._serialized_end=1247
+  _globals['_ROUTINGPOLICY_P95MSENTRY']._serialized_start=1039
+  _globals['_ROUTINGPOLICY_P95MSENTRY']._serialized_end=1083
+  _globals['_ROUTINGPOLICY_LOADTARGETENTRY']._serialized_start=1085
+  _globals['_ROUTINGPOLICY_LOADTARGETENTRY']._serialized_end=1134
+  _globals['_ROUTINGPOLICY_QUOTASENTRY']._serialized_start=1136
+  _globals['_ROUTINGPOLICY_QUOTASENTRY']._serialized_end=1181
+  _globals['_PUBLISHEDSCORE']._serialized_start=1249
+  _globals['_PUBLISHEDSCORE']._serialized_end=1332
 # @@protoc_insertion_point(module_scope)

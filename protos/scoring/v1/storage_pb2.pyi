@@ -48,20 +48,22 @@ class ReplicaStates(_message.Message):
     def __init__(self, replicas: _Optional[_Iterable[_Union[ReplicaState, _Mapping]]] = ...) -> None: ...
 
 class LaneLoad(_message.Message):
-    __slots__ = ("waiting", "running", "predicted_finish_ms", "load", "per_text_ms", "real_time_finish_ms")
+    __slots__ = ("waiting", "running", "predicted_finish_ms", "load", "per_text_ms", "real_time_finish_ms", "max_concurrent_requests")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     RUNNING_FIELD_NUMBER: _ClassVar[int]
     PREDICTED_FINISH_MS_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
     PER_TEXT_MS_FIELD_NUMBER: _ClassVar[int]
     REAL_TIME_FINISH_MS_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONCURRENT_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     waiting: int
     running: int
     predicted_finish_ms: float
     load: float
     per_text_ms: float
     real_time_finish_ms: float
-    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., predicted_finish_ms: _Optional[float] = ..., load: _Optional[float] = ..., per_text_ms: _Optional[float] = ..., real_time_finish_ms: _Optional[float] = ...) -> None: ...
+    max_concurrent_requests: int
+    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., predicted_finish_ms: _Optional[float] = ..., load: _Optional[float] = ..., per_text_ms: _Optional[float] = ..., real_time_finish_ms: _Optional[float] = ..., max_concurrent_requests: _Optional[int] = ...) -> None: ...
 
 class RoutingPolicy(_message.Message):
     __slots__ = ("version", "latency_below_ms", "throughput_above_ms", "p95_ms", "load_target", "quota", "quotas", "hedged")

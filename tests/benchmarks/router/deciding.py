@@ -41,9 +41,9 @@ def measure() -> dict[str, float]:
 
 def router(draw: random.Random) -> Snapshot:
     """What a router knows of the fleet."""
-    replicas = tuple(read_replica(state, {}) for state in fleet.states(draw))
+    replicas = tuple(read_replica(state, None) for state in fleet.states(draw))
     for option in (option for replica in replicas for option in replica.options):
-        option.send(draw.uniform(0.0, _SENT), real_time=True)
+        option.send(draw.uniform(0.0, _SENT), texts=1, real_time=True)
     found = options(replicas, "router")
     return Snapshot("router", replicas=replicas, options=found, real_time=as_real_time(found), redis_available=True)
 

@@ -175,8 +175,10 @@ async def test_what_is_under_way_is_counted_until_it_ends() -> None:
         three = asyncio.create_task(refusal(router, seconds=0.3, to="0", texts=3))
         await asyncio.sleep(0)
         assert option.sent.seconds == pytest.approx(4 * option.per_text)
+        assert option.sent.texts == 4
         await asyncio.gather(under_way, three)
         assert option.sent.seconds == pytest.approx(0.0)
+        assert option.sent.texts == 0
 
 
 async def test_a_caller_that_leaves_takes_its_call_along() -> None:
