@@ -16,8 +16,10 @@ A replica: this one, if it has the lane and is predicted to answer in time. It g
 above the target and a less loaded replica would answer in time. Else the better of two drawn at random; if that would
 be late, the best of all. If all would be late, or none has the lane, the next lane that can stand in, rather a less
 urgent one; and only when every one of them would be late is the request refused, with the time until the first would
-not. A request without a deadline is never late: it is refused where its own lane
-is full everywhere, because it may wait, and would fill the lanes of those that may not.
+not. A request without a deadline is never late.
+
+Where the request's own lane is full at every replica it is refused, whatever its deadline: a flood of one kind of work
+would else fill the lanes of the others.
 
 "Timeout" is the request's own field; a gRPC deadline only tightens when the answer is due, never which path it takes.
 """
@@ -105,7 +107,7 @@ def decide(request: RoutedRequest, policy: Policy, snapshot: "Snapshot", draw: f
     """`draw`: uniform in [0, 1).
 
     Raises: ReplicaUnavailable when no replica has a lane for the request; Overloaded, with a retry hint, when each
-    would be late.
+    would be late, or its own lane is full everywhere.
     """
     path, reason = _path(request, policy)
     if path is ServingPath.PRECOMPUTED:
@@ -114,11 +116,15 @@ def decide(request: RoutedRequest, policy: Policy, snapshot: "Snapshot", draw: f
     for lane in (path, *_INSTEAD[path]):
         if lane is ServingPath.LATENCY and request.texts > 1:
             continue
+        if wait := _until_room(lane, request, snapshot):
+            if lane is path:
+                raise Overloaded(f"the {lane} lane is full", wait)
+            reason += f"; {lane} is full"
+            least_late = min(least_late, wait)
+            continue
         replica, late = _replica(lane, request, policy, snapshot, draw)
         if late <= 0:
             return Decision(lane, replica, reason)
-        if request.patience is None and late < math.inf:
-            raise Overloaded(f"the {lane} lane is full", late)
         reason += f"; {lane} would be late" if late < math.inf else f"; no {lane} lane"
         least_late = min(least_late, late)
     if least_late == math.inf:
@@ -164,6 +170,14 @@ def _bulk(request: RoutedRequest, policy: Policy) -> str:
     return f"timeout above {policy.throughput_above * 1000:.0f} ms" if patient else ""
 
 
+def _until_room(path: ServingPath, request: RoutedRequest, snapshot: "Snapshot") -> float:
+    """Seconds after which a lane may take the request that is full wherever it is; 0 where it is not."""
+    options = _options(path, request, snapshot)
+    if not options or not all(option.full(request.texts) for option in options) or path in request.here:
+        return 0.0
+    return max(0.001, min(option.predicted(request.texts) for option in options))
+
+
 def _replica(
     lane: ServingPath, request: RoutedRequest, policy: Policy, snapshot: "Snapshot", draw: float
 ) -> tuple[str, float]:
@@ -204,9 +218,8 @@ def _better_of_two(options: "Sequence[Option]", texts: int, draw: float) -> "Opt
 
 
 def _late_at(option: "Option", request: RoutedRequest) -> float:
-    """Seconds by which the answer of another replica's lane would be too late; of one that is full, all of them."""
-    finish = option.predicted(request.texts)
-    return max(0.001, finish) if option.full(request.texts) else _late(finish, request)
+    """Seconds by which the answer of another replica's lane would be too late; one that is full gives none."""
+    return math.inf if option.full(request.texts) else _late(option.predicted(request.texts), request)
 
 
 def _late(finish: float, request: RoutedRequest) -> float:
