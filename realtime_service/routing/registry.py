@@ -28,7 +28,7 @@ TTL_MS = 1000
 #: Heartbeats after Redis was away for which who is not listed is thought to be there: it lists them one by one again.
 _FORGIVEN_BEATS = 5
 
-_REPLICAS = (Path(__file__).parent / "lua" / "replicas.lua").read_text()
+_BEAT = (Path(__file__).parent / "lua" / "beat.lua").read_text()
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ class Registry:
         self._settings = settings
         self._ejected: frozenset[str] = frozenset()
         self._forgiven = 0
+        self._keys = (keys.replica(initial.local), keys.replicas(), keys.replica_word(), keys.routing_policy())
         self._followers: list[Callable[[Snapshot], None]] = []
         self._complaint = ""
         self.snapshot = dataclasses.replace(initial, policy=settings)
@@ -102,16 +103,14 @@ class Registry:
             log.warning("could not sign off (%s): the entry expires in %d ms", error, TTL_MS)
 
     async def _beat(self) -> Snapshot:
-        own = self._describe(self.snapshot.lanes)
+        own, local = self._describe(self.snapshot.lanes), self.snapshot.local
+        state = own.SerializeToString()
         async with self._redis.pipeline(transaction=False) as pipe:
-            pipe.set(keys.replica(self.snapshot.local), own.SerializeToString(), px=TTL_MS)
-            pipe.sadd(keys.replicas(), self.snapshot.local)
-            pipe.set(keys.replica_word(), secrets.token_hex(16), nx=True)
-            pipe.get(keys.replica_word())
-            pipe.get(keys.routing_policy())
-            pipe.eval(_REPLICAS, 1, keys.replicas(), keys.replica(""))
+            pipe.eval(
+                _BEAT, len(self._keys), *self._keys, local, state, TTL_MS, secrets.token_hex(16), keys.replica("")
+            )
             pipe.hgetall(keys.release_pointer())
-            *_, word, policy, states, pointed = await pipe.execute()
+            (word, policy, states), pointed = await pipe.execute()
         replicas = self._read_replicas(states)
         found = options(replicas, self.snapshot.local, self._ejected)
         # After the last wait: what has changed meanwhile stays.
