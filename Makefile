@@ -10,7 +10,7 @@ PROTOS := $(wildcard protos/scoring/v1/*.proto protos/inference/*.proto)
 SERVICES := protos/scoring/v1/scoring.proto protos/inference/open_inference.proto
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up setup release test proof bench-release bench-switch bench-online bench-router check proto clean
+.PHONY: help demo up setup release test proof bench-release bench-switch bench-online bench-router bench-nightly check proto clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -28,7 +28,8 @@ release: setup ## build the default release, if none is active
 	@$(RUNTIME) -m shared_model build --if-missing
 
 test: release ## the whole test suite
-	@$(RUNTIME) -m pytest -m "not proof"
+	@$(RUNTIME) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not proof and not timed"
+	@$(RUNTIME) -m pytest -m "timed and not proof"
 
 proof: release ## the heavier proofs
 	@$(RUNTIME) -m pytest -m proof
@@ -46,6 +47,11 @@ bench-online: release ## one replica against its own engines and under overload;
 bench-router: release ## a decision, a hop, a heartbeat among 64, a submission; OUT=router.json ONLY=decide,forward ROUNDS=1
 	@$(RUNTIME) -m tests.benchmarks.bench_router $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
 		$(if $(ROUNDS),--rounds "$(ROUNDS)")
+
+bench-nightly: release ## Spark against the bare engine and against stock Spark; OUT=nightly.json ONLY=half,int8 ROUNDS=1 ROWS=8000 PRICE=0.10 DATA=DIR
+	@$(RUNTIME) -m tests.benchmarks.bench_nightly $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
+		$(if $(ROUNDS),--rounds "$(ROUNDS)") $(if $(ROWS),--rows "$(ROWS)") $(if $(PRICE),--price "$(PRICE)") \
+		$(if $(DATA),--data "$(DATA)")
 
 check: setup ## lint, format, types, import law, generated code up to date
 	@$(BIN)/ruff check .

@@ -1,6 +1,7 @@
 """python -m batch_job: the nightly run, step by step. Steps exchange one run record.
 
-Exit codes: 0 done, 2 input, environment or settings are wrong, 3 a newer attempt owns the partition, 1 anything else.
+Exit codes: 0 done, 1 a gate refused the partition, 2 input, environment or settings are wrong, 3 a newer attempt owns
+the partition, 4 (of plan) the messages are not there. Whatever nobody foresaw ends with 1, too.
 """
 
 import argparse
@@ -10,10 +11,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from batch_job import launch, plan, planning, printing, publishing, record, report
+from batch_job import gate, launch, plan, planning, printing, publishing, record, report, reporting
 from batch_job.fence import connect
 from batch_job.job import open_record
-from batch_job.settings import NightlySettings
+from batch_job.planning import Patience
+from batch_job.settings import InputSettings, NightlySettings
 from shared_model import settings
 from shared_model.errors import JobError
 from shared_model.redis_server import RedisServer
@@ -30,15 +32,20 @@ def main(arguments: list[str] | None = None) -> int:
 def _plan(args: argparse.Namespace, state: StateSettings) -> None:
     planning.check_day(args.ds)
     path = args.record or Path(plan.record_path(args.ds, f"manual-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"))
+    inputs = settings.load(InputSettings, input_wait_seconds=args.wait)
+    patience = Patience(inputs.input_wait_seconds, inputs.input_poll_seconds)
     with RedisServer(state) as server, connect(server.url) as client:
-        run = planning.plan_run(state, client, args.ds, path.stem)
+        run = planning.plan_run(state, client, args.ds, path.stem, inputs, patience)
     record.write(path, run)
     print(f"ds={run.ds}: {run.input.lines:,} lines in {len(run.input.files)} files, release {run.release}")
+    if unchecked := sum(file.unchecked for file in run.input.files):
+        print(f"{unchecked} of them unchecked: Parquet without page checksums, in which damage may go unnoticed")
     print(f"record {path}")
 
 
 def _score(args: argparse.Namespace, state: StateSettings) -> None:
-    _spark_submit(args, state, ["--force"] if args.force else [])
+    accepted = [f"--accept={gate}" for gate in args.accept]
+    _spark_submit(args, state, [*(["--force"] if args.force else []), *accepted])
 
 
 def _drain(args: argparse.Namespace, state: StateSettings) -> None:
@@ -72,8 +79,11 @@ def _rollback(args: argparse.Namespace, state: StateSettings) -> None:
 
 
 def _report(args: argparse.Namespace, state: StateSettings) -> None:
-    run = open_record(_record(args, state), args.ds)
+    path = _record(args, state)
+    run = open_record(path, args.ds)
+    written = reporting.write(path, run, settings.load(NightlySettings).price_per_hour)
     print(report.summary(run))
+    print("\n".join(f"  report      {file}" for file in written))
     if problem := report.discrepancy(run):
         raise JobError(problem)
 
@@ -100,9 +110,14 @@ def _record(args: argparse.Namespace, state: StateSettings) -> Path:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m batch_job", description=__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
-    _step(steps, "plan", _plan, "pin the release, check and fingerprint the day's messages, write the run record")
+    planned = _step(
+        steps, "plan", _plan, "pin the release, check and fingerprint the day's messages, write the run record"
+    )
+    planned.add_argument("--wait", help="seconds to wait for messages that are not there; default: a setting")
     score = _step(steps, "score", _score, "score the day in Spark and commit the scores")
     score.add_argument("--force", action="store_true", help="score again what is committed already")
+    accept = "commit though this gate fails: a person has looked; may be given again"
+    score.add_argument("--accept", action="append", default=[], choices=gate.ACCEPTABLE, help=accept)
     _step(steps, "drain", _drain, "answer deferred requests in Spark, without scoring the day")
     publish = _step(steps, "publish", _publish, "publish the committed scores to Redis, unless a newer day answers")
     publish.add_argument("--publish", action="store_true", help="whatever answers now, or was rolled back")

@@ -1,7 +1,7 @@
 """The `score` and `drain` steps inside spark-submit: check the Python, fence, score, commit, drain, report."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,9 +9,13 @@ from pathlib import Path
 import redis
 from pyspark.sql import SparkSession
 
-from batch_job import fence, pipeline, planning, record, table, workers
+from batch_job import fence, history, pipeline, record, reporting, table, workers
+from batch_job.deferred_scores import DeferredScores
 from batch_job.drain import drain
+from batch_job.examination import Written, examine
 from batch_job.fence import Fence
+from batch_job.gate import GateFailed
+from batch_job.inputs.source import check_unchanged
 from batch_job.pipeline import Tables
 from batch_job.progress import say
 from batch_job.record import RunRecord, State
@@ -25,7 +29,7 @@ from shared_model.settings import DeferredSettings, StateSettings
 
 @dataclass(frozen=True)
 class Step:
-    """What scoring one planned run works with."""
+    """What scoring one planned run works with. `accepted`: gates whose failure a person lets pass."""
 
     path: Path
     state: StateSettings
@@ -33,22 +37,23 @@ class Step:
     deferred: DeferredSettings
     redis_url: str
     client: "redis.Redis"
+    accepted: tuple[str, ...] = ()
 
     @property
     def tables(self) -> Tables:
         return Tables.of(self.state)
 
 
-def score(ds: str, path: Path, force: bool = False) -> RunRecord:
-    """Bring a planned run to `committed` or `unchanged`, then answer deferred requests.
+def score(ds: str, path: Path, force: bool = False, accepted: tuple[str, ...] = ()) -> RunRecord:
+    """Bring a planned run to `committed` or `unchanged`, then answer deferred requests. Either way it is reported.
 
     Raises: Stale, and whatever else keeps the run from being scored; the record then says so.
     """
     run = open_record(path, ds)
-    with _step(path) as step:
+    with _step(path, accepted) as step:
         try:
             refuse_superseded(step.client, run)
-            planning.check_unchanged(run.input)
+            check_unchanged(run.input)
             return _with_spark(step, run, force)
         except Stale as stale:
             _note(step, State.STALE, str(stale))
@@ -56,6 +61,8 @@ def score(ds: str, path: Path, force: bool = False) -> RunRecord:
         except Exception as error:
             _note(step, State.FAILED, str(error))
             raise
+        finally:
+            _report(step)
 
 
 def drain_only(ds: str, path: Path) -> None:
@@ -65,23 +72,23 @@ def drain_only(ds: str, path: Path) -> None:
     """
     run = open_record(path, ds)
     with _step(path) as step, _spark(step, run) as (spark, options):
-        answered = _answer_deferred(step, spark, options)
+        answered = _answer_deferred(step, run, spark, options)
         # Another step may have written meanwhile.
         latest = record.read(path)
         record.write(path, replace(latest, drained=latest.drained + answered))
 
 
 @contextmanager
-def _step(path: Path) -> Iterator[Step]:
+def _step(path: Path, accepted: tuple[str, ...] = ()) -> Iterator[Step]:
     state, nightly = settings.load(StateSettings), settings.load(NightlySettings)
     deferred = settings.load(DeferredSettings)
     with RedisServer(state) as server, fence.connect(server.url) as client:
-        yield Step(path, state, nightly, deferred, server.url, client)
+        yield Step(path, state, nightly, deferred, server.url, client, accepted)
 
 
 @contextmanager
 def _spark(step: Step, run: RunRecord) -> Iterator[tuple[SparkSession, ScoringOptions]]:
-    spark = SparkSession.builder.appName(f"tandem {run.ds}").getOrCreate()
+    spark = workers.session(f"tandem {run.ds}")
     try:
         device = workers.check_workers(spark, run.runtime)
         yield spark, ScoringOptions.of(step.state, step.nightly, run.release, device)
@@ -108,13 +115,15 @@ def refuse_superseded(client: "redis.Redis", run: RunRecord) -> None:
 def _with_spark(step: Step, run: RunRecord, force: bool) -> RunRecord:
     with _spark(step, run) as (spark, options):
         run = _score_once(step, run, spark, options, force)
-        run = replace(run, drained=run.drained + _drain(step, spark, options))
+        run = replace(run, drained=run.drained + _drain(step, run, spark, options))
         record.write(step.path, run)
         return run
 
 
 def _score_once(step: Step, run: RunRecord, spark: SparkSession, options: ScoringOptions, force: bool) -> RunRecord:
-    standing = pipeline.already_committed(step.tables, run, pipeline.plan_id(run, options))
+    standing = pipeline.already_committed(
+        step.tables, run, pipeline.plan_id(run, options, step.nightly.nightly_unit_rows)
+    )
     if standing and not force:
         say(f"ds={run.ds}: unchanged; attempt {standing.token} committed this input with this release")
         if run.scoring and run.scoring.token == standing.token:
@@ -125,31 +134,62 @@ def _score_once(step: Step, run: RunRecord, spark: SparkSession, options: Scorin
     attempt = Fence.take(step.client, run.ds, table.last_attempt(step.tables.folders, run.ds))
     run = replace(run, state=State.PLANNED, token=attempt.token, problem="")
     record.write(step.path, run)
+
+    def judge(written: Written) -> Mapping[str, str]:
+        nonlocal run
+        run = _judge(step, run, written, options)
+        return history.facts(run.findings) if run.findings else {}
+
     with pipeline.supervised(spark, attempt):
-        scoring = pipeline.score_partition(spark, run, options, step.tables, attempt, step.nightly.nightly_task_rows)
+        scoring = pipeline.score_partition(spark, run, options, step.tables, attempt, step.nightly, force, judge)
     run = replace(run, state=State.COMMITTED, scoring=scoring)
     record.write(step.path, run)
     say(f"ds={run.ds}: {scoring.rows:,} rows committed, {scoring.rows_per_second:,.0f} rows/s")
     return run
 
 
-def _drain(step: Step, spark: SparkSession, options: ScoringOptions) -> int:
+def _judge(step: Step, run: RunRecord, written: Written, options: ScoringOptions) -> RunRecord:
+    """The run with what the gate found, which is written down if that is bad. Raises: GateFailed."""
     try:
-        return _answer_deferred(step, spark, options)
+        findings = examine(run, written, options, step.accepted)
+    except GateFailed as refused:
+        record.write(step.path, replace(run, findings=refused.findings))
+        raise
+    for verdict in findings.verdicts:
+        say(f"gate {verdict.gate}: {verdict.outcome}{' (accepted)' if verdict.accepted else ''}: {verdict.line}")
+    return replace(run, findings=findings)
+
+
+def _drain(step: Step, run: RunRecord, spark: SparkSession, options: ScoringOptions) -> int:
+    try:
+        return _answer_deferred(step, run, spark, options)
     except StoreUnavailable as error:
         # The partition is committed; requests wait for an idle lane or for the next night.
         say(f"deferred requests were left waiting: {error}")
         return 0
 
 
-def _answer_deferred(step: Step, spark: SparkSession, options: ScoringOptions) -> int:
+def _answer_deferred(step: Step, run: RunRecord, spark: SparkSession, options: ScoringOptions) -> int:
+    scores = DeferredScores(step.tables.scores, run.ds, step.deferred.deferred_wait_seconds)
+
     async def answer() -> int:
         async with fence.connect_asyncio(step.redis_url) as client:
-            return await drain(spark, client, options, step.nightly.deferred_drain_limit, step.deferred)
+            return await drain(spark, client, options, scores, step.nightly.deferred_drain_limit, step.deferred)
 
     answered = asyncio.run(answer())
     say(f"{answered:,} deferred requests answered")
     return answered
+
+
+def _report(step: Step) -> None:
+    try:
+        run = record.read(step.path)
+        page, _ = reporting.write(step.path, run, step.nightly.price_per_hour)
+        if run.findings:
+            say(f"report {page}")
+    except OSError as error:
+        # The `report` step will try again; what was committed stays so.
+        say(f"no report was written: {error}")
 
 
 def _note(step: Step, state: State, problem: str) -> None:

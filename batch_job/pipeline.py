@@ -1,27 +1,29 @@
-"""One partition on one page: read → judge → score → check → commit."""
+"""One partition on one page: read → judge → cut into units → score units → quarantine → check → commit."""
 
 import hashlib
 import json
+import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from batch_job import reading, rows, table, writing
+from batch_job import gpus, leftovers, reading, rows, summary, table, units, workers, writing
+from batch_job.examination import Written
 from batch_job.fence import WATCH_SECONDS, Fence, Watch
-from batch_job.progress import Progress
+from batch_job.messages import Reason
+from batch_job.progress import Progress, say
 from batch_job.record import RunRecord, Scoring
 from batch_job.scoring import ScoringOptions
-from batch_job.workers import slots_of
+from batch_job.settings import NightlySettings
+from batch_job.units import Bucket
 from batch_job.writing import FileReport, Target
-from shared_model.devices import HALF_PRECISION
-from shared_model.errors import JobError
+from shared_model.errors import JobError, Refused
 from shared_model.settings import StateSettings
 
 
@@ -54,14 +56,44 @@ class Stopwatch:
         self.seconds[name] = time.perf_counter() - started
 
 
-def plan_id(record: RunRecord, options: ScoringOptions) -> str:
+@dataclass(frozen=True)
+class _Attempt:
+    """What the steps of one attempt share."""
+
+    spark: SparkSession
+    record: RunRecord
+    options: ScoringOptions
+    settings: NightlySettings
+    scores: Target
+    set_aside: Target
+
+    @property
+    def lines(self) -> int:
+        return self.record.input.lines
+
+    @property
+    def bits(self) -> int:
+        return units.cell_bits(self.lines, self.settings.nightly_unit_rows)
+
+    def tasks(self, lines: int) -> int:
+        """Spark tasks for so many lines: as many for one slot as for another."""
+        slots = workers.slots_of(self.spark)
+        return slots * max(1, math.ceil(lines / (slots * self.settings.nightly_task_rows)))
+
+    def too_many(self, reasons: Mapping[str, int]) -> bool:
+        """Whether so many lines are quarantined that no score may be committed."""
+        return sum(reasons.values()) > self.settings.quarantine_share * self.lines
+
+
+def plan_id(record: RunRecord, options: ScoringOptions, unit_rows: int) -> str:
     """Names everything that a partition's rows depend on: what has the same id need not be computed again."""
     release = options.store().open(record.release)
     parts = {
         "input": record.input.fingerprint,
         "release": record.release,
-        "precision": HALF_PRECISION[options.device],
-        "tokenizer": release.manifest.files["tokenizer.json"],
+        "precision": options.precision,
+        "encoder": release.manifest.files["tokenizer.json"],
+        "unit_rows": unit_rows,
         "schema": rows.SCHEMA_VERSION,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
@@ -69,140 +101,220 @@ def plan_id(record: RunRecord, options: ScoringOptions) -> str:
 
 def already_committed(tables: Tables, record: RunRecord, plan: str) -> Scoring | None:
     """What stands in the table, if this very plan produced it."""
-    standing = table.committed(table.open_table(tables.scores, table.SCORES), record.ds)
+    delta = table.open_table(tables.scores, table.SCORES)
+    standing = table.committed(delta, record.ds)
     if standing is None or standing.plan_id != plan:
         return None
+    facts = table.commit_facts(delta, record.ds, standing.token)
+    version = facts.get("tandem.quarantine_version")
     return Scoring(
         token=standing.token,
         plan_id=plan,
         table_version=standing.table_version,
         rows=standing.rows,
         quarantined=table.quarantined(tables.quarantine, record.ds, standing.token),
+        quarantine_version=int(version) if version else None,
+        content=facts.get("tandem.content", ""),
     )
 
 
+@workers.failing_in_one_line()
 def score_partition(
     spark: SparkSession,
     record: RunRecord,
     options: ScoringOptions,
     tables: Tables,
     fence: Fence,
-    task_rows: int,
-    before_commit: Callable[[], None] = lambda: None,
+    settings: NightlySettings,
+    force: bool = False,
+    before_commit: Callable[[Written], Mapping[str, str]] = lambda written: {},
 ) -> Scoring:
-    """Score a partition and commit it. `before_commit` is called when all is computed and nothing is committed.
+    """Score a partition and commit it. `before_commit` is called when all is computed and no score is committed: the
+    commit says what it returns, and there is none if it raises.
 
-    Raises: Stale when a newer attempt owns the partition; JobError when the counts do not reconcile.
+    With `force` all is computed anew, whatever earlier attempts have left or committed.
+    Raises: Stale when a newer attempt owns the partition; Refused when too much of it is quarantined; JobError when the
+    counts do not reconcile, or a worker could not do its part.
     """
-    plan, watch = plan_id(record, options), Stopwatch()
+    plan, watch = plan_id(record, options, settings.nightly_unit_rows), Stopwatch()
     scores = Target(str(tables.scores), record.ds, plan, fence.token)
-    set_aside = Target(str(tables.quarantine), record.ds, plan, fence.token)
-    slots = slots_of(spark)
-    tasks = slots * max(1, -(-record.input.lines // (slots * task_rows)))
-    lines = reading.judged_lines(spark, record.input.paths, tasks).persist()
+    set_aside = Target(str(tables.quarantine), record.ds, plan, fence.token, source="")
+    attempt = _Attempt(spark, record, options, settings, scores, set_aside)
+    lines = reading.judged_lines(spark, record.input, attempt.tasks(attempt.lines))
+    lines = lines.withColumn(units.TEXT_HASH, units.text_hash()).persist()
     try:
         with watch.stage("read"):
-            reasons = _count_reasons(lines)
+            reasons, buckets = _count(attempt, lines)
+        with watch.stage("resume"):
+            taken = [] if force else _take_over(attempt, buckets)
+            standing = None if force else _standing(attempt)
+        with watch.stage("score"):
+            # A day that is too damaged is not worth a night.
+            left = [] if attempt.too_many(reasons) else _left(buckets, taken)
+            fresh = _score(attempt, lines, left, standing)
+        files = [*taken, *fresh]
         with watch.stage("quarantine"):
-            quarantine_files = _quarantine(lines, set_aside) if reasons else []
-            quarantine_version = table.add_quarantined(tables.quarantine, record.ds, quarantine_files, fence.token)
-        with watch.stage("score"), Progress(spark, _group(fence), record.input.lines, tasks):
-            files = _score(lines, options, scores)
-        _check(record, files, quarantine_files, reasons)
-        before_commit()
+            reasons, quarantine_version = _quarantine(attempt, lines, reasons, files)
+        _check(attempt, files, reasons)
+        files = files or [_empty(attempt)]
+        with watch.stage("gate"):
+            said = before_commit(Written(tables.scores, files, reasons, lines.filter("reason is null")))
         with watch.stage("commit"):
-            metadata = _metadata(record, fence, quarantine_version)
-            version = table.replace_partition(tables.scores, record.ds, files, fence.token, fence.check, metadata)
+            facts = {**_facts(attempt, files, quarantine_version), **said}
+            version = table.replace_partition(tables.scores, record.ds, files, fence.token, fence.check, facts)
+        for target in (scores, set_aside):
+            leftovers.sweep(target, time.time())
     finally:
         lines.unpersist()
-        table.remove_litter(scores)
-        table.remove_litter(set_aside)
-    return _summary(scores, version, files, reasons, quarantine_version, watch)
+        for target in (scores, set_aside):
+            leftovers.remove_temporary(target)
+    return summary.scoring(scores, version, files, reasons, quarantine_version, watch.seconds)
 
 
 @contextmanager
 def supervised(spark: SparkSession, fence: Fence, seconds: float = WATCH_SECONDS) -> Iterator[None]:
     """Spark jobs started in here belong to the attempt, and are cancelled once it is superseded: then Stale."""
     context = spark.sparkContext
-    context.setJobGroup(_group(fence), f"attempt {fence.token} at ds={fence.ds}", interruptOnCancel=True)
+    context.setJobGroup(
+        _group(fence.ds, fence.token), f"attempt {fence.token} at ds={fence.ds}", interruptOnCancel=True
+    )
     try:
-        with Watch(fence, lambda: context.cancelJobGroup(_group(fence)), seconds):
+        with Watch(fence, lambda: context.cancelJobGroup(_group(fence.ds, fence.token)), seconds):
             yield
     finally:
         context.setLocalProperty("spark.jobGroup.id", None)
 
 
-def _group(fence: Fence) -> str:
-    return f"tandem/{fence.ds}/{fence.token}"
+def _group(ds: str, token: int) -> str:
+    return f"tandem/{ds}/{token}"
 
 
-def _count_reasons(lines: DataFrame) -> dict[str, int]:
-    counted = lines.filter("reason is not null").groupBy("reason").agg(sql.count("*").alias("lines")).collect()
-    return {row["reason"]: row["lines"] for row in sorted(counted)}
+def _count(attempt: _Attempt, lines: DataFrame) -> tuple[dict[str, int], list[Bucket]]:
+    """Reason → lines quarantined, and the buckets of all others."""
+    cell = sql.when(sql.col("reason").isNull(), units.cell(attempt.bits)).alias("cell")
+    counted = lines.groupBy("reason", cell).agg(sql.count("*").alias("lines")).toArrow().to_pylist()
+    reasons = {each["reason"]: each["lines"] for each in counted if each["reason"] is not None}
+    cells = {each["cell"]: each["lines"] for each in counted if each["reason"] is None}
+    return dict(sorted(reasons.items())), units.pack(cells, attempt.settings.nightly_unit_rows)
 
 
-def _quarantine(lines: DataFrame, target: Target) -> list[FileReport]:
-    write = partial(writing.write_quarantine, target=target)
-    bad = lines.filter("reason is not null").select("file", "reason", "raw").coalesce(1)
-    return [FileReport(**row.asDict()) for row in bad.mapInArrow(write, writing.REPORT_DDL).collect()]
+def _take_over(attempt: _Attempt, buckets: Sequence[Bucket]) -> list[FileReport]:
+    taken = leftovers.take_over(attempt.spark, attempt.scores, buckets)
+    if taken:
+        count = sum(report.judged for report in taken)
+        say(f"ds={attempt.record.ds}: {len(taken)} units of {count:,} rows taken over from an earlier attempt")
+    return taken
 
 
-def _score(lines: DataFrame, options: ScoringOptions, target: Target) -> list[FileReport]:
-    write = partial(writing.write_scores, options=options, target=target)
-    messages = lines.filter("reason is null").select("id", "raw")
-    files = [FileReport(**row.asDict()) for row in messages.mapInArrow(write, writing.REPORT_DDL).collect()]
-    if files:
-        return files
-    # A day on which nothing could be scored is a result too; without a file the table could not say whose.
-    return [FileReport(*writing.write_file(target, rows.SCORES, []))]
+def _standing(attempt: _Attempt) -> DataFrame | None:
+    """The day's committed scores, one for each text, if they are what this attempt would compute again."""
+    delta = table.open_table(Path(attempt.scores.table), table.SCORES)
+    committed = table.committed(delta, attempt.record.ds)
+    if committed is None:
+        return None
+    facts = table.commit_facts(delta, attempt.record.ds, committed.token)
+    if not _computed_by(attempt, attempt.options.precision).items() <= facts.items():
+        return None
+    kept = sql.struct(*rows.STANDING_FIELDS).alias(rows.STANDING)
+    scores = table.read_scores(attempt.spark, attempt.scores.table, attempt.record.ds, rows.ARCHIVE)
+    return scores.dropDuplicates([units.TEXT_HASH]).select(units.TEXT_HASH, kept)
 
 
-def _check(record: RunRecord, files: list[FileReport], quarantined: list[FileReport], reasons: dict[str, int]) -> None:
+def _left(buckets: Sequence[Bucket], taken: Sequence[FileReport]) -> list[Bucket]:
+    there = {report.bucket for report in taken}
+    return [bucket for bucket in buckets if bucket.number not in there]
+
+
+def _score(
+    attempt: _Attempt, lines: DataFrame, buckets: Sequence[Bucket], standing: DataFrame | None
+) -> list[FileReport]:
+    if not buckets:
+        return []
+    messages = lines.filter("reason is null").select("id", "text", "pair", units.TEXT_HASH)
+    if standing is not None:
+        messages = messages.join(standing, units.TEXT_HASH, "left")
+    count = sum(bucket.rows for bucket in buckets)
+    tasks = min(attempt.tasks(count), len(buckets))
+    arranged = units.arranged(attempt.spark, messages, buckets, attempt.bits, tasks)
+    unit_rows = attempt.settings.nightly_unit_rows
+    write = partial(writing.write_units, options=attempt.options, target=attempt.scores, unit_rows=unit_rows)
+    with Progress(count, partial(writing.rows_done, attempt.scores)):
+        return _reports(arranged.mapInArrow(write, writing.REPORT_DDL, profile=gpus.scoring_profile(attempt.spark)))
+
+
+def _empty(attempt: _Attempt) -> FileReport:
+    """A day on which nothing could be scored is a result too; without a file the table could not say whose."""
+    return FileReport(*writing.write_file(attempt.scores, rows.SCORES, []))
+
+
+def _quarantine(
+    attempt: _Attempt, lines: DataFrame, reasons: Mapping[str, int], files: Sequence[FileReport]
+) -> tuple[dict[str, int], int | None]:
+    """Commit the lines that are no messages and those that no engine could score; reason → lines of both, and the
+    version of the quarantine table that holds them.
+
+    Raises: Refused when they are too many. They are committed all the same, for people to look at.
+    """
+    poisoned = [each for file in files for each in file.poisoned]
+    reasons = {**reasons, **({str(Reason.POISON): len(poisoned)} if poisoned else {})}
+    if not reasons:
+        return reasons, None
+    reason = sql.when(sql.col("id").isin(poisoned), sql.lit(str(Reason.POISON))).otherwise(sql.col("reason"))
+    raw = sql.coalesce(sql.col("raw"), sql.col("text").cast("binary"))
+    bad = lines.select("file", reason.alias("reason"), raw.alias("raw")).filter("reason is not null").coalesce(1)
+    written = _reports(bad.mapInArrow(partial(writing.write_quarantine, target=attempt.set_aside), writing.REPORT_DDL))
+    if sum(file.rows for file in written) != sum(reasons.values()):
+        raise JobError(f"ds={attempt.record.ds}: other lines were quarantined than were counted; nothing committed")
+    version = table.add_quarantined(Path(attempt.set_aside.table), attempt.record.ds, written, attempt.scores.token)
+    if attempt.too_many(reasons):
+        raise Refused(_why_refused(attempt, reasons))
+    return reasons, version
+
+
+def _why_refused(attempt: _Attempt, reasons: Mapping[str, int]) -> str:
+    share = attempt.settings.quarantine_share
+    return (
+        f"ds={attempt.record.ds}: {sum(reasons.values()):,} of {attempt.lines:,} lines are quarantined, more than "
+        f"{share:.1%}: {summary.counts(reasons)}; no score committed; the lines are those of attempt "
+        f"{attempt.set_aside.token} in {attempt.set_aside.table}"
+    )
+
+
+def _reports(reported: DataFrame) -> list[FileReport]:
+    return [FileReport.from_json(row["report"]) for row in reported.collect()]
+
+
+def _check(attempt: _Attempt, files: Sequence[FileReport], reasons: Mapping[str, int]) -> None:
     """Raises: JobError unless every planned line was written once, as a score or into quarantine."""
-    written, set_aside = sum(file.rows for file in files), sum(file.rows for file in quarantined)
-    if written + set_aside != record.input.lines or set_aside != sum(reasons.values()):
+    written, set_aside = sum(file.rows for file in files), sum(reasons.values())
+    if written + set_aside != attempt.lines:
         raise JobError(
-            f"ds={record.ds}: {record.input.lines} lines planned, {written} scored and {set_aside} quarantined; "
+            f"ds={attempt.record.ds}: {attempt.lines} lines planned, {written} scored and {set_aside} quarantined; "
             "nothing committed: was the input changed while the run was reading it?"
         )
     precisions = {file.precision for file in files if file.rows}
     if len(precisions) > 1:
-        raise JobError(f"ds={record.ds}: executors compiled {' and '.join(sorted(precisions))}; a partition has one")
+        compiled = " and ".join(sorted(precisions))
+        raise JobError(f"ds={attempt.record.ds}: executors compiled {compiled}; a partition has one")
 
 
-def _metadata(record: RunRecord, fence: Fence, quarantine_version: int | None) -> dict[str, str]:
+def _facts(attempt: _Attempt, files: Sequence[FileReport], quarantine_version: int | None) -> dict[str, str]:
+    """What the commit says of itself."""
     return {
-        "tandem.run": record.run_id,
-        "tandem.release": record.release,
-        "tandem.attempt": str(fence.token),
+        "tandem.ds": attempt.record.ds,
+        "tandem.run": attempt.record.run_id,
+        "tandem.attempt": str(attempt.scores.token),
+        "tandem.plan": attempt.scores.plan_id,
+        "tandem.content": rows.add_contents(file.content for file in files),
         "tandem.quarantine_version": "" if quarantine_version is None else str(quarantine_version),
+        **_computed_by(attempt, files[0].precision),
     }
 
 
-def _summary(
-    target: Target,
-    version: int,
-    files: list[FileReport],
-    reasons: dict[str, int],
-    quarantine_version: int | None,
-    watch: Stopwatch,
-) -> Scoring:
-    written, tokens = sum(file.rows for file in files), sum(file.tokens for file in files)
-    padded = sum(file.padded_tokens for file in files)
-    for stage in ("waited", "ran", "wrote"):
-        watch.seconds[f"workers {stage}"] = sum(getattr(file, stage) for file in files)
-    elapsed = sum(watch.seconds[stage] for stage in ("read", "quarantine", "score", "commit"))
-    return Scoring(
-        token=target.token,
-        plan_id=target.plan_id,
-        table_version=version,
-        rows=written,
-        quarantined=reasons,
-        quarantine_version=quarantine_version,
-        precision=files[0].precision,
-        seconds={name: round(seconds, 3) for name, seconds in watch.seconds.items()},
-        rows_per_second=round(written / elapsed, 1),
-        tokens=tokens,
-        padding_share=round(1 - tokens / padded, 4) if padded else 0.0,
-        finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-    )
+def _computed_by(attempt: _Attempt, precision: str) -> dict[str, str]:
+    """What scores must have in common to stand side by side in a partition."""
+    return {
+        "tandem.release": attempt.record.release,
+        "tandem.precision": precision,
+        "tandem.schema": str(rows.SCHEMA_VERSION),
+    }

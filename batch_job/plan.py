@@ -5,12 +5,21 @@ Standard library only, as `batch_job.record` is: Airflow's environment imports t
 
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 #: What spark-submit runs.
 APPLICATION = str(Path(__file__).parent / "jobs" / "score.py")
+
+#: How long and how often `plan` looks for messages that are not there, unless TANDEM_INPUT_WAIT_SECONDS and
+#: TANDEM_INPUT_POLL_SECONDS say so.
+WAIT_SECONDS, POLL_SECONDS = 600.0, 30.0
+#: Exit code of `plan` when they are not there.
+NO_INPUT = 4
+#: Most Python workers that Spark keeps for the next task of an executor; more may work.
+IDLE_WORKERS = "spark.python.factory.idleWorkerMaxPoolSize"
 
 SPARK_CONF = {
     "spark.log.level": "WARN",
@@ -24,6 +33,23 @@ SPARK_CONF = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
+
+
+def spark_conf(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """SPARK_CONF; with TANDEM_SPARK_GPU_SCRIPT also what gives each executor one GPU of its host."""
+    script = environ.get("TANDEM_SPARK_GPU_SCRIPT")
+    if not script:
+        return SPARK_CONF
+    return {
+        **SPARK_CONF,
+        "spark.executor.resource.gpu.amount": "1",
+        "spark.executor.resource.gpu.discoveryScript": script,
+        "spark.executor.resource.gpu.vendor": "nvidia.com",
+        # Reading shares a GPU that it does not use; scoring takes it whole, by a profile of its own.
+        "spark.task.resource.gpu.amount": environ.get("TANDEM_SPARK_TASK_GPU") or "0.125",
+        # An idle worker that Spark kept beside the one that scores would hold another copy of the model.
+        IDLE_WORKERS: "1",
+    }
 
 
 def runtime_prefix(environ: Mapping[str, str] = os.environ) -> str:
@@ -66,13 +92,32 @@ def step_command(step: str, environ: Mapping[str, str] = os.environ) -> str:
     return f'exec {shlex.quote(python)} -m batch_job {step} --ds "$DS" --record "$RECORD"'
 
 
+def plan_day(ds: str, record: str, environ: Mapping[str, str] = os.environ) -> bool:
+    """The step `plan` as a sensor asks for it: False while the day's messages are not there.
+
+    Raises: CalledProcessError when it fails otherwise; it has said why in one line.
+    """
+    python = os.path.join(runtime_prefix(environ), "bin", "python")
+    command = [python, "-m", "batch_job", "plan", "--wait", "0", *step_args(ds, record)]
+    done = subprocess.run(command, env={**environ, **python_environment()}, check=False)
+    if done.returncode != NO_INPUT:
+        done.check_returncode()
+    return done.returncode == 0
+
+
+def patience(environ: Mapping[str, str] = os.environ) -> tuple[float, float]:
+    """Seconds to wait for a day's messages, and seconds between two looks."""
+    wait, poll = environ.get("TANDEM_INPUT_WAIT_SECONDS"), environ.get("TANDEM_INPUT_POLL_SECONDS")
+    return float(wait or WAIT_SECONDS), float(poll or POLL_SECONDS)
+
+
 def step_args(ds: str, record: str) -> list[str]:
     return ["--ds", ds, "--record", record]
 
 
 def spark_submit_command(ds: str, record: str, master: str) -> list[str]:
     """Command line of `score`, to be run in `spark_environment()`."""
-    conf = [part for name, value in SPARK_CONF.items() for part in ("--conf", f"{name}={value}")]
+    conf = [part for name, value in spark_conf().items() for part in ("--conf", f"{name}={value}")]
     return ["spark-submit", "--master", master, *conf, APPLICATION, *step_args(ds, record)]
 
 

@@ -1,7 +1,7 @@
 """The `read` step: committed scores as lines, for people and for pipes. No JVM."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -13,27 +13,31 @@ from batch_job import rows, table
 from shared_model.errors import JobError
 
 #: What a person looks for first.
-_SHORT = ("id", "label", "score", "release", "precision", "scored_at")
+_SHORT = ("id", "label", "score", "release", "precision", "scored_at", "source")
 
 
 def lines(folder: Path, ds: str, limit: int, as_json: bool) -> Iterator[str]:
-    """Up to `limit` rows of a day, 0 for all: tab-separated under a heading, or every column as JSON.
+    """Up to `limit` rows of a day, 0 for all, the archive first: tab-separated under a heading, or all columns as JSON.
 
     Raises: JobError when there is no table, the day was never committed, or a file is damaged.
     """
     if not DeltaTable.is_deltatable(str(folder)):
         raise JobError(f"{folder} is no scores table; score a day first, or check TANDEM_SCORES")
     delta = DeltaTable(str(folder))
-    if table.committed(delta, ds) is None:
+    if not table.holds(delta, ds):
         raise JobError(f"{folder} holds no ds={ds}; score it first")
-    columns = rows.SCORES.names if as_json else _SHORT
-    batches = table.read_files(delta, ds, columns)
-    found = islice((row for batch in batches for row in batch.to_pylist()), limit or None)
+    found = islice(_rows(delta, ds, rows.SCORES.names if as_json else _SHORT[:-1]), limit or None)
     if as_json:
         yield from (json.dumps({"ds": ds, **row}, default=_plain, ensure_ascii=False) for row in found)
         return
-    yield "\t".join(columns)
-    yield from ("\t".join(_cell(row[column]) for column in columns) for row in found)
+    yield "\t".join(_SHORT)
+    yield from ("\t".join(_cell(row[column]) for column in _SHORT) for row in found)
+
+
+def _rows(delta: DeltaTable, ds: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+    for source in rows.SOURCES:
+        for batch in table.read_files(delta, ds, columns, source):
+            yield from ({**row, "source": source} for row in batch.to_pylist())
 
 
 def _cell(value: object) -> str:

@@ -16,6 +16,7 @@ from deltalake import DeltaTable
 
 from batch_job import fence, table
 from batch_job.record import Publication, RunRecord, State
+from batch_job.rows import ARCHIVE
 from batch_job.settings import NightlySettings
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from shared_model import keys
@@ -94,10 +95,13 @@ def roll_back(
 
 
 def committed_partition(folder: Path, ds: str) -> Partition | None:
-    """None when the committed partition holds no rows. Raises: JobError when the day was never committed."""
+    """The archive's rows: deferred requests may pin other releases. None when there are none.
+
+    Raises: JobError when the day was never committed.
+    """
     if not DeltaTable.is_deltatable(str(folder)) or (standing := table.committed(DeltaTable(str(folder)), ds)) is None:
         raise JobError(f"{folder} holds no ds={ds}; score it first")
-    batches = list(table.read_files(DeltaTable(str(folder)), ds, _COLUMNS))
+    batches = list(table.read_files(DeltaTable(str(folder)), ds, _COLUMNS, ARCHIVE))
     rows = pa.Table.from_batches(batches) if batches else None
     if rows is None or not rows.num_rows:
         return None

@@ -26,23 +26,57 @@ class State(StrEnum):
     FAILED = "failed"
 
 
+class Format(StrEnum):
+    JSON_LINES = "jsonl"
+    CSV = "csv"
+    PARQUET = "parquet"
+    DELTA = "delta"
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the input calls the columns of a message. `pair`: the second text; empty where a row holds one."""
+
+    id: str = "id"
+    text: str = "text"
+    pair: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.id, self.text, self.pair) if self.pair else (self.id, self.text)
+
+
+#: What they are called unless settings say otherwise.
+COLUMNS = Columns()
+
+
 @dataclass(frozen=True)
 class InputFile:
-    """`lines` counts what a reader of JSON Lines sees, empty lines included."""
+    """`lines`: its rows. Lines of JSON Lines and records of CSV count where they are empty too.
+
+    `sha256` is empty where files never change once they are written: those of a Delta table. `unchecked`: Parquet whose
+    pages carry no checksums, so that damage to them may read back as other values.
+    """
 
     name: str
     size: int
     sha256: str
     lines: int
+    unchecked: bool = False
 
 
 @dataclass(frozen=True)
 class Input:
-    """The files a run reads. Files that arrive after planning belong to a later run."""
+    """The files a run reads. Files that arrive after planning belong to a later run.
+
+    `folder`: as Spark is told, a URL perhaps; of a Delta table its root.
+    """
 
     folder: str
     files: tuple[InputFile, ...]
     fingerprint: str
+    format: Format = Format.JSON_LINES
+    columns: Columns = COLUMNS
 
     @property
     def lines(self) -> int:
@@ -62,11 +96,97 @@ class Runtime:
 
 
 @dataclass(frozen=True)
+class Worker:
+    """A process that computed. `width`: threads its engine was asked to use; `threads`: those a call was seen to use, 0
+    where the system does not tell; `idle`: whether it ran at idle priority."""
+
+    pid: int
+    width: int
+    threads: int
+    idle: bool
+    rows: int
+
+
+class Outcome(StrEnum):
+    """What a gate found. `report-only`: too little to judge by; `unproven`: it could not be measured."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+    REPORT_ONLY = "report-only"
+    UNPROVEN = "unproven"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one gate says of a partition, before it is committed. `bound`, in words, is what `value` had to keep to;
+    `line` says it all in one. `accepted`: a person lets a failure pass."""
+
+    gate: str
+    outcome: Outcome
+    value: float | None
+    bound: str
+    line: str
+    accepted: bool = False
+
+    @property
+    def refuses(self) -> bool:
+        return self.outcome is Outcome.FAIL and not self.accepted
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """INT8 against half precision: texts compared, those on which both say the same, and of both numbers the part on
+    which half precision is clear."""
+
+    texts: int
+    agreeing: int
+    clear: int
+    clear_agreeing: int
+
+    @property
+    def share(self) -> float:
+        return self.agreeing / self.texts if self.texts else 0.0
+
+    @property
+    def clear_share(self) -> float:
+        return self.clear_agreeing / self.clear if self.clear else 0.0
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What an attempt wrote, as the gate saw it, whether or not it was then committed.
+
+    labels: label → rows, and `labels_before` those of the day it is held against, `before`. lengths: rows by tokens,
+    the first number those of 1 to LENGTH_STEP. quarantined: reason → lines. pace: rows per second of all workers
+    together, in equal parts of `pace_seconds` each.
+    """
+
+    rows: int
+    labels: Mapping[str, int]
+    lengths: tuple[int, ...]
+    quarantined: Mapping[str, int] = field(default_factory=dict)
+    before: str = ""
+    labels_before: Mapping[str, int] = field(default_factory=dict)
+    agreement: Agreement | None = None
+    pace: tuple[float, ...] = ()
+    pace_seconds: float = 0.0
+    verdicts: tuple[Verdict, ...] = ()
+
+
+#: Tokens of one step of `Findings.lengths`.
+LENGTH_STEP = 4
+
+
+@dataclass(frozen=True)
 class Scoring:
     """What the committed partition holds and, unless it was unchanged, what computing it took.
 
-    quarantined: reason → lines. seconds: stage → seconds, of this run. tokens: without padding.
-    padding_share: padding over all tokens run.
+    quarantined: reason → lines. seconds: stage → seconds, of this run. distinct: rows that engines ran for all of them;
+    tokens: theirs, without padding. padding_share: padding over all tokens run. began_at: when the first engine got
+    texts, finished_at: when the partition was committed. content: the hash of the rows (`rows.content`). units: files
+    of the partition; units_resumed: those that an earlier attempt had left. rows_reused: rows whose text was scored in
+    the partition that stood before.
     """
 
     token: int
@@ -81,6 +201,13 @@ class Scoring:
     tokens: int = 0
     padding_share: float = 0.0
     finished_at: str = ""
+    distinct: int = 0
+    workers: tuple[Worker, ...] = ()
+    began_at: str = ""
+    content: str = ""
+    units: int = 0
+    units_resumed: int = 0
+    rows_reused: int = 0
 
 
 @dataclass(frozen=True)
@@ -103,7 +230,8 @@ class Publication:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """`token` is that of the latest attempt at scoring, 0 before the first. `drained`: deferred requests answered."""
+    """`token` is that of the latest attempt at scoring, 0 before the first. `drained`: deferred requests answered.
+    `findings` are those of the latest attempt that came as far as the gate."""
 
     ds: str
     run_id: str
@@ -117,6 +245,7 @@ class RunRecord:
     drained: int = 0
     publication: Publication | None = None
     problem: str = ""
+    findings: Findings | None = None
 
 
 class RecordError(Exception):
@@ -141,14 +270,34 @@ def read(path: Path) -> RunRecord:
         raise RecordError(f"{path} cannot be read as a run record; plan the run anew") from error
 
 
+def _scoring(document: dict[str, Any]) -> Scoring:
+    workers = tuple(Worker(**worker) for worker in document.pop("workers", ()))
+    return Scoring(workers=workers, **document)
+
+
+def _findings(document: dict[str, Any]) -> Findings:
+    verdicts = tuple(Verdict(outcome=Outcome(it.pop("outcome")), **it) for it in document.pop("verdicts"))
+    agreement = document.pop("agreement")
+    return Findings(
+        lengths=tuple(document.pop("lengths")),
+        pace=tuple(document.pop("pace")),
+        agreement=Agreement(**agreement) if agreement else None,
+        verdicts=verdicts,
+        **document,
+    )
+
+
 def _record(document: dict[str, Any]) -> RunRecord:
     source, scoring, publication = (document.pop(name) for name in ("input", "scoring", "publication"))
+    findings = document.pop("findings", None)
     files = tuple(InputFile(**file) for file in source.pop("files"))
+    columns, form = Columns(**source.pop("columns", {})), Format(source.pop("format", Format.JSON_LINES))
     return RunRecord(
         runtime=Runtime(**document.pop("runtime")),
-        input=Input(files=files, **source),
+        input=Input(files=files, columns=columns, format=form, **source),
         state=State(document.pop("state")),
-        scoring=Scoring(**scoring) if scoring else None,
+        scoring=_scoring(scoring) if scoring else None,
         publication=Publication(**publication) if publication else None,
+        findings=_findings(findings) if findings else None,
         **document,
     )

@@ -1,6 +1,6 @@
 """The `report` step: a run in lines that a person reads, and whether its counts add up."""
 
-from batch_job.record import RunRecord, Scoring, State
+from batch_job.record import RunRecord, Scoring, State, Verdict, Worker
 
 
 def summary(run: RunRecord) -> str:
@@ -13,6 +13,8 @@ def summary(run: RunRecord) -> str:
         lines.append(f"  problem     {run.problem}")
     if run.scoring:
         lines += _scoring(run.scoring)
+    if run.findings:
+        lines += map(_verdict, run.findings.verdicts)
     lines.append(f"  deferred    {run.drained:,} requests answered")
     lines.append(f"  published   {publication(run)}")
     return "\n".join(lines)
@@ -39,16 +41,39 @@ def _scoring(scoring: Scoring) -> list[str]:
         f"  committed   {scoring.rows:,} rows in table version {scoring.table_version}, attempt {scoring.token}",
         f"  quarantined {sum(scoring.quarantined.values()):,} lines{f' ({reasons})' if reasons else ''}",
     ]
+    if scoring.units_resumed or scoring.rows_reused:
+        lines.append(f"  not again   {spared(scoring)}")
     if scoring.seconds:
         stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in scoring.seconds.items())
         lines += [
             f"  speed       {scoring.rows_per_second:,.0f} rows/s in {scoring.precision}, {scoring.tokens:,} tokens, "
-            f"{scoring.padding_share:.1%} padding",
+            f"{scoring.padding_share:.1%} padding, {scoring.distinct:,} rows run for {scoring.rows:,}",
             f"  seconds     {stages}",
+            *map(_worker, scoring.workers),
         ]
     else:
         lines.append("  speed       nothing was computed: the partition stood already")
     return lines
+
+
+def spared(scoring: Scoring) -> str:
+    """What need not be computed again, in words."""
+    return (
+        f"{scoring.units_resumed:,} of {scoring.units:,} units taken over from earlier attempts, "
+        f"{scoring.rows_reused:,} rows with the scores of the partition before"
+    )
+
+
+def _verdict(verdict: Verdict) -> str:
+    accepted = ", accepted" if verdict.accepted else ""
+    return f"  gate        {verdict.gate}: {verdict.outcome}{accepted}: {verdict.line}"
+
+
+def _worker(worker: Worker) -> str:
+    """One line; a width that differs from what was asked for costs speed, here or to whoever shares the host."""
+    used = f"used {worker.threads}" if worker.threads else "used unknown"
+    priority = ", at idle priority" if worker.idle else ""
+    return f"  worker      pid {worker.pid}: asked for {worker.width} threads, {used}; {worker.rows:,} rows{priority}"
 
 
 def publication(run: RunRecord) -> str:

@@ -1,9 +1,54 @@
 """Settings of the nightly run; see also `shared_model.settings.StateSettings`."""
 
+import string
 from dataclasses import dataclass
 
+from batch_job.plan import POLL_SECONDS, WAIT_SECONDS
+from batch_job.record import Columns, Format
 from shared_model.scorestore.epochs import KEEP_SECONDS
-from shared_model.settings import POSITIVE, Check, setting
+from shared_model.settings import NOT_NEGATIVE, POSITIVE, Check, setting
+
+#: What a path of messages may have in it of its day.
+DAY_FIELDS = ("ds", "year", "month", "day")
+
+
+def _is_template(path: str) -> bool:
+    try:
+        return {field for _, field, _, _ in string.Formatter().parse(path) if field is not None} <= set(DAY_FIELDS)
+    except ValueError:
+        return False
+
+
+_AT_LEAST_0 = Check(lambda value: value >= 0, "0 or more")
+
+
+@dataclass(frozen=True)
+class InputSettings:
+    """Where a day's messages are, what their columns are called, and how long a run waits for them."""
+
+    input_path: str = setting(
+        "",
+        "A day's messages: a folder or a URL that Spark and fsspec know, with {ds} or {year}, {month} and {day} in it; "
+        "without, a folder or a Delta table of days. Empty means TANDEM_MESSAGES.",
+        Check(_is_template, "a path or a URL, in braces nothing but {ds}, {year}, {month} or {day}"),
+    )
+    input_partition: str = setting("ds", "Partition column that holds the day where the path does not.")
+    input_format: str = setting(
+        "",
+        "What the messages are written as; empty: as their names end, or a Delta table.",
+        Check(lambda value: value in set(Format), "jsonl, csv, parquet or delta"),
+    )
+    input_id: str = setting("id", "Column that holds a message's id.")
+    input_text: str = setting("text", "Column that holds a message's text.")
+    input_pair: str = setting("", "Column that holds the second text, for a release that reads pairs.")
+    input_wait_seconds: float = setting(
+        WAIT_SECONDS, "How long a run waits for messages that are not there.", _AT_LEAST_0
+    )
+    input_poll_seconds: float = setting(POLL_SECONDS, "How often it looks for them.", POSITIVE)
+
+    @property
+    def columns(self) -> Columns:
+        return Columns(self.input_id, self.input_text, self.input_pair)
 
 
 @dataclass(frozen=True)
@@ -14,10 +59,25 @@ class NightlySettings:
     nightly_batch_rows: int = setting(64, "Most rows of one engine batch.", POSITIVE)
     nightly_batch_tokens: int = setting(2048, "Most tokens of one engine batch, padding included.", POSITIVE)
     nightly_task_rows: int = setting(16_384, "Lines of one Spark task: what a lost executor costs.", POSITIVE)
+    nightly_unit_rows: int = setting(
+        4096,
+        "Most rows of a unit: scored together, one file, and what a killed run need not do again.",
+        Check(lambda value: 1 <= value <= 4096, "1 to 4096"),
+    )
+    quarantine_share: float = setting(
+        0.01,
+        "Share of a day's lines above which quarantining them fails the day.",
+        Check(lambda value: 0 <= value <= 1, "0 to 1"),
+    )
+    nightly_collapse: bool = setting(True, "Run texts that are the same once for all their rows.")
+    nightly_idle: bool = setting(False, "Run executors at idle priority, where they share a host with the service.")
+    nightly_int8: bool = setting(False, "Score in INT8 instead of half precision, on CPU: faster, and less exact.")
+    nightly_poison: int = setting(20, "Texts of a task that may fail by themselves; with more it fails.", NOT_NEGATIVE)
+    price_per_hour: float = setting(
+        0.10, "What the machines of a run cost per hour, in your currency; for the report.", NOT_NEGATIVE
+    )
     deferred_drain_limit: int = setting(
-        10_000,
-        "Most deferred requests one run answers; 0 leaves them to idle lanes.",
-        Check(lambda value: value >= 0, "0 or more"),
+        10_000, "Most deferred requests one run answers; 0 leaves them to idle lanes.", NOT_NEGATIVE
     )
     publish_megabytes: float = setting(
         512.0, "Most memory of Redis that one epoch takes; the texts that came most often go in first.", POSITIVE

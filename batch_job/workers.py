@@ -1,16 +1,24 @@
 """What the executors are: the Python they run on, and the device they compute on."""
 
+import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark import SparkConf
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from batch_job import plan
+from batch_job import gpus, plan
 from batch_job.record import Runtime
 from shared_model.errors import JobError
 from shared_model.types import Device
+
+#: What a Spark job failed for, in its workers' tracebacks and the JVM's.
+_REASON = re.compile(
+    r"^(?:shared_model\.errors\.\w+: (?P<ours>.+)|.*\bIOException: (?P<room>No space left on device).*)$", re.M
+)
 
 
 def check_workers(spark: SparkSession, runtime: Runtime) -> Device:
@@ -23,15 +31,11 @@ def check_workers(spark: SparkSession, runtime: Runtime) -> Device:
 
         if os.path.realpath(sys.prefix) != os.path.realpath(runtime_prefix):
             return iter([(sys.prefix, "")])
-        from pyspark import TaskContext
+        from batch_job import gpus
 
-        from shared_model import devices
+        return iter([(sys.prefix, str(gpus.task_device(master)))])
 
-        context = TaskContext.get()
-        given = context is not None and "gpu" in context.resources()
-        return iter([(sys.prefix, str(Device.CUDA if given else devices.detect()))])
-
-    runtime_prefix = runtime.prefix
+    runtime_prefix, master = runtime.prefix, spark.sparkContext.master
     slots = slots_of(spark)
     try:
         seen = set(spark.sparkContext.parallelize(range(slots), slots).mapPartitions(look).collect())
@@ -46,10 +50,29 @@ def check_workers(spark: SparkSession, runtime: Runtime) -> Device:
     return found.pop()
 
 
+def session(name: str) -> SparkSession:
+    """The driver's Spark, as spark-submit was told."""
+    builder = SparkSession.builder.appName(name)
+    for option, value in gpus.local_conf(SparkConf().get("spark.master", "") or "").items():
+        builder = builder.config(option, value)
+    return builder.getOrCreate()
+
+
 def slots_of(spark: SparkSession) -> int:
     """Tasks that run at once."""
     cpus = int(spark.sparkContext.getConf().get("spark.task.cpus", "1"))
     return max(1, int(spark.sparkContext.defaultParallelism) // cpus)
+
+
+@contextmanager
+def failing_in_one_line() -> Iterator[None]:
+    """Raises: JobError where a Spark job fails for a reason that a worker gave, or for want of room on a disk."""
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        if reason := _REASON.search(str(error)):
+            raise JobError(reason["ours"] or reason["room"]) from error
+        raise
 
 
 def _cause(error: Any) -> str:

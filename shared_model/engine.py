@@ -10,8 +10,9 @@ from shared_model.encoding import TokenBatch
 from shared_model.types import Device, Precision
 
 #: τ: how far a score of one text may differ between the text alone and the text in any batch that `plan_batches` or a
-#: lane makes, on one device; its label differs only where the margin is under 2τ. Rows of such a batch have one padded
-#: width, at which CPU engines give the same bits (across widths: 5e-3 in BF16, 2e-2 in INT8).
+#: lane makes on the same ladder of widths, on one device; its label differs only where the margin is under 2τ. Rows of
+#: such a batch have one padded width, at which CPU engines give the same bits (across widths, and so between the
+#: ladders of the lanes and of the nightly run: 1.5e-2 in BF16, 2e-2 in INT8).
 TAU = {Precision.FP32: 1e-4, Precision.BF16: 1e-3, Precision.INT8: 1e-3, Precision.FP16: 5e-3}
 
 
@@ -46,7 +47,7 @@ class Engine(Protocol):
 
     def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
         """Raw outputs of shape (rows, width of the release's Output). Blocks; call it off the event loop. Safe to call
-        from several threads; more calls than streams wait for each other.
+        from several threads; more calls than streams wait for each other. Raises: OutOfMemory where a GPU has no room.
 
         `single`: for a caller all of whose batches are single texts. Specialised code rounds otherwise (INT8: up to
         4e-2 of probability), so whoever mixes it with batches lets an answer depend on its company.
@@ -54,6 +55,13 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Free the device's memory. The engine cannot be used afterwards."""
+
+
+def use_gpu(number: int) -> None:
+    """Engines that this thread opens on CUDA from now on are on this GPU."""
+    from shared_model.engines.torch_engine import use_gpu
+
+    use_gpu(number)
 
 
 def open_engine(

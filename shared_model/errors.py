@@ -5,10 +5,13 @@ TandemError
 ├── BadInput          the caller's request or a file's line is wrong; names the field
 ├── ReleaseError      a release is missing, damaged or refused by its gate; names the file
 │   └── UnknownRelease  no such release here
+├── OutOfMemory       a batch does not fit the device's memory; a smaller one may
 ├── StoreUnavailable  Redis did not answer, or refuses writes
 ├── QueueFull         the deferred stream is at its bound
 ├── Stale             a newer attempt owns this partition
 └── JobError          a nightly run cannot go on: input, environment, table
+    ├── Refused         what a partition holds keeps it from being committed
+    └── NoInput       the day's messages are not there, or not yet; names where they should be
 """
 
 
@@ -37,6 +40,10 @@ class UnknownRelease(ReleaseError):
     """No release of that id is here."""
 
 
+class OutOfMemory(TandemError):
+    """A batch does not fit the memory of its device. A smaller one may; the engine is as good as before."""
+
+
 class StoreUnavailable(TandemError):
     """Redis did not answer in time, is gone, or refuses writes."""
 
@@ -51,3 +58,11 @@ class Stale(TandemError):
 
 class JobError(TandemError):
     """A nightly run cannot go on."""
+
+
+class Refused(JobError):
+    """What a partition holds keeps it from being committed; nothing became visible."""
+
+
+class NoInput(JobError):
+    """The day's messages are not there, or not yet."""

@@ -5,7 +5,7 @@ write into several. A client of a Sentinel asks for the master whenever it conne
 """
 
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import redis
 import redis.asyncio
@@ -79,9 +79,10 @@ def _names_sentinel(url: str) -> bool:
 def _read(url: str) -> tuple[list[tuple[str, int]], str, dict[str, Any]]:
     """The Sentinels, the service they watch, and what a connection to its master needs: user and password are those of
     Redis. Raises: ValueError."""
-    parts = urlsplit(url)
-    credentials, _, hosts = parts.netloc.rpartition("@")
-    service, _, database = parts.path.strip("/").partition("/")
+    # The library's own reader takes several hosts for one, and an IPv6 address among them for none.
+    place, _, path = url.removeprefix(f"{_SENTINEL}://").partition("?")[0].partition("/")
+    credentials, _, hosts = place.rpartition("@")
+    service, _, database = path.strip("/").partition("/")
     if not service:
         raise ValueError("no service is named")
     sentinels = [_address(host) for host in hosts.split(",")]

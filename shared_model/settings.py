@@ -31,6 +31,7 @@ class Check:
 
 
 POSITIVE = Check(lambda value: 0 < value < math.inf, "a number above 0")
+NOT_NEGATIVE = Check(lambda value: value >= 0, "0 or more")
 
 
 def setting(default: Any, help: str, check: Check | None = None) -> Any:
@@ -137,7 +138,7 @@ class StateSettings:
 
     state: Path = setting(Path(".tandem").absolute(), "Folder of all local state.")
     releases: str = setting("", "Releases: a folder, or any URL that fsspec knows; empty means STATE/releases.")
-    messages: str = setting("", "Archive of messages, JSON Lines in ds=YYYY-MM-DD folders; empty means STATE/messages.")
+    messages: str = setting("", "Archive of messages, in ds=YYYY-MM-DD folders; empty means STATE/messages.")
     scores: str = setting("", "The scores table (Delta); empty means STATE/scores.")
     trusted_keys: str = setting("", "File of public keys, one of which must have signed a release; empty: none need.")
     redis_url: str = setting("", "Redis; empty means REDIS_URL, else an embedded server in STATE/redis.")
@@ -174,7 +175,7 @@ class DeferredSettings:
     deferred_wait_seconds: int = setting(7 * 24 * 3600, "How long an unfinished request is kept.", POSITIVE)
     deferred_keep_seconds: int = setting(7 * 24 * 3600, "How long the end of a request, its result, is kept.", POSITIVE)
     redis_replicas: int = setting(
-        0, "Replicas of Redis that must have a request before it is acknowledged.", Check(lambda n: n >= 0, "0 or more")
+        0, "Replicas of Redis that must have a request before it is acknowledged.", NOT_NEGATIVE
     )
     redis_replicas_ms: int = setting(
         100, "Longest wait for them; a call to Redis may take a second.", Check(lambda n: 0 < n < 1000, "1 to 999")

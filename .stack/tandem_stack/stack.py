@@ -128,10 +128,13 @@ def environ(state: StateSettings, redis_url: str) -> dict[str, str]:
 
 
 def _task_environ(plan: Plan) -> dict[str, str]:
-    """What Airflow's tasks need beside that: the planning module, the runtime's Python, where Spark is."""
+    """What Airflow's tasks need beside that: the planning module, the runtime's Python, where Spark is and who goes
+    first."""
     runtime, _ = environments()
     return {
         "PYTHONPATH": str(ROOT),
         "TANDEM_RUNTIME_PREFIX": str(runtime.prefix),
+        # Both share this host.
+        "TANDEM_NIGHTLY_IDLE": os.environ.get("TANDEM_NIGHTLY_IDLE", "true"),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": plan.spark_master}),
     }

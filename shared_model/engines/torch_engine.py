@@ -12,13 +12,21 @@ from shared_model.encoding import TokenBatch
 from shared_model.engines import torch_packing
 from shared_model.engines.torch_model import load_module, model_config
 from shared_model.engines.torch_packing import Packing
+from shared_model.errors import OutOfMemory
 from shared_model.types import Device, Precision
 
 _DTYPE = {Precision.FP32: torch.float32, Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
 
 
+def use_gpu(number: int) -> None:
+    torch.cuda.set_device(number)
+
+
 class TorchEngine:
-    """See `shared_model.engine.Engine`. `packs`: no arithmetic is spent on padding."""
+    """See `shared_model.engine.Engine`. `packs`: no arithmetic is spent on padding.
+
+    On CUDA it stays on the GPU that was the opening thread's, whichever thread calls it.
+    """
 
     width = 1
     streams = 1
@@ -26,8 +34,9 @@ class TorchEngine:
     def __init__(self, files: Mapping[str, bytes], precision: Precision, device: Device) -> None:
         self.precision = precision
         self.device = device
+        self._at = torch.device("cuda", torch.cuda.current_device()) if device is Device.CUDA else torch.device("cpu")
         self.packs = torch_packing.possible(model_config(json.loads(files["config.json"])), precision, device)
-        self._model = load_module(files, self.packs).to(device.value)
+        self._model = load_module(files, self.packs).to(self._at)
         for parameter in self._model.parameters():
             # Parameters only: buffers hold positions and rotations, which half precision would blur.
             parameter.data = parameter.data.to(_DTYPE[precision])
@@ -47,7 +56,16 @@ class TorchEngine:
             self.score(TokenBatch(np.ones(shape, np.int64), np.ones(shape, np.int64)))
 
     def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
-        packing = Packing.of(batch.mask, self.device) if self.packs else None
+        try:
+            return self._score(batch)
+        except torch.OutOfMemoryError as error:
+            problem = str(error).partition(". ")[0]
+        # Only here, where the error is gone, is what its frames held free.
+        torch.cuda.empty_cache()
+        raise OutOfMemory(f"{batch.rows} rows of {batch.tokens} tokens: {problem}")
+
+    def _score(self, batch: TokenBatch) -> NDArray[np.float32]:
+        packing = Packing.of(batch.mask, self._at) if self.packs else None
         types = None if batch.types is None else self._on_device(batch.types)
         with torch.inference_mode():
             raw = self._model(self._on_device(batch.ids), self._on_device(batch.mask), types, packing)
@@ -59,4 +77,4 @@ class TorchEngine:
             torch.cuda.empty_cache()
 
     def _on_device(self, array: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(array).to(self.device.value, non_blocking=True)
+        return torch.from_numpy(array).to(self._at, non_blocking=True)

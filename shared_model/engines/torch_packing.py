@@ -46,13 +46,12 @@ class Packing:
     lengths: tuple[int, ...]
 
     @classmethod
-    def of(cls, mask: NDArray[np.int64], device: Device) -> "Packing":
+    def of(cls, mask: NDArray[np.int64], at: torch.device) -> "Packing":
         # Found on the CPU: asking the device for lengths would stop its queue in the middle of a batch.
         lengths = mask.sum(axis=1)
         bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         index = np.flatnonzero(mask)
-        to = device.value
-        return cls(torch.from_numpy(index).to(to), torch.from_numpy(bounds).to(to), tuple(lengths.tolist()))
+        return cls(torch.from_numpy(index).to(at), torch.from_numpy(bounds).to(at), tuple(lengths.tolist()))
 
 
 class PackedEncoder(nn.Module):

@@ -4,7 +4,7 @@
       │   ▲               │ │ ▲               whoever claims it next
       │   ├── give back ──┘ │ └─ its lease ran out: claimed again, by anybody
       │   │                 ├──fail──▶ failed
-      │   └── replay ────── │ ───────────┤ as a dead letter: the third delivery
+      │   └── replay ────── │ ───────────┤ as a dead letter: the third delivery, or `bury`
       └─ its time is over ──┴──▶ expired
 
 Execution is at least once; the effect is exactly once, because a result is written by request id before the work is

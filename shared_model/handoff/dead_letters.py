@@ -1,4 +1,4 @@
-"""Work that was given up because whoever took it died: looked at, and accepted again, by a person."""
+"""Work that was given up because it failed by itself, or whoever took it died: looked at, and replayed, by a person."""
 
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _PAGE = 500
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """`deliveries`: how many consumers took it."""
+    """`deliveries`: how many consumers took it, or how often the one that gave it up tried it by itself."""
 
     entry: bytes
     request_id: str

@@ -49,11 +49,12 @@ class Item:
 
 @dataclass(frozen=True)
 class Claimed:
-    """Work this consumer holds until its lease ends. Finish it by entry id."""
+    """Work this consumer holds until its lease ends. Finish it by entry id. `counted`: whether this is a delivery."""
 
     entry: bytes
     request_id: str
     work: DeferredWork
+    counted: bool = True
 
 
 class Handoff:
@@ -103,22 +104,23 @@ class Handoff:
         return [State(state.decode()) if state else None for state in await self._scripts.run("look", items, [])]
 
     async def claim(
-        self, consumer: str, count: int, lease_seconds: float = LEASE_SECONDS, again: int = 1
+        self, consumer: str, count: int, lease_seconds: float = LEASE_SECONDS, again: int = 1, counted: bool = True
     ) -> list[Claimed]:
         """Up to `count` requests: first those whose lease ran out, then new ones.
 
         Of those that were delivered before at most `again`, and apart from what is new: what killed one consumer must
-        not take down a whole chunk with the next.
+        not take down a whole chunk with the next. `counted`: whether this is a delivery; where it is none, what the
+        consumer dies of is not taken for the fault of what it held.
         """
         looks = 2 if self._looked_until else 1
         found: list[Claimed] = []
         # From where the last call stopped to the end, and then all of it.
         while not found and looks:
-            found = await self._claim(consumer, count, lease_seconds, again)
+            found = await self._claim(consumer, count, lease_seconds, again, counted)
             looks -= not self._looked_until
         return found
 
-    async def _claim(self, consumer: str, count: int, lease_seconds: float, again: int) -> list[Claimed]:
+    async def _claim(self, consumer: str, count: int, lease_seconds: float, again: int, counted: bool) -> list[Claimed]:
         """One step of a look through the stream, which ends where `_looked_until` is empty."""
         self._looked_until, found, dead = await self._scripts.run(
             "claim",
@@ -126,11 +128,11 @@ class Handoff:
             [
                 *(consumer, count, again, int(lease_seconds * 1000)),
                 *(self._looked_until, _LOOKED_AT, keys.deferred_item("")),
-                *(LAST_DELIVERY, _GIVEN_UP),
+                *(LAST_DELIVERY, _GIVEN_UP, int(counted)),
             ],
         )
         self._scripts.note_dead(dead)
-        return [Claimed(entry, name.decode(), DeferredWork.FromString(work)) for entry, name, work in found]
+        return [Claimed(entry, name.decode(), DeferredWork.FromString(work), counted) for entry, name, work in found]
 
     async def renew(self, consumer: str, claimed: Sequence[Claimed]) -> set[bytes]:
         """Start these leases anew. Returns the entries the consumer still holds: the others are lost to it, or done."""
@@ -140,7 +142,7 @@ class Handoff:
         """Return work that was not done, as if it had not been delivered. Returns how many were the consumer's."""
         items = [keys.deferred_item(item.request_id) for item in claimed]
         longest = self._settings.deferred_wait_seconds * 1000
-        entries = [item.entry for item in claimed]
+        entries = [part for item in claimed for part in (item.entry, int(item.counted))]
         return int(await self._scripts.run("give_back", items, [consumer, longest, *entries]))
 
     async def score(self, answers: Sequence[tuple[Claimed, ScoreResponse]], computed_by: str) -> list[bool]:
@@ -158,6 +160,14 @@ class Handoff:
         """Give the work up for a reason of its own, and say which. False when an earlier end or answer stands."""
         arguments = [computed_by, item.entry, failure]
         return bool(await self._scripts.run("fail", [keys.deferred_item(item.request_id)], arguments))
+
+    async def bury(self, item: Claimed, failure: str, computed_by: str, attempts: int) -> bool:
+        """The same, and keep the work as a dead letter, which was tried by itself so many times."""
+        arguments = [computed_by, item.entry, failure, item.request_id, item.work.SerializeToString(), attempts]
+        both = [keys.deferred_item(item.request_id), keys.dead_letters()]
+        buried = bool(await self._scripts.run("fail", both, arguments))
+        self._scripts.note_dead(buried)
+        return buried
 
     async def waiting(self) -> int:
         """Requests accepted and not finished."""

@@ -141,15 +141,15 @@ class UrlFiles:
         self._base = base.rstrip("/")
 
     def read(self, path: str) -> bytes:
-        with _as_oserror():
+        with as_oserror():
             return bytes(self._fs.cat_file(self._path(path)))
 
     def size(self, path: str) -> int:
-        with _as_oserror():
+        with as_oserror():
             return int(self._fs.size(self._path(path)))
 
     def manifests(self) -> list[str]:
-        with _as_oserror():
+        with as_oserror():
             # Drivers remember listings; another machine may have added a release since.
             self._fs.invalidate_cache()
             if not self._listed():
@@ -158,7 +158,7 @@ class UrlFiles:
         return [path[len(self._base) :].lstrip("/") for path in found]
 
     def write(self, path: str, data: bytes) -> None:
-        with _as_oserror():
+        with as_oserror():
             self._fs.makedirs(self._path(path).rpartition("/")[0], exist_ok=True)
             self._fs.pipe_file(self._path(path), data)
 
@@ -183,7 +183,7 @@ class UrlFiles:
 
 
 @contextlib.contextmanager
-def _as_oserror() -> Iterator[None]:
+def as_oserror() -> Iterator[None]:
     """Drivers raise errors of their own where credentials are missing or a service is not reached."""
     try:
         yield

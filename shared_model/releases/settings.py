@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from shared_model.settings import POSITIVE, Check, setting
+from shared_model.settings import NOT_NEGATIVE, POSITIVE, Check, setting
 
 _SHARE = Check(lambda value: 0 < value <= 1, "a share above 0 and at most 1")
-_NOT_NEGATIVE = Check(lambda value: value >= 0, "0 or more")
 
 
 @dataclass(frozen=True)
@@ -18,6 +17,6 @@ class GateSettings:
     """
 
     gate_min_agreement: float = setting(0.99, "Least share of texts on which a variant agrees with fp32.", _SHARE)
-    gate_max_accuracy_drop: float = setting(0.3, "Most points of accuracy a variant may lose.", _NOT_NEGATIVE)
+    gate_max_accuracy_drop: float = setting(0.3, "Most points of accuracy a variant may lose.", NOT_NEGATIVE)
     gate_latency_ms: float = setting(13.0, "Longest median call of INT8 with one text of 32 tokens.", POSITIVE)
     gate_batch_ms: float = setting(500.0, "Longest median call of half precision with 64 texts of 32 tokens.", POSITIVE)

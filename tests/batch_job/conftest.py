@@ -4,22 +4,32 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 import redis
+import redis.asyncio
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from batch_job import plan, planning
-from batch_job.fence import connect
-from batch_job.record import RunRecord
+from batch_job import pipeline, plan, planning, table
+from batch_job.deferred_scores import DeferredScores
+from batch_job.examination import Written
+from batch_job.fence import Fence, connect
+from batch_job.pipeline import Tables
+from batch_job.record import RunRecord, Scoring
 from batch_job.scoring import ScoringOptions
+from batch_job.settings import NightlySettings
 from shared_model.releases.store import Release
 from shared_model.settings import StateSettings
 from shared_model.types import Device
+from tests.batch_job.deferring import Spark
 
 DAY = "2026-01-14"
+
+#: A small day in many units; whatever is wrong with its lines is no reason to refuse it.
+SMALL = NightlySettings(nightly_task_rows=64, nightly_unit_rows=25, quarantine_share=1.0)
 
 
 @pytest.fixture(scope="session")
@@ -54,6 +64,24 @@ def options(releases_dir: Path, release: Release) -> ScoringOptions:
     return ScoringOptions(str(releases_dir), release.id, Device.CPU, batch_rows=64, batch_tokens=2048)
 
 
+@pytest.fixture
+async def deferred(redis_url: str) -> "AsyncIterator[redis.asyncio.Redis]":
+    async with redis.asyncio.Redis.from_url(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def scores(tmp_path: Path) -> DeferredScores:
+    return DeferredScores(tmp_path / "scores", DAY, unfinished_seconds=3600)
+
+
+@pytest.fixture
+def faked(monkeypatch: pytest.MonkeyPatch, release: Release) -> Spark:
+    spark = Spark(release)
+    monkeypatch.setattr("batch_job.deferred_texts._score", spark.score)
+    return spark
+
+
 def message(number: int, text: str) -> bytes:
     return json.dumps({"id": f"m{number:05d}", "text": text}).encode()
 
@@ -68,6 +96,38 @@ def planned(state: StateSettings, client: "redis.Redis", day: str = DAY, run_id:
     return planning.plan_run(state, client, day, run_id)
 
 
+def attempt(
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    run: RunRecord,
+    before_commit: Callable[[], object] = lambda: None,
+    watch_seconds: float = 600.0,
+    force: bool = False,
+    settings: NightlySettings = SMALL,
+) -> Scoring:
+    """One attempt at a partition; the watch sleeps unless told, so that the commit rule is on its own."""
+    tables = Tables.of(state)
+    fence = Fence.take(client, run.ds, table.last_attempt(tables.folders, run.ds))
+
+    def wait(_: Written) -> dict[str, str]:
+        before_commit()
+        return {}
+
+    with pipeline.supervised(spark, fence, watch_seconds):
+        return pipeline.score_partition(spark, run, options, tables, fence, settings, force, wait)
+
+
+def data_files(folder: Path) -> set[str]:
+    """Names of whatever lies where data files lie."""
+    return {path.name for path in folder.glob("ds=*/**/*") if path.is_file() and path.suffix != ".json"}
+
+
+def held_files(folder: Path) -> set[str]:
+    return {Path(uri).name for uri in DeltaTable(str(folder)).file_uris()}
+
+
 Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
@@ -80,6 +140,7 @@ def environment(state: StateSettings) -> dict[str, str]:
         "TANDEM_RELEASES": state.releases,
         "TANDEM_REDIS_URL": state.redis_url,
         "TANDEM_SPARK_MASTER": "local[2]",
+        "TANDEM_INPUT_WAIT_SECONDS": "0",
     }
 
 

@@ -5,8 +5,10 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 import venv
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,12 +19,12 @@ from deltalake import DeltaTable
 
 from batch_job import job, launch, plan, record
 from batch_job.fence import Fence, latest_token
-from batch_job.record import RunRecord, State
+from batch_job.record import RunRecord, Scoring, State
 from batch_job.settings import NightlySettings
 from protos.scoring.v1.scoring_pb2 import ScoreRequest
 from protos.scoring.v1.storage_pb2 import DeferredWork
 from shared_model import demo_messages, keys
-from shared_model.errors import JobError, Stale, StoreUnavailable
+from shared_model.errors import JobError, Refused, Stale, StoreUnavailable
 from shared_model.handoff import Handoff, Item
 from shared_model.releases.store import Release
 from shared_model.settings import DeferredSettings, StateSettings
@@ -78,10 +80,36 @@ def drain_answers(cli: Cli, state: StateSettings, day: str) -> None:
     assert newest(state, day).drained == 1
 
 
+def workers_are_told(scoring: Scoring, summary: str, idle: bool) -> None:
+    assert {(worker.width, worker.idle) for worker in scoring.workers} == {(1, idle)}
+    assert sum(worker.rows for worker in scoring.workers) == scoring.rows
+    for worker in scoring.workers:
+        assert f"worker      pid {worker.pid}: asked for 1 threads, used {worker.threads}" in summary
+
+
+def read_rows(cli: Cli, day: str, release: Release) -> None:
+    assert len(succeed(cli, "read", "--ds", day, "--limit", "7").splitlines()) == 8
+    rows = [json.loads(line) for line in succeed(cli, "read", "--ds", day, "--limit", "0", "--json").splitlines()]
+    assert Counter(row["source"] for row in rows) == {"archive": 300, "deferred": 1}
+    assert len({row["id"] for row in rows}) == len(rows)
+    assert {(row["ds"], row["release"], len(row["encoding_key"])) for row in rows} == {(day, release.id, 32)}
+
+
+@pytest.mark.timeout(480)
+@pytest.mark.parametrize("idle", [False, pytest.param(True, marks=pytest.mark.proof)])
 def test_two_days_from_messages_to_redis(
-    cli: Cli, state: StateSettings, client: "redis.Redis", release: Release
+    cli: Cli,
+    environment: dict[str, str],
+    state: StateSettings,
+    client: "redis.Redis",
+    release: Release,
+    idle: bool,
 ) -> None:
+    """At idle priority beside other tests it might never end."""
     demo_messages.write_archive(state.messages_dir, messages=600)
+    # Small days, and as many damaged lines in each as in a large one.
+    environment["TANDEM_QUARANTINE_SHARE"] = "0.02"
+    environment["TANDEM_NIGHTLY_IDLE"] = str(idle)
     for day in (DAY, SECOND):
         request_id = submit(state.redis_url, "my card has not arrived")
         succeed(cli, "plan", "--ds", day)
@@ -98,6 +126,7 @@ def test_two_days_from_messages_to_redis(
         assert run.state is State.PUBLISHED
         assert run.scoring is not None
         assert run.scoring.precision == item.response.precision
+        workers_are_told(run.scoring, summary, idle)
     assert client.hget(keys.epoch_pointer(release.id), "ds") == SECOND.encode()
     assert DeltaTable(str(state.scores_table)).protocol().min_writer_version == 2
 
@@ -108,10 +137,7 @@ def test_two_days_from_messages_to_redis(
     assert "the partition stood already" in succeed(cli, "report", "--ds", SECOND)
     assert DeltaTable(str(state.scores_table)).version() == version
     assert latest_token(client, SECOND) == 1
-    assert len(succeed(cli, "read", "--ds", SECOND, "--limit", "7").splitlines()) == 8
-    rows = [json.loads(line) for line in succeed(cli, "read", "--ds", SECOND, "--limit", "0", "--json").splitlines()]
-    assert len({row["id"] for row in rows}) == len(rows) == 300
-    assert {(row["ds"], row["release"], len(row["encoding_key"])) for row in rows} == {(SECOND, release.id, 32)}
+    read_rows(cli, SECOND, release)
 
     assert f"epoch {SECOND}.1 is gone, epoch {DAY}.1 answers" in succeed(cli, "rollback", "--ds", SECOND)
     assert f"not epoch {SECOND}.1: a person went back" in succeed(cli, "publish", "--ds", SECOND)
@@ -121,13 +147,12 @@ def test_two_days_from_messages_to_redis(
     assert f"keys as epoch {SECOND}.1" in succeed(cli, "publish", "--ds", SECOND, "--publish")
 
     drain_answers(cli, state, SECOND)
-    assert DeltaTable(str(state.scores_table)).version() == version
+    assert DeltaTable(str(state.scores_table)).version() == version + 1
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["plan", "--ds", DAY], "is not a folder; write the partition, or check TANDEM_MESSAGES"),
         (["plan", "--ds", "None"], "--ds 'None': expected a day as YYYY-MM-DD"),
         (["score", "--ds", DAY], "holds no run; run `python -m batch_job plan --ds 2026-01-14` first"),
         (["publish", "--ds", DAY, "--record", "/nowhere/run.json"], "/nowhere/run.json is not there"),
@@ -142,6 +167,28 @@ def test_what_is_missing_is_named_in_one_line_with_exit_code_2(cli: Cli, argumen
     assert (done.returncode, done.stdout) == (2, "")
     assert problem in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_messages_that_do_not_come_are_waited_for_then_named_with_exit_code_4(cli: Cli, state: StateSettings) -> None:
+    done = cli("plan", "--ds", DAY, "--wait", "0.2")
+    assert (done.returncode, done.stdout) == (4, "")
+    waiting, named = done.stderr.splitlines()
+    missing = (
+        f"no messages: {state.messages_dir}/ds={DAY} is not a folder; write the partition, or check TANDEM_MESSAGES"
+    )
+    assert missing in named
+    assert waiting.endswith("Waiting up to 0.2 s for them, looking every 30 s")
+
+
+def test_a_missing_column_fails_within_ten_seconds_with_nothing_written(cli: Cli, state: StateSettings) -> None:
+    write_day(state, [json.dumps({"id": f"m{number}", "body": "hello"}).encode() for number in range(50_000)])
+    started = time.monotonic()
+    done = cli("plan", "--ds", DAY)
+    assert time.monotonic() - started < 10
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "messages.jsonl has no column 'text' in any row; nothing was scored" in done.stderr
+    assert not state.runs_dir.exists()
+    assert not state.scores_table.exists()
 
 
 def test_a_record_of_another_day_is_refused(cli: Cli, recorded: Path) -> None:
@@ -231,6 +278,8 @@ def test_input_that_changed_after_planning_is_refused(
     assert launch_score(recorded) == 2
     assert "changed after the run was planned" in capsys.readouterr().err
     assert record.read(recorded).state is State.FAILED
+    # What failed has a report, too.
+    assert "changed after the run was planned" in (recorded.with_suffix("") / "report.html").read_text()
 
 
 def test_a_superseded_attempt_leaves_its_retrys_record_alone(
@@ -252,6 +301,7 @@ def test_a_superseded_attempt_leaves_its_retrys_record_alone(
     ("error", "code", "line"),
     [
         (Stale("attempt 2 has begun"), 3, "batch_job score: stale: attempt 2 has begun\n"),
+        (Refused("labels drifted"), 1, "batch_job score: labels drifted\n"),
         (JobError("counts differ"), 2, "batch_job score: counts differ\n"),
         (StoreUnavailable("Redis did not answer"), 2, "batch_job score: Redis did not answer\n"),
         (record.RecordError("run.json is not there"), 2, "batch_job score: run.json is not there\n"),

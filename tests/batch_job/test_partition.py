@@ -1,11 +1,11 @@
 """One partition through real Spark: what is read, what is written, and who may commit."""
 
+import hashlib
 import json
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,45 +13,20 @@ from pathlib import Path
 import pytest
 import redis
 from deltalake import DeltaTable
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from batch_job import pipeline, read_scores, table
+from batch_job import pipeline, planning, read_scores, table
 from batch_job.fence import Fence
 from batch_job.pipeline import Tables
-from batch_job.record import RunRecord, Scoring
+from batch_job.record import Scoring
 from batch_job.scoring import ScoringOptions
+from batch_job.settings import InputSettings
 from shared_model.demo_messages import DAMAGED_LINES
 from shared_model.errors import JobError, Stale
 from shared_model.settings import StateSettings
-from tests.batch_job.conftest import DAY, message, planned, write_day
+from tests.batch_job.conftest import DAY, SMALL, attempt, data_files, held_files, message, planned, write_day
 
-TASK_ROWS = 64
 LINES = [message(number, f"my card number {number % 40} has not arrived") for number in range(200)]
-
-
-def attempt(
-    spark: SparkSession,
-    state: StateSettings,
-    client: "redis.Redis",
-    options: ScoringOptions,
-    run: RunRecord,
-    before_commit: Callable[[], None] = lambda: None,
-    watch_seconds: float = 600.0,
-) -> Scoring:
-    """One attempt at a partition; the watch sleeps unless told, so that the commit rule is on its own."""
-    tables = Tables.of(state)
-    fence = Fence.take(client, run.ds, table.last_attempt(tables.folders, run.ds))
-    with pipeline.supervised(spark, fence, watch_seconds):
-        return pipeline.score_partition(spark, run, options, tables, fence, TASK_ROWS, before_commit)
-
-
-def data_files(folder: Path) -> set[str]:
-    return {path.name for path in folder.glob("ds=*/*.parquet")}
-
-
-def held_files(folder: Path) -> set[str]:
-    return {Path(uri).name for uri in DeltaTable(str(folder)).file_uris()}
 
 
 def commits(folder: Path) -> int:
@@ -90,6 +65,24 @@ def test_every_line_is_scored_or_quarantined_once(
     assert commit["tandem.quarantine_version"] == str(done.quarantine_version)
 
 
+def test_a_day_of_another_format_and_other_columns_is_scored(
+    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions, tmp_path: Path
+) -> None:
+    archive = tmp_path / "chats" / "2026" / "01"
+    archive.mkdir(parents=True)
+    lines = ["key,body,new", *(f'k{number},"my card\nhas ""not"" arrived",x' for number in range(30)), "short"]
+    (archive / "14.csv").write_text("\n".join(lines))
+    (archive / "14.md").write_text("no message")
+    inputs = InputSettings(input_path=f"{tmp_path}/chats/{{year}}/{{month}}", input_id="key", input_text="body")
+    run = planning.plan_run(state, client, DAY, "run", inputs)
+    done = attempt(spark, state, client, options, run)
+    assert (done.rows, done.quarantined) == (30, {"wrong_type": 1})
+    scored = read_scores(spark, state.scores_table, DAY).collect()
+    assert {row["id"] for row in scored} == {f"k{number}" for number in range(30)}
+    text = b'my card\nhas "not" arrived'
+    assert {row["text_hash"] for row in scored} == {hashlib.sha256(text).hexdigest()}
+
+
 def test_a_day_without_one_message_is_a_result(
     spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
 ) -> None:
@@ -97,7 +90,10 @@ def test_a_day_without_one_message_is_a_result(
     run = planned(state, client)
     done = attempt(spark, state, client, options, run)
     assert (done.rows, done.quarantined) == (0, {"bad_json": 1, "empty": 1})
-    assert pipeline.already_committed(Tables.of(state), run, pipeline.plan_id(run, options)) is not None
+    assert (
+        pipeline.already_committed(Tables.of(state), run, pipeline.plan_id(run, options, SMALL.nightly_unit_rows))
+        is not None
+    )
 
 
 def test_a_committed_plan_is_known_and_another_input_is_not(
@@ -106,12 +102,19 @@ def test_a_committed_plan_is_known_and_another_input_is_not(
     write_day(state, LINES[:20])
     run = planned(state, client)
     done = attempt(spark, state, client, options, run)
-    standing = pipeline.already_committed(Tables.of(state), run, pipeline.plan_id(run, options))
+    standing = pipeline.already_committed(
+        Tables.of(state), run, pipeline.plan_id(run, options, SMALL.nightly_unit_rows)
+    )
     assert standing is not None
     assert (standing.token, standing.rows) == (done.token, 20)
     write_day(state, LINES[:21])
     changed = planned(state, client)
-    assert pipeline.already_committed(Tables.of(state), changed, pipeline.plan_id(changed, options)) is None
+    assert (
+        pipeline.already_committed(
+            Tables.of(state), changed, pipeline.plan_id(changed, options, SMALL.nightly_unit_rows)
+        )
+        is None
+    )
 
 
 def test_nothing_is_committed_when_the_counts_do_not_add_up(
@@ -124,7 +127,8 @@ def test_nothing_is_committed_when_the_counts_do_not_add_up(
     with pytest.raises(JobError, match="21 lines planned, 20 scored and 0 quarantined; nothing committed"):
         attempt(spark, state, client, options, wrong)
     assert table.last_attempt([state.scores_table], DAY) == -1
-    assert data_files(state.scores_table) == set()
+    # Finished units wait for the next attempt, and are for nobody else to see.
+    assert len(data_files(state.scores_table)) > 0
 
 
 def two_at_the_barrier(
@@ -154,7 +158,7 @@ def test_of_two_runs_held_before_commit_one_commits_and_the_other_is_stale(
     assert isinstance(stale, Stale)
     assert commits(state.scores_table) == 1
     assert table.last_attempt([state.scores_table], DAY) == committed.token == 2
-    # The stale attempt has taken its files away.
+    # What the stale attempt had finished went with the commit that nobody can follow with an older one.
     assert data_files(state.scores_table) == held_files(state.scores_table)
 
 
@@ -229,8 +233,8 @@ def test_a_task_that_fails_leaves_no_rows_behind(
     for weights in copy.glob("*/*/*/model.bin"):
         weights.unlink()
         weights.write_bytes(b"damaged")
-    with pytest.raises(PySparkException, match="does not match its sha256"):
-        attempt(spark, state, client, replace(options, releases_root=str(copy)), run)
+    with pytest.raises(JobError, match=r"^[^\n]*does not match its sha256[^\n]*$"):
+        attempt(spark, state, client, replace(options, releases_root=str(copy)), run, force=True)
     assert table.last_attempt([state.scores_table], DAY) == done.token
     assert read_scores(spark, state.scores_table, DAY).count() == 20
 

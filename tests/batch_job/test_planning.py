@@ -1,15 +1,20 @@
 """Planning pins the release and the input; what is missing or has changed is named."""
 
 import gzip
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import redis
 
 from batch_job import planning
+from batch_job.inputs.source import check_unchanged, read_folder
+from batch_job.planning import Patience
+from batch_job.record import Columns
+from batch_job.settings import InputSettings
 from shared_model.encoding import Reads
-from shared_model.errors import JobError
+from shared_model.errors import JobError, NoInput
 from shared_model.output import Output, OutputKind
 from shared_model.releases import pointer
 from shared_model.releases.manifest import Facts
@@ -29,7 +34,7 @@ def test_a_missing_partition_is_named(state: StateSettings, client: "redis.Redis
     with pytest.raises(JobError, match=r"no messages: .*ds=2026-01-14 is not a folder"):
         planned(state, client)
     (state.messages_dir / f"ds={DAY}").mkdir(parents=True)
-    with pytest.raises(JobError, match=r"ds=2026-01-14 holds no \.jsonl or \.jsonl\.gz file"):
+    with pytest.raises(JobError, match=r"ds=2026-01-14 holds no file that ends in \.jsonl, \.jsonl\.gz, "):
         planned(state, client)
 
 
@@ -45,43 +50,95 @@ def test_lines_are_counted_as_spark_reads_them(tmp_path: Path, content: bytes, l
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(content))
     (tmp_path / ".part.jsonl").write_bytes(b"unfinished\n")
     (tmp_path / "_old.jsonl").write_bytes(b"hidden\n")
-    assert [file.lines for file in planning.read_input(tmp_path).files] == [lines, lines]
+    assert [file.lines for file in read_folder(tmp_path).files] == [lines, lines]
 
 
 def test_the_fingerprint_follows_names_and_bytes(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_bytes(b"one\n")
-    first = planning.read_input(tmp_path).fingerprint
-    assert planning.read_input(tmp_path).fingerprint == first
+    first = read_folder(tmp_path).fingerprint
+    assert read_folder(tmp_path).fingerprint == first
     file.write_bytes(b"two\n")
-    changed = planning.read_input(tmp_path).fingerprint
+    changed = read_folder(tmp_path).fingerprint
     file.rename(tmp_path / "b.jsonl")
-    assert len({first, changed, planning.read_input(tmp_path).fingerprint}) == 3
+    assert len({first, changed, read_folder(tmp_path).fingerprint}) == 3
 
 
 def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(b"x" * 10_000)[:-20])
     with pytest.raises(JobError, match=r"a\.jsonl\.gz cannot be read"):
-        planning.read_input(tmp_path)
+        read_folder(tmp_path)
 
 
 def test_input_that_changed_since_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_bytes(b"one\n")
-    planned_input = planning.read_input(tmp_path)
-    planning.check_unchanged(planned_input)
+    planned_input = read_folder(tmp_path)
+    check_unchanged(planned_input)
     file.write_bytes(b"one\ntwo\n")
     with pytest.raises(JobError, match=r"a\.jsonl changed after the run was planned \(4 bytes then\)"):
-        planning.check_unchanged(planned_input)
+        check_unchanged(planned_input)
     file.unlink()
     with pytest.raises(JobError, match=r"a\.jsonl changed"):
-        planning.check_unchanged(planned_input)
+        check_unchanged(planned_input)
 
 
-def test_a_release_that_reads_pairs_is_not_planned(state: StateSettings, client: "redis.Redis", tmp_path: Path) -> None:
+@dataclass
+class Time:
+    """A clock that only waiting moves; `arrives` is called at each wait."""
+
+    arrives: Callable[[float], None] = lambda now: None
+    now: float = 0.0
+
+    def patience(self, seconds: float, every: float) -> Patience:
+        return Patience(seconds, every, lambda: self.now, self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        self.arrives(self.now)
+
+
+def test_a_day_that_is_late_is_waited_for_and_said_once(
+    state: StateSettings, client: "redis.Redis", release: Release, capsys: pytest.CaptureFixture[str]
+) -> None:
+    time = Time(lambda now: write_day(state, [message(0, "late")]) if now >= 90 else None)
+    run = planning.plan_run(state, client, DAY, "run", patience=time.patience(600, 30))
+    assert (run.input.lines, time.now) == (1, 90)
+    [said] = capsys.readouterr().err.splitlines()
+    assert said.endswith("Waiting up to 600 s for them, looking every 30 s")
+
+
+def test_a_day_that_does_not_come_in_time_is_named(state: StateSettings, client: "redis.Redis") -> None:
+    time = Time()
+    with pytest.raises(NoInput, match=r"no messages: .*ds=2026-01-14 is not a folder"):
+        planning.plan_run(state, client, DAY, "run", patience=time.patience(100, 30))
+    assert time.now == 100
+
+
+def test_what_is_wrong_is_not_waited_for(state: StateSettings, client: "redis.Redis") -> None:
+    write_day(state, [b'{"id": "a", "body": "b"}'])
+    time = Time()
+    with pytest.raises(JobError, match="has no column 'text'"):
+        planning.plan_run(state, client, DAY, "run", patience=time.patience(100, 30))
+    assert time.now == 0
+
+
+def test_pairs_are_for_a_release_that_reads_them(state: StateSettings, client: "redis.Redis", release: Release) -> None:
+    write_day(state, [b'{"id": "a", "text": "b", "other": "c"}'])
+    with pytest.raises(JobError, match="reads single texts, and TANDEM_INPUT_PAIR is set"):
+        planning.plan_run(state, client, DAY, "run", InputSettings(input_pair="other"))
+
+
+def test_a_release_that_reads_pairs_needs_to_know_where_they_are(
+    state: StateSettings, client: "redis.Redis", tmp_path: Path
+) -> None:
     facts = Facts("pairs", "", Output(OutputKind.REGRESSION, ("same",), 1), Reads(8, pairs=True), "", "", ())
     store = Store(tmp_path)
     pointer.promote(store, client, store.seal({"config.json": b"{}"}, facts).id)
     write_day(state, [message(0, "hello")])
-    with pytest.raises(JobError, match="reads pairs of texts; lines of the archive hold one"):
-        planned(replace(state, releases=str(tmp_path)), client)
+    of_pairs = replace(state, releases=str(tmp_path))
+    with pytest.raises(JobError, match="reads pairs of texts; rows of the input hold one"):
+        planned(of_pairs, client)
+    write_day(state, [b'{"id": "a", "text": "b", "other": "c"}'])
+    run = planning.plan_run(of_pairs, client, DAY, "run", InputSettings(input_pair="other"))
+    assert run.input.columns == Columns(pair="other")

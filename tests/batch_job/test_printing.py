@@ -47,16 +47,16 @@ def commit(tmp_path: Path) -> Commit:
 def test_every_row_is_one_line_and_every_value_one_cell(commit: Commit, tmp_path: Path) -> None:
     commit(1, IDS)
     heading, *lines = printing.lines(tmp_path, DAY, 0, as_json=False)
-    assert heading.split("\t") == ["id", "label", "score", "release", "precision", "scored_at"]
-    assert [len(line.split("\t")) for line in lines] == [6] * len(IDS)
-    assert lines[0] == "plain\tcard_arrival\t0.5\tsmall-0123456789ab\tbf16\t2026-01-15T02:00:00+00:00"
+    assert heading.split("\t") == ["id", "label", "score", "release", "precision", "scored_at", "source"]
+    assert [len(line.split("\t")) for line in lines] == [7] * len(IDS)
+    assert lines[0] == "plain\tcard_arrival\t0.5\tsmall-0123456789ab\tbf16\t2026-01-15T02:00:00+00:00\tarchive"
 
 
 def test_json_lines_hold_every_column_as_it_was(commit: Commit, tmp_path: Path) -> None:
     commit(1, IDS)
     found = [json.loads(line) for line in printing.lines(tmp_path, DAY, 0, as_json=True)]
     assert [row["id"] for row in found] == IDS
-    assert set(found[0]) == {"ds", *rows.SCORES.names}
+    assert set(found[0]) == {"ds", "source", *rows.SCORES.names}
     assert (found[0]["encoding_key"], found[0]["vector"]) == ("00ff" * 8, None)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_job.reading import Message, Reason, Unreadable, read_line
+from batch_job.messages import Message, Reason, Unreadable, read_line
 from shared_model.demo_messages import DAMAGED_LINES
 from shared_model.types import MAX_TEXT_BYTES
 

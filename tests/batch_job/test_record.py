@@ -6,7 +6,21 @@ from pathlib import Path
 import pytest
 
 from batch_job import record
-from batch_job.record import Input, InputFile, Publication, RecordError, RunRecord, Runtime, Scoring, State
+from batch_job.record import (
+    Agreement,
+    Findings,
+    Input,
+    InputFile,
+    Outcome,
+    Publication,
+    RecordError,
+    RunRecord,
+    Runtime,
+    Scoring,
+    State,
+    Verdict,
+    Worker,
+)
 
 PLANNED = RunRecord(
     ds="2026-01-14",
@@ -16,7 +30,40 @@ PLANNED = RunRecord(
     runtime=Runtime("/opt/runtime", "3.11.7"),
     input=Input("/data/ds=2026-01-14", (InputFile("a.jsonl", 10, "ab", 2), InputFile("b.jsonl", 5, "cd", 1)), "ef"),
 )
-SCORING = Scoring(3, "0123", 7, 2, {"empty": 1}, 4, "bf16", {"score": 1.5}, 12.5, 40, 0.01, "2026-11-21T08:01:00+00:00")
+SCORING = Scoring(
+    3,
+    "0123",
+    7,
+    2,
+    {"empty": 1},
+    4,
+    "bf16",
+    {"score": 1.5},
+    12.5,
+    40,
+    0.01,
+    "2026-11-21T08:01:00+00:00",
+    1,
+    (Worker(17, 1, 1, True, 1), Worker(18, 1, 2, False, 1)),
+)
+
+
+FINDINGS = Findings(
+    rows=383,
+    labels={"yes": 100, "no": 97, **{f"label {number}": 10 for number in range(18)}, "rare": 3, "rarer": 3},
+    lengths=(240, 120, 23),
+    quarantined={"empty": 1},
+    before="2026-01-13",
+    labels_before={"yes": 120, "no": 96, **{f"label {number}": 10 for number in range(18)}, "rare": 2, "rarer": 2},
+    agreement=Agreement(2_000, 1_850, 1_000, 999),
+    pace=(100.0, 150.0, 0.0),
+    pace_seconds=0.8,
+    verdicts=(
+        Verdict("counts", Outcome.OK, 0, "0 rows apart", "384 lines in"),
+        Verdict("labels", Outcome.FAIL, 0.8123, "fail > 0.270", "PSI 0.812", accepted=True),
+        Verdict("agreement", Outcome.UNPROVEN, None, "", "the release has no INT8 to compare"),
+    ),
+)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +71,7 @@ SCORING = Scoring(3, "0123", 7, 2, {"empty": 1}, 4, "bf16", {"score": 1.5}, 12.5
     [
         PLANNED,
         replace(PLANNED, state=State.STALE, token=2, problem="attempt 3 has begun"),
+        replace(PLANNED, state=State.FAILED, token=2, problem="refused by the gate", findings=FINDINGS),
         replace(
             PLANNED, state=State.PUBLISHED, scoring=SCORING, drained=4, publication=Publication("e", 2, True, True)
         ),
@@ -34,6 +82,7 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path, run: RunRecord) -> N
     record.write(path, run)
     assert record.read(path) == run
     assert record.read(path).input.lines == 3
+    assert repr(record.read(path)) == repr(run)
     assert [file.name for file in path.parent.iterdir()] == ["run.json"]
 
 

@@ -1,10 +1,13 @@
 """What rows hold for each kind of output, from engine to epoch."""
 
+import random
 from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from batch_job import publishing, rows, scoring
@@ -64,3 +67,32 @@ def test_an_embedding_is_a_vector_without_labels_and_is_published_as_one(model: 
         np.testing.assert_allclose(row["vector"], values, atol=0.05)
         kept = published[row["encoding_key"]]
         assert (list(kept.labels), list(kept.scores)) == ([], row["vector"])
+
+
+Said = list[tuple[str, str, str | None]]
+#: Id, text hash and label of rows.
+ROW = st.tuples(st.text(), st.sampled_from(["0" * 64, "1" * 64]), st.none() | st.text(max_size=3))
+SAID = st.lists(ROW, max_size=20)
+
+
+def content(said: Said, release: str = "r-1") -> str:
+    names = ("id", "text_hash", "label")
+    columns = {name: pa.array([row[place] for row in said], pa.string()) for place, name in enumerate(names)}
+    return rows.content(pa.record_batch({**columns, "release": pa.array([release] * len(said), pa.string())}))
+
+
+@given(SAID, st.integers(0, 20), st.randoms())
+def test_the_content_hash_adds_up_in_any_order(said: Said, middle: int, rng: random.Random) -> None:
+    shuffled = rng.sample(said, len(said))
+    parts = [content(shuffled[:middle]), content(shuffled[middle:])]
+    assert rows.add_contents(parts) == content(said)
+    assert content([]) == rows.NO_CONTENT
+
+
+@given(SAID, ROW, st.integers(0, 20))
+def test_the_content_hash_tells_any_other_row(said: Said, row: tuple[str, str, str | None], place: int) -> None:
+    one, text, label = row
+    others = [(f"{one}.", text, label), (one, "f" * 64, label), (one, text, f"{label}.")]
+    whole = content([*said[:place], row, *said[place:]])
+    assert whole not in {content(said), content([*said, row, row]), content([*said, row], "r-2")}
+    assert whole not in {content([*said, other]) for other in others}

@@ -3,6 +3,8 @@
 import multiprocessing
 import random
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -10,11 +12,12 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from deltalake import CommitProperties, DeltaTable
 from pyspark.sql import SparkSession
 
-from batch_job import read_scores, rows, table
+from batch_job import leftovers, read_scores, rows, table, writing
 from batch_job.writing import FileReport, Target, write_file
 from shared_model.errors import JobError, Stale
 
@@ -25,7 +28,7 @@ FEW_DAYS = 8
 PROCESSES = 4
 
 
-def score_file(folder: Path, token: int, ids: list[str], ds: str = DAY) -> FileReport:
+def score_file(folder: Path, token: int, ids: list[str], ds: str = DAY, source: str = rows.ARCHIVE) -> FileReport:
     columns = {
         "id": ids,
         "text_hash": ["00"] * len(ids),
@@ -41,7 +44,7 @@ def score_file(folder: Path, token: int, ids: list[str], ds: str = DAY) -> FileR
         "vector": [None] * len(ids),
     }
     batch = pa.RecordBatch.from_pydict(columns, schema=rows.SCORES)
-    return FileReport(*write_file(Target(str(folder), ds, "plan", token), rows.SCORES, [batch]))
+    return FileReport(*write_file(Target(str(folder), ds, "plan", token, source=source), rows.SCORES, [batch]))
 
 
 def nothing() -> None:
@@ -52,9 +55,9 @@ def commit(folder: Path, token: int, ids: list[str], ds: str = DAY) -> int:
     return table.replace_partition(folder, ds, [score_file(folder, token, ids, ds)], token, nothing, {"run": "r"})
 
 
-def ids_of(folder: Path, ds: str = DAY) -> list[str]:
-    found = [row["id"] for batch in table.read_files(DeltaTable(str(folder)), ds, ["id"]) for row in batch.to_pylist()]
-    return sorted(found)
+def ids_of(folder: Path, ds: str = DAY, source: str = "", delta: DeltaTable | None = None) -> list[str]:
+    batches = table.read_files(delta or DeltaTable(str(folder)), ds, ["id"], source)
+    return sorted(row["id"] for batch in batches for row in batch.to_pylist())
 
 
 def test_a_newer_attempt_replaces_the_partition_and_no_other(tmp_path: Path) -> None:
@@ -89,6 +92,56 @@ def test_an_attempt_is_refused_on_the_snapshot_it_would_commit_on(tmp_path: Path
     assert ids_of(tmp_path) == ["newer"]
 
 
+def append(folder: Path, ids: list[str], meanwhile: Callable[[], object] = nothing) -> None:
+    """Commit answers to deferred requests of these ids, but those that are there."""
+
+    def write_new(delta: DeltaTable) -> FileReport | None:
+        new = sorted(set(ids) - set(ids_of(folder, source=rows.DEFERRED, delta=delta)))
+        file = score_file(folder, 0, new, source=rows.DEFERRED) if new else None
+        meanwhile()
+        return file
+
+    table.add_deferred(folder, DAY, write_new)
+
+
+def test_a_day_scored_again_leaves_its_deferred_rows(tmp_path: Path, spark: SparkSession) -> None:
+    append(tmp_path, ["asked before"])
+    commit(tmp_path, 1, ["replaced"])
+    append(tmp_path, ["asked"])
+    version = commit(tmp_path, 2, ["a", "b"])
+    assert ids_of(tmp_path, source=rows.ARCHIVE) == ["a", "b"]
+    assert ids_of(tmp_path, source=rows.DEFERRED) == ["asked", "asked before"]
+    assert table.committed(DeltaTable(str(tmp_path)), DAY) == table.Committed(2, "plan", version, rows=2)
+    found = {(row["id"], row["source"]) for row in read_scores(spark, tmp_path, DAY).collect()}
+    assert found == {("a", "archive"), ("b", "archive"), ("asked", "deferred"), ("asked before", "deferred")}
+    assert {row["id"] for row in read_scores(spark, tmp_path, source="archive").collect()} == {"a", "b"}
+
+
+def test_of_two_drains_at_once_one_commits_an_id(tmp_path: Path) -> None:
+    """Each checks on the snapshot it commits on: what landed in between makes it look again."""
+    landed = iter([["both"]])
+
+    def overtake() -> None:
+        for ids in landed:
+            append(tmp_path, ids)
+
+    append(tmp_path, ["both", "only here"], overtake)
+    assert ids_of(tmp_path, source=rows.DEFERRED) == ["both", "only here"]
+
+
+def test_a_table_of_an_earlier_version_is_refused_in_one_line(tmp_path: Path, spark: SparkSession) -> None:
+    earlier = pa.schema([field for field in table.SCORES if field.name != "source"])
+    table.open_table(tmp_path, earlier)
+    for use in (
+        lambda: commit(tmp_path, 1, ["a"]),
+        lambda: append(tmp_path, ["a"]),
+        lambda: table.committed(DeltaTable(str(tmp_path)), DAY),
+        lambda: read_scores(spark, tmp_path),
+    ):
+        with pytest.raises(JobError, match="of an earlier version, without the column `source`; move it away and"):
+            use()
+
+
 def test_a_commit_of_another_day_is_no_staleness(tmp_path: Path) -> None:
     commit(tmp_path, 1, ["a"])
     landed = []
@@ -110,15 +163,16 @@ def race(folder: Path, start: Barrier, process: int, days: int, naive: bool) -> 
         snapshot = DeltaTable(str(folder))
         start.wait()
         if naive:
-            actions = table._actions(ds, [file])
-            how = {"partition_by": ["ds"], "partition_filters": [("ds", "=", ds)]}
+            actions = table._actions({"ds": ds, "source": rows.ARCHIVE}, [file])
+            how = {"partition_by": ["ds", "source"], "partition_filters": [("ds", "=", ds)]}
             properties = CommitProperties(app_transactions=None)
             snapshot.create_write_transaction(actions, "overwrite", table.SCORES, commit_properties=properties, **how)
             continue
         try:
             table.replace_partition(folder, ds, [file], token, nothing, {})
         except Stale:
-            table.remove_litter(Target(str(folder), ds, "plan", token))
+            continue
+        leftovers.sweep(Target(str(folder), ds, "plan", token), time.time())
 
 
 def run_race(folder: Path, days: int, naive: bool) -> list[str]:
@@ -171,7 +225,7 @@ def test_spark_reads_only_what_is_committed(tmp_path: Path, spark: SparkSession)
     assert sorted((row["id"], row["ds"]) for row in of_day.collect()) == [("a", DAY), ("b", DAY)]
     assert read_scores(spark, tmp_path, "2026-01-20").count() == 0
     # Control: what reading the folder would have shown.
-    assert spark.read.parquet(str(tmp_path / f"ds={DAY}")).count() == 4
+    assert spark.read.parquet(str(tmp_path / f"ds={DAY}" / "source=archive")).count() == 4
 
 
 def test_a_table_of_newer_readers_is_refused_by_name(tmp_path: Path, spark: SparkSession) -> None:
@@ -198,35 +252,65 @@ def test_two_makers_make_one_table(tmp_path: Path) -> None:
         assert DeltaTable(str(folder)).version() == 0
 
 
-def _flip(path: Path, at: int) -> None:
-    data = bytearray(path.read_bytes())
-    data[at] ^= 0x10
-    path.write_bytes(bytes(data))
+def _with_spark(spark: SparkSession, folder: Path) -> list[str]:
+    return sorted(map(str, read_scores(spark, folder).collect()))
 
 
-def _with_spark(spark: SparkSession, folder: Path) -> object:
-    return read_scores(spark, folder).collect()
+def _without_spark(spark: SparkSession, folder: Path) -> list[str]:
+    batches = table.read_files(DeltaTable(str(folder)), DAY, rows.SCORES.names)
+    return sorted(str(row) for batch in batches for row in batch.to_pylist())
 
 
-def _without_spark(spark: SparkSession, folder: Path) -> object:
-    return list(table.read_files(DeltaTable(str(folder)), DAY, rows.SCORES.names))
+Reader = Callable[[SparkSession, Path], list[str]]
 
 
-@pytest.mark.parametrize("reader", [_with_spark, _without_spark])
-def test_a_flipped_bit_is_noticed(
-    tmp_path: Path, spark: SparkSession, reader: Callable[[SparkSession, Path], object]
+def _read_after_mutations(read: Reader, spark: SparkSession, folder: Path, mutations: int) -> Counter[str]:
+    """How reading a committed file went after each of so many changes of one byte: refused, harmless or wrong."""
+    file = score_file(folder, 1, [f"{number:09d}" for number in range(2_000)])
+    table.replace_partition(folder, DAY, [file], 1, nothing, {})
+    path, rng, went = folder / file.path, random.Random(7), Counter[str]()
+    whole, good = path.read_bytes(), read(spark, folder)
+    for _ in range(mutations):
+        damaged = bytearray(whole)
+        damaged[rng.randrange(len(whole))] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        try:
+            went["harmless" if read(spark, folder) == good else "wrong"] += 1
+        except Exception:  # noqa: BLE001 (whatever it is called, it is a refusal)
+            went["refused"] += 1
+    return went
+
+
+@pytest.mark.parametrize(("read", "mutations"), [(_without_spark, 200), (_with_spark, 10)])
+def test_mutated_files_are_refused(tmp_path: Path, spark: SparkSession, read: Reader, mutations: int) -> None:
+    assert _read_after_mutations(read, spark, tmp_path, mutations) == {"refused": mutations}
+
+
+def test_control_page_checksums_do_not_cover_headers_and_footer(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file = score_file(tmp_path, 1, [f"{number:09d}" for number in range(5_000)])
-    table.replace_partition(tmp_path, DAY, [file], 1, nothing, {})
-    reader(spark, tmp_path)
-    _flip(tmp_path / file.path, 400)
-    with pytest.raises(Exception, match=r"(?i)crc|checksum|corrupt"):
-        reader(spark, tmp_path)
+    monkeypatch.setattr(writing, "is_intact", lambda path: True)
+    went = _read_after_mutations(_without_spark, spark, tmp_path, 200)
+    assert went["refused"] > 150
+    assert went["wrong"] > 0
+
+
+def test_control_without_any_checksum_they_are_read_as_other_rows(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "is_intact", lambda path: True)
+
+    def unchecked(*args: object, **options: object) -> pq.ParquetWriter:
+        return pq_writer(*args, **{**options, "write_page_checksum": False})
+
+    pq_writer = pq.ParquetWriter
+    monkeypatch.setattr(pq, "ParquetWriter", unchecked)
+    assert _read_after_mutations(_without_spark, spark, tmp_path, 20)["wrong"] > 5
 
 
 def test_quarantined_lines_count_for_their_attempt_only(tmp_path: Path) -> None:
     for attempt, reasons in ((2, ["empty", "bad_json"]), (1, ["empty", "empty"])):
-        target = Target(str(tmp_path), DAY, "plan", attempt)
+        target = Target(str(tmp_path), DAY, "plan", attempt, source="")
         columns = {
             "attempt": [attempt] * 2,
             "file": ["f"] * 2,
@@ -243,15 +327,3 @@ def test_quarantined_lines_count_for_their_attempt_only(tmp_path: Path) -> None:
     # A token that only quarantined lines carry is not free to be taken again.
     assert table.last_attempt([tmp_path, tmp_path / "none"], DAY) == 2
     assert table.last_attempt([tmp_path], "2026-01-15") == -1
-
-
-def test_litter_is_what_the_table_does_not_hold(tmp_path: Path) -> None:
-    target = Target(str(tmp_path), DAY, "plan", 1)
-    batch = pa.RecordBatch.from_pylist([], schema=rows.SCORES)
-    held, litter = (FileReport(*write_file(target, rows.SCORES, [batch])) for _ in range(2))
-    another_driver = score_file(tmp_path, 1, ["a"])
-    table.replace_partition(tmp_path, DAY, [held], 1, nothing, {})
-    table.remove_litter(target)
-    left = {path.name for path in (tmp_path / f"ds={DAY}").iterdir()}
-    assert left == {Path(held.path).name, Path(another_driver.path).name}
-    assert Path(litter.path).name not in left

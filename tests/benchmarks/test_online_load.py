@@ -101,6 +101,7 @@ def test_no_more_is_sent_than_the_peer_has_room_for() -> None:
     assert wire.outgoing.count(b"z") == 200_000
 
 
+@pytest.mark.timed
 def test_a_closed_loop_keeps_its_calls_in_flight_until_its_time_is_over(server: Server) -> None:
     began = time.monotonic()
     calls = generator.run(plan(server, "a", "b", in_flight=4, seconds=0.3), began)

@@ -37,7 +37,7 @@ json.dump(
         },
         "tags": sorted(dag.tags),
         "doc": dag.doc_md,
-        "plan": {"command": plan.bash_command, "env": plan.env, "append": plan.append_env},
+        "plan": {"asked": plan.op_kwargs, "mode": plan.mode, "every": plan.poke_interval, "wait": plan.timeout},
         "score": {
             "application": score.application,
             "args": score.application_args,

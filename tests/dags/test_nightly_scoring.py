@@ -27,6 +27,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "PYTHONPATH": str(REPOSITORY),
         "TANDEM_RUNTIME_PREFIX": sys.prefix,
         "TANDEM_STATE": str(folder / "state"),
+        "TANDEM_INPUT_POLL_SECONDS": "7",
         "SPARK_HOME": "/elsewhere",
         "PYSPARK_DRIVER_PYTHON": "/elsewhere/python",
     }
@@ -74,7 +75,7 @@ def test_spark_submit_gets_the_runtime_the_day_and_the_record(dag: dict[str, Any
     record = f"{environment['TANDEM_STATE']}/runs/{DAY}/{RUN}.json"
     assert dag["score"]["args"] == ["--ds", DAY, "--record", record]
     assert dag["score"]["application"] == plan.APPLICATION
-    assert dag["score"]["conf"] == plan.SPARK_CONF
+    assert dag["score"]["conf"] == plan.spark_conf({})
     assert dag["score"]["connection"] == "spark_default"
     env = dag["score"]["env"]
     assert env["PYSPARK_PYTHON"] == env["PYSPARK_DRIVER_PYTHON"] == f"{sys.prefix}/bin/python"
@@ -83,28 +84,34 @@ def test_spark_submit_gets_the_runtime_the_day_and_the_record(dag: dict[str, Any
     assert env["PYTHONPATH"] == ""
 
 
-def test_a_day_without_messages_fails_with_one_clear_line(
-    dag: dict[str, Any], environment: dict[str, str], releases_dir: Path, release: Release
+def test_plan_waits_without_a_worker_slot(dag: dict[str, Any], environment: dict[str, str]) -> None:
+    record = f"{environment['TANDEM_STATE']}/runs/{DAY}/{RUN}.json"
+    asked = {"ds": DAY, "record": record}
+    assert dag["plan"] == {"asked": asked, "mode": "reschedule", "every": 7, "wait": plan.WAIT_SECONDS}
+
+
+def test_a_day_whose_messages_are_not_there_is_named_in_one_line_and_asked_for_again(
+    dag: dict[str, Any],
+    environment: dict[str, str],
+    releases_dir: Path,
+    release: Release,
+    redis_url: str,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
-    """The step as Airflow would run it, on the runtime's Python, in another folder."""
-    assert dag["plan"]["append"] is True
-    done = subprocess.run(
-        ["bash", "-c", dag["plan"]["command"]],
-        env={
-            **environment,
-            **dag["plan"]["env"],
-            "REDIS_URL": "unix:///nowhere/redis.sock",
-            "TANDEM_RELEASES": str(releases_dir),
-        },
-        cwd=environment["AIRFLOW_HOME"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr.startswith("batch_job plan: no messages: ")
-    assert len(done.stderr.splitlines()) == 1
+    """The step as Airflow would run it, on the runtime's Python."""
+    own = {**environment, "REDIS_URL": redis_url, "TANDEM_RELEASES": str(releases_dir)}
+    assert plan.plan_day(**dag["plan"]["asked"], environ=own) is False
+    said = capfd.readouterr().err
+    assert said.startswith("batch_job plan: no messages: ")
+    assert f"ds={DAY}" in said
+    assert len(said.splitlines()) == 1
+    with pytest.raises(subprocess.CalledProcessError):
+        plan.plan_day("no day", dag["plan"]["asked"]["record"], own)
+    folder = Path(own["TANDEM_STATE"], "messages", f"ds={DAY}")
+    folder.mkdir(parents=True)
+    (folder / "a.jsonl").write_text('{"id": "a", "text": "hello"}')
+    assert plan.plan_day(**dag["plan"]["asked"], environ=own) is True
+    assert Path(dag["plan"]["asked"]["record"]).exists()
 
 
 def test_the_dag_file_stays_thin() -> None:

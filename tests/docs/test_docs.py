@@ -26,7 +26,7 @@ SETTINGS_MODULES = (
 )
 
 #: Read from the environment without a settings class: by Airflow's side, which has none, and where the others are.
-OTHER_VARIABLES = {"TANDEM_RUNTIME_PREFIX", settings.CONFIG}
+OTHER_VARIABLES = {"TANDEM_RUNTIME_PREFIX", "TANDEM_SPARK_GPU_SCRIPT", "TANDEM_SPARK_TASK_GPU", settings.CONFIG}
 
 
 def setting_names() -> Iterator[str]:

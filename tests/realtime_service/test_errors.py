@@ -12,13 +12,17 @@ from realtime_service import errors
 from shared_model import errors as shared_errors
 from shared_model.errors import TandemError
 
-#: Errors of building and loading releases, of settings and of the nightly run: no handler raises them.
+#: Errors of building and loading releases, of settings and of the nightly run: no handler raises them. A device that
+#: has no memory for a batch fails its callers as any engine does.
 NOT_FOR_CALLERS = {
     shared_errors.SettingError,
     shared_errors.ReleaseError,
     errors.UnfitRelease,
     shared_errors.Stale,
     shared_errors.JobError,
+    shared_errors.NoInput,
+    shared_errors.Refused,
+    shared_errors.OutOfMemory,
 }
 
 

@@ -16,10 +16,12 @@ from shared_model.encoding import (
     Encoder,
     Encoding,
     Reads,
+    Widths,
     collate,
     ladder,
     padded,
     plan_batches,
+    snug,
 )
 from shared_model.errors import BadInput
 from shared_model.releases.store import Release
@@ -45,25 +47,34 @@ def test_an_encoding_does_not_depend_on_its_neighbours(encoder: Encoder, texts: 
     assert [e.truncated for e in together] == [e.truncated for e in alone]
 
 
-@given(texts=st.lists(messages, min_size=1, max_size=12))
-def test_collating_keeps_every_token_and_masks_the_rest(encoder: Encoder, texts: list[str]) -> None:
+@given(texts=st.lists(messages, min_size=1, max_size=12), widths=st.sampled_from([padded, snug]))
+def test_collating_keeps_every_token_and_masks_the_rest(encoder: Encoder, texts: list[str], widths: Widths) -> None:
     encodings = encoder.encode_many(texts)
-    batch = collate(encodings)
-    assert (batch.rows, batch.tokens) == (len(texts), padded(max(e.tokens for e in encodings)))
+    batch = collate(encodings, widths)
+    assert (batch.rows, batch.tokens) == (len(texts), widths(max(e.tokens for e in encodings)))
     for row, encoding in enumerate(encodings):
         assert list(batch.ids[row][batch.mask[row] == 1]) == list(encoding.ids)
         assert batch.mask[row].sum() == encoding.tokens
         assert not batch.ids[row][batch.mask[row] == 0].any()
 
 
-@given(lengths=lengths, max_rows=st.integers(1, 64), token_budget=st.integers(1, 4096))
-def test_a_plan_holds_every_row_once_within_its_bounds(lengths: list[int], max_rows: int, token_budget: int) -> None:
-    plan = plan_batches(lengths, max_rows, token_budget)
+@given(
+    lengths=lengths,
+    max_rows=st.integers(1, 64),
+    token_budget=st.integers(1, 4096),
+    widths=st.sampled_from([padded, snug]),
+)
+def test_a_plan_holds_every_row_once_within_its_bounds(
+    lengths: list[int], max_rows: int, token_budget: int, widths: Widths
+) -> None:
+    plan = plan_batches(lengths, max_rows, token_budget, widths)
     assert sorted(row for batch in plan for row in batch) == list(range(len(lengths)))
     for batch in plan:
-        width = padded(max(lengths[row] for row in batch))
+        (width,) = {widths(lengths[row]) for row in batch}
         assert len(batch) <= max_rows
         assert len(batch) == 1 or width * len(batch) <= token_budget
+        full = max(1, min(max_rows, token_budget // width))
+        assert len(batch) == full or len(batch).bit_count() == 1
     longest_first = [lengths[row] for batch in plan for row in batch]
     assert longest_first == sorted(longest_first, reverse=True)
 
@@ -74,6 +85,13 @@ def test_padding_rounds_up_by_less_than_a_step(tokens: int) -> None:
     assert 0 <= padded(tokens) - tokens < step
     assert padded(tokens) % step == 0
     assert padded(padded(tokens)) == padded(tokens)
+
+
+@given(tokens=st.integers(1, 10_000))
+def test_the_nightly_runs_ladder_is_finer_and_pads_no_text_by_more_than_a_tenth(tokens: int) -> None:
+    assert tokens <= snug(tokens) <= padded(tokens)
+    assert snug(tokens) - tokens <= tokens / 10
+    assert snug(snug(tokens)) == snug(tokens)
 
 
 @given(most=st.integers(TOKEN_STEP, 600))

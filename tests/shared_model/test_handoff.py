@@ -383,6 +383,20 @@ async def test_what_is_given_back_was_never_delivered(client: "redis.asyncio.Red
     assert await state_of(handoff, "a") is State.CLAIMED
 
 
+async def test_a_claim_that_counts_as_no_delivery_leaves_no_suspect(
+    client: "redis.asyncio.Redis", handoff: Handoff
+) -> None:
+    await handoff.submit("a", work("hello"))
+    for _ in range(2 * LAST_DELIVERY):
+        [item] = await handoff.claim("driver", 10, RAN_OUT, counted=False)
+        assert (await pending(client))["a"][2] == 0
+    # What others died of before still counts, also after the driver has given it back.
+    await claim_one(handoff, "crashed", RAN_OUT)
+    [item] = await handoff.claim("driver", 10, RAN_OUT, counted=False)
+    assert await handoff.give_back("driver", [item]) == 1
+    assert (await pending(client))["a"][2] == 1
+
+
 @pytest.fixture
 def letters(client: "redis.asyncio.Redis") -> DeadLetters:
     return DeadLetters(client, DeferredSettings())
@@ -411,6 +425,34 @@ async def test_the_third_delivery_goes_to_the_dead_letters(client: "redis.asynci
     assert (letter.request_id, letter.work, letter.deliveries) == ("poison", work("poison"), 2)
     assert noticed == [(Unanswered.DEAD_LETTER, 1)]
     assert await handoff.submit("poison", work("poison")) == (State.FAILED, True)
+
+
+async def test_what_is_buried_by_hand_is_a_dead_letter_with_its_reason(
+    client: "redis.asyncio.Redis", letters: DeadLetters
+) -> None:
+    noticed: list[tuple[Unanswered, int]] = []
+    handoff = Handoff(client, notice=lambda how, count: noticed.append((how, count)))
+    await handoff.submit("a", work("hello"))
+    [item] = await handoff.claim("driver", 1, counted=False)
+    assert [await handoff.bury(item, "it fails by itself", "nightly", attempts=2) for _ in range(2)] == [True, False]
+    found = await handoff.get("a")
+    assert found
+    assert (found.state, found.failure, found.computed_by) == (State.FAILED, "it fails by itself", "nightly")
+    [letter] = [it async for it in letters.all()]
+    assert (letter.request_id, letter.work, letter.deliveries) == ("a", work("hello"), 2)
+    assert (noticed, await handoff.waiting()) == ([(Unanswered.DEAD_LETTER, 1)], 0)
+    assert await letters.replay([letter]) == 1
+    assert (await claim_one(handoff, "lane")).work == work("hello")
+
+
+async def test_what_has_an_answer_is_not_buried(handoff: Handoff, letters: DeadLetters) -> None:
+    await handoff.submit("a", work("hello"))
+    slow = await claim_one(handoff, "slow")
+    quick = await claim_one(handoff, "quick", RAN_OUT)
+    await handoff.score([(quick, answer("quick"))], "idle")
+    assert not await handoff.bury(slow, "too late", "nightly", attempts=2)
+    assert await state_of(handoff, "a") is State.SCORED
+    assert [it async for it in letters.all()] == []
 
 
 async def test_a_replayed_letter_is_accepted_with_all_its_deliveries_before_it(

@@ -113,9 +113,10 @@ class DeferredLife(RuleBasedStateMachine):
         count=st.integers(1, 4),
         lease=st.sampled_from([LONG, RAN_OUT]),
         again=st.integers(1, 3),
+        counted=st.booleans(),
     )
-    def claim(self, consumer: str, count: int, lease: float, again: int) -> Any:
-        claimed = self.run(self.handoff.claim(consumer, count, lease, again))
+    def claim(self, consumer: str, count: int, lease: float, again: int, counted: bool) -> Any:
+        claimed = self.run(self.handoff.claim(consumer, count, lease, again, counted))
         assert len({item.request_id for item in claimed}) == len(claimed) <= count
         assert all(list(item.work.request.texts) == [item.request_id] for item in claimed)
         before = {item.request_id: self.lives[item.request_id].deliveries for item in claimed}
@@ -127,7 +128,7 @@ class DeferredLife(RuleBasedStateMachine):
             assert life.deliveries + 1 < LAST_DELIVERY
             assert lease == RAN_OUT or not life.holder
             life.state, life.holder, life.entry = State.CLAIMED, consumer, item.entry
-            life.deliveries += 1
+            life.deliveries += counted
         self._catch_up()
         return multiple(*((consumer, item) for item in claimed))
 
@@ -157,7 +158,7 @@ class DeferredLife(RuleBasedStateMachine):
         still = life.holder == consumer and life.entry == item.entry and not life.state.ended
         assert self.run(self.handoff.give_back(consumer, [item])) == still
         if still:
-            life.deliveries -= 1
+            life.deliveries -= item.counted
             life.holder = ""
             if life.state is State.CLAIMED:
                 life.state = State.ACCEPTED
@@ -204,6 +205,15 @@ class DeferredLife(RuleBasedStateMachine):
         assert kept == life.open
         if kept:
             life.state, life.outcome = State.FAILED, f"failure {self.answers}"
+
+    @rule(pair=consumes(held))
+    def bury(self, pair: tuple[str, Claimed]) -> None:
+        life = self.notice(pair[1].request_id)
+        kept = self.run(self.handoff.bury(pair[1], "given up", "nightly", attempts=2))
+        assert kept == life.open
+        if kept:
+            life.state, life.outcome = State.FAILED, "given up"
+            self.buried += 1
 
     @rule(pair=consumes(held))
     def crash(self, pair: tuple[str, Claimed]) -> None:

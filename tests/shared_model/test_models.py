@@ -1,6 +1,7 @@
 """Every architecture, as a folder of its own kind → one checkpoint → torch and OpenVINO, all saying the same."""
 
 import functools
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from shared_model.engines import torch_packing
 from shared_model.engines.openvino_cpu import OpenVinoEngine, read_model
 from shared_model.engines.torch_engine import TorchEngine
 from shared_model.engines.torch_model import load_module
+from shared_model.errors import OutOfMemory
 from shared_model.output import OutputKind
 from shared_model.releases import checkpoint, convert
 from shared_model.releases.checkpoint import Checkpoint
@@ -279,3 +281,25 @@ def test_a_head_reads_the_embedding(model: Callable[..., Model]) -> None:
     assert with_head.checkpoint.parent == made.checkpoint.parent
     expected = score(torch_engine(made), made.batch(TEXTS)) @ head.weight.T + head.bias
     np.testing.assert_allclose(score(torch_engine(with_head), made.batch(TEXTS)), expected, atol=1e-5)
+
+
+def test_a_device_without_room_for_a_batch_says_so_and_keeps_nothing_of_it(
+    model: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a GPU without memory raises, raised by the model in the middle of a batch."""
+    made, held = model("bert"), []
+    engine, batch = torch_engine(made), made.batch(TEXTS)
+
+    def full(*_: object) -> torch.Tensor:
+        activations = torch.zeros(1000)
+        held.append(weakref.ref(activations))
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of …")
+
+    monkeypatch.setattr(engine, "_model", full)
+    with pytest.raises(OutOfMemory) as raised:
+        engine.score(batch)
+    monkeypatch.undo()
+    assert str(raised.value) == f"{batch.rows} rows of {batch.tokens} tokens: CUDA out of memory"
+    # Else the next, smaller batch would find no more room than this one did.
+    assert [tensor() for tensor in held] == [None]
+    np.testing.assert_allclose(score(engine, batch), by_module(made.checkpoint, batch), atol=1e-4)

@@ -4,6 +4,7 @@
 -- ARGV[7] entry after which to look for lost leases, or ""   ARGV[8] entries to look at   ARGV[9] what names of item
 -- hashes begin with (their ids are known only here; they share the stream's hash tag)
 -- ARGV[10] the delivery that goes to the dead letters   ARGV[11] what is said of it
+-- ARGV[12] '1' where this counts as a delivery: its consumer's death is then held against what it had
 -- Answers {entry to go on after, "" at the end; items: {entry, request id, work}; how many became dead letters}.
 local items, dead = {}, 0
 local most, most_again = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -75,7 +76,8 @@ for _, row in ipairs(rows) do
     elseif deliveries + 1 >= tonumber(ARGV[10]) then
       bury(entry, fields, deliveries)
     else
-      redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, entry)
+      local counted = deliveries + tonumber(ARGV[12])
+      redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, entry, 'RETRYCOUNT', counted, 'JUSTID')
       hand_over(entry, fields)
       again = again + (deliveries > 0 and 1 or 0)
     end
@@ -93,6 +95,9 @@ if again == 0 and #items < most then
     local fields = {}
     for index = 1, #found[2], 2 do
       fields[found[2][index]] = found[2][index + 1]
+    end
+    if ARGV[12] ~= '1' then
+      redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, found[1], 'RETRYCOUNT', 0, 'JUSTID')
     end
     hand_over(found[1], fields)
   end

@@ -28,6 +28,10 @@ class Child:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self._process.communicate()
 
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
     def ask(self, **question: Any) -> dict[str, Any]:
         """Raises: CannotMeasure when the child has ended."""
         assert self._process.stdin

@@ -1,6 +1,7 @@
 """A fleet for each module that asks for one, and the figures that the proofs measured, at the end of a run."""
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -8,6 +9,7 @@ from tests.realtime_service.promises.fleet import Fleet, fleet
 
 Measured = Callable[[str, float, str], None]
 
+_HERE = Path(__file__).parent
 _FIGURES = pytest.StashKey[list[str]]()
 
 
@@ -26,6 +28,12 @@ def measured(request: pytest.FixtureRequest) -> Measured:
         request.config.stash.setdefault(_FIGURES, []).append(f"{name}: {value:.4g} ({promise})")
 
     return note
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.parent == _HERE:
+            item.add_marker(pytest.mark.timed)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -1,0 +1,79 @@
+"""Delta tables for readers that are not deltalake: their own list of files, which another engine reads as Parquet.
+
+Read as a folder of Parquet, a table would show replaced and unfinished rows too.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
+from deltalake.schema import PrimitiveType
+
+from batch_job.inputs import parquet
+from batch_job.inputs.files import Folder
+from batch_job.record import InputFile
+from shared_model.errors import JobError, NoInput
+
+#: What later versions ask of a reader (deletion vectors, mapped columns), its files alone do not tell.
+_READER_VERSION = 1
+
+
+def open_table(location: str) -> DeltaTable:
+    """Raises: JobError naming what the table asks of its readers, where its files are not all there is to it."""
+    try:
+        table = DeltaTable(location)
+    except (DeltaError, OSError) as error:
+        raise JobError(f"{location} cannot be read as a Delta table: {str(error).partition(chr(10))[0]}") from error
+    protocol = table.protocol()
+    if protocol.min_reader_version > _READER_VERSION:
+        features = ", ".join(protocol.reader_features or []) or "none named"
+        raise JobError(
+            f"{location} asks for reader version {protocol.min_reader_version} (features: {features}); "
+            f"Tandem reads version {_READER_VERSION}"
+        )
+    return table
+
+
+def problem(table: DeltaTable, names: Sequence[str]) -> str:
+    """Why the table cannot be read, from its schema; empty when it can."""
+    kinds = {field.name: field.type for field in table.schema().fields}
+    for name in names:
+        if name not in kinds:
+            return f"has no column {name!r}; it has {', '.join(kinds)}"
+        if kinds[name] != PrimitiveType("string"):
+            return f"has column {name!r} as {kinds[name]}, not as string"
+    return ""
+
+
+def files(table: DeltaTable, location: str, partition: str, ds: str) -> tuple[InputFile, ...]:
+    """The files of a day, or all of them where `partition` is empty. They never change, so their names stand for their
+    bytes.
+
+    Raises: NoInput when there are none; JobError when it is not partitioned by that column.
+    """
+    if partition and partition not in table.metadata().partition_columns:
+        raise JobError(
+            f"{location} is not partitioned by {partition!r}, where the day should be: TANDEM_INPUT_PARTITION"
+        )
+    actions = pa.table(table.get_add_actions(flatten=True))
+    if partition:
+        actions = actions.filter(pc.equal(pc.cast(actions[f"partition.{partition}"], pa.string()), ds))
+    rows = actions.select(["path", "size_bytes", "num_records"]).to_pylist()
+    if not rows:
+        day = f"partition {partition}={ds}" if partition else "files"
+        raise NoInput(f"no messages: {location} has no {day} in version {table.version()}")
+    folder = Folder(location)
+    return tuple(sorted((_file(folder, row) for row in rows), key=lambda file: file.name))
+
+
+def _file(folder: Folder, action: dict[str, Any]) -> InputFile:
+    # On disk a path is escaped once, in the log twice.
+    name = unquote(action["path"])
+    lines = action["num_records"]
+    # A writer need not say how many rows there are.
+    lines = folder.look(name, parquet.rows) if lines is None else int(lines)
+    return InputFile(name, action["size_bytes"], "", lines, folder.look(name, parquet.unchecked))

@@ -1,0 +1,150 @@
+"""A day's messages: where they are by the settings, and what a run is told of them."""
+
+import hashlib
+import json
+import os
+import string
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+from batch_job.inputs import csv_records, delta, json_lines, parquet
+from batch_job.inputs.files import Folder
+from batch_job.record import COLUMNS, Columns, Format, Input, InputFile
+from batch_job.settings import DAY_FIELDS, InputSettings
+from shared_model.errors import JobError, NoInput
+from shared_model.settings import StateSettings
+
+_DELTA_LOG = "_delta_log"
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """How files of a format are recognised, why one cannot be read (empty when it can), how many rows it has, and
+    whether damage to it would go unnoticed."""
+
+    endings: tuple[str, ...]
+    problem: Callable[..., str]
+    rows: Callable[[BinaryIO], int]
+    unchecked: Callable[[BinaryIO], bool] = lambda content: False
+
+
+_RULES = {
+    Format.JSON_LINES: _Rules((".jsonl", ".jsonl.gz"), json_lines.problem, json_lines.rows),
+    Format.CSV: _Rules((".csv", ".csv.gz"), csv_records.problem, csv_records.rows),
+    Format.PARQUET: _Rules((".parquet",), parquet.problem, parquet.rows, parquet.unchecked),
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """`path` may have its day in it, else the day is a partition of it: of a folder, or of a Delta table.
+
+    `format`: None means what is found there.
+    """
+
+    path: str
+    partition: str = "ds"
+    format: Format | None = None
+    columns: Columns = COLUMNS
+
+    @classmethod
+    def of(cls, state: StateSettings, inputs: InputSettings) -> "Source":
+        form = Format(inputs.input_format) if inputs.input_format else None
+        path = inputs.input_path or _literally(str(state.messages_dir))
+        # Spark may have another working directory.
+        path = path if "://" in path else os.path.abspath(path)
+        return cls(path, inputs.input_partition, form, inputs.columns)
+
+    def read(self, ds: str) -> Input:
+        """Check every file's schema, then count and fingerprint. Raises: NoInput naming where the messages should be;
+        JobError naming what cannot be read and why."""
+        path, dated = self.path.format(**_words(ds)), _has_day(self.path)
+        root = path.rstrip("/") or path
+        if self.format is Format.DELTA or (self.format is None and Folder(root).is_there(_DELTA_LOG)):
+            return _read_delta(root, "" if dated else self.partition, ds, self.columns)
+        return read_folder(root if dated else f"{root}/{self.partition}={ds}", self.columns, self.format)
+
+
+def read_folder(location: str | Path, columns: Columns = COLUMNS, form: Format | None = None) -> Input:
+    """A folder of files as one day. Raises: as Source.read."""
+    folder = Folder(str(location))
+    form, names = _found(folder, form)
+    rules = _RULES[form]
+    # All schemas before any content: a day that cannot be read fails in seconds.
+    for name in names:
+        problem = folder.look(name, partial(rules.problem, names=columns.names))
+        _refuse(f"{folder.location}/{name}", problem)
+    files = tuple(_read_file(folder, name, rules) for name in names)
+    return _input(folder.location, files, form, columns)
+
+
+def check_unchanged(planned: Input) -> None:
+    """Raises: JobError when a planned file is gone or has another size. Contents are held by the count of rows."""
+    folder = Folder(planned.folder)
+    for file, path in zip(planned.files, planned.paths, strict=True):
+        size = folder.size(file.name)
+        if size != file.size:
+            raise JobError(f"{path} changed after the run was planned ({file.size} bytes then); plan it anew")
+
+
+def _read_delta(root: str, partition: str, ds: str, columns: Columns) -> Input:
+    if not Folder(root).is_there(_DELTA_LOG):
+        raise NoInput(f"no messages: {root} is no Delta table; write it, or check TANDEM_INPUT_PATH")
+    table = delta.open_table(root)
+    _refuse(root, delta.problem(table, columns.names))
+    return _input(root, delta.files(table, root, partition, ds), Format.DELTA, columns)
+
+
+def _found(folder: Folder, form: Format | None) -> tuple[Format, list[str]]:
+    """What is in a folder: all files where the format was said, else those whose names end as one does."""
+    if not folder.is_there():
+        raise NoInput(
+            f"no messages: {folder.location} is not a folder; write the partition, or check TANDEM_MESSAGES and "
+            "TANDEM_INPUT_PATH"
+        )
+    names = folder.names()
+    if form:
+        found = {form: names} if names else {}
+    else:
+        known = {form: [name for name in names if name.endswith(rules.endings)] for form, rules in _RULES.items()}
+        found = {form: names for form, names in known.items() if names}
+    if not found:
+        endings = ", ".join(ending for rules in _RULES.values() for ending in rules.endings)
+        raise NoInput(f"no messages: {folder.location} holds no file" + ("" if form else f" that ends in {endings}"))
+    if len(found) > 1:
+        raise JobError(f"{folder.location} holds {' and '.join(found)} files; say which by TANDEM_INPUT_FORMAT")
+    return next(iter(found.items()))
+
+
+def _refuse(path: str, problem: str) -> None:
+    if problem:
+        raise JobError(f"{path} {problem}; nothing was scored: TANDEM_INPUT_ID, _TEXT and _PAIR name the columns")
+
+
+def _read_file(folder: Folder, name: str, rules: _Rules) -> InputFile:
+    size = folder.size(name)
+    if size is None:
+        raise JobError(f"{folder.location}/{name} went away while it was read; plan the run anew")
+    rows, unchecked = folder.look(name, rules.rows), folder.look(name, rules.unchecked)
+    return InputFile(name, size, folder.sha256(name), rows, unchecked)
+
+
+def _input(location: str, files: tuple[InputFile, ...], form: Format, columns: Columns) -> Input:
+    # Other columns make other texts of the same bytes.
+    named = [str(form), columns.names, [[file.name, file.size, file.sha256] for file in files]]
+    return Input(location, files, hashlib.sha256(json.dumps(named).encode()).hexdigest(), form, columns)
+
+
+def _words(ds: str) -> dict[str, str]:
+    return dict(zip(DAY_FIELDS, (ds, *ds.split("-")), strict=True))
+
+
+def _has_day(path: str) -> bool:
+    return any(field for _, field, _, _ in string.Formatter().parse(path))
+
+
+def _literally(path: str) -> str:
+    return path.replace("{", "{{").replace("}", "}}")

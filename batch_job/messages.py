@@ -1,0 +1,89 @@
+"""Rows of the input → messages, or a reason why not. Every row is exactly one of the two."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from batch_job.record import COLUMNS, Columns
+from shared_model.types import MAX_TEXT_BYTES
+
+
+class Reason(StrEnum):
+    """Why a row was quarantined."""
+
+    EMPTY = "empty"
+    BAD_JSON = "bad_json"
+    WRONG_TYPE = "wrong_type"
+    BAD_ENCODING = "bad_encoding"
+    TOO_LONG = "too_long"
+    DUPLICATE_ID = "duplicate_id"
+    POISON = "poison"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """`pair`: the second text, where the input holds pairs."""
+
+    id: str
+    text: str
+    pair: str | None = None
+
+
+class Unreadable(Exception):
+    """A row that is no message; `reason` says why."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def read_line(line: bytes, columns: Columns = COLUMNS) -> Message:
+    """One line of JSON Lines. Raises: Unreadable."""
+    return read_record(parse_line(line), columns)
+
+
+def parse_line(line: bytes) -> object:
+    """Raises: Unreadable unless the line is JSON."""
+    try:
+        content = line.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise Unreadable(Reason.BAD_ENCODING) from error
+    if not content.strip():
+        raise Unreadable(Reason.EMPTY)
+    try:
+        return json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise Unreadable(Reason.BAD_JSON) from error
+
+
+def read_record(record: object, columns: Columns = COLUMNS) -> Message:
+    """One row as a mapping of its columns. Raises: Unreadable."""
+    if not isinstance(record, dict):
+        raise Unreadable(Reason.WRONG_TYPE)
+    values = [record.get(name) for name in columns.names]
+    strings = [value for value in values if isinstance(value, str)]
+    if len(strings) < len(values) or not strings[0]:
+        raise Unreadable(Reason.WRONG_TYPE)
+    message_id, *texts = strings
+    try:
+        # JSON can spell half a surrogate pair, which is no text: it has no UTF-8.
+        message_id.encode()
+        sizes = [len(text.encode()) for text in texts]
+    except UnicodeEncodeError as error:
+        raise Unreadable(Reason.BAD_ENCODING) from error
+    if max(sizes) > MAX_TEXT_BYTES:
+        raise Unreadable(Reason.TOO_LONG)
+    if not all(text.strip() for text in texts):
+        raise Unreadable(Reason.EMPTY)
+    return Message(message_id, *texts)
+
+
+def as_text(value: bytes | None) -> str | None:
+    """A column's bytes; those that are no UTF-8 become half surrogate pairs, which `read_record` finds."""
+    return None if value is None else value.decode("utf-8", "surrogateescape")
+
+
+def as_json(row: Mapping[str, str | None] | list[str]) -> bytes:
+    """A row of a table for the quarantine; what was no UTF-8 is in it as it was."""
+    return json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape")

@@ -1,0 +1,232 @@
+"""Where a day's messages are, and what keeps them from being read: found before anything is scored, without a JVM."""
+
+import gzip
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from batch_job.inputs import delta, source
+from batch_job.inputs.files import Folder
+from batch_job.inputs.source import Source, read_folder
+from batch_job.record import COLUMNS, Columns, Format, Input
+from batch_job.settings import InputSettings
+from shared_model import settings
+from shared_model.errors import JobError, NoInput, SettingError
+from shared_model.settings import StateSettings
+from tests.batch_job.inputs.written import DAY, Row, write
+
+ROWS = [{"id": f"m{number}", "text": f"hello {number}"} for number in range(5)]
+FORMATS = list(Format)
+
+
+def read(root: Path, form: Format, columns: Columns = COLUMNS) -> Input:
+    """The day as a run sees it, the format found by itself."""
+    if form is Format.DELTA:
+        return Source(str(root), columns=columns).read(DAY)
+    return Source(str(root / "{year}" / "{month}-{day}"), columns=columns).read(DAY)
+
+
+def write_day(root: Path, form: Format, rows: Sequence[Row]) -> None:
+    write(root if form is Format.DELTA else root / "2026" / "01-14", form, rows)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_format_is_found_and_its_rows_are_counted(tmp_path: Path, form: Format) -> None:
+    write_day(tmp_path, form, ROWS)
+    found = read(tmp_path, form)
+    assert (found.format, found.lines, found.columns) == (form, 5, Columns())
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_an_added_column_passes(tmp_path: Path, form: Format) -> None:
+    write_day(tmp_path, form, [{"new": number, **row} for number, row in enumerate(ROWS)])
+    assert read(tmp_path, form).lines == 5
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_missing_column_is_named(tmp_path: Path, form: Format) -> None:
+    write_day(tmp_path, form, [{"id": row["id"], "body": row["text"]} for row in ROWS])
+    with pytest.raises(JobError, match=r"has no column 'text'.*nothing was scored"):
+        read(tmp_path, form)
+    assert read(tmp_path, form, Columns(text="body")).columns.text == "body"
+
+
+@pytest.mark.parametrize("form", [form for form in FORMATS if form is not Format.CSV])
+def test_a_retyped_column_is_named(tmp_path: Path, form: Format) -> None:
+    write_day(tmp_path, form, [{"id": number, "text": row["text"]} for number, row in enumerate(ROWS)])
+    with pytest.raises(JobError, match=r"column 'id'.* (int|int64|PrimitiveType\(\"long\"\))"):
+        read(tmp_path, form)
+
+
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+@pytest.mark.parametrize("dictionary", [True, False])
+@pytest.mark.parametrize("checksums", [True, False])
+def test_parquet_without_page_checksums_is_unchecked(
+    tmp_path: Path, compression: str, dictionary: bool, checksums: bool
+) -> None:
+    pq.write_table(
+        pa.Table.from_pylist(ROWS),
+        tmp_path / "a.parquet",
+        compression=compression,
+        use_dictionary=dictionary,
+        write_page_checksum=checksums,
+    )
+    [file] = read_folder(tmp_path).files
+    assert file.unchecked is not checksums
+
+
+def test_one_file_of_many_that_lacks_a_column_is_named_before_any_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(3):
+        pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / f"{number}.parquet")
+    pq.write_table(pa.table({"id": ["a"]}), tmp_path / "3.parquet")
+    monkeypatch.setattr(Folder, "sha256", lambda *_: pytest.fail("read before the schemas were known"))
+    with pytest.raises(JobError, match=r"3\.parquet has no column 'text'"):
+        read_folder(tmp_path)
+
+
+def test_lines_without_one_object_have_no_columns_to_miss(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"\nno json\n[1]\n")
+    assert read_folder(tmp_path).lines == 3
+
+
+def test_one_good_line_is_enough(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"id": 7}\n{"text": null}\n{"id": "a", "text": "b"}\n')
+    assert read_folder(tmp_path).lines == 3
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b'id,text\na,"b"c\n', "line 2: .*quotes inside quotes are written twice"),
+        (b'id,text\na,"never closed\n', "line 2: unexpected end of data"),
+        (b"id,text,text\na,b,c\n", "has column 'text' more than once"),
+    ],
+)
+def test_csv_whose_quotes_do_not_fit_is_named_with_its_line(tmp_path: Path, content: bytes, problem: str) -> None:
+    (tmp_path / "a.csv").write_bytes(content)
+    with pytest.raises(JobError, match=rf"a\.csv .*{problem}"):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl.gz", "a.csv.gz"])
+def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(gzip.compress(b'id,text\n{"id": "a", "text": "b"}\n' * 1000)[:-20])
+    with pytest.raises(JobError, match=rf"{name} cannot be read"):
+        read_folder(tmp_path)
+
+
+def test_two_formats_in_a_folder_need_to_be_told_apart(tmp_path: Path) -> None:
+    for form in (Format.CSV, Format.PARQUET):
+        write(tmp_path, form, ROWS)
+    with pytest.raises(JobError, match="holds csv and parquet files; say which by TANDEM_INPUT_FORMAT"):
+        read_folder(tmp_path)
+
+
+def test_a_delta_table_of_each_day_needs_no_partition(tmp_path: Path) -> None:
+    write_deltalake(f"{tmp_path}/{DAY}", pa.Table.from_pylist(ROWS))
+    found = Source(f"{tmp_path}/{{ds}}").read(DAY)
+    assert (found.format, found.lines) == (Format.DELTA, 5)
+
+
+def test_a_format_that_was_said_needs_no_ending(tmp_path: Path) -> None:
+    (tmp_path / "part-0").write_bytes(b"id,text\na,b\n")
+    assert read_folder(tmp_path, form=Format.CSV).lines == 1
+    with pytest.raises(NoInput, match="holds no file that ends in"):
+        read_folder(tmp_path)
+
+
+def test_other_columns_are_another_input(tmp_path: Path) -> None:
+    write(tmp_path, Format.PARQUET, [{"id": "a", "text": "b", "body": "c"}])
+    assert read_folder(tmp_path).fingerprint != read_folder(tmp_path, Columns(text="body")).fingerprint
+
+
+def test_a_url_is_read_as_the_folder_it_names(tmp_path: Path) -> None:
+    write(tmp_path / f"ds={DAY}", Format.CSV, ROWS)
+    found = Source(f"file://{tmp_path}").read(DAY)
+    assert found.lines == 5
+    assert found.paths == [f"file://{tmp_path}/ds={DAY}/a.csv"]
+
+
+def test_a_url_whose_package_is_not_there_is_named() -> None:
+    with pytest.raises(JobError, match=r"s3a://bucket/x/ds=.* cannot be looked at from here: .*s3fs"):
+        Source("s3a://bucket/x", format=Format.CSV).read(DAY)
+
+
+def test_settings_say_where_the_day_is(tmp_path: Path) -> None:
+    state = StateSettings(state=tmp_path / "with {braces}")
+    write(state.messages_dir / f"ds={DAY}", Format.JSON_LINES, ROWS)
+    assert Source.of(state, InputSettings()).read(DAY).lines == 5
+    write(tmp_path / "day" / DAY, Format.JSON_LINES, ROWS[:2])
+    elsewhere = settings.load(InputSettings, {"TANDEM_INPUT_PATH": f"{tmp_path}/day/{{ds}}/"})
+    assert Source.of(state, elsewhere).read(DAY).lines == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("TANDEM_INPUT_PATH", "/x/{hour}", "in braces nothing but"),
+        ("TANDEM_INPUT_PATH", "/x/{ds", "in braces nothing but"),
+        ("TANDEM_INPUT_FORMAT", "xml", "jsonl, csv, parquet or delta"),
+        ("TANDEM_INPUT_WAIT_SECONDS", "-1", "0 or more"),
+    ],
+)
+def test_a_wrong_setting_is_named(name: str, value: str, expected: str) -> None:
+    with pytest.raises(SettingError, match=f"{name}.*{expected}"):
+        settings.load(InputSettings, {name: value})
+
+
+def test_a_day_of_a_delta_table_is_its_files_of_that_day(tmp_path: Path) -> None:
+    for day, size in ((DAY, 3), ("2026-01-15", 2)):
+        rows = pa.Table.from_pylist(ROWS[:size])
+        write_deltalake(
+            str(tmp_path), rows.append_column("day", pa.array([day] * size)), partition_by=["day"], mode="append"
+        )
+    of_day = Source(str(tmp_path), "day").read(DAY)
+    assert (of_day.format, of_day.lines, len(of_day.files)) == (Format.DELTA, 3, 1)
+    assert of_day.files[0].unchecked
+    assert all(Path(path).exists() for path in of_day.paths)
+    source.check_unchanged(of_day)
+    with pytest.raises(NoInput, match="has no partition day=2026-01-16 in version 1"):
+        Source(str(tmp_path), "day").read("2026-01-16")
+    with pytest.raises(JobError, match="is not partitioned by 'ds', where the day should be: TANDEM_INPUT_PARTITION"):
+        Source(str(tmp_path)).read(DAY)
+
+
+def test_rows_of_a_delta_table_that_does_not_count_them_are_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, Format.DELTA, ROWS)
+    log = tmp_path / "_delta_log" / "00000000000000000000.json"
+    log.write_text("\n".join(line.replace("numRecords", "unknown") for line in log.read_text().splitlines()))
+    assert pa.table(DeltaTable(str(tmp_path)).get_add_actions(flatten=True)).to_pylist()[0].get("num_records") is None
+    assert Source(str(tmp_path)).read(DAY).lines == 5
+
+
+def test_a_delta_table_with_deletion_vectors_is_refused_by_name(tmp_path: Path) -> None:
+    write(tmp_path, Format.DELTA, ROWS)
+    features = '["deletionVectors"]'
+    (tmp_path / "_delta_log" / "00000000000000000001.json").write_text(
+        '{"protocol": {"minReaderVersion": 3, "minWriterVersion": 7, '
+        f'"readerFeatures": {features}, "writerFeatures": {features}}}}}\n'
+    )
+    with pytest.raises(JobError, match=r"asks for reader version 3 \(features: deletionVectors\)"):
+        Source(str(tmp_path)).read(DAY)
+
+
+def test_a_path_that_is_no_delta_table_yet_is_waited_for(tmp_path: Path) -> None:
+    with pytest.raises(NoInput, match="is no Delta table"):
+        replace(Source(str(tmp_path)), format=Format.DELTA).read(DAY)
+
+
+def test_a_log_that_is_damaged_is_named(tmp_path: Path) -> None:
+    (tmp_path / "_delta_log").mkdir()
+    (tmp_path / "_delta_log" / "00000000000000000000.json").write_text("{")
+    with pytest.raises(JobError, match=f"{tmp_path} cannot be read as a Delta table"):
+        delta.open_table(str(tmp_path))

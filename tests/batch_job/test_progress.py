@@ -1,0 +1,54 @@
+"""What is said of a job that runs: how far, how fast, how long still; units on disk are what is done."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from batch_job import progress, writing
+from batch_job.progress import Progress
+from batch_job.writing import FileReport, Target
+
+
+def test_a_line_says_rows_a_second_and_the_time_that_is_left() -> None:
+    assert progress.line(55_397, 221_591, 61.0) == (
+        "scoring: 55,397 of 221,591 rows in 1 min 1 s, 908 rows/s, 3 min 3 s left"
+    )
+
+
+def test_before_the_first_unit_nobody_knows() -> None:
+    assert progress.line(0, 1_000, 5.0) == "scoring: 0 of 1,000 rows in 5 s"
+
+
+def said(rows: int, counts: list[int], capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines of a run whose rows are counted as this, the last count over and over."""
+    told = threading.Event()
+
+    def done() -> int:
+        if len(counts) == 1:
+            told.set()
+        return counts[0] if len(counts) == 1 else counts.pop(0)
+
+    with Progress(rows, done, seconds=0.01):
+        assert told.wait(10)
+    return [line.split("scoring: ")[1].split(" rows in")[0] for line in capsys.readouterr().err.splitlines()]
+
+
+def test_what_was_done_before_does_not_count(capsys: pytest.CaptureFixture[str]) -> None:
+    assert said(400, [100, 100, 250, 500], capsys)[:2] == ["0 of 400", "150 of 400"]
+
+
+def test_a_unit_that_is_written_twice_is_not_more_than_all(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = said(400, [0, 300, 500, 500], capsys)
+    assert lines[:2] == ["300 of 400", "400 of 400"]
+
+
+def test_rows_are_done_when_their_unit_is_there(tmp_path: Path) -> None:
+    mine = Target(str(tmp_path), "2026-01-14", "plan", 2, driver="ab12")
+    other = Target(str(tmp_path), "2026-01-14", "plan", 1, driver="ab13")
+    assert writing.rows_done(mine) == 0
+    for target, unit, rows in ((mine, "00000-0", 10), (mine, "00001-0", 20), (other, "00002-0", 40)):
+        path = target.path(unit, "0" * 64)
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        writing.write_sidecar(target, FileReport(path, 0, rows, poisoned=("m1",)))
+    assert writing.rows_done(mine) == 32

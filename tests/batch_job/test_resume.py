@@ -1,0 +1,350 @@
+"""What an attempt need not compute: units a killed one had finished, and texts that the day's partition has scored."""
+
+import hashlib
+import json
+import resource
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+from unittest import mock
+
+import numpy as np
+import psutil
+import pyarrow as pa
+import pytest
+import redis
+from deltalake import DeltaTable
+from numpy.typing import NDArray
+from pyspark.sql import SparkSession
+
+from batch_job import pipeline, read_scores, record, scoring, table, writing
+from batch_job.fence import Fence
+from batch_job.record import Scoring
+from batch_job.scoring import ScoringOptions
+from batch_job.settings import NightlySettings
+from batch_job.writing import FileReport, Target
+from shared_model.encoding import Encoding, TokenBatch
+from shared_model.engine import Engine
+from shared_model.errors import JobError, Refused
+from shared_model.settings import StateSettings
+from tests.batch_job.conftest import DAY, SMALL, attempt, data_files, held_files, message, planned, write_day
+
+#: Eight units, each with a text that it alone has.
+LINES = [message(number, f"my card number {number} has not arrived") for number in range(190)]
+#: Eight that take long enough to kill a run in between.
+MANY = [message(number, f"my card number {number} has not arrived, what shall I do?") for number in range(1_950)]
+MANY_UNITS = NightlySettings(nightly_task_rows=250, nightly_unit_rows=250)
+
+
+def ids_of(state: StateSettings) -> list[str]:
+    delta = DeltaTable(str(state.scores_table))
+    return sorted(row["id"] for batch in table.read_files(delta, DAY, ["id"]) for row in batch.to_pylist())
+
+
+def rows_of(state: StateSettings) -> dict[str, tuple[str, float]]:
+    delta = DeltaTable(str(state.scores_table))
+    batches = table.read_files(delta, DAY, ["id", "label", "score", "scored_at"])
+    return {row.pop("id"): tuple(row.values()) for batch in batches for row in batch.to_pylist()}
+
+
+def sidecars(state: StateSettings) -> set[Path]:
+    return set(state.scores_table.glob("ds=*/**/*.json"))
+
+
+def test_a_killed_run_is_resumed(
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    environment: dict[str, str],
+) -> None:
+    write_day(state, MANY)
+    run = planned(state, client)
+    path = state.runs_dir / DAY / "run.json"
+    record.write(path, run)
+    environment |= {"TANDEM_NIGHTLY_TASK_ROWS": "250", "TANDEM_NIGHTLY_UNIT_ROWS": "250"}
+    command = [sys.executable, "-m", "batch_job", "score", "--ds", DAY, "--record", str(path)]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as night:
+        while len(sidecars(state)) < 3:
+            assert night.poll() is None
+            time.sleep(0.01)
+        family = psutil.Process(night.pid).children(recursive=True)
+        night.kill()
+    psutil.wait_procs(family, timeout=20)
+    finished = len(sidecars(state))
+    assert 3 <= finished < 8
+    assert table.last_attempt([state.scores_table], DAY) == -1
+
+    done = attempt(spark, state, client, options, run, settings=MANY_UNITS)
+    assert (done.units, done.units_resumed >= 3) == (8, True)
+    assert sum(worker.rows for worker in done.workers) <= len(MANY) * 5.2 / 8
+    assert ids_of(state) == [f"m{number:05d}" for number in range(len(MANY))]
+    assert data_files(state.scores_table) == held_files(state.scores_table)
+    # What was taken over is what would have been computed.
+    again = attempt(spark, state, client, options, run, settings=MANY_UNITS, force=True)
+    assert (again.content, again.units_resumed, again.rows_reused) == (done.content, 0, 0)
+
+
+def test_an_attempt_that_fails_before_its_commit_leaves_all_its_units(
+    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
+) -> None:
+    write_day(state, LINES)
+    run = planned(state, client)
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        attempt(spark, state, client, options, run, fail)
+    first, *others = sorted(sidecars(state))
+    report = FileReport.from_json(first.read_text())
+    damaged = state.scores_table / report.path
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
+    done = attempt(spark, state, client, options, run)
+    assert done.units == 1 + len(others)
+    assert done.units_resumed == len(others)
+    assert sum(worker.rows for worker in done.workers) == report.rows
+    assert len(ids_of(state)) == len(LINES)
+
+
+def test_another_unit_size_release_or_input_takes_nothing_over(
+    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
+) -> None:
+    write_day(state, LINES[:40])
+    run = planned(state, client)
+    plan = pipeline.plan_id(run, options, 25)
+    others = [
+        pipeline.plan_id(run, options, 24),
+        pipeline.plan_id(run, replace(options, int8=True), 25),
+        pipeline.plan_id(replace(run, input=replace(run.input, fingerprint="other")), options, 25),
+    ]
+    assert len({plan, *others}) == 4
+    assert pipeline.plan_id(planned(state, client, run_id="another"), options, 25) == plan
+
+
+def test_units_taken_from_an_attempt_that_lives_and_commits_stay_whole(
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The older attempt commits while the newer, which took its units over, is about to: Redis could not tell it."""
+    older, newer = of_two_the_older_commits_first(spark, state, client, options, monkeypatch)
+    assert (newer.token, newer.units_resumed, newer.content) == (2, newer.units, older.content)
+    assert len(ids_of(state)) == len(LINES)
+
+
+def of_two_the_older_commits_first(
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[Scoring, Scoring]:
+    write_day(state, LINES)
+    run, computed, go = planned(state, client), threading.Event(), threading.Event()
+    monkeypatch.setattr(Fence, "check", lambda fence: None)
+
+    def wait() -> None:
+        computed.set()
+        assert go.wait(60)
+
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(attempt, spark, state, client, options, run, wait)
+        assert computed.wait(60)
+
+        def let_go() -> None:
+            go.set()
+            first.result()
+
+        second = attempt(spark, state, client, options, run, let_go)
+        return first.result(), second
+
+
+def test_late_data_reuses_what_is_scored_and_rewrites_the_partition(
+    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
+) -> None:
+    write_day(state, LINES)
+    before = attempt(spark, state, client, options, planned(state, client))
+    scored = rows_of(state)
+    late = [message(500, "is my card lost?"), message(501, "my card number 7 has not arrived")]
+    write_day(state, late, file="late.jsonl")
+    done = attempt(spark, state, client, options, planned(state, client))
+    assert (done.rows, done.rows_reused, done.distinct) == (len(LINES) + 2, len(LINES) + 1, 1)
+    assert done.plan_id != before.plan_id
+    assert data_files(state.scores_table) >= held_files(state.scores_table)
+    found = rows_of(state)
+    assert {each: row for each, row in found.items() if each in scored} == scored
+    assert found["m00501"] == scored["m00007"]
+    frame = read_scores(spark, state.scores_table, DAY)
+    assert frame.count() == len(found)
+    # And once more, from units that hold both kinds.
+    write_day(state, [message(502, "is my card lost?")], file="later.jsonl")
+    assert attempt(spark, state, client, options, planned(state, client)).rows_reused == len(LINES) + 3
+    assert rows_of(state)["m00502"] == found["m00500"]
+
+
+def test_scores_of_another_precision_are_not_reused_nor_any_with_force(
+    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
+) -> None:
+    write_day(state, LINES[:30])
+    run = planned(state, client)
+    first = attempt(spark, state, client, options, run)
+    forced = attempt(spark, state, client, options, run, force=True)
+    assert (forced.rows_reused, forced.units_resumed, forced.content) == (0, 0, first.content)
+    exact = attempt(spark, state, client, replace(options, int8=True), run)
+    assert (exact.rows_reused, exact.precision) == (0, "int8")
+    smaller = attempt(spark, state, client, options, run, settings=replace(SMALL, nightly_unit_rows=10))
+    assert smaller.rows_reused == 0
+
+
+def test_too_much_in_quarantine_fails_the_day_and_can_be_looked_at(
+    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
+) -> None:
+    write_day(state, [*LINES, b"", b"", b"no JSON"])
+    run, strict = planned(state, client), replace(SMALL, quarantine_share=0.015)
+    with pytest.raises(
+        Refused, match=r"^[^\n]*: 3 of 193 lines are quarantined, more than 1.5%: empty 2, bad_json 1; "
+    ):
+        attempt(spark, state, client, options, run, settings=strict)
+    assert table.last_attempt([state.scores_table], DAY) == -1
+    assert sidecars(state) == set()
+    assert table.quarantined(state.state / "quarantine", DAY, 1) == {"empty": 2, "bad_json": 1}
+    assert attempt(spark, state, client, options, run, settings=replace(SMALL, quarantine_share=0.016)).rows == 190
+
+
+POISON = "my card number 11 has not arrived"
+
+
+class Frail:
+    """An engine that one text is too much for."""
+
+    def __init__(self, engine: Engine, poison: Encoding) -> None:
+        self._engine = engine
+        self._poison = poison.ids
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._engine, name)
+
+    def score(self, batch: TokenBatch) -> NDArray[np.float32]:
+        if any(np.array_equal(ids[mask == 1], self._poison) for ids, mask in zip(batch.ids, batch.mask, strict=True)):
+            raise RuntimeError("poison")
+        return self._engine.score(batch)
+
+
+def write_with_a_frail_engine(
+    lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int
+) -> Iterator[pa.RecordBatch]:
+    model = scoring.open_model(options, scoring.task_threads())
+    frail = replace(model, engine=cast(Engine, Frail(model.engine, model.encoder.encode(POISON))))
+    with mock.patch.object(scoring, "open_model", return_value=frail):
+        yield from writing.write_units(lines, options, target, unit_rows)
+
+
+def test_poison_is_quarantined_and_stays_so_when_its_unit_is_taken_over(
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_day(state, [*LINES, message(600, POISON), b""])
+    run, options = planned(state, client), replace(options, poison=1)
+    monkeypatch.setattr(writing, "write_units", write_with_a_frail_engine)
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        attempt(spark, state, client, options, run, fail)
+    done = attempt(spark, state, client, options, run)
+    assert (done.units_resumed, done.rows, done.quarantined) == (done.units, 189, {"empty": 1, "poison": 2})
+    assert done.rows + sum(done.quarantined.values()) == run.input.lines
+    assert "m00011" not in ids_of(state)
+    quarantine = DeltaTable(str(state.state / "quarantine"))
+    assert quarantine.version() == done.quarantine_version
+    batches = table.read_files(quarantine, DAY, ["attempt", "reason", "raw"])
+    of_attempt = [row for batch in batches for row in batch.to_pylist() if row["attempt"] == done.token]
+    assert {(row["reason"], row["raw"]) for row in of_attempt} == {("empty", b""), ("poison", POISON.encode())}
+    with pytest.raises(Refused, match="poison 2"):
+        attempt(spark, state, client, options, run, settings=replace(SMALL, quarantine_share=0.01), force=True)
+
+
+def write_twice(
+    lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """A task of which a copy, as speculation starts it, gets to its end as well and is not heard."""
+    held = list(lines)
+    yield from writing.write_units(iter(held), options, target, unit_rows)
+    list(writing.write_units(iter(held), options, target, unit_rows))
+
+
+def test_a_task_that_is_run_twice_leaves_its_rows_once(
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_day(state, LINES)
+    run = planned(state, client)
+    seen: set[str] = set()
+    monkeypatch.setattr(writing, "write_units", write_twice)
+
+    def fail() -> None:
+        seen.update(data_files(state.scores_table))
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        attempt(spark, state, client, options, run, fail)
+    done = attempt(spark, state, client, options, run)
+    assert len(seen) == 2 * done.units == 2 * done.units_resumed
+    assert len(ids_of(state)) == len(LINES)
+    assert data_files(state.scores_table) == held_files(state.scores_table)
+
+
+@contextmanager
+def workers_write_at_most(size: int) -> Iterator[None]:
+    """A full disk, as far as Spark's Python workers can tell."""
+    processes = [each.as_dict(["pid", "cmdline"]) for each in psutil.Process().children(recursive=True)]
+    pids = [each["pid"] for each in processes if "pyspark.daemon" in (each["cmdline"] or [])]
+    before = [(pid, resource.prlimit(pid, resource.RLIMIT_FSIZE)) for pid in pids]
+    try:
+        for pid, (_, hard) in before:
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, hard))
+        yield
+    finally:
+        for pid, limits in before:
+            if psutil.pid_exists(pid):
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, limits)
+
+
+def test_a_full_disk_is_one_line_and_what_fitted_is_kept(
+    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
+) -> None:
+    last = max(
+        (f"is {number} my number?" for number in range(1000)), key=lambda it: hashlib.sha256(it.encode()).digest()
+    )
+    long_id = "".join(hashlib.sha256(str(number).encode()).hexdigest() for number in range(8_000))
+    write_day(state, [*LINES, json.dumps({"id": long_id, "text": last}).encode()])
+    run, settings = planned(state, client), replace(SMALL, nightly_task_rows=1000)
+    # A first one, so that there are workers to limit.
+    attempt(spark, state, client, options, run, settings=replace(settings, nightly_unit_rows=100))
+    full = 100_000
+    with (
+        workers_write_at_most(full),
+        pytest.raises(JobError, match=r"^[^\n]*could not be written: [^\n]*too large[^\n]*$"),
+    ):
+        attempt(spark, state, client, options, run, settings=settings, force=True)
+    assert not list(state.scores_table.glob("ds=*/**/.*"))
+    done = attempt(spark, state, client, options, run, settings=settings)
+    assert done.units_resumed >= 3
+    assert done.rows == len(LINES) + 1

@@ -1,0 +1,65 @@
+"""python -m tests.benchmarks.nightly.night MASTER STATE RELEASES REDIS: the nightly run in a Spark that stays up.
+
+A partition is scored as `batch_job score` does it, from reading to the commit, again and again, so that what is timed
+holds no start of a JVM and no compiling.
+"""
+
+import dataclasses
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from batch_job import fence, gpus, pipeline, plan, planning, table, workers
+from batch_job.fence import Fence
+from batch_job.pipeline import Tables
+from batch_job.scoring import ScoringOptions
+from batch_job.settings import NightlySettings
+from shared_model.settings import StateSettings
+from tests.benchmarks.online import child
+
+
+class Night:
+    """Answers the benchmark's questions."""
+
+    def __init__(self, spark: SparkSession, state: StateSettings) -> None:
+        self._spark = spark
+        self._state = state
+
+    def ask(self, ds: str, **options: bool) -> dict[str, Any]:
+        """Score a day and commit it, whatever stands there; `options` are those of ScoringOptions. What the run record
+        says of it, and Spark's slots."""
+        tables = Tables.of(self._state)
+        with fence.connect(self._state.redis_url) as client:
+            run = planning.plan_run(self._state, client, ds, "bench")
+            device = workers.check_workers(self._spark, run.runtime)
+            settings = NightlySettings()
+            wanted = replace(ScoringOptions.of(self._state, settings, run.release, device), **options)
+            attempt = Fence.take(client, ds, table.last_attempt(tables.folders, ds))
+            with pipeline.supervised(self._spark, attempt):
+                done = pipeline.score_partition(self._spark, run, wanted, tables, attempt, settings, force=True)
+        return {**dataclasses.asdict(done), "slots": workers.slots_of(self._spark)}
+
+
+def session(master: str) -> SparkSession:
+    """Spark as the nightly run configures it."""
+    os.environ.update(plan.spark_environment({**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}))
+    builder = SparkSession.builder.master(master).appName("bench-nightly")
+    for name, value in {**plan.spark_conf(), **gpus.local_conf(master)}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def main(master: str, state: str, releases: str, redis_url: str) -> None:
+    spark, settings = session(master), StateSettings(state=Path(state), releases=releases, redis_url=redis_url)
+    try:
+        child.answer({}, Night(spark, settings).ask)
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

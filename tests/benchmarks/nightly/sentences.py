@@ -1,0 +1,33 @@
+"""python -m tests.benchmarks.nightly.sentences: sentence-transformers' own `encode` in BF16, with all cores."""
+
+import time
+from collections.abc import Sequence
+
+import torch
+from sentence_transformers import SentenceTransformer
+
+from shared_model import devices
+from shared_model.releases import build
+from tests.benchmarks.online import child
+
+BATCH_ROWS = 64
+
+
+class Sentences:
+    """Answers the benchmark's questions."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(devices.cores())
+        self._model = SentenceTransformer(
+            str(build.default_encoder()), device=devices.detect().value, model_kwargs={"dtype": torch.bfloat16}
+        )
+
+    def ask(self, texts: Sequence[str]) -> dict[str, float]:
+        """rows/s from texts to embeddings."""
+        started = time.perf_counter()
+        self._model.encode(list(texts), batch_size=BATCH_ROWS, show_progress_bar=False)
+        return {"rows_per_second": len(texts) / (time.perf_counter() - started)}
+
+
+if __name__ == "__main__":
+    child.answer({}, Sentences().ask)

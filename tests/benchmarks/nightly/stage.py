@@ -1,0 +1,107 @@
+"""One round's means: a state with its days of messages, and the processes that are measured, started when asked for."""
+
+import contextlib
+import functools
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from shared_model import devices
+from shared_model.settings import StateSettings
+from tests.benchmarks.nightly import corpus
+from tests.benchmarks.nightly.corpus import Corpus
+from tests.benchmarks.online.child import Child
+from tests.benchmarks.replicas import Place
+
+#: Days by what they hold: texts to warm up with, of most shapes; the sample that ratios are measured on; all texts.
+WARM, SAMPLE, WHOLE = "2026-01-01", "2026-01-02", "2026-01-03"
+_WARM_ROWS = 4_096
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Notes:
+    """What else a reader must know: name → its value in each round."""
+
+    values: dict[str, list[float]] = field(default_factory=dict)
+
+    def add(self, name: str, value: float) -> None:
+        self.values.setdefault(name, []).append(round(value, 4))
+
+
+class Stage:
+    """Use as a context. `rows`: of the sample."""
+
+    def __init__(self, place: Place, material: Corpus, rows: int, notes: Notes, say: Say) -> None:
+        self.place = place
+        self.sample = material.texts[:rows]
+        self.notes = notes
+        self._material = material
+        self._say = say
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> "Stage":
+        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-bench-")))
+        self.state = StateSettings(state=folder, releases=self.place.store.files.root, redis_url=self.place.redis_url)
+        corpus.write_day(self.state.messages_dir, WARM, self._material.texts[-_WARM_ROWS:])
+        corpus.write_day(self.state.messages_dir, SAMPLE, self.sample)
+        corpus.write_day(self.state.messages_dir, WHOLE, self._material.texts)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._stack.close()
+
+    @functools.cached_property
+    def cores(self) -> int:
+        return devices.cores()
+
+    @functools.cached_property
+    def night(self) -> Child:
+        """The nightly run with a slot for each core."""
+        return self._child(*self.night_command(self.cores))
+
+    @functools.cached_property
+    def bare(self) -> Child:
+        return self._child("tests.benchmarks.nightly.bare", str(self.place.store.files.root), self.place.first)
+
+    @functools.cached_property
+    def stock(self) -> Child:
+        return self._child("tests.benchmarks.nightly.stock", f"local[{self.cores}]")
+
+    @functools.cached_property
+    def sentences(self) -> Child:
+        return self._child("tests.benchmarks.nightly.sentences")
+
+    def night_command(self, slots: int) -> tuple[str, ...]:
+        """Module and arguments of a nightly run with so many slots."""
+        where = str(self.state.state), self.state.releases_root, self.state.redis_url
+        return "tests.benchmarks.nightly.night", f"local[{slots}]", *where
+
+    def score(self, night: Child, name: str, **options: bool) -> dict[str, Any]:
+        """Score the sample, every row on its own. Engines are warm: Spark ends those that were idle for a minute."""
+        night.ask(ds=WARM, **options)
+        done = night.ask(ds=SAMPLE, collapse=False, **options)
+        self.measured(f"{name}, rows/s", done["rows_per_second"])
+        return done
+
+    def rate(self, child: Child, name: str, **options: bool) -> float:
+        """rows/s of a baseline on the sample. What it does first is not measured."""
+        child.ask(texts=self._material.texts[-_WARM_ROWS:], **options)
+        return self.measured(f"{name}, rows/s", child.ask(texts=self.sample, **options)["rows_per_second"])
+
+    def measured(self, name: str, value: float) -> float:
+        """Say and keep a number on which figures rest."""
+        self._say(f"  {name}: {value:.4g}")
+        self.notes.add(name, value)
+        return value
+
+    def another_night(self, slots: int) -> contextlib.AbstractContextManager[Child]:
+        """One that ends before the stage does."""
+        return Child(*self.night_command(slots))
+
+    def _child(self, module: str, *arguments: str) -> Child:
+        return self._stack.enter_context(Child(module, *arguments))

@@ -1,0 +1,18 @@
+"""What the local stack tells the tasks that Airflow starts."""
+
+from pathlib import Path
+
+import pytest
+from tandem_stack import stack
+
+from shared_model.settings import StateSettings
+
+
+def test_executors_leave_the_cores_to_the_service_beside_them_unless_told_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = stack.plan(StateSettings(state=tmp_path), scheduled=False)
+    monkeypatch.delenv("TANDEM_NIGHTLY_IDLE", raising=False)
+    assert stack._task_environ(plan)["TANDEM_NIGHTLY_IDLE"] == "true"
+    monkeypatch.setenv("TANDEM_NIGHTLY_IDLE", "false")
+    assert stack._task_environ(plan)["TANDEM_NIGHTLY_IDLE"] == "false"
