@@ -11,10 +11,12 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from batch_job import gate, launch, plan, planning, printing, publishing, record, report, reporting
-from batch_job.fence import connect
+from batch_job import launch, plan, planning, printing, publishing, record, reporting
+from batch_job.checks import gate
+from batch_job.commits.fence import connect
 from batch_job.job import open_record
 from batch_job.planning import Patience
+from batch_job.reporting import report
 from batch_job.settings import InputSettings, NightlySettings
 from shared_model import settings
 from shared_model.errors import JobError

@@ -9,17 +9,20 @@ from pathlib import Path
 import redis
 from pyspark.sql import SparkSession
 
-from batch_job import fence, history, pipeline, record, reporting, table, workers
-from batch_job.deferred_scores import DeferredScores
-from batch_job.drain import drain
-from batch_job.examination import Written, examine
-from batch_job.fence import Fence
-from batch_job.gate import GateFailed
+from batch_job import pipeline, record, reporting
+from batch_job.checks import history
+from batch_job.checks.examination import Written, examine
+from batch_job.checks.gate import GateFailed
+from batch_job.commits import fence, table
+from batch_job.commits.fence import Fence
+from batch_job.deferred.drain import drain
+from batch_job.deferred.scores import DeferredScores
+from batch_job.executors import workers
+from batch_job.executors.scoring import ScoringOptions
 from batch_job.inputs.source import check_unchanged
 from batch_job.pipeline import Tables
 from batch_job.progress import say
 from batch_job.record import RunRecord, State
-from batch_job.scoring import ScoringOptions
 from batch_job.settings import NightlySettings
 from shared_model import settings
 from shared_model.errors import JobError, Stale, StoreUnavailable

@@ -13,16 +13,19 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from batch_job import gpus, leftovers, reading, rows, summary, table, units, workers, writing
-from batch_job.examination import Written
-from batch_job.fence import WATCH_SECONDS, Fence, Watch
-from batch_job.messages import Reason
+from batch_job.checks.examination import Written
+from batch_job.commits import leftovers, table
+from batch_job.commits.fence import WATCH_SECONDS, Fence, Watch
+from batch_job.executors import gpus, workers
+from batch_job.executors.scoring import ScoringOptions
+from batch_job.inputs import reading
+from batch_job.inputs.messages import Reason
+from batch_job.outputs import rows, summary, units, writing
+from batch_job.outputs.units import Bucket
+from batch_job.outputs.writing import FileReport, Target
 from batch_job.progress import Progress, say
 from batch_job.record import RunRecord, Scoring
-from batch_job.scoring import ScoringOptions
 from batch_job.settings import NightlySettings
-from batch_job.units import Bucket
-from batch_job.writing import FileReport, Target
 from shared_model.errors import JobError, Refused
 from shared_model.settings import StateSettings
 

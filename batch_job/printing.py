@@ -9,7 +9,8 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from batch_job import rows, table
+from batch_job.commits import table
+from batch_job.outputs import rows
 from shared_model.errors import JobError
 
 #: What a person looks for first.

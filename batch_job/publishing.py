@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 import redis
 from deltalake import DeltaTable
 
-from batch_job import fence, table
+from batch_job.commits import fence, table
+from batch_job.outputs.rows import ARCHIVE
 from batch_job.record import Publication, RunRecord, State
-from batch_job.rows import ARCHIVE
 from batch_job.settings import NightlySettings
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from shared_model import keys

@@ -1,1 +1,1 @@
-"""What a day's messages are read from: where they are, in which format, and whether they can be read. No JVM."""
+"""A day's messages: found, checked and counted before a JVM starts; read in Spark, and every row judged once."""

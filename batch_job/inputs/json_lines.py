@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import BinaryIO
 
-from batch_job.messages import Unreadable, parse_line
+from batch_job.inputs.messages import Unreadable, parse_line
 
 _CHUNK = 1 << 20
 

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from xml.etree.ElementTree import Element
 
-from batch_job import report
 from batch_job.record import LENGTH_STEP, Findings, RunRecord, Scoring, Verdict
-from batch_job.reporting import charts, markup
+from batch_job.reporting import charts, markup, report
 from batch_job.reporting.cost import cost_per_million
 from batch_job.reporting.markup import Child, tag
 

@@ -13,18 +13,19 @@ import redis.asyncio
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from batch_job import pipeline, plan, planning, table
-from batch_job.deferred_scores import DeferredScores
-from batch_job.examination import Written
-from batch_job.fence import Fence, connect
+from batch_job import pipeline, plan, planning
+from batch_job.checks.examination import Written
+from batch_job.commits import table
+from batch_job.commits.fence import Fence, connect
+from batch_job.deferred.scores import DeferredScores
+from batch_job.executors.scoring import ScoringOptions
 from batch_job.pipeline import Tables
 from batch_job.record import RunRecord, Scoring
-from batch_job.scoring import ScoringOptions
 from batch_job.settings import NightlySettings
 from shared_model.releases.store import Release
 from shared_model.settings import StateSettings
 from shared_model.types import Device
-from tests.batch_job.deferring import Spark
+from tests.batch_job.deferred.deferring import Spark
 
 DAY = "2026-01-14"
 
@@ -78,7 +79,7 @@ def scores(tmp_path: Path) -> DeferredScores:
 @pytest.fixture
 def faked(monkeypatch: pytest.MonkeyPatch, release: Release) -> Spark:
     spark = Spark(release)
-    monkeypatch.setattr("batch_job.deferred_texts._score", spark.score)
+    monkeypatch.setattr("batch_job.deferred.answering._score", spark.score)
     return spark
 
 

@@ -18,7 +18,7 @@ import redis.asyncio
 from deltalake import DeltaTable
 
 from batch_job import job, launch, plan, record
-from batch_job.fence import Fence, latest_token
+from batch_job.commits.fence import Fence, latest_token
 from batch_job.record import RunRecord, Scoring, State
 from batch_job.settings import NightlySettings
 from protos.scoring.v1.scoring_pb2 import ScoreRequest

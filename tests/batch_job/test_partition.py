@@ -15,11 +15,12 @@ import redis
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from batch_job import pipeline, planning, read_scores, table
-from batch_job.fence import Fence
+from batch_job import pipeline, planning, read_scores
+from batch_job.commits import table
+from batch_job.commits.fence import Fence
+from batch_job.executors.scoring import ScoringOptions
 from batch_job.pipeline import Tables
 from batch_job.record import Scoring
-from batch_job.scoring import ScoringOptions
 from batch_job.settings import InputSettings
 from shared_model.demo_messages import DAMAGED_LINES
 from shared_model.errors import JobError, Stale

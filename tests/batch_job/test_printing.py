@@ -11,8 +11,10 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from batch_job import printing, rows, table
-from batch_job.writing import FileReport, Target, write_file
+from batch_job import printing
+from batch_job.commits import table
+from batch_job.outputs import rows
+from batch_job.outputs.writing import FileReport, Target, write_file
 from shared_model.errors import JobError
 from tests.batch_job.conftest import DAY
 

@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from batch_job import progress, writing
+from batch_job import progress
+from batch_job.outputs import writing
+from batch_job.outputs.writing import FileReport, Target
 from batch_job.progress import Progress
-from batch_job.writing import FileReport, Target
 
 
 def test_a_line_says_rows_a_second_and_the_time_that_is_left() -> None:

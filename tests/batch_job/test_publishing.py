@@ -11,11 +11,14 @@ import pytest
 import redis
 from rbloom import Bloom
 
-from batch_job import publishing, report, rows, table
-from batch_job.fence import Fence
+from batch_job import publishing
+from batch_job.commits import table
+from batch_job.commits.fence import Fence
+from batch_job.outputs import rows
+from batch_job.outputs.writing import FileReport, Target, write_file
 from batch_job.record import RunRecord, Scoring, State
+from batch_job.reporting import report
 from batch_job.settings import NightlySettings
-from batch_job.writing import FileReport, Target, write_file
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from shared_model import keys
 from shared_model.errors import JobError

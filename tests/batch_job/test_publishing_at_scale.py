@@ -10,10 +10,12 @@ import pyarrow as pa
 import pytest
 import redis
 
-from batch_job import publishing, rows, table
+from batch_job import publishing
+from batch_job.commits import table
+from batch_job.outputs import rows
+from batch_job.outputs.writing import FileReport, Target, write_file
 from batch_job.record import RunRecord, Scoring, State
 from batch_job.settings import NightlySettings
-from batch_job.writing import FileReport, Target, write_file
 from shared_model import keys
 from shared_model.releases.store import Release
 from shared_model.scorestore import epochs

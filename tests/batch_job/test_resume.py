@@ -24,12 +24,15 @@ from deltalake import DeltaTable
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from batch_job import pipeline, read_scores, record, scoring, table, writing
-from batch_job.fence import Fence
+from batch_job import pipeline, read_scores, record
+from batch_job.commits import table
+from batch_job.commits.fence import Fence
+from batch_job.executors import scoring
+from batch_job.executors.scoring import ScoringOptions
+from batch_job.outputs import writing
+from batch_job.outputs.writing import FileReport, Target
 from batch_job.record import Scoring
-from batch_job.scoring import ScoringOptions
 from batch_job.settings import NightlySettings
-from batch_job.writing import FileReport, Target
 from shared_model.encoding import Encoding, TokenBatch
 from shared_model.engine import Engine
 from shared_model.errors import JobError, Refused

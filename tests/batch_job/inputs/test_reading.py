@@ -18,9 +18,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
-from batch_job import frames, reading
+from batch_job.inputs import frames, reading
+from batch_job.inputs.messages import Reason
 from batch_job.inputs.source import Source, read_folder
-from batch_job.messages import Reason
 from batch_job.record import COLUMNS, Columns, Format, Input
 from shared_model.types import MAX_TEXT_BYTES
 from tests.batch_job.inputs.written import DAY, write

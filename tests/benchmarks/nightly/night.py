@@ -13,10 +13,12 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from batch_job import fence, gpus, pipeline, plan, planning, table, workers
-from batch_job.fence import Fence
+from batch_job import pipeline, plan, planning
+from batch_job.commits import fence, table
+from batch_job.commits.fence import Fence
+from batch_job.executors import gpus, workers
+from batch_job.executors.scoring import ScoringOptions
 from batch_job.pipeline import Tables
-from batch_job.scoring import ScoringOptions
 from batch_job.settings import NightlySettings
 from shared_model.settings import StateSettings
 from tests.benchmarks.online import child

@@ -1,0 +1,1 @@
+"""Between writing and committing: what was written is read back, held against the day before, and judged."""

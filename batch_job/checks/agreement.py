@@ -1,0 +1,108 @@
+"""INT8 against half precision on a sample of what a run has just written: the two service levels say the same."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sql
+
+from batch_job.executors import gpus, scoring
+from batch_job.executors.scoring import ScoringOptions
+from batch_job.executors.workers import slots_of
+from batch_job.outputs import rows
+from batch_job.record import Agreement
+from shared_model.errors import ReleaseError
+from shared_model.output import Floats, Output
+from shared_model.releases.agreement import RULES
+from shared_model.releases.store import Release
+from shared_model.types import Device, Precision
+
+#: Texts compared, of days that hold so many: those with the lowest hashes, so that the same day has the same sample.
+SAMPLE = 2_000
+#: Texts that are worth compiling one more engine for.
+_TEXTS_PER_TASK = 1_000
+
+_ANSWERS = ("text_hash", "top_k", "vector")
+_ANSWERS_DDL = "text_hash string, top_k array<struct<label: string, score: float>>, vector array<float>"
+
+
+def measure(messages: DataFrame, sample: pa.Table, release: Release, options: ScoringOptions) -> Agreement | None:
+    """Score the sample's texts in the other precision, and compare. None where the release has no INT8 for CPU.
+
+    messages: columns id, text_hash, text and pair of all messages, cheap to read again.
+    sample: as `contents.read` makes it.
+    """
+    if not _has_int8(release):
+        return None
+    if not sample.num_rows:
+        return Agreement(0, 0, 0, 0)
+    written_in_int8 = sample.column("precision")[0].as_py() == Precision.INT8
+    device = options.device if written_in_int8 else Device.CPU
+    answers = _score(messages, sample, replace(options, int8=not written_in_int8, device=device))
+    half, int8 = (answers, sample) if written_in_int8 else (sample, answers)
+    return compare(half, int8, release.output)
+
+
+def compare(half: pa.Table, int8: pa.Table, output: Output) -> Agreement:
+    """Both have columns text_hash, top_k and vector, each text once. A text that one of them lacks does not agree."""
+    hashes = pa.chunked_array([*half.column("text_hash").chunks, *int8.column("text_hash").chunks]).unique()
+    reference, has_reference = _dense(half, hashes, output)
+    scores, has_scores = _dense(int8, hashes, output)
+    rules = RULES[output.kind]
+    agrees = rules.agrees(scores, reference) & has_scores & has_reference
+    clear = rules.clear(reference) & has_reference
+    return Agreement(len(hashes), int(agrees.sum()), int(clear.sum()), int((agrees & clear).sum()))
+
+
+def _has_int8(release: Release) -> bool:
+    try:
+        release.manifest.variant(Precision.INT8, Device.CPU)
+    except ReleaseError:
+        return False
+    return True
+
+
+def _score(messages: DataFrame, sample: pa.Table, options: ScoringOptions) -> pa.Table:
+    """Answers to the texts of the sample, but for those that fail by themselves."""
+    spark = messages.sparkSession
+    sampled = sql.broadcast(spark.createDataFrame(sample.select(["text_hash"])))
+    texts = (
+        messages.select("id", "text_hash", "text", "pair")
+        .join(sampled, "text_hash", "left_semi")
+        .dropDuplicates(["text_hash"])
+        .repartition(min(slots_of(spark), -(-sample.num_rows // _TEXTS_PER_TASK)))
+    )
+    answer, profile = partial(_answer, options=options), gpus.scoring_profile(texts.sparkSession)
+    return texts.mapInArrow(answer, _ANSWERS_DDL, profile=profile).toArrow()
+
+
+def _answer(batches: Iterator[pa.RecordBatch], options: ScoringOptions) -> Iterator[pa.RecordBatch]:
+    """mapInArrow: score texts of the sample."""
+    model = scoring.open_model(options, scoring.task_threads())
+    for window in scoring.score_windows(batches, rows.texts, model, options, options.poison):
+        yield rows.score_rows(window, model).select(list(_ANSWERS))
+
+
+def _dense(answers: pa.Table, hashes: pa.Array, output: Output) -> tuple[Floats, NDArray[np.bool_]]:
+    """Scores (texts, width) in the order of `hashes`, and which texts have any.
+
+    Labels that were not kept count as 0: they come after those that were, and decide nothing.
+    """
+    places = pc.index_in(hashes, value_set=answers.column("text_hash").combine_chunks())
+    present = np.asarray(pc.is_valid(places))
+    found = answers.take(places.drop_null()).combine_chunks()
+    scores = np.zeros((len(hashes), output.width), np.float32)
+    if output.names:
+        best = found.column("top_k").combine_chunks()
+        columns = pc.index_in(pc.struct_field(best.flatten(), "label"), value_set=pa.array(output.names))
+        of_row = np.repeat(np.flatnonzero(present), pc.list_value_length(best))
+        scores[of_row, columns] = pc.struct_field(best.flatten(), "score")
+    else:
+        vectors = found.column("vector").combine_chunks().flatten()
+        scores[present] = np.asarray(vectors).reshape(-1, output.width)
+    return scores, present

@@ -1,0 +1,70 @@
+"""Between writing and committing: look at what was written, hold it against the day before, let the gate judge it."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pyspark.sql import DataFrame
+
+from batch_job.checks import agreement, contents, gate, history
+from batch_job.checks.contents import Contents
+from batch_job.checks.history import Day
+from batch_job.executors.scoring import ScoringOptions
+from batch_job.outputs.pace import pace
+from batch_job.outputs.writing import FileReport
+from batch_job.record import Findings, RunRecord, Verdict
+from shared_model.output import Output
+
+
+@dataclass(frozen=True)
+class Written:
+    """What an attempt has written to the scores table's folder and not yet committed.
+
+    quarantined: reason → lines. messages: columns id, text_hash, text and pair of all that were to be scored, cheap to
+    read again.
+    """
+
+    table: Path
+    files: Sequence[FileReport]
+    quarantined: Mapping[str, int]
+    messages: DataFrame
+
+
+def examine(run: RunRecord, written: Written, options: ScoringOptions, accepted: Collection[str] = ()) -> Findings:
+    """What the gate finds. `accepted`: gates whose failure a person lets pass.
+
+    Raises: GateFailed, with the findings, when the partition must not become visible.
+    """
+    release = options.store().open(run.release)
+    held = contents.read([str(written.table / file.path) for file in written.files], agreement.SAMPLE)
+    seconds, rates = pace((file.began, file.ended, file.rows) for file in written.files if not file.adopted)
+    before = history.last_day(written.table, run.ds)
+    findings = Findings(
+        rows=held.rows,
+        labels=held.labels,
+        lengths=held.lengths,
+        quarantined=dict(written.quarantined),
+        before=before.ds,
+        labels_before=before.labels,
+        agreement=agreement.measure(written.messages, held.sample, release, options),
+        pace=rates,
+        pace_seconds=seconds,
+    )
+    verdicts = _verdicts(run, written, held, findings, before, release.output)
+    findings = replace(findings, verdicts=gate.accept(verdicts, accepted))
+    if problem := gate.refusal(run.ds, findings.verdicts):
+        raise gate.GateFailed(findings, problem)
+    return findings
+
+
+def _verdicts(
+    run: RunRecord, written: Written, held: Contents, findings: Findings, before: Day, output: Output
+) -> list[Verdict]:
+    reported, quarantined = sum(file.rows for file in written.files), sum(written.quarantined.values())
+    return [
+        gate.counts(run.input.lines, reported, held.rows, quarantined),
+        gate.finite(held.rows, held.not_finite),
+        gate.labels(held.labels, before.labels, output.names, before.ds),
+        gate.clear_agreement(findings.agreement),
+        gate.agreement_drop(findings.agreement, before.agreement, before.ds),
+    ]

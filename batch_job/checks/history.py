@@ -1,0 +1,62 @@
+"""The day that a partition is held against, as the scores table knows it: no run's record is asked."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+from deltalake import DeltaTable
+
+from batch_job.checks import contents
+from batch_job.commits import table
+from batch_job.outputs import rows
+from batch_job.record import Findings
+
+#: Of a commit: the share of texts on which INT8 and half precision agreed.
+_AGREEMENT = "tandem.agreement"
+
+
+@dataclass(frozen=True)
+class Day:
+    """A committed day: label → rows, and the agreement on all texts, None where it was not measured or is forgotten."""
+
+    ds: str = ""
+    labels: Mapping[str, int] = field(default_factory=dict)
+    agreement: float | None = None
+
+
+def facts(findings: Findings) -> dict[str, str]:
+    """What a later day needs to know of this one, for its commit."""
+    measured = findings.agreement
+    return {_AGREEMENT: f"{measured.share:.6f}" if measured and measured.texts else ""}
+
+
+def last_day(folder: Path, ds: str) -> Day:
+    """The committed day before `ds`; where none is, the next after it; an empty one where the table holds no other.
+
+    Days without messages say nothing, and are passed over. Raises: JobError naming a damaged file.
+    """
+    if not DeltaTable.is_deltatable(str(folder)):
+        return Day()
+    delta = DeltaTable(str(folder))
+    if not (others := _days(delta) - {ds}):
+        return Day()
+    earlier = [day for day in others if day < ds]
+    day = max(earlier) if earlier else min(others)
+    labels = Counter[str]()
+    for batch in table.read_files(delta, day, ["label"], rows.ARCHIVE):
+        labels.update(contents.count_labels(batch.column("label")))
+    return Day(day, dict(labels), _agreement(delta, day))
+
+
+def _days(delta: DeltaTable) -> set[str]:
+    """Committed days that hold messages."""
+    files = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
+    return {file["partition.ds"] for file in files if file["num_records"] and file["partition.source"] == rows.ARCHIVE}
+
+
+def _agreement(delta: DeltaTable, ds: str) -> float | None:
+    standing = table.committed(delta, ds)
+    known = table.commit_facts(delta, ds, standing.token).get(_AGREEMENT) if standing else ""
+    return float(known) if known else None

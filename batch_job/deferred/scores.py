@@ -1,0 +1,93 @@
+"""Answers to deferred requests in the scores table: looked up among a day's rows, and committed beside them."""
+
+import re
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable
+
+from batch_job.commits import leftovers, table
+from batch_job.outputs import rows
+from batch_job.outputs.writing import FileReport, Target, write_file
+
+#: A row of the scores table, without its partition columns.
+Row = dict[str, Any]
+
+_NUMBERED = re.compile(r"#\d+\Z")
+
+
+def row_id(request_id: str, position: int, texts: int) -> str:
+    """The id of a request's row: the request's own where it holds one text, else with the text's position, from 0.
+
+    No two texts of any requests share one.
+    """
+    if texts == 1 and not _NUMBERED.search(request_id):
+        return request_id
+    return f"{request_id}#{position}"
+
+
+@dataclass(frozen=True)
+class DeferredScores:
+    """Day `ds` of the scores table in `folder`, as a drain reads and writes it.
+
+    `unfinished_seconds`: how long a request may be unfinished. A run that died had committed a request's rows at most
+    that long ago, whichever day it worked on.
+    """
+
+    folder: Path
+    ds: str
+    unfinished_seconds: int
+
+    def scored(self, keys: Collection[bytes], precision: str) -> dict[bytes, Row]:
+        """The day's scores of these encoding keys, of whatever source, at this precision. A key names its release."""
+        if not DeltaTable.is_deltatable(str(self.folder)):
+            return {}
+        delta, wanted = DeltaTable(str(self.folder)), pa.array(keys, pa.binary())
+        table.refuse_earlier(delta)
+        found: dict[bytes, Row] = {}
+        for batch in table.read_files(delta, self.ds, rows.SCORES.names):
+            same = pc.and_(pc.is_in(batch["encoding_key"], wanted), pc.equal(batch["precision"], precision))
+            found.update((row["encoding_key"], row) for row in batch.filter(same).to_pylist())
+        return found
+
+    def commit(self, answers: Sequence[Row]) -> list[Row]:
+        """Commit these rows, but those whose request and text are committed; returns what is, in the same order.
+
+        Raises: JobError when the table is of an earlier version, or a file of it is damaged.
+        """
+        target = Target(str(self.folder), self.ds, "deferred", 0, source=rows.DEFERRED)
+        committed: dict[tuple[str, str], Row] = {}
+
+        def write_new(delta: DeltaTable) -> FileReport | None:
+            committed.update((_name(row), row) for row in self._recent(delta, [row["id"] for row in answers]))
+            new = [row for row in answers if _name(row) not in committed]
+            return _write(target, new) if new else None
+
+        try:
+            table.add_deferred(self.folder, self.ds, write_new)
+        finally:
+            # What was written for a snapshot that was no longer the newest.
+            leftovers.remove_own(target)
+        return [committed.get(_name(row), row) for row in answers]
+
+    def _recent(self, delta: DeltaTable, ids: Sequence[str]) -> Iterable[Row]:
+        """Deferred rows of these ids that were committed while a request may have been unfinished since."""
+        since = int((time.time() - self.unfinished_seconds) * 1000)
+        wanted = pa.array(ids, pa.string())
+        for batch in table.read_recent(delta, since, rows.SCORES.names, rows.DEFERRED):
+            yield from batch.filter(pc.is_in(batch["id"], wanted)).to_pylist()
+
+
+def _name(row: Row) -> tuple[str, str]:
+    """What is committed once: an id that was finished and forgotten may come again, for another text."""
+    return row["id"], row["text_hash"]
+
+
+def _write(target: Target, answers: Sequence[Row]) -> FileReport:
+    columns = {name: [row[name] for row in answers] for name in rows.SCORES.names}
+    return FileReport(*write_file(target, rows.SCORES, [pa.RecordBatch.from_pydict(columns, schema=rows.SCORES)]))

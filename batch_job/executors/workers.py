@@ -1,0 +1,83 @@
+"""What the executors are: the Python they run on, and the device they compute on."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import SparkConf
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from batch_job import plan
+from batch_job.executors import gpus
+from batch_job.record import Runtime
+from shared_model.errors import JobError
+from shared_model.types import Device
+
+#: What a Spark job failed for, in its workers' tracebacks and the JVM's.
+_REASON = re.compile(
+    r"^(?:shared_model\.errors\.\w+: (?P<ours>.+)|.*\bIOException: (?P<room>No space left on device).*)$", re.M
+)
+
+
+def check_workers(spark: SparkSession, runtime: Runtime) -> Device:
+    """The device every executor has. Raises: JobError when a worker runs on another Python, or devices differ."""
+
+    # Nested, so that it travels by value: a worker on the wrong Python cannot import this module.
+    def look(_: Iterator[int]) -> Iterator[tuple[str, str]]:
+        import os
+        import sys
+
+        if os.path.realpath(sys.prefix) != os.path.realpath(runtime_prefix):
+            return iter([(sys.prefix, "")])
+        from batch_job.executors import gpus
+
+        return iter([(sys.prefix, str(gpus.task_device(master)))])
+
+    runtime_prefix, master = runtime.prefix, spark.sparkContext.master
+    slots = slots_of(spark)
+    try:
+        seen = set(spark.sparkContext.parallelize(range(slots), slots).mapPartitions(look).collect())
+    except (Py4JError, PySparkException) as error:
+        raise JobError(f"a worker did not start on the Python of {runtime.prefix}: {_cause(error)}") from error
+    for prefix, _ in seen:
+        if problem := plan.wrong_python(runtime.prefix, prefix, "a worker"):
+            raise JobError(problem)
+    found = {Device(device) for _, device in seen}
+    if len(found) > 1:
+        raise JobError(f"executors have different devices ({', '.join(sorted(found))}); a partition is scored on one")
+    return found.pop()
+
+
+def session(name: str) -> SparkSession:
+    """The driver's Spark, as spark-submit was told."""
+    builder = SparkSession.builder.appName(name)
+    for option, value in gpus.local_conf(SparkConf().get("spark.master", "") or "").items():
+        builder = builder.config(option, value)
+    return builder.getOrCreate()
+
+
+def slots_of(spark: SparkSession) -> int:
+    """Tasks that run at once."""
+    cpus = int(spark.sparkContext.getConf().get("spark.task.cpus", "1"))
+    return max(1, int(spark.sparkContext.defaultParallelism) // cpus)
+
+
+@contextmanager
+def failing_in_one_line() -> Iterator[None]:
+    """Raises: JobError where a Spark job fails for a reason that a worker gave, or for want of room on a disk."""
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        if reason := _REASON.search(str(error)):
+            raise JobError(reason["ours"] or reason["room"]) from error
+        raise
+
+
+def _cause(error: Any) -> str:
+    """The line of a worker's traceback that says what went wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "Error" in line or "Exception" in line or "MISMATCH" in line]
+    return (telling or lines or ["no reason given"])[-1]

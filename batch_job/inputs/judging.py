@@ -1,0 +1,95 @@
+"""mapInArrow: batches of what Spark read → the same rows judged. Each row ends up once, as a message or as none."""
+
+from collections.abc import Iterator
+from itertools import groupby, islice
+from operator import itemgetter
+from typing import Any
+
+import pyarrow as pa
+
+from batch_job.inputs import csv_records
+from batch_job.inputs.messages import Message, Reason, Unreadable, as_json, as_text, read_line, read_record
+from batch_job.record import Columns
+
+#: A judged row: where it stands, its bytes, and either a message or the reason why it is none.
+JUDGED = pa.schema(
+    [
+        ("file", pa.string()),
+        ("block", pa.int64()),
+        ("line", pa.int64()),
+        ("raw", pa.binary()),
+        *((name, pa.string()) for name in ("id", "text", "pair", "reason")),
+    ]
+)
+JUDGED_DDL = "file string, block long, line long, raw binary, id string, text string, pair string, reason string"
+
+_PLACE = ["file", "block", "line"]
+
+#: Rows of a batch that is cut here, and not by Spark.
+_BATCH_ROWS = 4096
+
+
+def judge_lines(batches: Iterator[pa.RecordBatch], columns: Columns) -> Iterator[pa.RecordBatch]:
+    """JSON Lines; `raw` is a line."""
+    for batch in batches:
+        yield _beside(batch, [_judged_line(line, columns) for line in batch.column("raw").to_pylist()])
+
+
+def judge_rows(batches: Iterator[pa.RecordBatch], columns: Columns) -> Iterator[pa.RecordBatch]:
+    """A table whose columns Spark knows: their bytes come as text0, text1, … in the order of `columns.names`."""
+    for batch in batches:
+        texts = batch.select([f"text{place}" for place in range(len(columns.names))]).to_pylist()
+        yield _beside(batch.select(_PLACE), [_judged_row(row, columns) for row in texts])
+
+
+def judge_records(batches: Iterator[pa.RecordBatch], columns: Columns) -> Iterator[pa.RecordBatch]:
+    """CSV; the lines of a file come in their order, all of them to one task. A record may span several."""
+    lines = ((row["file"], row["raw"]) for batch in batches for row in batch.to_pylist())
+    judged = (row for file, group in groupby(lines, itemgetter(0)) for row in _records(file, group, columns))
+    while rows := list(islice(judged, _BATCH_ROWS)):
+        yield pa.RecordBatch.from_pylist(rows, JUDGED)
+
+
+def _records(file: str, lines: Iterator[tuple[str, bytes]], columns: Columns) -> Iterator[dict[str, Any]]:
+    records = csv_records.records(line for _, line in lines)
+    header = next(records)
+    for number, record in enumerate(records):
+        yield {"file": file, "block": 0, "line": number, **_judged_record(header, record, columns)}
+
+
+def _judged_line(line: bytes, columns: Columns) -> dict[str, Any]:
+    try:
+        return _fields(read_line(line, columns))
+    except Unreadable as unreadable:
+        return {"reason": unreadable.reason}
+
+
+def _judged_row(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
+    return _judged({name: as_text(value) for name, value in zip(columns.names, row.values(), strict=True)}, columns)
+
+
+def _judged_record(header: list[str], record: list[str], columns: Columns) -> dict[str, Any]:
+    if not record:
+        return {"raw": b"", "reason": Reason.EMPTY}
+    if len(record) != len(header):
+        return {"raw": as_json(record), "reason": Reason.WRONG_TYPE}
+    return _judged({name: record[header.index(name)] for name in columns.names}, columns)
+
+
+def _judged(row: dict[str, str | None], columns: Columns) -> dict[str, Any]:
+    raw = as_json(row)
+    try:
+        return {"raw": raw, **_fields(read_record(row, columns))}
+    except Unreadable as unreadable:
+        return {"raw": raw, "reason": unreadable.reason}
+
+
+def _fields(message: Message) -> dict[str, str | None]:
+    return {"id": message.id, "text": message.text, "pair": message.pair}
+
+
+def _beside(placed: pa.RecordBatch, judged: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Rows whose place, and perhaps bytes, are known, and what judging gave."""
+    added = pa.schema(list(JUDGED)[placed.num_columns :])
+    columns = [*placed.columns, *pa.RecordBatch.from_pylist(judged, added).columns]
+    return pa.RecordBatch.from_arrays(columns, schema=JUDGED)

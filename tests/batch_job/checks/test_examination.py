@@ -1,0 +1,122 @@
+"""A partition that the gate refuses stays invisible, its figures are kept, and a person may let it pass."""
+
+from dataclasses import replace
+
+import pytest
+import redis
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from batch_job import job, record
+from batch_job.checks import agreement, gate
+from batch_job.commits import table
+from batch_job.executors.scoring import ScoringOptions
+from batch_job.job import Step
+from batch_job.record import Agreement, Outcome, RunRecord
+from batch_job.settings import NightlySettings
+from shared_model.settings import DeferredSettings, StateSettings
+from tests.batch_job.conftest import DAY, message, planned, write_day
+
+SECOND, THIRD = "2026-01-15", "2026-01-16"
+#: Enough rows to be judged, of few texts, so that they are scored at once.
+LINES = [message(number, f"my card number {number % 40} has not arrived") for number in range(1_100)]
+OTHERS = [message(number, "why was my transfer declined") for number in range(1_100)]
+
+
+@pytest.fixture
+def step(state: StateSettings, client: "redis.Redis") -> Step:
+    path = state.runs_dir / DAY / "run.json"
+    return Step(path, state, NightlySettings(quarantine_share=1.0), DeferredSettings(), state.redis_url, client)
+
+
+@pytest.fixture
+def found(monkeypatch: pytest.MonkeyPatch) -> list[Agreement | None]:
+    """What the comparison of precisions finds, the next day's first; engines are asked in test_agreement.py."""
+    told: list[Agreement | None] = []
+    monkeypatch.setattr(agreement, "measure", lambda *_: told.pop(0))
+    return told
+
+
+def score(spark: SparkSession, step: Step, options: ScoringOptions, day: str, *accepted: str) -> RunRecord:
+    step = replace(step, path=step.path.parents[1] / day / "run.json", accepted=accepted)
+    run = planned(step.state, step.client, day)
+    record.write(step.path, run)
+    return job._score_once(step, run, spark, options, force=False)
+
+
+def verdict(run: RunRecord, name: str) -> tuple[Outcome, bool]:
+    assert run.findings
+    [found] = [it for it in run.findings.verdicts if it.gate == name]
+    return found.outcome, found.accepted
+
+
+def committed_days(state: StateSettings) -> list[str]:
+    return sorted(it["ds"] for it in DeltaTable(str(state.scores_table)).partitions())
+
+
+def test_a_day_of_other_labels_is_refused_and_then_accepted(
+    spark: SparkSession, state: StateSettings, step: Step, options: ScoringOptions, found: list[Agreement | None]
+) -> None:
+    write_day(state, [*LINES, b"nothing"], DAY)
+    write_day(state, OTHERS, SECOND)
+    found += [Agreement(2_000, 1_900, 1_000, 1_000), None, None]
+    first = score(spark, step, options, DAY)
+    assert first.findings
+    assert verdict(first, gate.LABELS) == (Outcome.REPORT_ONLY, False)
+    assert {verdict(first, name) for name in (gate.COUNTS, gate.FINITE, gate.CLEAR)} == {(Outcome.OK, False)}
+    assert (first.findings.rows, first.findings.quarantined) == (1_100, {"bad_json": 1})
+    assert sum(first.findings.labels.values()) == sum(first.findings.lengths) == 1_100
+    assert len(first.findings.pace) == 60
+    assert first.scoring
+    assert first.scoring.seconds["gate"] > 0
+    version = DeltaTable(str(state.scores_table)).version()
+
+    with pytest.raises(gate.GateFailed, match=r"ds=2026-01-15: refused by the gate, nothing committed: labels: PSI "):
+        score(spark, step, options, SECOND)
+    assert DeltaTable(str(state.scores_table)).version() == version
+    assert committed_days(state) == [DAY]
+    refused = record.read(state.runs_dir / SECOND / "run.json")
+    assert refused.scoring is None
+    assert verdict(refused, gate.LABELS) == (Outcome.FAIL, False)
+    assert verdict(refused, gate.CLEAR) == (Outcome.UNPROVEN, False)
+    assert refused.findings
+    assert (refused.findings.before, sum(refused.findings.labels_before.values())) == (DAY, 1_100)
+
+    accepted = score(spark, step, options, SECOND, gate.LABELS)
+    assert verdict(accepted, gate.LABELS) == (Outcome.FAIL, True)
+    assert committed_days(state) == [DAY, SECOND]
+    assert DeltaTable(str(state.scores_table)).version() == version + 1
+
+
+def test_agreement_is_held_against_what_the_last_days_commit_says(
+    spark: SparkSession, state: StateSettings, step: Step, options: ScoringOptions, found: list[Agreement | None]
+) -> None:
+    for day in (DAY, SECOND):
+        write_day(state, LINES[:40], day)
+    found += [Agreement(2_000, 1_900, 1_000, 1_000), Agreement(2_000, 1_838, 1_000, 1_000)]
+    score(spark, step, options, DAY)
+    # The record is gone; the table knows.
+    (state.runs_dir / DAY / "run.json").unlink()
+    with pytest.raises(
+        gate.GateFailed, match=r"agreement-drop: INT8 says the same on 91\.90% of 2,000 texts, on 95\.00%"
+    ):
+        score(spark, step, options, SECOND)
+    assert committed_days(state) == [DAY]
+
+
+def test_what_tasks_reported_and_what_files_hold_must_be_the_same(
+    spark: SparkSession,
+    state: StateSettings,
+    step: Step,
+    options: ScoringOptions,
+    found: list[Agreement | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file that another process cut short after its task reported it; nobody can let that pass."""
+    write_day(state, LINES[:40], DAY)
+    found.append(None)
+    read = gate.counts
+    monkeypatch.setattr(gate, "counts", lambda planned, reported, held, aside: read(planned, reported, held - 1, aside))
+    with pytest.raises(gate.GateFailed, match=r"counts: 40 lines in, 39 rows written \(40 reported\), 0 quarantined"):
+        score(spark, step, options, DAY, *gate.ACCEPTABLE)
+    assert table.last_attempt([state.scores_table], DAY) == -1

@@ -1,0 +1,58 @@
+"""Which day a partition is held against, and what the table still knows of it."""
+
+from pathlib import Path
+
+from batch_job.checks import history
+from batch_job.checks.history import Day
+from batch_job.commits import table
+from batch_job.record import Agreement, Findings
+from tests.batch_job.outputs import written
+
+DAYS = ("2026-01-12", "2026-01-13", "2026-01-15")
+
+
+def findings(agreement: Agreement | None) -> Findings:
+    return Findings(rows=0, labels={}, lengths=(), agreement=agreement)
+
+
+def test_a_table_that_is_not_there_or_holds_no_other_day_has_none(tmp_path: Path) -> None:
+    assert history.last_day(tmp_path / "none", "2026-01-14") == Day()
+    written.commit(tmp_path, "2026-01-14", ["yes"])
+    assert history.last_day(tmp_path, "2026-01-14") == Day()
+
+
+def test_the_day_before_counts_else_the_next_after_it(tmp_path: Path) -> None:
+    for number, ds in enumerate(DAYS):
+        written.commit(tmp_path, ds, ["yes"] * (number + 1) + ["no"])
+    assert history.last_day(tmp_path, "2026-01-14") == Day("2026-01-13", {"yes": 2, "no": 1})
+    assert history.last_day(tmp_path, "2026-01-13").ds == "2026-01-12"
+    assert history.last_day(tmp_path, "2026-01-12").ds == "2026-01-13"
+    assert history.last_day(tmp_path, "2026-02-01").ds == "2026-01-15"
+
+
+def test_a_day_without_rows_is_passed_over(tmp_path: Path) -> None:
+    written.commit(tmp_path, "2026-01-12", ["yes"])
+    written.commit(tmp_path, "2026-01-13", [])
+    assert history.last_day(tmp_path, "2026-01-14").ds == "2026-01-12"
+
+
+def test_rows_that_were_replaced_do_not_count_nor_does_what_their_commit_said(tmp_path: Path) -> None:
+    early, later = (history.facts(findings(Agreement(2_000, agreeing, 0, 0))) for agreeing in (1_000, 1_900))
+    written.commit(tmp_path, "2026-01-13", ["yes"] * 5, token=1, **early)
+    written.commit(tmp_path, "2026-01-13", ["no"] * 3, token=2, **later)
+    written.commit(tmp_path, "2026-01-12", ["no"] * 3, **history.facts(findings(None)))
+    assert history.last_day(tmp_path, "2026-01-14") == Day("2026-01-13", {"no": 3}, 0.95)
+    # Of that day nothing was measured.
+    assert history.last_day(tmp_path, "2026-01-13").agreement is None
+
+
+def test_answers_to_deferred_requests_are_no_messages(tmp_path: Path) -> None:
+    written.commit(tmp_path, "2026-01-13", ["yes"])
+    for ds in ("2026-01-13", "2026-01-14"):
+        answers = written.file(tmp_path, written.batch(["a"], ["no"]), ds=ds, source="deferred")
+        table.add_deferred(tmp_path, ds, lambda _, answers=answers: answers)  # type: ignore[misc]
+    assert history.last_day(tmp_path, "2026-01-15") == Day("2026-01-13", {"yes": 1})
+
+
+def test_nothing_measured_is_not_no_agreement() -> None:
+    assert history.facts(findings(Agreement(0, 0, 0, 0))) == {"tandem.agreement": ""}

@@ -1,0 +1,74 @@
+"""Deferred requests for tests of the drain, and what stands for Spark where scoring is not the subject."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+
+import redis.asyncio
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from batch_job.commits import table
+from batch_job.deferred.scores import DeferredScores, Row
+from batch_job.executors.scoring import ScoringOptions
+from batch_job.outputs import rows
+from protos.scoring.v1.scoring_pb2 import ScoreRequest
+from protos.scoring.v1.storage_pb2 import DeferredWork
+from shared_model.handoff import DEFAULTS, DeadLetter, DeadLetters, Handoff
+from shared_model.releases.store import Release
+
+
+async def submit(client: "redis.asyncio.Redis", *texts: str, top_k: int = 0, release: str = "") -> str:
+    request_id = uuid.uuid4().hex
+    request = ScoreRequest(texts=texts, top_k=top_k, release=release, request_id=request_id)
+    await Handoff(client).submit(request_id, DeferredWork(request=request, accepted_at_ms=1))
+    return request_id
+
+
+async def letters(client: "redis.asyncio.Redis") -> list[DeadLetter]:
+    return [letter async for letter in DeadLetters(client, DEFAULTS).all()]
+
+
+def committed(scores: DeferredScores) -> list[Row]:
+    """The day's deferred rows."""
+    delta = DeltaTable(str(scores.folder))
+    batches = table.read_files(delta, scores.ds, rows.SCORES.names, rows.DEFERRED)
+    return [row for batch in batches for row in batch.to_pylist()]
+
+
+def row(text: str, release: str = "r-0123456789ab", score: float = 0.5) -> Row:
+    """A row of the scores table, with a score to know it by."""
+    return {
+        "id": text,
+        "text_hash": rows.text_hash(text),
+        "label": "card_arrival",
+        "score": score,
+        "release": release,
+        "precision": "bf16",
+        "scored_at": datetime(2026, 1, 15, 2, tzinfo=UTC),
+        "encoding_key": b"",
+        "tokens": 3,
+        "truncated": False,
+        "top_k": [{"label": "card_arrival", "score": score}],
+        "vector": None,
+    }
+
+
+class Spark:
+    """Stands for scoring in Spark: each text gets `gives`, after what a test does meanwhile, or fails. `ran`: texts."""
+
+    def __init__(self, release: Release) -> None:
+        self._release = release
+        self._encoder = release.encoder()
+        self.meanwhile: Callable[[], None] = lambda: None
+        self.gives = 0.5
+        self.ran: list[str] = []
+
+    def score(self, spark: SparkSession, texts: Sequence[str], options: ScoringOptions) -> list[Row]:
+        self.ran += texts
+        self.meanwhile()
+        return [{**self.row(text), "batch_rows": len(texts)} for text in texts]
+
+    def row(self, text: str) -> Row:
+        key = self._encoder.key(self._encoder.encode(text))
+        return {**row(text, self._release.id, self.gives), "encoding_key": key}

@@ -1,0 +1,223 @@
+"""What the drain commits and what it answers from the table: every request once, whatever dies in between."""
+
+import asyncio
+import multiprocessing
+import os
+import signal
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import redis.asyncio
+from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from batch_job import read_scores
+from batch_job.commits import table
+from batch_job.deferred.drain import drain
+from batch_job.deferred.scores import DeferredScores, row_id
+from batch_job.executors.scoring import ScoringOptions
+from batch_job.outputs import rows
+from batch_job.outputs.writing import FileReport, Target, write_file
+from protos.scoring.v1.scoring_pb2 import ScoreResponse
+from shared_model import keys
+from shared_model.errors import JobError
+from shared_model.handoff import Handoff, State
+from shared_model.handoff.scripts import GROUP
+from shared_model.releases.store import Release
+from tests.batch_job.conftest import DAY
+from tests.batch_job.deferred.deferring import Spark, committed, letters, row, submit
+
+NEXT = "2026-01-15"
+
+
+async def answer(client: "redis.asyncio.Redis", request_id: str) -> ScoreResponse:
+    item = await Handoff(client).get(request_id)
+    assert item is not None
+    assert item.response is not None
+    return item.response
+
+
+def commit_archive(scores: DeferredScores, release: Release, texts: Sequence[str], precision: str = "bf16") -> None:
+    """A day of these texts, each with the score 0.25."""
+    spark = Spark(release)
+    spark.gives = 0.25
+    batch = pa.RecordBatch.from_pylist([{**spark.row(text), "precision": precision} for text in texts], rows.SCORES)
+    file = FileReport(*write_file(Target(str(scores.folder), scores.ds, "plan", 1), rows.SCORES, [batch]))
+    table.replace_partition(scores.folder, scores.ds, [file], 1, lambda: None, {})
+
+
+async def test_what_is_committed_is_what_is_answered(
+    spark: SparkSession,
+    deferred: "redis.asyncio.Redis",
+    options: ScoringOptions,
+    scores: DeferredScores,
+    release: Release,
+) -> None:
+    one, two = await submit(deferred, "where is my card"), await submit(deferred, "help", "I forgot my passcode")
+    assert await drain(spark, deferred, options, scores, limit=10) == 2
+    found = {row["id"]: row for row in read_scores(spark, scores.folder, DAY).collect()}
+    assert {(row["id"], row["source"]) for row in found.values()} == {
+        (one, "deferred"),
+        (f"{two}#0", "deferred"),
+        (f"{two}#1", "deferred"),
+    }
+    for request_id, ids in ((one, [one]), (two, [f"{two}#0", f"{two}#1"])):
+        response = await answer(deferred, request_id)
+        assert (response.release, response.precision) == (release.id, found[ids[0]]["precision"])
+        for result, each in zip(response.results, ids, strict=True):
+            assert (result.labels[0].name, result.labels[0].score) == (found[each]["label"], found[each]["score"])
+            assert result.tokens == found[each]["tokens"]
+    assert found[one]["text_hash"] == rows.text_hash("where is my card")
+    assert found[one]["encoding_key"] == release.encoder().key(release.encoder().encode("where is my card"))
+
+
+async def test_what_the_day_holds_is_answered_from_there_and_not_run(
+    faked: Spark, deferred: "redis.asyncio.Redis", options: ScoringOptions, scores: DeferredScores, release: Release
+) -> None:
+    commit_archive(scores, release, ["where is my card", "help"])
+    known, mixed = await submit(deferred, "Where is my card"), await submit(deferred, "help", "a new text")
+    new = await submit(deferred, "another new text")
+    assert await drain(None, deferred, options, scores, limit=10) == 3
+    assert faked.ran == ["a new text", "another new text"]
+    assert [[each.labels[0].score for each in (await answer(deferred, it)).results] for it in (known, mixed, new)] == [
+        [0.25],
+        [0.25, 0.5],
+        [0.5],
+    ]
+    reasons = [(await answer(deferred, it)).reason for it in (known, mixed, new)]
+    drained = "deferred: drained by the nightly run"
+    assert reasons == [
+        f"{drained}; 1 of 1 texts had been scored before",
+        f"{drained}; 1 of 2 texts had been scored before",
+        drained,
+    ]
+    assert (await answer(deferred, known)).batch_size == 0
+    assert sorted(row["id"] for row in committed(scores)) == sorted([known, f"{mixed}#0", f"{mixed}#1", new])
+
+
+async def test_scores_of_another_precision_release_or_day_are_no_answer(
+    faked: Spark, deferred: "redis.asyncio.Redis", options: ScoringOptions, scores: DeferredScores, release: Release
+) -> None:
+    commit_archive(scores, release, ["of another precision"], precision="int8")
+    commit_archive(replace(scores, ds=NEXT), release, ["of another day"])
+    for text in ("of another precision", "of another day"):
+        await submit(deferred, text)
+    assert await drain(None, deferred, options, scores, limit=10) == 2
+    assert sorted(faked.ran) == ["of another day", "of another precision"]
+
+
+async def test_what_the_model_cannot_tell_apart_is_run_once(
+    faked: Spark,
+    deferred: "redis.asyncio.Redis",
+    options: ScoringOptions,
+    scores: DeferredScores,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Within a chunk and across chunks."""
+    monkeypatch.setattr("batch_job.deferred.drain._CHUNK", 2)
+    texts = ("Help", "help", "HELP", "new")
+    ids = [await submit(deferred, text) for text in texts]
+    assert await drain(None, deferred, options, scores, limit=10) == 4
+    assert [text.lower() for text in faked.ran] == ["help", "new"]
+    hashes = {row["id"]: row["text_hash"] for row in committed(scores)}
+    assert hashes == {each: rows.text_hash(text) for each, text in zip(ids, texts, strict=True)}
+
+
+def die_before_results(url: str, options: ScoringOptions, scores: DeferredScores) -> None:
+    """In a process of its own: a drain that is killed after its commit."""
+
+    async def die(handoff: Handoff, answers: object, computed_by: str) -> list[bool]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return []
+
+    async def run() -> None:
+        async with redis.asyncio.Redis.from_url(url) as client:
+            await drain(None, client, options, scores, limit=10)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("batch_job.deferred.answering._score", Spark(options.store().open(options.release)).score)
+        patch.setattr(Handoff, "score", die)
+        asyncio.run(run())
+
+
+async def forget_leases(client: "redis.asyncio.Redis") -> None:
+    """Time passes, and whoever held requests renews nothing."""
+    held = await client.xpending_range(keys.deferred_stream(), GROUP, "-", "+", 100)
+    entries = [row["message_id"] for row in held]
+    await client.xclaim(keys.deferred_stream(), GROUP, "dead", 0, entries, idle=60_000, justid=True)
+
+
+@pytest.mark.parametrize("next_run", [DAY, NEXT], ids=["the same day again", "the next night"])
+async def test_a_driver_killed_between_commit_and_results_commits_nothing_twice(
+    faked: Spark,
+    deferred: "redis.asyncio.Redis",
+    redis_url: str,
+    options: ScoringOptions,
+    scores: DeferredScores,
+    next_run: str,
+) -> None:
+    ids = [await submit(deferred, text) for text in ("help", "where is my card")]
+    spawn = multiprocessing.get_context("spawn")
+    driver = spawn.Process(target=die_before_results, args=(redis_url, options, scores))
+    driver.start()
+    await asyncio.to_thread(driver.join, 60)
+    assert driver.exitcode == -signal.SIGKILL
+    assert sorted(row["id"] for row in committed(scores)) == sorted(ids)
+    assert set(await Handoff(deferred).states(ids)) == {State.CLAIMED}
+    version = DeltaTable(str(scores.folder)).version()
+    await forget_leases(deferred)
+
+    faked.gives = 0.75
+    assert await drain(None, deferred, options, replace(scores, ds=next_run), limit=10) == 2
+    assert DeltaTable(str(scores.folder)).version() == version
+    assert set(await Handoff(deferred).states(ids)) == {State.PUBLISHED}
+    assert {(await answer(deferred, it)).results[0].labels[0].score for it in ids} == {0.5}
+    assert await letters(deferred) == []
+
+
+async def test_nothing_is_answered_that_is_not_committed(
+    faked: Spark,
+    deferred: "redis.asyncio.Redis",
+    options: ScoringOptions,
+    scores: DeferredScores,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    request_id = await submit(deferred, "hello")
+
+    def full(*arguments: object) -> None:
+        raise OSError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("batch_job.deferred.scores.write_file", full)
+        with pytest.raises(JobError, match="No space left"):
+            await drain(None, deferred, options, scores, limit=10)
+    assert await Handoff(deferred).states([request_id]) == [State.CLAIMED]
+    await forget_leases(deferred)
+    assert await drain(None, deferred, options, scores, limit=10) == 1
+    assert [row["id"] for row in committed(scores)] == [request_id]
+
+
+def test_a_request_that_was_forgotten_may_come_again(tmp_path: Path) -> None:
+    """Its rows of long ago, or of another text, are not taken for its own."""
+    scores = DeferredScores(tmp_path, DAY, unfinished_seconds=3600)
+    first = {**row("a"), "id": "same"}
+    other = {**row("b", score=0.75), "id": "same"}
+    assert scores.commit([first]) == [first]
+    assert scores.commit([other])[0]["score"] == 0.75
+    assert scores.commit([{**first, "score": 0.1}])[0]["score"] == 0.5
+    assert len(committed(scores)) == 2
+    forgetful = DeferredScores(tmp_path, NEXT, unfinished_seconds=-1)
+    assert forgetful.commit([{**first, "score": 0.1}])[0]["score"] == 0.1
+    assert len(committed(forgetful)) == 1
+
+
+@given(st.dictionaries(st.text("a#0", min_size=1, max_size=5), st.integers(1, 3), max_size=8))
+def test_no_two_texts_of_any_requests_share_an_id(requests: dict[str, int]) -> None:
+    named = [row_id(request, position, count) for request, count in requests.items() for position in range(count)]
+    assert len(set(named)) == len(named)
+    assert row_id("order 7", 0, 1) == "order 7"

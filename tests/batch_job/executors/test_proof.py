@@ -1,0 +1,61 @@
+"""An executor proves what no gate has seen before it scores with it, and scores nothing with what was refused."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from batch_job.executors import scoring
+from batch_job.executors.scoring import ScoringOptions, open_model
+from shared_model.errors import ReleaseError
+from shared_model.releases import checkpoint, report
+from shared_model.releases.store import Release
+from shared_model.releases.verdict import ReleaseReport
+from shared_model.types import Device
+from tests.shared_model import tiny_builds, tiny_models
+
+Built = tuple[Release, ReleaseReport]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Built:
+    source = tiny_builds.surer(checkpoint.load(tiny_models.make(tmp_path_factory.mktemp("bert"), "bert")))
+    return tiny_builds.built(tmp_path_factory.mktemp("releases"), source)
+
+
+@pytest.fixture(autouse=True)
+def own_models(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Models that this module opens are not the next module's; random weights agree less well in BF16."""
+    monkeypatch.setenv("TANDEM_GATE_MIN_AGREEMENT", "0.75")
+    monkeypatch.setenv("TANDEM_GATE_BATCH_MS", "10000")
+    before = dict(scoring._opened)
+    scoring._opened.clear()
+    yield
+    for model in scoring._opened.values():
+        model.engine.close()
+    scoring._opened.clear()
+    scoring._opened.update(before)
+
+
+def options(release: Release) -> ScoringOptions:
+    return ScoringOptions(release.files.root, release.id, Device.CPU, batch_rows=64, batch_tokens=2048)
+
+
+def test_a_release_that_nobody_judged_is_proven_first(tiny: Built, tmp_path: Path) -> None:
+    release = tiny_builds.resealed(tiny[0], tmp_path)
+    model = open_model(options(release), threads=1)
+    assert model.release == release.id
+    (note,) = json.loads(release.read_note("proof-bf16-cpu.json") or b"")["variants"]
+    assert note["passed"] is True
+
+
+def test_a_refused_release_scores_nothing(tiny: Built, tmp_path: Path) -> None:
+    release = tiny_builds.resealed(tiny[0], tmp_path)
+    fp32, bf16, int8 = tiny[1].variants
+    refused = replace(bf16, failures=("loses its way",))
+    report.write(release, replace(tiny[1], release=release.id, variants=(fp32, refused, int8)))
+    with pytest.raises(ReleaseError, match="bf16/cpu was refused: loses its way"):
+        open_model(options(release), threads=1)
+    assert scoring._opened == {}
