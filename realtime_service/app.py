@@ -25,6 +25,7 @@ from realtime_service.reception import Reception
 from realtime_service.rollout import Rollout
 from realtime_service.routing import policies
 from realtime_service.routing.forwarding import Forwarder
+from realtime_service.routing.linked import Links
 from realtime_service.routing.quotas import Quotas
 from realtime_service.routing.registry import Registry
 from realtime_service.routing.relaying import Relay
@@ -243,7 +244,8 @@ class Service:
         inference = OpenInferenceServicer(
             dispatcher, reception, streams, self._status, registry, self._readiness, self._telemetry, relay
         )
-        listener.add_generic_rpc_handlers((scoring.handlers(), inference.handlers()))
+        offered = (scoring.handlers(), inference.handlers())
+        listener.add_generic_rpc_handlers((*offered, Links(offered, streams).handlers()))
         if self._settings.reflection:
             listening.offer_reflection(listener, SERVICES)
         await self._readiness.serve(listener)

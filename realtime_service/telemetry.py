@@ -56,9 +56,10 @@ class Telemetry:
         self._nightly_at = self._gauge("tandem_nightly_last_success_timestamp_seconds", "When it published, UTC.")
         self._release = self._gauge("tandem_release_info", "The release this replica serves.", "release")
         self._canary = self._gauge("tandem_canary_weight", "Share of callers the canary answers.", "release")
-        self._forwarded = self._counter(
+        forwarded = self._counter(
             "tandem_forwarded_total", "Calls sent to other replicas by how they ended.", "path", "outcome"
         )
+        self._forwarded = functools.cache(forwarded.labels)
         self._again = self._counter("tandem_forwarded_again_total", "Those sent on again, elsewhere.", "failure")
         self._hedged = self._counter("tandem_hedged_total", "Those sent twice, by which answer was first.", "first")
         self._ejections = self._counter("tandem_ejections_total", "Replicas left alone for a while.", "reason")
@@ -82,7 +83,7 @@ class Telemetry:
 
     def forwarded(self, path: ServingPath, outcome: str) -> None:
         """A call that was sent to another replica has ended: answered, expired, or as one of `retrying.Failure`."""
-        self._forwarded.labels(path, outcome).inc()
+        self._forwarded(path, outcome).inc()
 
     def forwarded_again(self, failure: str) -> None:
         """A call is sent elsewhere, after this failure."""

@@ -6,11 +6,10 @@ that in `hedging`.
 """
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -30,7 +29,7 @@ from shared_model.errors import TandemError
 
 if TYPE_CHECKING:
     from realtime_service.routing.registry import Registry
-    from realtime_service.routing.snapshot import Snapshot
+    from realtime_service.routing.snapshot import Option, Snapshot
 
 #: Between looks at the connections.
 PERIOD_SECONDS = 0.25
@@ -176,13 +175,19 @@ class Forwarder:
         except KeyError as error:
             life.failures.append(Failure.NOT_SENT)
             raise ReplicaUnavailable("the replica has left; try again in a moment") from error
-        with _counted_as_sent(snapshot, life.request, decision):
-            try:
-                left = None if call.deadline is None else call.deadline - began
-                answer = await peer.call(call.method, call.raw, left, (*hop.metadata(snapshot.word), *call.metadata))
-            except grpc.aio.AioRpcError as error:
-                self._note(life, decision, error, self._clock.monotonic() - began)
-                raise
+        left = None if call.deadline is None else call.deadline - began
+        reached = snapshot.reached_by(decision.path, decision.replica)
+        texts, urgent = life.request.texts, life.request.real_time
+        # A heartbeat may change what a text takes before the call comes back.
+        seconds = reached[0].per_text * texts if reached else 0.0
+        _count_as_sent(reached, decision, seconds, texts, urgent)
+        try:
+            answer = await peer.call(call.method, call.raw, left, (*hop.metadata(snapshot.word), *call.metadata))
+        except grpc.aio.AioRpcError as error:
+            self._note(life, decision, error, self._clock.monotonic() - began)
+            raise
+        finally:
+            _count_as_sent(reached, decision, -seconds, -texts, urgent)
         self._telemetry.forwarded(decision.path, "answered")
         self._hear(decision.replica, Sign.ALIVE)
         return answer
@@ -216,23 +221,16 @@ def _servers(snapshot: "Snapshot") -> list[str]:
     return [it.described.id for it in snapshot.replicas if it.options and not it.described.draining]
 
 
-@contextlib.contextmanager
-def _counted_as_sent(snapshot: "Snapshot", request: RoutedRequest, decision: Decision) -> Iterator[None]:
-    """While a call is under way, its replica is predicted to answer others later by its device time."""
-    reached = snapshot.reached_by(decision.path, decision.replica)
-    seconds = reached[0].per_text * request.texts if reached else 0.0
+def _count_as_sent(reached: Iterable["Option"], decision: Decision, seconds: float, texts: int, urgent: bool) -> None:
+    """While a call is under way, its replica is predicted to answer others later by its device time; when it has come
+    back, both numbers are negative.
 
-    def send(sign: int) -> None:
-        for option in reached:
-            its_own = option.path is decision.path
-            # A lane that is less urgent waits for all of it.
-            option.send(sign * seconds, sign * request.texts * its_own, request.real_time or not its_own)
-
-    send(1)
-    try:
-        yield
-    finally:
-        send(-1)
+    `reached`: the lanes that wait for it; `urgent`: it goes before others of its lane, and those like it wait for it.
+    """
+    for option in reached:
+        its_own = option.path is decision.path
+        # A lane that is less urgent waits for all of it.
+        option.send(seconds, texts * its_own, urgent or not its_own)
 
 
 async def _first_answer(sends: Sequence["asyncio.Task[bytes]"]) -> "asyncio.Task[bytes]":

@@ -8,6 +8,10 @@ import grpc.aio
 
 from realtime_service.pings import REPLICA_PING_MS, Options, watchful
 from realtime_service.routing.hop import Metadata
+from realtime_service.routing.link import Link
+
+#: A larger request travels by itself: on the link it would hold up those behind it.
+LINKED_BYTES = 64 * 1024
 
 #: gRPC options of a channel to another replica.
 _OPTIONS: Options = (
@@ -30,7 +34,7 @@ class Peer:
     def __init__(self, address: str) -> None:
         # Its stubs ask for arguments that it does not need.
         self._channel: Any = grpc.aio.insecure_channel(address, options=_OPTIONS)
-        self._methods: dict[str, Any] = {}
+        self._link: Link | None = None
         self._met = False
         self._calls = 0
 
@@ -50,14 +54,19 @@ class Peer:
 
     async def call(self, method: str, raw: bytes, seconds: float | None, metadata: Metadata) -> bytes:
         """`seconds`: how long it may take. Raises: grpc.aio.AioRpcError."""
-        if method not in self._methods:
-            self._methods[method] = self._channel.unary_unary(method)
         self._calls += 1
         try:
-            answer: bytes = await self._methods[method](raw, timeout=seconds, metadata=tuple(metadata))
+            if len(raw) <= LINKED_BYTES:
+                return await self._linked().call(method, raw, seconds, metadata)
+            answer: bytes = await self._channel.unary_unary(method)(raw, timeout=seconds, metadata=tuple(metadata))
+            return answer
         finally:
             self._calls -= 1
-        return answer
+
+    def _linked(self) -> Link:
+        if self._link is None or not self._link.open:
+            self._link = Link(self._channel)
+        return self._link
 
     async def close(self) -> None:
         await self._channel.close()

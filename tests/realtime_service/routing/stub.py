@@ -14,6 +14,8 @@ import grpc.aio
 
 from realtime_service.listening import bind, make_listener
 from realtime_service.retrying import Trailers
+from realtime_service.routing.linked import Links
+from realtime_service.streams import Streams
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ class Stub(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # it is generic i
 async def listening(stub: Stub) -> AsyncIterator[Stub]:
     """Serve as a replica does until the block ends."""
     server = make_listener(shared=False)
-    server.add_generic_rpc_handlers((stub,))
+    server.add_generic_rpc_handlers((Links([stub], Streams()).handlers(), stub))
     stub.address = bind(server, "127.0.0.1:0")
     await server.start()
     try:

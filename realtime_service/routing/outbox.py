@@ -1,0 +1,36 @@
+"""What is written to a stream, which takes one message at a time: what has come meanwhile goes together."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+#: How many go together at most, so that a message stays below what a replica takes.
+TOGETHER = 32
+
+Entry = TypeVar("Entry")
+
+
+class Outbox(Generic[Entry]):
+    def __init__(self, write: Callable[[Sequence[Entry]], Awaitable[None]]) -> None:
+        self._write = write
+        self._waiting: list[Entry] = []
+        self._news = asyncio.Event()
+        self._closed = False
+
+    def put(self, entry: Entry) -> None:
+        self._waiting.append(entry)
+        self._news.set()
+
+    def close(self) -> None:
+        """Nothing more will come."""
+        self._closed = True
+        self._news.set()
+
+    async def run(self) -> None:
+        """Write until closed and empty. Raises: what `write` raises."""
+        while self._waiting or not self._closed:
+            await self._news.wait()
+            self._news.clear()
+            while self._waiting:
+                some, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
+                await self._write(some)
