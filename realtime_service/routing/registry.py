@@ -14,7 +14,7 @@ import redis.asyncio
 from protos.scoring.v1.storage_pb2 import LaneLoad, ReplicaState, ReplicaStates
 from realtime_service.routing import policies
 from realtime_service.routing.policy import Policy
-from realtime_service.routing.snapshot import Option, Replica, Sent, Snapshot, as_real_time, options
+from realtime_service.routing.snapshot import Option, Replica, Sent, Snapshot, as_real_time, options, same_lanes
 from realtime_service.settings import SERVED
 from shared_model import keys
 from shared_model.errors import BadInput, ReleaseError
@@ -111,15 +111,18 @@ class Registry:
             )
             pipe.hgetall(keys.release_pointer())
             (word, policy, states), pointed = await pipe.execute()
-        replicas = self._read_replicas(states)
-        found = options(replicas, self.snapshot.local, self._ejected)
+        replicas, snapshot = self._read_replicas(states), self.snapshot
+        found, real_time = snapshot.options, snapshot.real_time
+        if not same_lanes(replicas, snapshot.replicas):
+            found = options(replicas, snapshot.local, self._ejected)
+            real_time = as_real_time(found)
         # After the last wait: what has changed meanwhile stays.
         return dataclasses.replace(
-            self.snapshot,
+            snapshot,
             load={ServingPath(path): load.load for path, load in own.load.items()},
             replicas=replicas,
             options=found,
-            real_time=as_real_time(found),
+            real_time=real_time,
             policy=self._read_policy(policy),
             pointer=self._read_pointer(pointed),
             word=word.decode(),
@@ -161,33 +164,38 @@ class Registry:
 
 def read_replica(state: ReplicaState, before: Replica | None) -> Replica:
     """What a heartbeat says of a replica. A lane without a prediction does not take requests. `before`: as it was known
-    until now, which holds what is under way: that was in what is predicted, too, and is counted apart.
+    until now. While its lanes are the same they are kept, with what is under way to them, and are told new numbers.
 
     A prediction is a heartbeat old when it is used, and the device has worked meanwhile. Were it not taken off, what
     had been full for a moment would get no calls until the next heartbeat; where it is too little, the replica itself
     refuses, which costs a round trip. A less urgent lane answers no sooner than one more urgent.
     """
-    lanes, described, loads, soonest, soonest_real_time = list[Option](), state.replica, state.load, 0.0, 0.0
-    replica, known = described.id, {it.path: it for it in before.options} if before else {}
-    for path in SERVED:
-        # Looks into a message are what a heartbeat costs, with many replicas: one for each number.
-        if load := loads.get(path):
-            ours, urgent = _under_way(known.get(path))
-            per_text, rho, places = load.per_text_ms / 1000, load.load, _places(load, ours)
-            told = load.predicted_finish_ms / 1000 - max(PERIOD_SECONDS, ours.seconds)
-            soonest = max(soonest, per_text, told)
-            told = load.real_time_finish_ms / 1000 - max(PERIOD_SECONDS, urgent.seconds)
-            soonest_real_time = max(soonest_real_time, per_text, told)
-            real_time = Option(replica, path, soonest_real_time, per_text, rho, urgent, None, places)
-            lanes.append(Option(replica, path, soonest, per_text, rho, ours, real_time, places))
-    return Replica(described, tuple(lanes), state.wanted)
+    described, loads, soonest, soonest_real_time = state.replica, state.load, 0.0, 0.0
+    told = [(path, load) for path in SERVED if (load := loads.get(path))]
+    lanes = _lanes(described.id, [path for path, _ in told], before.options if before else ())
+    for lane, (_, load) in zip(lanes, told, strict=True):
+        # Looks into a message cost most of the rest: one for each number. What is under way was in what is predicted,
+        # too, and is counted apart.
+        per_text, rho, places, urgent = load.per_text_ms / 1000, load.load, _places(load, lane.sent), lane.real_time
+        soonest = max(soonest, per_text, load.predicted_finish_ms / 1000 - max(PERIOD_SECONDS, lane.sent.seconds))
+        lane.hear(soonest, per_text, rho, places)
+        if urgent:
+            finish = load.real_time_finish_ms / 1000 - max(PERIOD_SECONDS, urgent.sent.seconds)
+            soonest_real_time = max(soonest_real_time, per_text, finish)
+            urgent.hear(soonest_real_time, per_text, rho, places)
+    return Replica(described, lanes, state.wanted)
 
 
-def _under_way(lane: Option | None) -> tuple[Sent, Sent]:
-    """To a lane, as all requests see it and as REAL_TIME requests do."""
-    if lane is None:
-        return Sent(), Sent()
-    return lane.sent, lane.real_time.sent if lane.real_time else Sent()
+def _lanes(replica: str, paths: Sequence[ServingPath], before: tuple[Option, ...]) -> tuple[Option, ...]:
+    if [lane.path for lane in before] == paths:
+        return before
+    known = {lane.path: lane for lane in before}
+    return tuple(known.get(path) or _lane(replica, path) for path in paths)
+
+
+def _lane(replica: str, path: ServingPath) -> Option:
+    """A lane of which nothing is known."""
+    return Option(replica, path, math.inf, 0.0, 0.0, real_time=Option(replica, path, math.inf, 0.0, 0.0))
 
 
 def _places(load: LaneLoad, ours: Sent) -> float:

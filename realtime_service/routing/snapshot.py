@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
@@ -34,7 +34,8 @@ class Sent:
 
 @dataclass(eq=False, slots=True)
 class Option:
-    """One lane of another replica, as a choice. Times in seconds of the device there.
+    """One lane of another replica, as a choice, for as long as the replica has it: heartbeats change its numbers. Times
+    in seconds of the device there.
 
     `finish`: until a typical text would be answered, without what this process has sent there; `per_text`: what one
     more text adds; `load`: ρ. `real_time`: the lane as REAL_TIME requests see it, which go first; None: as all do.
@@ -49,6 +50,10 @@ class Option:
     sent: Sent = field(default_factory=Sent)
     real_time: "Option | None" = None
     places: float = math.inf
+
+    def hear(self, finish: float, per_text: float, load: float, places: float) -> None:
+        """What a heartbeat tells."""
+        self.finish, self.per_text, self.load, self.places = finish, per_text, load, places
 
     def predicted(self, texts: int) -> float:
         """Seconds until a request of so many texts would be answered."""
@@ -123,6 +128,14 @@ class Snapshot:
         found = self.by_id.get(replica)
         lanes = _LANES[_LANES.index(path) :] if path in _LANES else (path,)
         return [it for it in found.options if it.path in lanes] if found else []
+
+
+def same_lanes(now: Sequence[Replica], before: Sequence[Replica]) -> bool:
+    """Whether the replicas and their lanes are the same, whatever heartbeats say of their load."""
+    return len(now) == len(before) and all(
+        one.options is other.options and one.described == other.described
+        for one, other in zip(now, before, strict=True)
+    )
 
 
 def as_real_time(options: Options) -> Options:
