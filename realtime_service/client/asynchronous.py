@@ -1,6 +1,7 @@
 """The client for event loops."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar, Unpack
@@ -22,7 +23,7 @@ from realtime_service.client.calls import (
     Work,
 )
 from realtime_service.client.errors import CallError
-from realtime_service.client.retry import Retries
+from realtime_service.client.retry import Attempts, Retries
 
 Reply = TypeVar("Reply")
 
@@ -40,6 +41,7 @@ class AsyncClient:
         """As `Client`. May be made before there is a loop; it connects with its first call."""
         self._metadata = channel.metadata(caller_id)
         self._retries = Retries(attempts)
+        self._closed = asyncio.Event()
         self._target = channel.target(addresses)
         self._channel: grpc.aio.Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -56,8 +58,10 @@ class AsyncClient:
         raise TypeError(channel.ONE_PROCESS)
 
     async def close(self) -> None:
-        """Calls under way are cancelled: their tasks meet asyncio.CancelledError."""
+        """Calls under way are cancelled, those that wait for another attempt included: their tasks meet
+        asyncio.CancelledError."""
         self._retries.close()
+        self._closed.set()
         if self._channel:
             await self._channel.close(grace=None)
 
@@ -121,7 +125,7 @@ class AsyncClient:
                     yield watched.ended(message)
                 return
             except grpc.RpcError as error:
-                await asyncio.sleep(attempts.failed(error))
+                await self._pause(attempts, error)
             finally:
                 messages.cancel()
 
@@ -136,10 +140,18 @@ class AsyncClient:
             try:
                 reply = await method(call.request, timeout=attempts.left, metadata=self._metadata)
             except grpc.RpcError as error:
-                await asyncio.sleep(attempts.failed(error))
+                await self._pause(attempts, error)
             else:
                 attempts.answered()
                 return call.read(reply)
+
+    async def _pause(self, attempts: Attempts, error: grpc.RpcError) -> None:
+        """Until the next attempt. Raises: CallError when there is none, CancelledError when this client is closed."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(attempts.failed(error)):
+                await self._closed.wait()
+        if self._closed.is_set():
+            raise asyncio.CancelledError
 
     def _connected(self) -> Any:
         """The stub. Raises: RuntimeError in another loop than that of the first call."""

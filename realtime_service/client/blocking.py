@@ -1,7 +1,7 @@
 """The client for threads."""
 
 import itertools
-import time
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import NoReturn, TypeVar, Unpack
@@ -22,7 +22,7 @@ from realtime_service.client.calls import (
     Work,
 )
 from realtime_service.client.errors import CallError
-from realtime_service.client.retry import Retries
+from realtime_service.client.retry import Attempts, Retries
 
 Reply = TypeVar("Reply")
 
@@ -42,6 +42,7 @@ class Client:
         caller always or never. `attempts`: how often a call may be made, 1 for no second one; see `retry`."""
         self._metadata = channel.metadata(caller_id)
         self._retries = Retries(attempts)
+        self._closed = threading.Event()
         self._channel = grpc.insecure_channel(channel.target(addresses), options=channel.OPTIONS)
         self._stub = ScoringServiceStub(self._channel)
 
@@ -55,8 +56,9 @@ class Client:
         raise TypeError(channel.ONE_PROCESS)
 
     def close(self) -> None:
-        """Calls under way end with Unavailable."""
+        """Calls under way end with Unavailable, those that wait for another attempt included."""
         self._retries.close()
+        self._closed.set()
         self._channel.close()
 
     def score(self, texts: str | Sequence[str], **options: Unpack[ScoreOptions]) -> Answer:
@@ -105,12 +107,15 @@ class Client:
         watched = calls.Watched(request_ids)
         attempts = self._retries.begin(seconds)
         while True:
-            messages = self._stub.WatchResults(watched.request(), timeout=attempts.left, metadata=self._metadata)
+            try:
+                messages = self._stub.WatchResults(watched.request(), timeout=attempts.left, metadata=self._metadata)
+            except ValueError as error:
+                raise attempts.closed(error) from None
             try:
                 yield from map(watched.ended, messages)
                 return
             except grpc.RpcError as error:
-                time.sleep(attempts.failed(error))
+                self._pause(attempts, error)
             finally:
                 messages.cancel()
 
@@ -125,7 +130,14 @@ class Client:
             try:
                 reply = method(call.request, timeout=attempts.left, metadata=self._metadata)
             except grpc.RpcError as error:
-                time.sleep(attempts.failed(error))
+                self._pause(attempts, error)
+            except ValueError as error:
+                raise attempts.closed(error) from None
             else:
                 attempts.answered()
                 return call.read(reply)
+
+    def _pause(self, attempts: Attempts, error: grpc.RpcError) -> None:
+        """Until the next attempt. Raises: CallError when there is none, Unavailable when this client is closed."""
+        if self._closed.wait(attempts.failed(error)):
+            raise attempts.closed()

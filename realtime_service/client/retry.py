@@ -61,6 +61,13 @@ class Attempts:
     def answered(self) -> None:
         self._budget.earn()
 
+    def closed(self, error: ValueError | None = None) -> Exception:
+        """What a call ends with that finds its client closed: Unavailable when it was made before, else the channel's
+        own `error`."""
+        if error and not self._failures:
+            return error
+        return errors.error_of(grpc.StatusCode.CANCELLED, "the client was closed", attempts=len(self._failures))
+
     def failed(self, error: grpc.RpcError) -> float:
         """Seconds until the next attempt. Raises: CallError, when there is none."""
         call_error = errors.read(error, len(self._failures) + 1)

@@ -5,16 +5,18 @@ import copy
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2
 
 from protos.scoring.v1 import scoring_pb2
-from realtime_service.client import AsyncClient, CallError, Client, DeadlineExceeded, Overloaded, Unavailable
+from realtime_service.client import AsyncClient, CallError, Client, DeadlineExceeded, Overloaded, Unavailable, retry
 from realtime_service.retrying import Failure, failure_of
 from shared_model.types import DeferredState, Label, Priority, ServingPath
 from tests.realtime_service.client.faces import FACES, Face, Loop, Threads
@@ -296,24 +298,82 @@ def test_a_closed_client_says_so_and_makes_no_call_again() -> None:
     assert script.asked == []
 
 
-def test_closing_ends_calls_under_way() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent, ThreadPoolExecutor(1) as pool:
-        client = Client(f"127.0.0.1:{silent.getsockname()[1]}")
+def silent(folder: Path) -> socket.socket:
+    """A listener that says nothing, where nobody but this test connects: a port may have been another server's."""
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(str(folder / "silent"))
+    listening.listen()
+    return listening
+
+
+def test_closing_ends_calls_under_way(tmp_path: Path) -> None:
+    with silent(tmp_path) as listening, ThreadPoolExecutor(1) as pool:
+        client = Client(f"unix:{listening.getsockname()}")
         call = pool.submit(client.score, "hello")
-        silent.accept()
+        listening.accept()
         client.close()
         with pytest.raises(Unavailable):
             call.result(timeout=5)
 
 
-async def test_closing_cancels_calls_under_way_in_a_loop() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        client = AsyncClient(f"127.0.0.1:{silent.getsockname()[1]}")
+async def test_closing_cancels_calls_under_way_in_a_loop(tmp_path: Path) -> None:
+    with silent(tmp_path) as listening:
+        client = AsyncClient(f"unix:{listening.getsockname()}")
         call = asyncio.create_task(client.score("hello"))
-        await asyncio.to_thread(silent.accept)
+        await asyncio.to_thread(listening.accept)
         await client.close()
         with pytest.raises(asyncio.CancelledError):
             await call
+
+
+Call = Callable[[Client], object]
+lost_once = pytest.mark.parametrize(
+    ("step", "call"),
+    [(LOST, lambda client: client.score("hello")), ([LOST], lambda client: list(client.watch(["a"])))],
+    ids=["score", "watch"],
+)
+
+
+@lost_once
+def test_closing_ends_a_call_that_waits_for_another_attempt(
+    step: object, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = threading.Event()
+    monkeypatch.setattr(retry, "pause", lambda *_: waits.set() or 60.0)
+    with scripted(step) as script, ThreadPoolExecutor(1) as pool:
+        client = Client(script.address)
+        made = pool.submit(call, client)
+        assert waits.wait(20)
+        client.close()
+        with pytest.raises(Unavailable):
+            made.result(timeout=5)
+    assert len(script.asked) == 1
+
+
+@lost_once
+def test_closing_ends_a_call_that_was_about_to_make_another_attempt(
+    step: object, call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with scripted(step) as script:
+        client = Client(script.address)
+        # After the last look at whether the client is closed.
+        monkeypatch.setattr(retry, "pause", lambda *_: client._channel.close() or 0.0)
+        with pytest.raises(Unavailable, match="the client was closed") as error:
+            call(client)
+    assert (error.value.attempts, len(script.asked)) == (1, 1)
+
+
+async def test_closing_cancels_a_call_in_a_loop_that_waits_for_another_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = asyncio.Event()
+    monkeypatch.setattr(retry, "pause", lambda *_: waits.set() or 60.0)
+    with scripted(LOST) as script:
+        client = AsyncClient(script.address)
+        call = asyncio.create_task(client.score("hello"))
+        await asyncio.wait_for(waits.wait(), 20)
+        await client.close()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(call, 5)
+    assert len(script.asked) == 1
 
 
 async def test_a_loop_s_client_belongs_to_its_loop_and_can_be_closed_early() -> None:
