@@ -22,7 +22,7 @@ from batch_job.executors.scoring import ScoringOptions
 from batch_job.inputs.source import check_unchanged
 from batch_job.pipeline import Tables
 from batch_job.progress import say
-from batch_job.record import RunRecord, State
+from batch_job.record import RecordError, RunRecord, State
 from batch_job.settings import NightlySettings
 from shared_model import settings
 from shared_model.errors import JobError, Stale, StoreUnavailable
@@ -202,4 +202,8 @@ def _note(step: Step, state: State, problem: str) -> None:
         # What superseded us is a newer attempt at this very run: the record is its own now.
         return
     if run.state in (State.PLANNED, State.FAILED):
-        record.write(step.path, replace(run, state=state, problem=problem.partition("\n")[0]))
+        try:
+            record.write(step.path, replace(run, state=state, problem=problem.partition("\n")[0]))
+        except RecordError as error:
+            # The problem itself is what the run ends with.
+            say(str(error))

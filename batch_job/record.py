@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -249,15 +250,20 @@ class RunRecord:
 
 
 class RecordError(Exception):
-    """A run record is missing or damaged."""
+    """A run record is missing or damaged, or could not be written."""
 
 
 def write(path: Path, record: RunRecord) -> None:
-    """Replace the record in one rename: a reader sees the old one or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Replace the record in one rename: a reader sees the old one or the new one. Raises: RecordError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(dataclasses.asdict(record), indent=1) + "\n")
-    temporary.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(dataclasses.asdict(record), indent=1) + "\n")
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise RecordError(f"{path} could not be written: {error.strerror}") from error
 
 
 def read(path: Path) -> RunRecord:

@@ -40,23 +40,15 @@ def take_over(spark: SparkSession, target: Target, buckets: Sequence[Bucket]) ->
     if not found:
         return []
     read = spark.sparkContext.parallelize(found, min(len(found), slots_of(spark))).flatMap(
-        partial(finished, target=target)
+        partial(_finished, target=target)
     )
     reports = map(FileReport.from_json, read.collect())
     return [adopted(report, target) for report in of_whole_buckets(reports, buckets)]
 
 
-def finished(sidecar: str, target: Target) -> list[str]:
-    """What a sidecar says, if it is true."""
-    try:
-        text = Path(sidecar).read_text()
-        report = FileReport.from_json(text)
-        file = Path(target.table, report.path)
-        size, digest = file.stat().st_size, writing.file_digest(file)
-    except (OSError, ValueError, TypeError, KeyError):
-        return []
-    true = (report.plan_id, report.size, report.sha256) == (target.plan_id, size, digest)
-    return [text] if true else []
+def _finished(note: str, target: Target) -> list[str]:
+    report = writing.finished(Path(note), target)
+    return [report.to_json()] if report else []
 
 
 def of_whole_buckets(reports: Iterable[FileReport], buckets: Sequence[Bucket]) -> Iterator[FileReport]:

@@ -18,8 +18,12 @@ from shared_model.types import Device
 
 #: What a Spark job failed for, in its workers' tracebacks and the JVM's.
 _REASON = re.compile(
-    r"^(?:shared_model\.errors\.\w+: (?P<ours>.+)|.*\bIOException: (?P<room>No space left on device).*)$", re.M
+    r"^(?:shared_model\.errors\.\w+: (?P<ours>.+)|.*\bIOException: (?P<room>No space left on device).*"
+    r"|.*(?P<lost>Python worker exited unexpectedly|ExecutorLostFailure).*)$",
+    re.M,
 )
+#: For want of memory, as a rule.
+_LOST = "a worker was killed, as often as Spark tries a task; what it had finished is kept for the next attempt"
 
 
 def check_workers(spark: SparkSession, runtime: Runtime) -> Device:
@@ -67,12 +71,13 @@ def slots_of(spark: SparkSession) -> int:
 
 @contextmanager
 def failing_in_one_line() -> Iterator[None]:
-    """Raises: JobError where a Spark job fails for a reason that a worker gave, or for want of room on a disk."""
+    """Raises: JobError where a Spark job fails for a reason that a worker gave, for want of room on a disk, or because
+    workers were killed."""
     try:
         yield
     except (Py4JError, PySparkException) as error:
         if reason := _REASON.search(str(error)):
-            raise JobError(reason["ours"] or reason["room"]) from error
+            raise JobError(reason["ours"] or reason["room"] or _LOST) from error
         raise
 
 

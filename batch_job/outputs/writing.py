@@ -120,20 +120,29 @@ REPORT_DDL = "report string"
 def write_units(
     lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """mapInArrow: score one task's rows unit by unit; write each as a file and then its sidecar, and report it."""
+    """mapInArrow: score one task's rows unit by unit; write each as a file and then its sidecar, and report it. Of a
+    task that is run again, what it had finished is reported as it stands."""
     first = next(lines, None)
     if first is None:
         return
     model = scoring.open_model(options, scoring.task_threads())
     taken: deque[Unit] = deque()
+    # Of this very attempt: this task was lost with its executor and begins again, or runs twice.
+    notes, done = {unit_of(note): note for note in _own_sidecars(target)}, list[FileReport]()
 
     def fresh() -> Iterator[pa.RecordBatch]:
         for unit in units.cut(_chain(first, lines), unit_rows):
+            note = notes.get(unit_name(unit.bucket, unit.part))
+            report = finished(note, target) if note else None
+            if report and report.judged == unit.rows.num_rows:
+                done.append(report)
+                continue
             taken.append(unit)
             yield rows.unscored(unit.rows)
 
     for window in scoring.score_windows(fresh(), rows.texts, model, options, options.poison):
         yield _as_batch(write_unit(taken.popleft(), window, model, target))
+    yield from map(_as_batch, done)
 
 
 def write_unit(unit: Unit, window: ScoredWindow, model: Model, target: Target) -> FileReport:
@@ -185,11 +194,29 @@ def sidecar(file: Path) -> Path:
     return file.with_suffix(".json")
 
 
+def unit_of(note: Path) -> str:
+    """The name of the unit that a sidecar is of."""
+    return note.name.split(".")[1]
+
+
+def finished(note: Path, target: Target) -> FileReport | None:
+    """What a sidecar says of a unit, if it is of the same plan and true: its file has that size and SHA-256."""
+    try:
+        report = FileReport.from_json(note.read_text())
+        file = Path(target.table, report.path)
+        size, digest = file.stat().st_size, file_digest(file)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return report if (report.plan_id, report.size, report.sha256) == (target.plan_id, size, digest) else None
+
+
 def rows_done(target: Target) -> int:
     """Rows of the units that an attempt has finished so far."""
-    name = f"{target.plan_id}.*.{target.token}.{target.driver}-*.json"
-    sidecars = Path(target.table, target.folder).glob(name)
-    return sum(FileReport.from_json(path.read_text()).judged for path in sidecars)
+    return sum(FileReport.from_json(note.read_text()).judged for note in _own_sidecars(target))
+
+
+def _own_sidecars(target: Target) -> Iterator[Path]:
+    return Path(target.table, target.folder).glob(f"{target.stem('*')}-*.json")
 
 
 def write_quarantine(lines: Iterator[pa.RecordBatch], target: Target) -> Iterator[pa.RecordBatch]:

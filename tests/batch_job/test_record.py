@@ -21,6 +21,7 @@ from batch_job.record import (
     Verdict,
     Worker,
 )
+from tests.shared_model.full_disk import largest_file
 
 PLANNED = RunRecord(
     ds="2026-01-14",
@@ -46,7 +47,6 @@ SCORING = Scoring(
     1,
     (Worker(17, 1, 1, True, 1), Worker(18, 1, 2, False, 1)),
 )
-
 
 FINDINGS = Findings(
     rows=383,
@@ -99,3 +99,12 @@ def test_a_damaged_record_is_refused_by_name(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(RecordError, match=r"run\.json cannot be read as a run record"):
         record.read(path)
+
+
+def test_a_record_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    record.write(path, PLANNED)
+    with largest_file(100), pytest.raises(RecordError, match=r"run\.json could not be written: File too large"):
+        record.write(path, replace(PLANNED, token=2))
+    assert record.read(path) == PLANNED
+    assert [file.name for file in tmp_path.iterdir()] == ["run.json"]

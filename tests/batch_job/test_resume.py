@@ -3,10 +3,7 @@
 import hashlib
 import json
 import resource
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -24,7 +21,7 @@ from deltalake import DeltaTable
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from batch_job import pipeline, read_scores, record
+from batch_job import pipeline, read_scores
 from batch_job.commits import table
 from batch_job.commits.fence import Fence
 from batch_job.executors import scoring
@@ -32,7 +29,6 @@ from batch_job.executors.scoring import ScoringOptions
 from batch_job.outputs import writing
 from batch_job.outputs.writing import FileReport, Target
 from batch_job.record import Scoring
-from batch_job.settings import NightlySettings
 from shared_model.encoding import Encoding, TokenBatch
 from shared_model.engine import Engine
 from shared_model.errors import JobError, Refused
@@ -41,9 +37,6 @@ from tests.batch_job.conftest import DAY, SMALL, attempt, data_files, held_files
 
 #: Eight units, each with a text that it alone has.
 LINES = [message(number, f"my card number {number} has not arrived") for number in range(190)]
-#: Eight that take long enough to kill a run in between.
-MANY = [message(number, f"my card number {number} has not arrived, what shall I do?") for number in range(1_950)]
-MANY_UNITS = NightlySettings(nightly_task_rows=250, nightly_unit_rows=250)
 
 
 def ids_of(state: StateSettings) -> list[str]:
@@ -59,40 +52,6 @@ def rows_of(state: StateSettings) -> dict[str, tuple[str, float]]:
 
 def sidecars(state: StateSettings) -> set[Path]:
     return set(state.scores_table.glob("ds=*/**/*.json"))
-
-
-def test_a_killed_run_is_resumed(
-    spark: SparkSession,
-    state: StateSettings,
-    client: "redis.Redis",
-    options: ScoringOptions,
-    environment: dict[str, str],
-) -> None:
-    write_day(state, MANY)
-    run = planned(state, client)
-    path = state.runs_dir / DAY / "run.json"
-    record.write(path, run)
-    environment |= {"TANDEM_NIGHTLY_TASK_ROWS": "250", "TANDEM_NIGHTLY_UNIT_ROWS": "250"}
-    command = [sys.executable, "-m", "batch_job", "score", "--ds", DAY, "--record", str(path)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as night:
-        while len(sidecars(state)) < 3:
-            assert night.poll() is None
-            time.sleep(0.01)
-        family = psutil.Process(night.pid).children(recursive=True)
-        night.kill()
-    psutil.wait_procs(family, timeout=20)
-    finished = len(sidecars(state))
-    assert 3 <= finished < 8
-    assert table.last_attempt([state.scores_table], DAY) == -1
-
-    done = attempt(spark, state, client, options, run, settings=MANY_UNITS)
-    assert (done.units, done.units_resumed >= 3) == (8, True)
-    assert sum(worker.rows for worker in done.workers) <= len(MANY) * 5.2 / 8
-    assert ids_of(state) == [f"m{number:05d}" for number in range(len(MANY))]
-    assert data_files(state.scores_table) == held_files(state.scores_table)
-    # What was taken over is what would have been computed.
-    again = attempt(spark, state, client, options, run, settings=MANY_UNITS, force=True)
-    assert (again.content, again.units_resumed, again.rows_reused) == (done.content, 0, 0)
 
 
 def test_an_attempt_that_fails_before_its_commit_leaves_all_its_units(
@@ -279,39 +238,6 @@ def test_poison_is_quarantined_and_stays_so_when_its_unit_is_taken_over(
     assert {(row["reason"], row["raw"]) for row in of_attempt} == {("empty", b""), ("poison", POISON.encode())}
     with pytest.raises(Refused, match="poison 2"):
         attempt(spark, state, client, options, run, settings=replace(SMALL, quarantine_share=0.01), force=True)
-
-
-def write_twice(
-    lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int
-) -> Iterator[pa.RecordBatch]:
-    """A task of which a copy, as speculation starts it, gets to its end as well and is not heard."""
-    held = list(lines)
-    yield from writing.write_units(iter(held), options, target, unit_rows)
-    list(writing.write_units(iter(held), options, target, unit_rows))
-
-
-def test_a_task_that_is_run_twice_leaves_its_rows_once(
-    spark: SparkSession,
-    state: StateSettings,
-    client: "redis.Redis",
-    options: ScoringOptions,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    write_day(state, LINES)
-    run = planned(state, client)
-    seen: set[str] = set()
-    monkeypatch.setattr(writing, "write_units", write_twice)
-
-    def fail() -> None:
-        seen.update(data_files(state.scores_table))
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        attempt(spark, state, client, options, run, fail)
-    done = attempt(spark, state, client, options, run)
-    assert len(seen) == 2 * done.units == 2 * done.units_resumed
-    assert len(ids_of(state)) == len(LINES)
-    assert data_files(state.scores_table) == held_files(state.scores_table)
 
 
 @contextmanager

@@ -3,9 +3,7 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +20,7 @@ from shared_model.engine import Engine
 from shared_model.errors import JobError
 from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
+from tests.batch_job import cluster
 from tests.batch_job.executors import gpu_job
 from tests.conftest import REPOSITORY
 
@@ -39,50 +38,15 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(script: Path) -> dict[str, str]:
-    """Of the cluster and of spark-submit, as `batch_job score` makes it."""
-    settings = {**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix, "TANDEM_SPARK_GPU_SCRIPT": str(script)}
-    own = {
-        "PYTHONPATH": str(REPOSITORY),
-        "SPARK_DAEMON_MEMORY": "256m",
-        # Four JVMs that live for seconds: compiling well takes longer than it saves.
-        "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-        "SPARK_WORKER_OPTS": "-Dspark.worker.resource.gpu.amount=1 "
-        f"-Dspark.worker.resource.gpu.discoveryScript={script}",
-    }
-    return {**settings, **plan.spark_environment(settings), **own}
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
+    worker = f"-Dspark.worker.resource.gpu.amount=1 -Dspark.worker.resource.gpu.discoveryScript={script}"
+    return cluster.environment({"TANDEM_SPARK_GPU_SCRIPT": str(script), "SPARK_WORKER_OPTS": worker})
 
 
 @pytest.fixture(scope="module")
 def master(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A master and a worker with two cores and a GPU, on loopback."""
-    folder, port = tmp_path_factory.mktemp("cluster"), free_port()
-    url = f"spark://127.0.0.1:{port}"
-    where = ["--host", "127.0.0.1", "--webui-port", "0"]
-    commands = [
-        ["master.Master", *where, "--port", str(port)],
-        ["worker.Worker", *where, "--cores", "2", "--memory", "1g", "--work-dir", str(folder), url],
-    ]
-    with open(folder / "cluster.log", "w") as log:
-        started = [
-            subprocess.Popen(
-                [f"{environment['SPARK_HOME']}/bin/spark-class", f"org.apache.spark.deploy.{name}", *arguments],
-                env=environment,
-                stdout=log,
-                stderr=log,
-            )
-            for name, *arguments in commands
-        ]
+    """A master and a worker with two cores and a GPU."""
+    with cluster.standalone(environment, tmp_path_factory.mktemp("cluster"), ["127.0.0.1"], cores=2) as url:
         yield url
-        for process in reversed(started):
-            process.terminate()
-        for process in started:
-            process.wait(20)
 
 
 def test_one_task_scores_on_a_gpu_and_the_next_finds_its_worker(

@@ -1,0 +1,54 @@
+"""A standalone Spark cluster on loopback."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from batch_job import plan
+from tests.conftest import REPOSITORY
+
+#: JVMs that live for seconds: compiling well takes longer than it saves.
+BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+
+def environment(own: Mapping[str, str]) -> dict[str, str]:
+    """Of the cluster and of spark-submit, as `batch_job score` makes it where `own` is set, too."""
+    settings = {**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix, **own}
+    brief = {"PYTHONPATH": str(REPOSITORY), "SPARK_DAEMON_MEMORY": "256m", "JAVA_TOOL_OPTIONS": BRIEF_JVM}
+    return {**settings, **plan.spark_environment(settings), **brief}
+
+
+@contextmanager
+def standalone(environment: Mapping[str, str], folder: Path, hosts: Sequence[str], cores: int) -> Iterator[str]:
+    """The URL of a master; each of `hosts`, addresses of loopback, has a worker with so many cores."""
+    url = f"spark://127.0.0.1:{(port := _free_port())}"
+    size = ["--cores", str(cores), "--memory", "1g", "--webui-port", "0", "--work-dir", str(folder)]
+    commands = [
+        ["master.Master", "--host", "127.0.0.1", "--webui-port", "0", "--port", str(port)],
+        *(["worker.Worker", "--host", host, *size, url] for host in hosts),
+    ]
+    with open(folder / "cluster.log", "w") as log:
+        started = [
+            subprocess.Popen(
+                [f"{environment['SPARK_HOME']}/bin/spark-class", f"org.apache.spark.deploy.{name}", *arguments],
+                env=environment,
+                stdout=log,
+                stderr=log,
+            )
+            for name, *arguments in commands
+        ]
+        yield url
+        for process in reversed(started):
+            process.terminate()
+        for process in started:
+            process.wait(20)
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])

@@ -1,0 +1,181 @@
+"""A small day with an older result, and the steps of a night that meet with mishaps."""
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+import redis
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from batch_job import __main__ as steps
+from batch_job import job, plan, record
+from batch_job.commits import table
+from batch_job.executors.scoring import ScoringOptions
+from batch_job.job import Step
+from batch_job.record import RunRecord
+from protos.scoring.v1.storage_pb2 import PublishedScore
+from shared_model import keys
+from shared_model.releases.store import Release
+from shared_model.scorestore.epochs import Epoch
+from shared_model.scorestore.publish import publish
+from shared_model.settings import StateSettings
+from shared_model.types import Device
+from tests.batch_job import cluster
+from tests.batch_job.conftest import DAY, message, planned, write_day
+from tests.batch_job.outputs import written
+
+NIGHT = str(Path(__file__).with_name("night.py"))
+
+#: Eight units, each text once; and lines that are no messages.
+LINES = [message(number, f"my card number {number} has not arrived") for number in range(190)]
+BAD = [b"", b"no JSON"]
+UNITS = 8
+#: What is committed and published before: ids that are in both, labels and a release that are not.
+OLD = ["yes", "no"] * 20
+
+#: (id, label, release), and how often it is there.
+Rows = Counter[tuple[str, str, str]]
+
+
+@dataclass(frozen=True)
+class House:
+    """A day, its table and its epochs. `notes`: of mishaps."""
+
+    state: StateSettings
+    client: "redis.Redis"
+    release: Release
+    environment: dict[str, str]
+    notes: Path
+
+    @property
+    def path(self) -> Path:
+        return self.state.runs_dir / DAY / "run.json"
+
+    @property
+    def record(self) -> RunRecord:
+        return record.read(self.path)
+
+    @property
+    def version(self) -> int:
+        return int(DeltaTable(str(self.state.scores_table)).version())
+
+    def night(self, mishap: str, master: str = "local[2]", *conf: str) -> "subprocess.CompletedProcess[str]":
+        """`score` in a driver of its own."""
+        command = plan.spark_submit_command(DAY, str(self.path), master)
+        options = [part for each in conf for part in ("--conf", each)]
+        small = ["--driver-memory", "512m", "--executor-memory", "512m"]
+        command[command.index(plan.APPLICATION)] = NIGHT
+        return self._run(mishap, [command[0], *small, *options, *command[1:]])
+
+    def night_publishes(self, mishap: str) -> "subprocess.CompletedProcess[str]":
+        return self._run(mishap, [sys.executable, NIGHT, "publish", *plan.step_args(DAY, str(self.path))])
+
+    def _run(self, mishap: str, command: list[str]) -> "subprocess.CompletedProcess[str]":
+        mine = {"NIGHT_MISHAP": mishap, "NIGHT_NOTES": str(self.notes)}
+        done = subprocess.run(
+            command,
+            env={**self.environment, **mine},
+            capture_output=True,
+            text=True,
+            timeout=200,
+            check=False,
+            start_new_session=True,
+        )
+        _wait_for_those_with(mine)
+        return done
+
+    def publish(self) -> RunRecord:
+        assert steps.main(["publish", *plan.step_args(DAY, str(self.path))]) == 0
+        return self.record
+
+    def finished(self) -> int:
+        """Units that are renamed into place, with their sidecars."""
+        return len(list(self.state.scores_table.glob("ds=*/**/*.json")))
+
+    def rows(self) -> Rows:
+        """What readers see of the day; damage is refused."""
+        batches = table.read_files(DeltaTable(str(self.state.scores_table)), DAY, ["id", "label", "release"])
+        return Counter(tuple(row.values()) for batch in batches for row in batch.to_pylist())
+
+    def answering(self) -> tuple[str, int]:
+        """The epoch that answers, and how many texts it knows."""
+        epoch = (self.client.hget(keys.epoch_pointer(self.release.id), "epoch") or b"").decode()
+        return epoch, int(self.client.hlen(keys.epoch_scores(self.release.id, epoch)))
+
+    def written_files(self) -> list[Path]:
+        """What lay there when the night committed."""
+        return [Path(line) for line in (self.notes / "files").read_text().splitlines()]
+
+
+def _wait_for_those_with(variables: dict[str, str]) -> None:
+    """Until all processes that have inherited these have ended: those of a killed driver follow it soon."""
+
+    def inherited(process: psutil.Process) -> bool:
+        try:
+            return variables.items() <= process.environ().items()
+        except psutil.Error:
+            return False
+
+    _, alive = psutil.wait_procs([each for each in psutil.process_iter() if inherited(each)], timeout=30)
+    assert not alive
+
+
+@pytest.fixture
+def house(
+    state: StateSettings,
+    client: "redis.Redis",
+    release: Release,
+    environment: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> House:
+    own = {
+        **{name: value for name, value in environment.items() if value != os.environ.get(name)},
+        "TANDEM_NIGHTLY_UNIT_ROWS": "25",
+        "TANDEM_QUARANTINE_SHARE": "0.05",
+    }
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    (tmp_path / "notes").mkdir()
+    house = House(state, client, release, cluster.environment(own), tmp_path / "notes")
+    write_day(state, [*LINES, *BAD])
+    record.write(house.path, planned(state, client))
+    written.commit(state.scores_table, DAY, OLD)
+    publish(client, Epoch(release.id, "bf16", DAY, 1), [(bytes(16), PublishedScore(labels=[0], scores=[1.0]))])
+    return house
+
+
+@pytest.fixture
+def in_this_spark(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    """The `score` step takes the session's Spark, and leaves it."""
+
+    @contextmanager
+    def opened(step: Step, run: RunRecord) -> Iterator[tuple[SparkSession, ScoringOptions]]:
+        yield spark, ScoringOptions.of(step.state, step.nightly, run.release, Device.CPU)
+
+    monkeypatch.setattr(job, "_spark", opened)
+
+
+def old_rows() -> Rows:
+    return Counter((f"m{number}", label, "small-0123456789ab") for number, label in enumerate(OLD))
+
+
+def check_complete(house: House, run: RunRecord) -> None:
+    """The whole day, each line once: as a score of the release, or in quarantine."""
+    assert run.scoring is not None
+    found = house.rows()
+    assert sorted(found.elements()) == sorted(found)
+    assert {each for each, _, _ in found} == {f"m{number:05d}" for number in range(len(LINES))}
+    assert {release for _, _, release in found} == {house.release.id}
+    assert run.scoring.rows == len(LINES)
+    assert run.scoring.quarantined == {"bad_json": 1, "empty": 1}
+    assert table.quarantined(house.state.state / "quarantine", DAY, run.scoring.token) == run.scoring.quarantined
+    assert run.scoring.rows + sum(run.scoring.quarantined.values()) == run.input.lines

@@ -1,0 +1,208 @@
+"""What spark-submit runs in these tests: the steps as they are, and one mishap, which NIGHT_MISHAP names. Notes of what
+must happen once, or be told, lie in the folder NIGHT_NOTES. Functions of a script travel to executors by value."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn, cast
+from unittest import mock
+
+import numpy as np
+import psutil
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark import TaskContext
+
+from batch_job import __main__ as steps
+from batch_job import job, launch, pipeline, publishing
+from batch_job.commits import leftovers, table
+from batch_job.executors import scoring
+from batch_job.executors.scoring import ScoringOptions
+from batch_job.outputs import writing
+from batch_job.outputs.writing import Target
+from batch_job.progress import Progress
+from shared_model.encoding import TokenBatch
+from shared_model.engine import Engine
+
+_NOTES = Path(os.environ["NIGHT_NOTES"])
+#: How long one copy of a task waits for the other.
+_MEETING_SECONDS = 60.0
+
+
+def die(driver: int) -> NoReturn:
+    """End the driver's JVM and Python at once, as when its host is lost. Python workers have a group of their own, and
+    end when they notice."""
+    os.killpg(driver, signal.SIGKILL)
+    signal.pause()
+    raise AssertionError("this process has survived")
+
+
+def die_before(owner: Any, name: str) -> None:
+    setattr(owner, name, lambda *_, **__: die(os.getpgrp()))
+
+
+def die_after(owner: Any, name: str) -> None:
+    real = getattr(owner, name)
+
+    def step(*arguments: Any, **named: Any) -> NoReturn:
+        real(*arguments, **named)
+        die(os.getpgrp())
+
+    setattr(owner, name, step)
+
+
+def die_at_unit(count: int) -> None:
+    """When so many units are finished."""
+    driver = os.getpgrp()
+
+    def write(
+        lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        for report in writing.write_units(lines, options, target, unit_rows):
+            if len(list(Path(target.table, target.folder).glob("*.json"))) >= count:
+                die(driver)
+            yield report
+
+    writing.write_units = write
+
+
+def once(note: str) -> bool:
+    """Whether nobody was here before."""
+    try:
+        (_NOTES / note).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+def meet(note: str) -> None:
+    over = time.monotonic() + _MEETING_SECONDS
+    while not (_NOTES / note).exists():
+        if time.monotonic() > over:
+            raise TimeoutError(note)
+        time.sleep(0.01)
+
+
+@dataclass
+class Interrupted:
+    """An engine that does something else first, once `armed`."""
+
+    engine: Engine
+    interrupt: Callable[[], None]
+    armed: bool = field(default=False)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+    def score(self, batch: TokenBatch) -> NDArray[np.float32]:
+        if self.armed:
+            self.interrupt()
+        return self.engine.score(batch)
+
+
+def write_interrupted(
+    lines: Iterator[pa.RecordBatch],
+    options: ScoringOptions,
+    target: Target,
+    unit_rows: int,
+    interrupt: Callable[[], None],
+    finished: Callable[[], None],
+    armed: bool,
+) -> Iterator[pa.RecordBatch]:
+    """`interrupt` comes in the midst of each unit; of each but a task's first unless `armed`. `finished` comes when a
+    unit is."""
+    model = scoring.open_model(options, scoring.task_threads())
+    engine = Interrupted(model.engine, interrupt, armed)
+    with mock.patch.object(scoring, "open_model", return_value=replace(model, engine=cast(Engine, engine))):
+        for report in writing.write_units(lines, options, target, unit_rows):
+            engine.armed = True
+            finished()
+            yield report
+
+
+def kill_once(victim: Callable[[], psutil.Process]) -> None:
+    if once("killed"):
+        victim().kill()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def executor() -> psutil.Process:
+    """The JVM that this Python worker computes for; between them is the process that forks workers."""
+    java = psutil.Process().parents()[1]
+    assert "CoarseGrainedExecutorBackend" in " ".join(java.cmdline())
+    return java
+
+
+def lose(victim: Callable[[], psutil.Process]) -> None:
+    writing.write_units = partial(
+        write_interrupted, interrupt=partial(kill_once, victim), finished=lambda: None, armed=False
+    )
+
+
+def write_slowly_at_first(
+    lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """One task is slow: in its first unit until its copy has written that, too; then until it is killed."""
+    context = TaskContext.get()
+    assert context is not None
+    if context.partitionId() != 0:
+        yield from writing.write_units(lines, options, target, unit_rows)
+    elif once("slow"):
+        yield from write_interrupted(lines, options, target, unit_rows, wait_for_the_copy, note_slow, armed=True)
+    else:
+        yield from write_interrupted(lines, options, target, unit_rows, lambda: None, let_the_slow_write, armed=True)
+
+
+def wait_for_the_copy() -> None:
+    meet("nobody comes" if (_NOTES / "slow wrote").exists() else "copy wrote")
+
+
+def note_slow() -> None:
+    (_NOTES / "slow wrote").touch()
+
+
+def let_the_slow_write() -> None:
+    (_NOTES / "copy wrote").touch()
+    meet("slow wrote")
+
+
+def copy() -> None:
+    writing.write_units = write_slowly_at_first
+
+
+def tell_files() -> None:
+    """Note which files the attempts have written when one commits."""
+    real = table.replace_partition
+
+    def told(folder: Path, ds: str, *arguments: Any) -> int:
+        (_NOTES / "files").write_text("\n".join(map(str, folder.glob(f"ds={ds}/source=archive/*.*.*-*.parquet"))))
+        return real(folder, ds, *arguments)
+
+    setattr(table, real.__name__, told)
+
+
+MISHAPS: dict[str, Callable[[], None]] = {
+    "planned": lambda: die_before(pipeline, "score_partition"),
+    "judged": lambda: die_before(leftovers, "take_over"),
+    "one unit": lambda: die_at_unit(1),
+    "half the units": lambda: die_at_unit(4),
+    "all units": lambda: die_after(Progress, "__exit__"),
+    "quarantined": lambda: die_after(table, "add_quarantined"),
+    "gated": lambda: die_after(job, "examine"),
+    "checked": lambda: die_after(table, "refuse_stale"),
+    "committed": lambda: die_after(table, "replace_partition"),
+    "published": lambda: die_after(publishing, "publish_run"),
+    "a worker is killed": lambda: lose(psutil.Process),
+    "an executor is killed": lambda: lose(executor),
+    "a task is copied": copy,
+}
+
+if __name__ == "__main__":
+    tell_files()
+    MISHAPS[os.environ["NIGHT_MISHAP"]]()
+    sys.exit((steps.main if sys.argv[1] == "publish" else launch.main)(sys.argv[1:]))

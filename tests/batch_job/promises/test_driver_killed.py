@@ -1,0 +1,74 @@
+"""The driver is killed at a named moment: readers see the old day or the new one, and the next run does the rest."""
+
+import signal
+
+import pytest
+
+from batch_job import job
+from batch_job.record import State
+from tests.batch_job.conftest import DAY
+from tests.batch_job.promises.conftest import LINES, UNITS, House, check_complete, old_rows
+
+OLD_EPOCH = (f"{DAY}.1", 1)
+proof = pytest.mark.proof
+
+
+@pytest.mark.parametrize(
+    ("phase", "least", "most"),
+    [
+        pytest.param("planned", 0, 0, marks=proof),
+        pytest.param("judged", 0, 0, marks=proof),
+        pytest.param("one unit", 1, UNITS, marks=proof),
+        ("half the units", UNITS // 2, UNITS),
+        pytest.param("all units", UNITS, UNITS, marks=proof),
+        pytest.param("quarantined", UNITS, UNITS, marks=proof),
+        pytest.param("gated", UNITS, UNITS, marks=proof),
+        ("checked", UNITS, UNITS),
+    ],
+)
+def test_a_driver_killed_before_its_commit_leaves_the_old_day_and_its_units(
+    house: House, in_this_spark: None, phase: str, least: int, most: int
+) -> None:
+    version = house.version
+    assert house.night(phase).returncode == -signal.SIGKILL
+    assert (house.rows(), house.version, house.answering()) == (old_rows(), version, OLD_EPOCH)
+    finished = house.finished()
+    assert least <= finished <= most
+
+    run = job.score(DAY, house.path)
+    check_complete(house, run)
+    assert run.scoring is not None
+    assert (run.scoring.units, run.scoring.units_resumed) == (UNITS, finished)
+    left = len(LINES) * (UNITS - finished) / UNITS
+    assert sum(worker.rows for worker in run.scoring.workers) == pytest.approx(left, abs=25)
+    house.publish()
+    assert house.answering() == (f"{DAY}.{run.scoring.token}", len(LINES))
+    # What was taken over is what would have been computed.
+    again = job.score(DAY, house.path, force=True).scoring
+    assert again is not None
+    assert (again.content, again.units_resumed) == (run.scoring.content, 0)
+
+
+def test_a_driver_killed_after_its_commit_leaves_the_new_day_to_be_published(house: House, in_this_spark: None) -> None:
+    assert house.night("committed").returncode == -signal.SIGKILL
+    assert house.answering() == OLD_EPOCH
+    assert (house.record.state, house.record.scoring) == (State.PLANNED, None)
+    seen, version = house.rows(), house.version
+    run = job.score(DAY, house.path)
+    assert (run.state, house.version, house.rows()) == (State.UNCHANGED, version, seen)
+    check_complete(house, run)
+    assert run.scoring is not None
+    house.publish()
+    assert house.answering() == (f"{DAY}.{run.scoring.token}", len(LINES))
+
+
+def test_a_publisher_killed_before_it_says_so_has_published(house: House, in_this_spark: None) -> None:
+    run = job.score(DAY, house.path)
+    assert run.scoring is not None
+    assert house.night_publishes("published").returncode == -signal.SIGKILL
+    published = (f"{DAY}.{run.scoring.token}", len(LINES))
+    assert (house.record.state, house.answering()) == (State.COMMITTED, published)
+    again = house.publish()
+    assert again.publication is not None
+    assert (again.state, again.publication.moved, again.publication.live) == (State.PUBLISHED, False, True)
+    assert house.answering() == published

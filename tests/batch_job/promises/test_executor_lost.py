@@ -1,0 +1,70 @@
+"""Executors that are killed, and tasks that Spark runs twice, on a cluster of two hosts: each row is committed once."""
+
+from collections.abc import Iterator
+
+import pyarrow.parquet as pq
+import pytest
+
+from batch_job import job
+from batch_job.executors import workers
+from batch_job.record import State
+from tests.batch_job import cluster
+from tests.batch_job.conftest import DAY
+from tests.batch_job.promises.conftest import LINES, UNITS, House, check_complete, old_rows
+
+#: Spark starts no second copy of a task on the host of the first.
+HOSTS = ["127.0.0.2", "127.0.0.3"]
+
+SPECULATION = [
+    "spark.speculation=true",
+    "spark.speculation.interval=100ms",
+    "spark.speculation.quantile=0.5",
+    "spark.speculation.multiplier=1.1",
+]
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    folder = tmp_path_factory.mktemp("cluster")
+    with cluster.standalone(cluster.environment({}), folder, HOSTS, cores=1) as url:
+        yield url
+
+
+@pytest.mark.parametrize(
+    "mishap", ["an executor is killed", pytest.param("a worker is killed", marks=pytest.mark.proof)]
+)
+def test_what_is_killed_while_it_scores_loses_the_unit_at_hand(house: House, master: str, mishap: str) -> None:
+    done = house.night(mishap, master)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (house.notes / "killed").exists()
+    assert house.record.state is State.COMMITTED
+    check_complete(house, house.record)
+    # None was computed twice, those of the killed task included.
+    assert len(house.written_files()) == UNITS + 1
+
+
+@pytest.mark.proof
+def test_without_a_cluster_a_killed_worker_ends_the_run_in_one_line_and_the_next_goes_on(
+    house: House, in_this_spark: None
+) -> None:
+    """A Spark in one process tries a task once."""
+    done = house.night("a worker is killed")
+    said = [line for line in done.stderr.splitlines() if line.startswith("batch_job")]
+    assert (done.returncode, said) == (2, [f"batch_job score: {workers._LOST}"])
+    assert (house.rows(), house.record.state) == (old_rows(), State.FAILED)
+    finished = house.finished()
+    run = job.score(DAY, house.path)
+    check_complete(house, run)
+    assert run.scoring is not None
+    assert run.scoring.units_resumed == finished >= 1
+
+
+def test_of_a_task_that_spark_runs_twice_one_copy_counts(house: House, master: str) -> None:
+    done = house.night("a task is copied", master, *SPECULATION)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (house.notes / "copy wrote").exists()
+    check_complete(house, house.record)
+    # Control: both copies have written their first unit; whoever took all that lay there would have its rows twice.
+    files = house.written_files()
+    assert len(files) == UNITS + 2
+    assert sum(pq.read_metadata(file).num_rows for file in files) > len(LINES) + 40
