@@ -277,7 +277,8 @@ def _commit(folder: Path, schema: pa.Schema, write: Callable[[DeltaTable], None]
             time.sleep(random.uniform(0.01, 0.1))  # noqa: S311 (jitter, not a secret)
             continue
         except (OSError, DeltaError) as error:
-            raise JobError(f"{folder}: nothing committed: {str(error).partition(chr(10))[0]}") from error
+            # The cause, a full disk for one, comes last of several lines.
+            raise JobError(f"{folder}: nothing committed: {' '.join(str(error).split())}") from error
         return int(table.version()) + 1
     raise JobError(f"{folder}: {_COMMIT_ATTEMPTS} commits in a row met another writer; run the partition again")
 

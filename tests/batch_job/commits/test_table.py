@@ -22,6 +22,7 @@ from batch_job.commits import leftovers, table
 from batch_job.outputs import rows, writing
 from batch_job.outputs.writing import FileReport, Target, write_file
 from shared_model.errors import JobError, Stale
+from tests.shared_model.full_disk import largest_file
 
 DAY = "2026-01-14"
 DAYS = [f"2026-01-{day:02d}" for day in range(1, 31)]
@@ -92,6 +93,17 @@ def test_an_attempt_is_refused_on_the_snapshot_it_would_commit_on(tmp_path: Path
     with pytest.raises(Stale, match="attempt 9"):
         table.replace_partition(tmp_path, DAY, [file], 5, overtake, {})
     assert ids_of(tmp_path) == ["newer"]
+
+
+def test_a_log_that_cannot_be_written_says_why_in_one_line_and_has_nothing_of_it(tmp_path: Path) -> None:
+    commit(tmp_path, 1, ["a"])
+    file, log = score_file(tmp_path, 2, ["b"]), sorted((tmp_path / "_delta_log").iterdir())
+    with largest_file(100), pytest.raises(JobError, match=r"^[^\n]*nothing committed: [^\n]*File too large[^\n]*$"):
+        table.replace_partition(tmp_path, DAY, [file], 2, nothing, {})
+    assert ids_of(tmp_path) == ["a"]
+    assert sorted(path for path in (tmp_path / "_delta_log").iterdir() if path.suffix == ".json") == log
+    table.replace_partition(tmp_path, DAY, [file], 2, nothing, {})
+    assert ids_of(tmp_path) == ["b"]
 
 
 def append(folder: Path, ids: list[str], meanwhile: Callable[[], object] = nothing) -> None:

@@ -1,5 +1,6 @@
 """A small day with an older result, and the steps of a night that meet with mishaps."""
 
+import json
 import os
 import subprocess
 import sys
@@ -110,9 +111,9 @@ class House:
         epoch = (self.client.hget(keys.epoch_pointer(self.release.id), "epoch") or b"").decode()
         return epoch, int(self.client.hlen(keys.epoch_scores(self.release.id, epoch)))
 
-    def written_files(self) -> list[Path]:
-        """What lay there when the night committed."""
-        return [Path(line) for line in (self.notes / "files").read_text().splitlines()]
+    def rows_of_files(self) -> list[int]:
+        """Of those that lay there when the night committed, that of the older result among them."""
+        return list(json.loads((self.notes / "files").read_text()))
 
 
 def _wait_for_those_with(variables: dict[str, str]) -> None:

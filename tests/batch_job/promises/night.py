@@ -1,6 +1,7 @@
 """What spark-submit runs in these tests: the steps as they are, and one mishap, which NIGHT_MISHAP names. Notes of what
 must happen once, or be told, lie in the folder NIGHT_NOTES. Functions of a script travel to executors by value."""
 
+import json
 import os
 import signal
 import sys
@@ -15,6 +16,8 @@ from unittest import mock
 import numpy as np
 import psutil
 import pyarrow as pa
+import pyarrow.parquet as pq
+from deltalake import DeltaTable
 from numpy.typing import NDArray
 from pyspark import TaskContext
 
@@ -30,6 +33,7 @@ from shared_model.encoding import TokenBatch
 from shared_model.engine import Engine
 
 _NOTES = Path(os.environ["NIGHT_NOTES"])
+_COMMIT = table.replace_partition.__name__
 #: How long one copy of a task waits for the other.
 _MEETING_SECONDS = 60.0
 
@@ -175,15 +179,26 @@ def copy() -> None:
     writing.write_units = write_slowly_at_first
 
 
+def commit_in_two_steps() -> None:
+    """As one would who first makes room for the new day."""
+
+    def take_away(folder: Path, ds: str, *_: Any) -> NoReturn:
+        DeltaTable(str(folder)).delete(f"ds = '{ds}'")
+        die(os.getpgrp())
+
+    setattr(table, _COMMIT, take_away)
+
+
 def tell_files() -> None:
-    """Note which files the attempts have written when one commits."""
+    """Note how many rows the files have that lie there when an attempt commits."""
     real = table.replace_partition
 
     def told(folder: Path, ds: str, *arguments: Any) -> int:
-        (_NOTES / "files").write_text("\n".join(map(str, folder.glob(f"ds={ds}/source=archive/*.*.*-*.parquet"))))
+        files = folder.glob(f"ds={ds}/source=archive/*.parquet")
+        (_NOTES / "files").write_text(json.dumps([pq.read_metadata(file).num_rows for file in files]))
         return real(folder, ds, *arguments)
 
-    setattr(table, real.__name__, told)
+    setattr(table, _COMMIT, told)
 
 
 MISHAPS: dict[str, Callable[[], None]] = {
@@ -195,7 +210,8 @@ MISHAPS: dict[str, Callable[[], None]] = {
     "quarantined": lambda: die_after(table, "add_quarantined"),
     "gated": lambda: die_after(job, "examine"),
     "checked": lambda: die_after(table, "refuse_stale"),
-    "committed": lambda: die_after(table, "replace_partition"),
+    "old taken away": commit_in_two_steps,
+    "committed": lambda: die_after(table, _COMMIT),
     "published": lambda: die_after(publishing, "publish_run"),
     "a worker is killed": lambda: lose(psutil.Process),
     "an executor is killed": lambda: lose(executor),

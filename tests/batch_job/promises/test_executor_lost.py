@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 
-import pyarrow.parquet as pq
 import pytest
 
 from batch_job import job
@@ -10,7 +9,7 @@ from batch_job.executors import workers
 from batch_job.record import State
 from tests.batch_job import cluster
 from tests.batch_job.conftest import DAY
-from tests.batch_job.promises.conftest import LINES, UNITS, House, check_complete, old_rows
+from tests.batch_job.promises.conftest import LINES, OLD, UNITS, House, check_complete, old_rows
 
 #: Spark starts no second copy of a task on the host of the first.
 HOSTS = ["127.0.0.2", "127.0.0.3"]
@@ -40,7 +39,7 @@ def test_what_is_killed_while_it_scores_loses_the_unit_at_hand(house: House, mas
     assert house.record.state is State.COMMITTED
     check_complete(house, house.record)
     # None was computed twice, those of the killed task included.
-    assert len(house.written_files()) == UNITS + 1
+    assert len(house.rows_of_files()) == 1 + UNITS
 
 
 @pytest.mark.proof
@@ -49,7 +48,7 @@ def test_without_a_cluster_a_killed_worker_ends_the_run_in_one_line_and_the_next
 ) -> None:
     """A Spark in one process tries a task once."""
     done = house.night("a worker is killed")
-    said = [line for line in done.stderr.splitlines() if line.startswith("batch_job")]
+    said = [line for line in done.stdout.splitlines() if line.startswith("batch_job")]
     assert (done.returncode, said) == (2, [f"batch_job score: {workers._LOST}"])
     assert (house.rows(), house.record.state) == (old_rows(), State.FAILED)
     finished = house.finished()
@@ -65,6 +64,5 @@ def test_of_a_task_that_spark_runs_twice_one_copy_counts(house: House, master: s
     assert (house.notes / "copy wrote").exists()
     check_complete(house, house.record)
     # Control: both copies have written their first unit; whoever took all that lay there would have its rows twice.
-    files = house.written_files()
-    assert len(files) == UNITS + 2
-    assert sum(pq.read_metadata(file).num_rows for file in files) > len(LINES) + 40
+    assert len(house.rows_of_files()) == 1 + UNITS + 1
+    assert sum(house.rows_of_files()) > len(OLD) + len(LINES)
