@@ -5,25 +5,23 @@ engine, nightly run and baselines in turn, each warm, each with all cores. The w
 """
 
 import argparse
-import functools
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from batch_job.reporting.cost import cost_per_million
-from shared_model.errors import TandemError
-from tests.benchmarks import harness, replicas
-from tests.benchmarks.harness import REPOSITORY, CannotMeasure, Target
+from tests.benchmarks import harness, replicas, rounds
+from tests.benchmarks.harness import Target
 from tests.benchmarks.nightly import corpus, groups
 from tests.benchmarks.nightly.corpus import Corpus
 from tests.benchmarks.nightly.stage import Notes, Stage
+from tests.benchmarks.rounds import Group, Measured, Round
 
+PROGRAM = "bench-nightly"
 ROUNDS, ROWS = 5, 8_000
 #: Of the machine, per hour, in whatever currency.
 PRICE = 0.10
 DEFAULT_OUT = Path(".tandem/bench/nightly.json")
-DEFAULT_DATA = REPOSITORY / "../shared/data"
 PACKAGES = (
     "openvino",
     "pyspark",
@@ -38,17 +36,7 @@ PACKAGES = (
 _RATE = "nightly half precision, rows/s"
 
 
-@dataclass(frozen=True)
-class Group:
-    """Figures that are measured together; `make bench-nightly ONLY=name` measures them alone. `once`: in the first
-    round only."""
-
-    measure: Callable[[Stage], Mapping[str, float]]
-    targets: tuple[Target, ...]
-    once: bool = False
-
-
-GROUPS = {
+GROUPS: Mapping[str, Group[Stage]] = {
     "half": Group(
         groups.half,
         (
@@ -73,57 +61,24 @@ GROUPS = {
 }
 
 
-choose = functools.partial(harness.choose, GROUPS)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """0 when it measured, whatever it found: the table says which bounds do not hold. 2 when it could not."""
     args = _parser().parse_args(arguments)
-    place, notes = harness.place(PACKAGES), Notes()
-    try:
-        chosen = choose(args.only)
-        material = corpus.load(_data(args.data))
-        _say(f"texts: {material.source}")
-        rounds = [measure(number, args, chosen, material, notes) for number in range(args.rounds)]
-    except (CannotMeasure, TandemError) as error:
-        print(f"bench-nightly: {error}", file=sys.stderr)
-        return 2
-    told = conditions(material, args.rows, args.price, notes)
-    result = harness.result(targets(chosen), runs(rounds), place, told)
-    result.write(args.out)
-    print(f"\n{result.table()}\n\nwritten to {args.out}")
-    return 0
+    return rounds.report(PROGRAM, args.out, harness.place(PACKAGES), lambda: _measured(args))
 
 
-def targets(chosen: Collection[str]) -> list[Target]:
-    return [target for name in chosen for target in GROUPS[name].targets]
+def _measured(args: argparse.Namespace) -> Measured:
+    chosen, notes = rounds.choose(GROUPS, args.only), Notes()
+    material = corpus.load(rounds.data_folder(args.data))
+    rounds.say(f"texts: {material.source}")
+    found = [_round(number, args, chosen, material, notes) for number in range(args.rounds)]
+    return Measured(rounds.targets(GROUPS, chosen), found, conditions(material, args.rows, args.price, notes))
 
 
-def measure(
-    number: int, args: argparse.Namespace, chosen: Sequence[str], material: Corpus, notes: Notes
-) -> dict[str, float]:
-    """One round: figure → value."""
-    due = [name for name in chosen if number == 0 or not GROUPS[name].once]
-    with replicas.place() as place, Stage(place, material, args.rows, notes, _say) as stage:
-        return measure_on(stage, due, f"round {number + 1} of {args.rounds}")
-
-
-def measure_on(stage: Stage, chosen: Sequence[str], title: str) -> dict[str, float]:
-    """Figure → value; what could not be measured is absent."""
-    figures: dict[str, float] = {}
-    for name in chosen:
-        _say(f"{title}: {name}")
-        try:
-            figures |= GROUPS[name].measure(stage)
-        except CannotMeasure as error:
-            _say(f"  not measured: {error}")
-    return figures
-
-
-def runs(rounds: Sequence[Mapping[str, float]]) -> dict[str, list[float]]:
-    """Each figure's values over the rounds in which it was measured."""
-    names = dict.fromkeys(name for figures in rounds for name in figures)
-    return {name: [float(figures[name]) for figures in rounds if name in figures] for name in names}
+def _round(number: int, args: argparse.Namespace, chosen: Sequence[str], material: Corpus, notes: Notes) -> Round:
+    title = f"round {number + 1} of {args.rounds}"
+    with replicas.place() as place, Stage(place, material, args.rows, notes, rounds.say) as stage:
+        return rounds.measure_on(stage, GROUPS, rounds.due(GROUPS, chosen, number), title)
 
 
 def conditions(material: Corpus, rows: int, price: float, notes: Notes) -> dict[str, object]:
@@ -139,23 +94,9 @@ def conditions(material: Corpus, rows: int, price: float, notes: Notes) -> dict[
     }
 
 
-def _data(given: Path | None) -> Path | None:
-    """The folder to read: the one that was named, else the default one if it is there."""
-    if given is not None:
-        return REPOSITORY / given
-    return DEFAULT_DATA if DEFAULT_DATA.is_dir() else None
-
-
-def _say(line: str) -> None:
-    print(line, flush=True)
-
-
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="bench-nightly", description=__doc__)
-    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="JSON file to write")
+    parser = rounds.parser(PROGRAM, __doc__, DEFAULT_OUT, GROUPS, ROUNDS)
     parser.add_argument("--data", type=Path, help="folder of the IRC corpus")
-    parser.add_argument("--only", default="", help=f"groups to measure, by comma, of {', '.join(GROUPS)}")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often; a figure is the median")
     parser.add_argument("--rows", type=int, default=ROWS, help="rows that ratios are measured on")
     parser.add_argument("--price", type=float, default=PRICE, help="of the machine, per hour")
     return parser

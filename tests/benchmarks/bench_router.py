@@ -5,18 +5,17 @@ in turn; the heartbeat is one replica's among 64, alone in a process.
 """
 
 import argparse
-import functools
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from shared_model.errors import TandemError
-from tests.benchmarks import harness, replicas
-from tests.benchmarks.harness import CannotMeasure, Target
+from tests.benchmarks import harness, replicas, rounds
+from tests.benchmarks.harness import Target
 from tests.benchmarks.replicas import Place
+from tests.benchmarks.rounds import Group, Measured, Round
 from tests.benchmarks.router import deciding, forwarding, heartbeat, submitting
 
+PROGRAM = "bench-router"
 ROUNDS = 3
 DEFAULT_OUT = Path(".tandem/bench/router.json")
 PACKAGES = ("grpcio", "redis", "protobuf", "openvino")
@@ -24,73 +23,41 @@ PACKAGES = ("grpcio", "redis", "protobuf", "openvino")
 WORST = "decide_all_late_p99_us"
 
 
-@dataclass(frozen=True)
-class Group:
-    """Figures that are measured together; `make bench-router ONLY=name` measures them alone."""
-
-    measure: Callable[[Place], Mapping[str, float]]
-    targets: tuple[Target, ...]
-
-
-GROUPS = {
+GROUPS: Mapping[str, Group[Place]] = {
     "decide": Group(lambda place: deciding.measure(), (Target("decide_p99_us", "us", "<= 20"),)),
     "forward": Group(forwarding.measure, (Target("forward_p50_ms", "ms", "<= 1.0"),)),
     "heartbeat": Group(heartbeat.measure, (Target("heartbeat_core_share", "core", "<= 0.01"),)),
     "submit": Group(submitting.measure, (Target("submit_per_s", "1/s", ">= 5000"),)),
 }
 
-choose = functools.partial(harness.choose, GROUPS)
-
 
 def main(arguments: list[str] | None = None) -> int:
     """0 when it measured, whatever it found: the table says which bounds do not hold. 2 when it could not."""
     args = _parser().parse_args(arguments)
-    place = harness.place(PACKAGES)
-    try:
-        chosen = choose(args.only)
-        rounds = [measure(chosen, f"round {number + 1} of {args.rounds}") for number in range(args.rounds)]
-    except (CannotMeasure, TandemError) as error:
-        print(f"bench-router: {error}", file=sys.stderr)
-        return 2
-    result = harness.result(targets(chosen), runs(rounds, chosen), place, conditions(rounds))
-    result.write(args.out)
-    print(f"\n{result.table()}\n\nwritten to {args.out}")
-    return 0
+    return rounds.report(PROGRAM, args.out, harness.place(PACKAGES), lambda: _measured(args))
 
 
-def targets(chosen: Collection[str]) -> list[Target]:
-    return [target for name in chosen for target in GROUPS[name].targets]
+def _measured(args: argparse.Namespace) -> Measured:
+    chosen = rounds.choose(GROUPS, args.only)
+    found = [_round(chosen, f"round {number + 1} of {args.rounds}") for number in range(args.rounds)]
+    return Measured(rounds.targets(GROUPS, chosen), [promised(figures) for figures in found], conditions(found))
 
 
-def measure(chosen: Sequence[str], title: str) -> dict[str, float]:
-    """Figure → value of one round; what could not be measured is absent."""
-    figures: dict[str, float] = {}
+def _round(chosen: Sequence[str], title: str) -> Round:
     with replicas.place() as place:
-        for name in chosen:
-            print(f"{title}: {name}", flush=True)
-            try:
-                figures |= GROUPS[name].measure(place)
-            except CannotMeasure as error:
-                print(f"  not measured: {error}", flush=True)
-    return figures
+        return rounds.measure_on(place, GROUPS, chosen, title)
 
 
-def runs(rounds: Sequence[Mapping[str, float]], chosen: Collection[str]) -> dict[str, list[float]]:
-    """Each promised figure's values over the rounds in which it was measured."""
-    names = [target.name for target in targets(chosen)]
-    return {name: [figures[name] for figures in rounds if name in figures] for name in names}
+def promised(figures: Round) -> Round:
+    return {name: value for name, value in figures.items() if name != WORST}
 
 
-def conditions(rounds: Sequence[Mapping[str, float]]) -> dict[str, object]:
-    return {WORST: [round(figures[WORST], 1) for figures in rounds if WORST in figures]}
+def conditions(found: Sequence[Round]) -> dict[str, object]:
+    return {WORST: [round(figures[WORST], 1) for figures in found if WORST in figures]}
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="bench-router", description=__doc__)
-    parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="JSON file to write")
-    parser.add_argument("--only", default="", help=f"groups to measure, by comma, of {', '.join(GROUPS)}")
-    parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often; a figure is the median")
-    return parser
+    return rounds.parser(PROGRAM, __doc__, DEFAULT_OUT, GROUPS, ROUNDS)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import platform
 import re
 import statistics
 import subprocess
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -111,17 +111,6 @@ def result(
         raise ValueError(f"no target is named {', '.join(sorted(unknown))}")
     figures = tuple(_figure(t, runs[t.name]) for t in targets if runs.get(t.name))
     return Result(tuple(targets), figures, place, conditions or {})
-
-
-def choose(groups: Collection[str], only: str) -> list[str]:
-    """Names of groups in their order, all of them where `only`, names by comma, is empty.
-
-    Raises: CannotMeasure for a name there is no group of.
-    """
-    wanted = [name.strip() for name in only.split(",") if name.strip()] or list(groups)
-    if unknown := sorted(set(wanted) - set(groups)):
-        raise CannotMeasure(f"ONLY: there is no group {', '.join(unknown)}; choose of {', '.join(groups)}")
-    return [name for name in groups if name in wanted]
 
 
 def place(packages: Iterable[str]) -> Place:

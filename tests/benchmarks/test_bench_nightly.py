@@ -12,9 +12,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, BertModel
 
 from batch_job.inputs.source import read_folder
-from tests.benchmarks import bench_nightly, harness
-from tests.benchmarks.bench_nightly import GROUPS, Group
-from tests.benchmarks.harness import CannotMeasure, Place, Target
+from tests.benchmarks import bench_nightly, rounds
+from tests.benchmarks.bench_nightly import GROUPS
+from tests.benchmarks.harness import CannotMeasure
 from tests.benchmarks.nightly import corpus, flops, memory
 from tests.benchmarks.nightly.corpus import Corpus
 from tests.benchmarks.nightly.memory import Sample
@@ -22,7 +22,7 @@ from tests.benchmarks.nightly.stage import Notes
 
 
 def test_figures_carry_the_bounds_that_were_promised() -> None:
-    promised = {target.name: target.bound for target in bench_nightly.targets(list(GROUPS))}
+    promised = {target.name: target.bound for target in rounds.targets(GROUPS, list(GROUPS))}
     assert promised == {
         "of_bare_bf16": ">= 0.90",
         "of_bare_int8": ">= 0.88",
@@ -37,27 +37,6 @@ def test_figures_carry_the_bounds_that_were_promised() -> None:
         "interactive_over_alone": "<= 3",
     }
     assert all(re.fullmatch(r"[a-z_0-9]+", name) for name in promised)
-
-
-def test_groups_are_chosen_by_name_and_run_in_their_own_order() -> None:
-    assert bench_nightly.choose("") == list(GROUPS)
-    assert bench_nightly.choose("memory, half") == ["half", "memory"]
-    with pytest.raises(CannotMeasure, match="ONLY: there is no group speed; choose of half, "):
-        bench_nightly.choose("half,speed")
-
-
-def test_what_cannot_be_measured_is_absent_and_not_met(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(stage: object) -> dict[str, float]:
-        raise CannotMeasure("no Java")
-
-    target = Target("scaling", "ratio", ">= 1.7")
-    monkeypatch.setitem(GROUPS, "scaling", Group(fail, (target,)))
-    monkeypatch.setitem(GROUPS, "int8", Group(lambda stage: {"of_bare_int8": 0.9}, GROUPS["int8"].targets))
-    rounds = [bench_nightly.measure_on(None, ["int8", "scaling"], "round") for _ in range(2)]  # type: ignore[arg-type]
-    chosen = bench_nightly.targets(["int8", "scaling"])
-    result = harness.result(chosen, bench_nightly.runs(rounds), Place({}, {}, ""))
-    assert {figure.name: figure.runs for figure in result.figures} == {"of_bare_int8": (0.9, 0.9)}
-    assert "scaling       not measured" in result.table()
 
 
 def test_a_night_costs_what_its_hours_cost() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.benchmarks import bench_online, harness
-from tests.benchmarks.bench_online import GROUPS, Group
-from tests.benchmarks.harness import CannotMeasure, Place, Target
+from tests.benchmarks import bench_online, rounds
+from tests.benchmarks.bench_online import GROUPS
+from tests.benchmarks.harness import CannotMeasure
 from tests.benchmarks.online import arrivals, texts
 from tests.benchmarks.online.calls import LEAST_CALLS, MISSED_MS, OK, RESOURCE_EXHAUSTED, Calls, quantile, statuses
 from tests.benchmarks.online.stage import Generators
@@ -139,7 +139,7 @@ def test_a_folder_without_the_texts_is_named(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_figures_carry_the_bounds_that_were_promised() -> None:
-    assert {target.name: target.bound for target in bench_online.targets(list(GROUPS))} == {
+    assert {target.name: target.bound for target in rounds.targets(GROUPS, list(GROUPS))} == {
         "overhead_ms": "<= 0.6",
         "saturation_of_floor": ">= 0.90",
         "saturation_of_engine": ">= 0.72",
@@ -163,25 +163,3 @@ def test_figures_carry_the_bounds_that_were_promised() -> None:
         "rss_mb": "<= 800",
         "rss_switch_mb": "<= 1200",
     }
-
-
-def test_groups_are_chosen_by_name_and_run_in_their_own_order() -> None:
-    assert bench_online.choose("") == list(GROUPS)
-    assert bench_online.choose("memory, overhead") == ["overhead", "memory"]
-    with pytest.raises(CannotMeasure, match="ONLY: there is no group speed; choose of overhead, "):
-        bench_online.choose("overhead,speed")
-
-
-def test_a_group_that_cannot_be_measured_leaves_its_figures_out(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fails(stage: object) -> dict[str, float]:
-        raise CannotMeasure("the load was too short")
-
-    good, bad = Target("good", "ms", "<= 1"), Target("bad", "ms", "<= 1")
-    monkeypatch.setitem(GROUPS, "bad", Group(fails, (bad,)))
-    monkeypatch.setitem(GROUPS, "good", Group(lambda stage: {"good": 0.5}, (good,)))
-    figures = bench_online.measure_on(object(), ["bad", "good"], "round 1 of 1")  # type: ignore[arg-type]
-    assert "not measured: the load was too short" in capsys.readouterr().out
-    result = harness.result([bad, good], bench_online.runs([figures, {}, {"good": 0.7}]), Place({}, {}, ""))
-    assert {figure.name: figure.runs for figure in result.figures} == {"good": (0.5, 0.7)}

@@ -7,14 +7,15 @@ import pytest
 
 from realtime_service.errors import Overloaded
 from realtime_service.routing.policy import Policy, decide
-from tests.benchmarks import bench_router, harness
-from tests.benchmarks.bench_router import GROUPS, Group
-from tests.benchmarks.harness import CannotMeasure, Place, Target
+from tests.benchmarks import bench_router, harness, rounds
+from tests.benchmarks.bench_router import GROUPS
+from tests.benchmarks.harness import Place, Target
+from tests.benchmarks.rounds import Group
 from tests.benchmarks.router import deciding, fleet
 
 
 def test_figures_carry_the_bounds_that_were_promised() -> None:
-    promised = {target.name: target.bound for target in bench_router.targets(list(GROUPS))}
+    promised = {target.name: target.bound for target in rounds.targets(GROUPS, list(GROUPS))}
     assert promised == {
         "decide_p99_us": "<= 20",
         "forward_p50_ms": "<= 1.0",
@@ -24,23 +25,15 @@ def test_figures_carry_the_bounds_that_were_promised() -> None:
     assert all(re.fullmatch(r"[a-z_0-9]+", name) for name in promised)
 
 
-def test_groups_are_chosen_by_name_and_run_in_their_own_order() -> None:
-    assert bench_router.choose("") == list(GROUPS)
-    assert bench_router.choose("heartbeat, decide") == ["decide", "heartbeat"]
-    with pytest.raises(CannotMeasure, match="ONLY: there is no group speed; choose of decide, "):
-        bench_router.choose("decide,speed")
-
-
 def test_what_was_not_measured_is_absent_and_what_was_not_promised_is_a_condition(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(GROUPS, "decide", Group(lambda place: {}, (Target("decide_p99_us", "us", "<= 20"),)))
-    rounds = [{"decide_p99_us": 7.0, bench_router.WORST: 90.04}, {}]
-    result = harness.result(
-        bench_router.targets(["decide", "submit"]), bench_router.runs(rounds, ["decide", "submit"]), Place({}, {}, "")
-    )
+    found = [{"decide_p99_us": 7.0, bench_router.WORST: 90.04}, {}]
+    promised = rounds.runs([bench_router.promised(figures) for figures in found])
+    result = harness.result(rounds.targets(GROUPS, ["decide", "submit"]), promised, Place({}, {}, ""))
     assert {figure.name: figure.runs for figure in result.figures} == {"decide_p99_us": (7.0,)}
-    assert bench_router.conditions(rounds) == {bench_router.WORST: [90.0]}
+    assert bench_router.conditions(found) == {bench_router.WORST: [90.0]}
 
 
 def test_decisions_are_made_on_64_replicas_and_some_requests_make_it_look_at_all_of_them() -> None:
