@@ -21,7 +21,7 @@ from batch_job.executors.scoring import ScoringOptions
 from batch_job.inputs import reading
 from batch_job.inputs.messages import Reason
 from batch_job.outputs import rows, summary, units, writing
-from batch_job.outputs.units import Bucket
+from batch_job.outputs.units import Bucket, Load
 from batch_job.outputs.writing import FileReport, Target
 from batch_job.progress import Progress, say
 from batch_job.record import RunRecord, Scoring
@@ -97,6 +97,7 @@ def plan_id(record: RunRecord, options: ScoringOptions, unit_rows: int) -> str:
         "precision": options.precision,
         "encoder": release.manifest.files["tokenizer.json"],
         "unit_rows": unit_rows,
+        "units": units.RULE,
         "schema": rows.SCHEMA_VERSION,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
@@ -195,9 +196,10 @@ def _group(ds: str, token: int) -> str:
 def _count(attempt: _Attempt, lines: DataFrame) -> tuple[dict[str, int], list[Bucket]]:
     """Reason → lines quarantined, and the buckets of all others."""
     cell = sql.when(sql.col("reason").isNull(), units.cell(attempt.bits)).alias("cell")
-    counted = lines.groupBy("reason", cell).agg(sql.count("*").alias("lines")).toArrow().to_pylist()
+    load = sql.count("*").alias("lines"), sql.sum(units.work()).alias("work")
+    counted = lines.groupBy("reason", cell).agg(*load).toArrow().to_pylist()
     reasons = {each["reason"]: each["lines"] for each in counted if each["reason"] is not None}
-    cells = {each["cell"]: each["lines"] for each in counted if each["reason"] is None}
+    cells = {each["cell"]: Load(each["lines"], each["work"]) for each in counted if each["reason"] is None}
     return dict(sorted(reasons.items())), units.pack(cells, attempt.settings.nightly_unit_rows)
 
 

@@ -24,6 +24,8 @@ IDLE_WORKERS = "spark.python.factory.idleWorkerMaxPoolSize"
 SPARK_CONF = {
     "spark.log.level": "WARN",
     "spark.sql.session.timeZone": "UTC",
+    # A file of any size is read by all slots: Spark would leave one of less than 4 MB to a single one.
+    "spark.sql.files.openCostInBytes": "65536",
     # One Arrow batch is one window: its rows are sorted by tokens before they are cut into engine batches.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",

@@ -1,15 +1,16 @@
 """What a partition is cut into: units, each one window of the engine, one file, and kept when the run is killed.
 
-Rows fall into cells by the first bits of their text's hash. The driver, which knows only how many rows each cell has,
-packs neighbouring cells into buckets of at most a unit's rows. A bucket is a unit, unless one cell alone is larger:
-then the task that holds its rows cuts it. Nothing but the rows' text hashes and the size of a unit decides, so that
-every attempt, on any cluster, cuts alike.
+Rows fall into cells by the first bits of their text's hash. The driver, which knows only how many rows each cell has
+and how much work they are, deals the cells out to buckets of at most a unit's rows, each about as much work as the
+next. A bucket is a unit, unless one cell alone is larger: then the task that holds its rows cuts it. Nothing but the
+rows and the size of a unit decides, so that every attempt, on any cluster, cuts alike.
 """
 
 import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,18 +24,53 @@ _CELLS_OF_A_UNIT = 64
 #: Most bits of a cell: the driver holds a count for each.
 _MOST_BITS = 20
 
+#: A day of fewer rows is one unit. Any other makes at least two, and a number that slots can share evenly: a power of
+#: two up to this, then a multiple of it.
+_LEAST_ROWS, _EVENLY = 512, 8
+
+#: Bytes of a text that count as work, about as many as a model reads, and what a row takes whatever its text.
+_MOST_BYTES, _ROW_BYTES = 1024, 8
+
+#: Part of the plan id: units that were cut by another rule are other units.
+RULE = 2
+
 #: What `cut` reads of a row, beside whatever else it has.
 BUCKET, TEXT_HASH = "bucket", "text_hash"
 
 
+class Load(NamedTuple):
+    """Rows, and how much `work` they are."""
+
+    rows: int
+    work: int
+
+
 @dataclass(frozen=True)
 class Bucket:
-    """Neighbouring cells, `first` to `last`, and their rows."""
+    """Cells, and what is in them together."""
 
     number: int
-    first: int
-    last: int
-    rows: int
+    cells: tuple[int, ...]
+    load: Load
+
+    @property
+    def rows(self) -> int:
+        return self.load.rows
+
+
+@dataclass(order=True)
+class _Hand:
+    """A bucket while cells are dealt; that with the least work comes first."""
+
+    work: int
+    number: int
+    rows: int = field(default=0, compare=False)
+    cells: list[int] = field(default_factory=list, compare=False)
+
+    def take(self, place: int, load: Load) -> None:
+        self.cells.append(place)
+        self.rows += load.rows
+        self.work += load.work
 
 
 @dataclass(frozen=True)
@@ -57,36 +93,55 @@ def text_hash() -> Column:
     return sql.sha2(sql.coalesce(both, sql.col("text").cast("binary")), 256)
 
 
+def work() -> Column:
+    """About how much of an engine's time a row takes, in bytes of text: its tokens are in proportion."""
+    both = sql.octet_length("text") + sql.coalesce(sql.octet_length("pair"), sql.lit(0))
+    return sql.least(both, sql.lit(_MOST_BYTES)) + _ROW_BYTES
+
+
 def cell(bits: int) -> Column:
     """The cell of a row that has a text hash."""
     return sql.shiftright(sql.conv(sql.substring(TEXT_HASH, 1, 8), 16, 10).cast("long"), 32 - bits)
 
 
-def pack(counts: Mapping[int, int], unit_rows: int) -> list[Bucket]:
-    """Cells (cell → rows) into buckets: at most `unit_rows` rows each unless a single cell has more, and about as many
-    in one as in the next."""
-    total = sum(counts.values())
-    # A bucket ends with a cell: with no room for one, each would fall short, and what is left over make a tiny one.
-    fewest = math.ceil(total * (1 + 1 / _CELLS_OF_A_UNIT) / unit_rows)
-    fair = math.ceil(total / max(1, fewest))
-    buckets: list[Bucket] = []
-    for place, count in sorted(counts.items()):
-        last = buckets[-1] if buckets else None
-        if last and last.rows < fair and last.rows + count <= unit_rows:
-            buckets[-1] = Bucket(last.number, last.first, place, last.rows + count)
-        else:
-            buckets.append(Bucket(len(buckets), place, place, count))
-    return buckets
+def number_of(rows: int, unit_rows: int) -> int:
+    """Buckets that so many rows are dealt out to."""
+    # With no room to spare, hardly a cell would fit the bucket that wants it.
+    fewest = math.ceil(rows * (1 + 1 / _CELLS_OF_A_UNIT) / unit_rows)
+    if fewest <= 1:
+        return 1 if rows < _LEAST_ROWS else 2
+    if fewest <= _EVENLY:
+        return 1 << (fewest - 1).bit_length()
+    return math.ceil(fewest / _EVENLY) * _EVENLY
+
+
+def pack(cells: Mapping[int, Load], unit_rows: int) -> list[Bucket]:
+    """Cells (cell → what is in it) into buckets: at most `unit_rows` rows each unless a single cell has more, and about
+    as much work in one as in the next."""
+    # Sorted, and so a heap.
+    open_ = [_Hand(0, number) for number in range(number_of(sum(load.rows for load in cells.values()), unit_rows))]
+    hands = list(open_)
+    for place, load in sorted(cells.items(), key=lambda it: (-it[1].work, it[0])):
+        # A hand without room for this cell is as good as full: a little room is left in each.
+        while open_ and open_[0].cells and open_[0].rows + load.rows > unit_rows:
+            heapq.heappop(open_)
+        if not open_:
+            hands.append(_Hand(0, len(hands)))
+            open_.append(hands[-1])
+        open_[0].take(place, load)
+        heapq.heapreplace(open_, open_[0])
+    dealt = [hand for hand in hands if hand.cells]
+    return [Bucket(number, tuple(hand.cells), Load(hand.rows, hand.work)) for number, hand in enumerate(dealt)]
 
 
 def share_out(buckets: Sequence[Bucket], tasks: int) -> list[int]:
-    """The task of each bucket: the largest first, each to whoever has least to do."""
-    load = [(0, task) for task in range(tasks)]
+    """The task of each bucket: that of the most work first, each to whoever has least to do."""
+    busy = [(0, task) for task in range(tasks)]
     given = dict[int, int]()
-    for bucket in sorted(buckets, key=lambda it: (-it.rows, it.number)):
-        rows, task = heapq.heappop(load)
+    for bucket in sorted(buckets, key=lambda it: (-it.load.work, it.number)):
+        work, task = heapq.heappop(busy)
         given[bucket.number] = task
-        heapq.heappush(load, (rows + bucket.rows, task))
+        heapq.heappush(busy, (work + bucket.load.work, task))
     return [given[bucket.number] for bucket in buckets]
 
 
@@ -95,7 +150,7 @@ def arranged(spark: SparkSession, hashed: DataFrame, buckets: Sequence[Bucket], 
     places = [
         {"cell": place, BUCKET: bucket.number, "task": task}
         for bucket, task in zip(buckets, share_out(buckets, tasks), strict=True)
-        for place in range(bucket.first, bucket.last + 1)
+        for place in bucket.cells
     ]
     types = pa.schema([("cell", pa.int64()), (BUCKET, pa.int32()), ("task", pa.int32())])
     placed = spark.createDataFrame(pa.Table.from_pylist(places, schema=types))

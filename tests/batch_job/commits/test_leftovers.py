@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from batch_job.commits import leftovers, table
 from batch_job.outputs import rows, writing
-from batch_job.outputs.units import Bucket
+from batch_job.outputs.units import Bucket, Load
 from batch_job.outputs.writing import FileReport, Target
 from shared_model.errors import JobError
 
@@ -94,7 +94,7 @@ def test_a_bucket_is_taken_over_whole_and_each_unit_once(written: list[tuple[int
         FileReport(f"file {place}", 1, rows_of[bucket, part], bucket=bucket, part=part)
         for place, (bucket, part, _) in enumerate(written)
     ]
-    buckets = [Bucket(number, number, number, rows=6) for number in range(4)]
+    buckets = [Bucket(number, (number,), Load(rows=6, work=6)) for number in range(4)]
     taken = list(leftovers.of_whole_buckets(reports, buckets))
     for bucket in buckets:
         there = sum(count for (number, _), count in rows_of.items() if number == bucket.number)

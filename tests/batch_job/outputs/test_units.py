@@ -1,10 +1,9 @@
 """Every row is in exactly one unit, no unit is too large, equal texts meet, and nothing but the rows decides."""
 
 import hashlib
-import itertools
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
 import pytest
@@ -14,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from batch_job.outputs import units
 from batch_job.outputs.rows import text_hash
-from batch_job.outputs.units import Bucket, Unit
+from batch_job.outputs.units import Bucket, Load, Unit
 
 #: Few texts, some said again and again.
 SAID = st.lists(st.integers(0, 30), max_size=200)
@@ -25,12 +24,16 @@ def hash_of(text: int) -> str:
     return hashlib.sha256(str(text).encode()).hexdigest()
 
 
+def loads(rows: Mapping[int, int]) -> dict[int, Load]:
+    return {cell: Load(count, work=count) for cell, count in rows.items()}
+
+
 def cut_up(texts: list[int], unit_rows: int, batch_rows: int) -> list[Unit]:
     """As driver and tasks do together, one task for all."""
     bits = units.cell_bits(len(texts), unit_rows)
     cells = [int(hash_of(text)[:8], 16) >> (32 - bits) for text in texts]
-    buckets = units.pack(Counter(cells), unit_rows)
-    number = {cell: bucket.number for bucket in buckets for cell in range(bucket.first, bucket.last + 1)}
+    buckets = units.pack(loads(Counter(cells)), unit_rows)
+    number = {cell: bucket.number for bucket in buckets for cell in bucket.cells}
     rows = sorted(
         (number[cell], hash_of(text), place) for place, (text, cell) in enumerate(zip(texts, cells, strict=True))
     )
@@ -92,39 +95,43 @@ def test_neither_the_order_of_rows_nor_of_batches_matters(
     assert contents(texts, batch_rows) == contents(shuffled, other_batch_rows)
 
 
-@given(st.lists(st.integers(0, 60), max_size=300), st.integers(1, 100))
-def test_buckets_are_full_and_even(counts: list[int], unit_rows: int) -> None:
-    cells = {cell: rows for cell, rows in enumerate(counts) if rows}
+@given(st.lists(st.integers(1, 60), max_size=300), st.integers(1, 100))
+def test_every_cell_is_in_one_bucket_that_has_room_for_it(counts: list[int], unit_rows: int) -> None:
+    cells = loads(dict(enumerate(counts)))
     buckets = units.pack(cells, unit_rows)
-    assert sum(bucket.rows for bucket in buckets) == sum(counts)
-    for one, another in itertools.pairwise(buckets):
-        assert one.last < another.first
-        assert one.first <= one.last
+    assert sorted(cell for bucket in buckets for cell in bucket.cells) == list(cells)
     for bucket in buckets:
-        assert bucket.rows == sum(cells.get(cell, 0) for cell in range(bucket.first, bucket.last + 1))
-        assert bucket.rows <= unit_rows or bucket.first == bucket.last
+        assert bucket.load == Load(*map(sum, zip(*(cells[cell] for cell in bucket.cells), strict=True)))
+        assert bucket.rows <= unit_rows or len(bucket.cells) == 1
+    assert [bucket.number for bucket in buckets] == list(range(len(buckets)))
 
 
-def test_a_night_is_cut_into_hardly_more_units_than_it_needs() -> None:
-    rng = random.Random(0)
-    bits = units.cell_bits(221_591, 4096)
-    cells = Counter(rng.getrandbits(bits) for _ in range(221_591))
-    buckets = units.pack(cells, 4096)
-    assert len(buckets) <= 1.05 * 221_591 / 4096
-    even = [bucket.rows for bucket in units.pack(Counter(rng.getrandbits(7) for _ in range(8_000)), 4096)]
-    assert len(even) == 2
-    assert max(even) - min(even) < 300
-    full = [bucket.rows for bucket in units.pack(Counter(rng.getrandbits(9) for _ in range(8 * 4096)), 4096)]
-    assert max(full) - min(full) < 1_000
+def day_of(rows: int, unit_rows: int = 4096) -> dict[int, Load]:
+    """Texts as chats have them: few are long. The rows of a cell, and their work, are as uneven as hashes make them."""
+    rng, bits = random.Random(5), units.cell_bits(rows, unit_rows)
+    cells = defaultdict[int, Load](lambda: Load(0, 0))
+    for _ in range(rows):
+        place, work = rng.getrandbits(bits), min(1024, int(rng.lognormvariate(3.7, 1.0))) + 8
+        cells[place] = Load(cells[place].rows + 1, cells[place].work + work)
+    return dict(cells)
+
+
+@pytest.mark.parametrize(("rows", "count"), [(400, 1), (4_000, 2), (8_000, 2), (9_000, 4), (32_000, 8), (221_591, 56)])
+def test_units_are_hardly_more_than_needed_and_can_be_shared_out_evenly(rows: int, count: int) -> None:
+    buckets = units.pack(day_of(rows), 4096)
+    assert len(buckets) == count
+    work = [bucket.load.work for bucket in buckets]
+    assert max(work) < 1.02 * sum(work) / count
+    assert max(bucket.rows for bucket in buckets) <= 4096
 
 
 @given(st.lists(st.integers(1, 50), max_size=60), st.integers(1, 9))
-def test_tasks_get_whole_buckets_and_about_as_much_each(sizes: list[int], tasks: int) -> None:
-    buckets = [Bucket(number, number, number, rows) for number, rows in enumerate(sizes)]
+def test_tasks_get_whole_buckets_and_about_as_much_work_each(work: list[int], tasks: int) -> None:
+    buckets = [Bucket(number, (number,), Load(7, each)) for number, each in enumerate(work)]
     given_to = units.share_out(buckets, tasks)
-    load = [sum(rows for rows, task in zip(sizes, given_to, strict=True) if task == each) for each in range(tasks)]
-    assert sum(load) == sum(sizes)
-    assert max(load) - min(load) <= max(sizes, default=0)
+    busy = [sum(each for each, task in zip(work, given_to, strict=True) if task == one) for one in range(tasks)]
+    assert sum(busy) == sum(work)
+    assert max(busy) - min(busy) <= max(work, default=0)
 
 
 def report_units(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -145,7 +152,7 @@ def test_spark_brings_each_bucket_whole_to_one_task(spark: SparkSession, tasks: 
     frame = spark.createDataFrame(pa.Table.from_pylist(said)).withColumn(units.TEXT_HASH, units.text_hash())
     bits = units.cell_bits(len(said), 16)
     cells = Counter(row["cell"] for row in frame.select(units.cell(bits).alias("cell")).collect())
-    buckets = units.pack(cells, 16)
+    buckets = units.pack(loads(cells), 16)
     wanted = buckets[1:]
     arranged = units.arranged(spark, frame, wanted, bits, tasks)
     found = arranged.mapInArrow(report_units, "bucket long, ids array<string>, hashes array<string>").collect()
@@ -154,6 +161,12 @@ def test_spark_brings_each_bucket_whole_to_one_task(spark: SparkSession, tasks: 
         rows_of[unit["bucket"]] += len(unit["ids"])
         assert [expected[each] for each in unit["ids"]] == unit["hashes"] == sorted(unit["hashes"])
     assert dict(rows_of) == {bucket.number: bucket.rows for bucket in wanted}
+
+
+def test_work_follows_a_text_as_far_as_a_model_reads(spark: SparkSession) -> None:
+    said = [("", None), ("日本", None), ("one", "other"), ("a" * 5_000, None)]
+    frame = spark.createDataFrame(said, "text string, pair string")
+    assert [row["work"] for row in frame.select(units.work().alias("work")).collect()] == [8, 14, 16, 1032]
 
 
 @settings(max_examples=20)
