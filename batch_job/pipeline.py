@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -79,9 +78,7 @@ class _Attempt:
         return units.cell_bits(self.lines, self.settings.nightly_unit_rows)
 
     def tasks(self, lines: int) -> int:
-        """Spark tasks for so many lines: as many for one slot as for another."""
-        slots = workers.slots_of(self.spark)
-        return slots * max(1, math.ceil(lines / (slots * self.settings.nightly_task_rows)))
+        return workers.tasks_for(self.spark, lines, self.settings.nightly_task_rows)
 
     def too_many(self, reasons: Mapping[str, int]) -> bool:
         """Whether so many lines are quarantined that no score may be committed."""
@@ -143,8 +140,9 @@ def score_partition(
     plan, watch = plan_id(record, options, settings.nightly_unit_rows), Stopwatch()
     scores = Target(str(tables.scores), record.ds, plan, fence.token)
     set_aside = Target(str(tables.quarantine), record.ds, plan, fence.token, source="")
-    attempt = _Attempt(spark, record, options, settings, scores, set_aside)
-    lines = reading.judged_lines(spark, record.input, attempt.tasks(attempt.lines))
+    tasks = workers.tasks_for(spark, record.input.lines, settings.nightly_task_rows)
+    attempt = _Attempt(workers.planned_once(spark, tasks), record, options, settings, scores, set_aside)
+    lines = reading.judged_lines(attempt.spark, record.input, tasks)
     lines = lines.withColumn(units.TEXT_HASH, units.text_hash()).persist()
     try:
         with watch.stage("read"):

@@ -1,5 +1,6 @@
 """What the executors are: the Python they run on, and the device they compute on."""
 
+import math
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -63,10 +64,25 @@ def session(name: str) -> SparkSession:
     return builder.getOrCreate()
 
 
+def planned_once(spark: SparkSession, tasks: int) -> SparkSession:
+    """A session of the same Spark whose shuffles have so many tasks. Spark's own planning stops between stages to find
+    their number from what it sees, which a small day pays for and no day needs: its lines are counted."""
+    own = spark.newSession()
+    own.conf.set("spark.sql.adaptive.enabled", "false")
+    own.conf.set("spark.sql.shuffle.partitions", str(tasks))
+    return own
+
+
 def slots_of(spark: SparkSession) -> int:
     """Tasks that run at once."""
     cpus = int(spark.sparkContext.getConf().get("spark.task.cpus", "1"))
     return max(1, int(spark.sparkContext.defaultParallelism) // cpus)
+
+
+def tasks_for(spark: SparkSession, lines: int, task_rows: int) -> int:
+    """Tasks of at most `task_rows` lines each: as many for one slot as for another."""
+    slots = slots_of(spark)
+    return slots * max(1, math.ceil(lines / (slots * task_rows)))
 
 
 @contextmanager

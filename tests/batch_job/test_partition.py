@@ -19,6 +19,7 @@ from batch_job import pipeline, planning, read_scores
 from batch_job.commits import table
 from batch_job.commits.fence import Fence
 from batch_job.executors.scoring import ScoringOptions
+from batch_job.outputs import units
 from batch_job.pipeline import Tables
 from batch_job.record import Scoring
 from batch_job.settings import InputSettings
@@ -116,6 +117,16 @@ def test_a_committed_plan_is_known_and_another_input_is_not(
         )
         is None
     )
+
+
+def test_units_cut_by_another_rule_are_another_plan(
+    state: StateSettings, client: "redis.Redis", options: ScoringOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_day(state, LINES[:20])
+    run = planned(state, client)
+    plan = pipeline.plan_id(run, options, SMALL.nightly_unit_rows)
+    monkeypatch.setattr(units, "RULE", units.RULE + 1)
+    assert pipeline.plan_id(run, options, SMALL.nightly_unit_rows) != plan
 
 
 def test_nothing_is_committed_when_the_counts_do_not_add_up(

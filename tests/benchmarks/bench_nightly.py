@@ -1,12 +1,13 @@
 """python -m tests.benchmarks.bench_nightly: what Spark costs the engine, and what else one might have used.
 
 Ratios are measured on random rows of one night, each row on its own (duplicates not collapsed), in one run: bare
-engine, nightly run and baselines in turn, each warm, each with all cores. The whole night is scored once, for memory.
+engine, nightly run and baselines in turn, round after round in the same processes, each with all cores. Bare engine and
+nightly run are warm by the same texts. The whole night is scored once, for memory.
 """
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
 from batch_job.reporting.cost import cost_per_million
@@ -15,7 +16,7 @@ from tests.benchmarks.harness import Target
 from tests.benchmarks.nightly import corpus, groups
 from tests.benchmarks.nightly.corpus import Corpus
 from tests.benchmarks.nightly.stage import Notes, Stage
-from tests.benchmarks.rounds import Group, Measured, Round
+from tests.benchmarks.rounds import Group, Measured
 
 PROGRAM = "bench-nightly"
 ROUNDS, ROWS = 5, 8_000
@@ -71,14 +72,12 @@ def _measured(args: argparse.Namespace) -> Measured:
     chosen, notes = rounds.choose(GROUPS, args.only), Notes()
     material = corpus.load(rounds.data_folder(args.data))
     rounds.say(f"texts: {material.source}")
-    found = [_round(number, args, chosen, material, notes) for number in range(args.rounds)]
-    return Measured(rounds.targets(GROUPS, chosen), found, conditions(material, args.rows, args.price, notes))
-
-
-def _round(number: int, args: argparse.Namespace, chosen: Sequence[str], material: Corpus, notes: Notes) -> Round:
-    title = f"round {number + 1} of {args.rounds}"
     with replicas.place() as place, Stage(place, material, args.rows, notes, rounds.say) as stage:
-        return rounds.measure_on(stage, GROUPS, rounds.due(GROUPS, chosen, number), title)
+        found = [
+            rounds.measure_on(stage, GROUPS, rounds.due(GROUPS, chosen, number), f"round {number + 1} of {args.rounds}")
+            for number in range(args.rounds)
+        ]
+    return Measured(rounds.targets(GROUPS, chosen), found, conditions(material, args.rows, args.price, notes))
 
 
 def conditions(material: Corpus, rows: int, price: float, notes: Notes) -> dict[str, object]:

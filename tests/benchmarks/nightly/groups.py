@@ -1,7 +1,6 @@
 """The groups of figures: each runs what it compares on a stage and returns figure → value of one round."""
 
 import os
-import statistics
 import subprocess
 import sys
 import threading
@@ -36,16 +35,14 @@ _STARTING_SECONDS = 120.0
 
 def half(stage: Stage) -> Figures:
     """Half precision against its bare engine, which comes before and after, and against what else one might use."""
-    before = stage.rate(stage.bare, "bare half precision")
-    night = stage.score(stage.night, "nightly half precision")
-    after = stage.rate(stage.bare, "bare half precision")
+    night, bare = stage.bare_rates("bare half precision", lambda: stage.score(stage.night, "nightly half precision"))
     _note_stages(stage, night)
     sentences = stage.rate(stage.sentences, "sentence-transformers bf16")
     stock = stage.rate(stage.stock, "predict_batch_udf fp32")
     rate = night["rows_per_second"]
     _note_utilisation(stage, rate)
     return {
-        "of_bare_bf16": rate / statistics.mean([before, after]),
+        "of_bare_bf16": rate / bare,
         "over_stock": rate / stock,
         "over_sentence_transformers": rate / sentences,
         "padding_share": night["padding_share"],
@@ -56,10 +53,8 @@ def int8(stage: Stage) -> Figures:
     """INT8 is for CPUs: a nightly run that finds a GPU uses it."""
     if devices.detect() is not Device.CPU:
         raise CannotMeasure("the nightly run scores on the GPU of this machine, in FP16")
-    before = stage.rate(stage.bare, "bare int8", int8=True)
-    night = stage.score(stage.night, "nightly int8", int8=True)
-    after = stage.rate(stage.bare, "bare int8", int8=True)
-    return {"of_bare_int8": night["rows_per_second"] / statistics.mean([before, after])}
+    night, bare = stage.bare_rates("bare int8", lambda: stage.score(stage.night, "nightly int8", int8=True), int8=True)
+    return {"of_bare_int8": night["rows_per_second"] / bare}
 
 
 def scaling(stage: Stage) -> Figures:

@@ -1,4 +1,4 @@
-"""One round's means: a state with its days of messages, and the processes that are measured, started when asked for."""
+"""What is measured: a state with its days of messages, and processes that are started when they are asked for."""
 
 import contextlib
 import functools
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from shared_model import devices
 from shared_model.settings import StateSettings
@@ -18,9 +18,13 @@ from tests.benchmarks.replicas import Place
 
 #: Days by what they hold: texts to warm up with, of most shapes; the sample that ratios are measured on; all texts.
 WARM, SAMPLE, WHOLE = "2026-01-01", "2026-01-02", "2026-01-03"
-_WARM_ROWS = 4_096
+#: An engine builds each of its shapes when it first meets it, and meets most of them in this many rows.
+_WARM_ROWS = 16_384
+#: What else loads or builds at first is there after so many.
+_FIRST_ROWS = 512
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 @dataclass
@@ -88,9 +92,20 @@ class Stage:
         self.measured(f"{name}, rows/s", done["rows_per_second"])
         return done
 
-    def rate(self, child: Child, name: str, **options: bool) -> float:
+    def bare_rates(self, name: str, between: Callable[[], T], **options: bool) -> tuple[T, float]:
+        """What `between` gives, and rows/s of the bare engine on the sample: the mean of before and after. Warm by the
+        same texts as the nightly run."""
+        self.bare.ask(texts=self._material.texts[-_WARM_ROWS:], **options)
+        before = self._rate(self.bare, name, **options)
+        given = between()
+        return given, (before + self._rate(self.bare, name, **options)) / 2
+
+    def rate(self, child: Child, name: str) -> float:
         """rows/s of a baseline on the sample. What it does first is not measured."""
-        child.ask(texts=self._material.texts[-_WARM_ROWS:], **options)
+        child.ask(texts=self._material.texts[-_FIRST_ROWS:])
+        return self._rate(child, name)
+
+    def _rate(self, child: Child, name: str, **options: bool) -> float:
         return self.measured(f"{name}, rows/s", child.ask(texts=self.sample, **options)["rows_per_second"])
 
     def measured(self, name: str, value: float) -> float:
