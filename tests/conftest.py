@@ -35,8 +35,8 @@ _NOT_OURS = (
 
 #: What makes processes that live for seconds, two at a time on two cores, cheaper.
 _FOR_SHORT_LIVES = {
-    # Else torch's idle threads spin on the core that the other worker wants.
-    "OMP_WAIT_POLICY": "PASSIVE",
+    # Else a second thread of torch or BLAS spins on the core that the other worker wants.
+    "OMP_NUM_THREADS": "1",
     # Compiling well takes a JVM longer than it saves here.
     "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }

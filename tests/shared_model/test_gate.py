@@ -1,5 +1,7 @@
 """The gate: only a variant that agrees with the fp32 reference, and is fast enough, may be promoted."""
 
+import contextlib
+import csv
 import json
 import shutil
 from collections.abc import Callable
@@ -12,15 +14,13 @@ import safetensors.torch
 
 from shared_model import devices
 from shared_model.__main__ import main
-from shared_model.commands.building import HEADS
 from shared_model.errors import BadInput, ReleaseError
-from shared_model.releases import gate, pointer, report, texts
+from shared_model.releases import gate, measure, pointer, report, texts
 from shared_model.releases.settings import GateSettings
 from shared_model.releases.store import Release, Store
 from shared_model.releases.texts import HELD_OUT
 from shared_model.releases.verdict import ReleaseReport, Tried, Verdict
-from shared_model.training import load_head
-from shared_model.types import Device
+from shared_model.types import Device, Precision
 from tests.shared_model import tiny_builds
 
 Judged = Callable[..., ReleaseReport]
@@ -213,28 +213,32 @@ def test_labels_the_model_does_not_know_are_named(release: Release, tmp_path: Pa
         texts.labelled_texts(tmp_path / "eval.csv", release.output, release.manifest.reads)
 
 
-@pytest.fixture
-def broken(release: Release, tmp_path: Path) -> Release:
-    """A release whose INT8 variant names the label next to the right one, sealed as if all were well."""
-    weight = load_head(HEADS / "banking77").weight
-    graph = release.read("openvino/model.bin")
-    assert weight.tobytes() in graph
-    other = graph.replace(weight.tobytes(), np.roll(weight, 1, axis=0).tobytes())
-    files = {"int8/model.xml": release.read("openvino/model.xml"), "int8/model.bin": other}
-    return tiny_builds.resealed(release, tmp_path, files, name="broken")
+def surest(release: Release) -> list[tuple[str, str]]:
+    """Two texts and their labels: of two labels the text of which fp32 says it most surely."""
+    asked = [str(text) for text in texts.generated_texts(release.manifest.reads, 200).texts]
+    with contextlib.closing(release.engine(Precision.FP32, Device.CPU, 1)) as engine:
+        scores = measure.score_all(engine, release.output, release.encoder().encode_many(asked))
+    found = {release.labels[scores[row].argmax()]: asked[row] for row in scores.max(axis=1).argsort()}
+    return [(text, label) for label, text in sorted(found.items())][:2]
 
 
 def test_a_broken_variant_is_refused_and_cannot_be_promoted(
-    broken: Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tiny: tuple[Release, ReleaseReport],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    """Sealed as if all were well."""
+    broken, right = turned(tiny[0], tmp_path), surest(tiny[0])
     monkeypatch.setenv("TANDEM_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("TANDEM_RELEASES", str(tmp_path))
+    monkeypatch.setenv("TANDEM_GATE_LATENCY_MS", "10000")
     monkeypatch.setenv("TANDEM_GATE_BATCH_MS", "10000")
-    evaluation = tmp_path / "eval.csv"
-    evaluation.write_text("text,label\n" + "I lost my card,lost_or_stolen_card\nwhat is the rate,exchange_rate\n" * 20)
+    with open(tmp_path / "eval.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *right * 20])
 
     assert main(["promote", broken.id]) != 0
-    assert main(["gate", "--release", broken.id, "--eval", str(evaluation)]) == 1
+    assert main(["gate", "--release", broken.id, "--eval", str(tmp_path / "eval.csv")]) == 1
     found = json.loads(broken.read_note(report.JSON) or b"")
     assert {v["precision"]: v["passed"] for v in found["variants"] if v["device"] == "cpu"} == {
         "fp32": True,
@@ -244,7 +248,7 @@ def test_a_broken_variant_is_refused_and_cannot_be_promoted(
     (wrong,) = [v for v in found["variants"] if v["precision"] == "int8"]
     assert (wrong["accuracy_drop_points"], wrong["mcnemar_p"]) == (100.0, 2 * 0.5**40)
     assert [confusion["texts"] for confusion in wrong["confusion"]] == [20, 20]
-    assert {example["text"] for example in wrong["examples"]} <= {"I lost my card", "what is the rate"}
+    assert {example["text"] for example in wrong["examples"]} <= {text for text, _ in right}
     assert main(["promote", broken.id]) != 0
     with pytest.raises(ReleaseError, match="no release is active"):
         pointer.read(Store(tmp_path), None)

@@ -1,5 +1,7 @@
 """A head is trained from a CSV of text and label, by the command the model card names."""
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -29,32 +31,49 @@ def write_csv(path: Path, labels: list[str]) -> Path:
     return path
 
 
-def predict(head: Head, text: str) -> tuple[str, float]:
+Trained = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """Folder of the head that the command trains on examples of the labels given, each once."""
+
+    @functools.cache
+    def by_the_command(*labels: str) -> Path:
+        folder = tmp_path_factory.mktemp("head")
+        data = write_csv(folder / "train.csv", list(labels))
+        assert main(["train-head", "--data", str(data), "--out", str(folder)]) == 0
+        return folder
+
+    return by_the_command
+
+
+def predict(head: Head, *texts: str) -> list[tuple[str, float]]:
     source = checkpoint.with_head(build.default_encoder(), head)
     encoder = Encoder(source.files["tokenizer.json"], source.reads, release="")
     engine = TorchEngine(source.files, Precision.FP32, Device.CPU)
-    scores = source.output.scores(engine.score(collate([encoder.encode(text)])))[0]
-    assert scores.shape == (len(head.labels),)
-    return head.labels[scores.argmax()], float(scores.max())
+    scores = source.output.scores(engine.score(collate(encoder.encode_many(texts))))
+    engine.close()
+    assert scores.shape == (len(texts), len(head.labels))
+    return [(head.labels[row.argmax()], float(row.max())) for row in scores]
 
 
 @pytest.mark.parametrize("labels", [["lost", "rate", "thanks"], ["rate", "thanks"]])
-def test_the_command_trains_a_head_that_tells_its_labels_apart(tmp_path: Path, labels: list[str]) -> None:
-    data = write_csv(tmp_path / "train.csv", labels)
-    assert main(["train-head", "--data", str(data), "--out", str(tmp_path / "head")]) == 0
-    head = training.load_head(tmp_path / "head")
+def test_the_command_trains_a_head_that_tells_its_labels_apart(trained: Trained, labels: list[str]) -> None:
+    head = training.load_head(trained(*labels))
     assert head.labels == tuple(labels)
     assert head.weight.shape == (len(labels), 384)
     assert head.weight.dtype == head.bias.dtype == np.float32
-    assert predict(head, "what rate do I get for yen")[0] == "rate"
-    label, probability = predict(head, "thank you")
+    (rate, _), (label, probability) = predict(head, "what rate do I get for yen", "thank you")
+    assert rate == "rate"
     assert label == "thanks"
     assert probability > 1 / len(labels)
 
 
-def test_training_is_repeatable(tmp_path: Path) -> None:
-    examples = read_examples(write_csv(tmp_path / "train.csv", ["lost", "rate", "thanks"]))
-    first, second = (training.train(build.default_encoder(), examples) for _ in range(2))
+def test_training_is_repeatable(trained: Trained, tmp_path: Path) -> None:
+    labels = ["lost", "rate", "thanks"]
+    first = training.load_head(trained(*labels))
+    second = training.train(build.default_encoder(), read_examples(write_csv(tmp_path / "train.csv", labels)))
     assert (first.weight == second.weight).all()
     assert (first.bias == second.bias).all()
 
