@@ -149,17 +149,19 @@ def lose(victim: Callable[[], psutil.Process]) -> None:
 
 
 def write_slowly_at_first(
-    lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int
+    lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int, lossy: bool
 ) -> Iterator[pa.RecordBatch]:
-    """One task is slow: in its first unit until its copy has written that, too; then until it is killed."""
-    context = TaskContext.get()
+    """One task is slow: in its first unit until its copy has written that, too; then until it is killed. `lossy`: the
+    other loses its executor."""
+    task, context = (lines, options, target, unit_rows), TaskContext.get()
     assert context is not None
     if context.partitionId() != 0:
-        yield from writing.write_units(lines, options, target, unit_rows)
+        interrupt = partial(kill_once, executor) if lossy else lambda: None
+        yield from write_interrupted(*task, interrupt, lambda: None, armed=False)
     elif once("slow"):
-        yield from write_interrupted(lines, options, target, unit_rows, wait_for_the_copy, note_slow, armed=True)
+        yield from write_interrupted(*task, wait_for_the_copy, note_slow, armed=True)
     else:
-        yield from write_interrupted(lines, options, target, unit_rows, lambda: None, let_the_slow_write, armed=True)
+        yield from write_interrupted(*task, lambda: None, let_the_slow_write, armed=True)
 
 
 def wait_for_the_copy() -> None:
@@ -175,8 +177,8 @@ def let_the_slow_write() -> None:
     meet("slow wrote")
 
 
-def copy() -> None:
-    writing.write_units = write_slowly_at_first
+def copy(lossy: bool) -> None:
+    writing.write_units = partial(write_slowly_at_first, lossy=lossy)
 
 
 def commit_in_two_steps() -> None:
@@ -215,7 +217,8 @@ MISHAPS: dict[str, Callable[[], None]] = {
     "published": lambda: die_after(publishing, "publish_run"),
     "a worker is killed": lambda: lose(psutil.Process),
     "an executor is killed": lambda: lose(executor),
-    "a task is copied": copy,
+    "a task is copied": lambda: copy(lossy=False),
+    "a task is copied, and an executor is killed": lambda: copy(lossy=True),
 }
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ proof = pytest.mark.proof
         pytest.param("all units", UNITS, UNITS, marks=proof),
         pytest.param("quarantined", UNITS, UNITS, marks=proof),
         pytest.param("gated", UNITS, UNITS, marks=proof),
-        ("checked", UNITS, UNITS),
+        pytest.param("checked", UNITS, UNITS, marks=proof),
     ],
 )
 def test_a_driver_killed_before_its_commit_leaves_the_old_day_and_its_units(
