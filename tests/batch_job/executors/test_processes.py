@@ -18,7 +18,7 @@ from batch_job.executors.scoring import ScoringOptions
 _OPEN = """
 import json, os, sys
 import numpy as np
-from batch_job import scoring
+from batch_job.executors import scoring
 from shared_model.types import Device
 told = json.load(sys.stdin)
 options = scoring.ScoringOptions(**{**told, "device": Device(told["device"])})

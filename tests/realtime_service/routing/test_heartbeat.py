@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +12,8 @@ from realtime_service import redis_clients
 from realtime_service.routing.policy import Policy
 from realtime_service.routing.registry import Registry, read_replica
 from realtime_service.routing.snapshot import ANY_RELEASE, Snapshot
+from shared_model.redis_server import RedisServer
+from shared_model.settings import StateSettings
 from shared_model.types import ServingPath
 
 LANE = ServingPath.THROUGHPUT
@@ -58,10 +61,12 @@ class Told:
 
 
 @pytest.fixture
-async def told(redis_url: str) -> AsyncIterator[Told]:
-    told = Told(redis_url)
-    yield told
-    await told.client.aclose()
+async def told(tmp_path: Path) -> AsyncIterator[Told]:
+    """On a Redis of their own: on the session's there may be services."""
+    with RedisServer(StateSettings(state=tmp_path)) as server:
+        told = Told(server.url)
+        yield told
+        await told.client.aclose()
 
 
 async def test_a_lane_is_told_new_numbers_and_keeps_what_is_under_way(told: Told) -> None:
