@@ -77,11 +77,21 @@ class Linked:
         await self._context.write(LinkAnswers(answers=answers))
 
     async def _answer(self, call: LinkCall) -> None:
+        """However a call ends, whoever waits for it is told."""
         try:
             self._outbox.put(LinkAnswer(number=call.number, response=await self._response(call)))
         except _Aborted as end:
-            trailers = link.flat(end.trailers)
-            self._outbox.put(LinkAnswer(number=call.number, code=end.code, details=end.details, trailers=trailers))
+            self._end(call, end)
+        except asyncio.CancelledError:
+            self._end(call, _Aborted(grpc.StatusCode.CANCELLED, "cancelled"))
+            raise
+        except Exception as error:  # noqa: BLE001 - as for a call by itself
+            told = handlers.explain(error)
+            self._end(call, _Aborted(told.code, told.message, told.trailers()))
+
+    def _end(self, call: LinkCall, end: "_Aborted") -> None:
+        trailers = link.flat(end.trailers)
+        self._outbox.put(LinkAnswer(number=call.number, code=end.code, details=end.details, trailers=trailers))
 
     async def _response(self, call: LinkCall) -> bytes:
         """Raises: _Aborted."""

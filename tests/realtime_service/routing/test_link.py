@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protos.scoring.v1.link_pb2 import LinkAnswers
+from realtime_service import handlers
+from realtime_service.handlers import Method
 from realtime_service.listening import bind, make_listener
 from realtime_service.retrying import Failure, by_transport, failure_of
-from realtime_service.routing import link
+from realtime_service.routing import hop, link
 from realtime_service.routing.link import Link
 from realtime_service.routing.linked import Links
 from realtime_service.routing.outbox import TOGETHER, Outbox
@@ -124,17 +126,53 @@ async def test_a_call_on_a_link_that_nobody_takes_was_not_sent() -> None:
 
 
 async def test_a_method_that_does_not_exist_is_refused_and_the_others_go_on() -> None:
-    answering = grpc.method_handlers_generic_handler("a.B", {})
+    async with answered_by(echo) as peer:
+        for _ in range(2):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await peer.call("/a.B/D", b"hello", 20.0, ())
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert await peer.call("/a.B/C", b"hello", 20.0, ()) == b"hello"
+
+
+@contextlib.asynccontextmanager
+async def answered_by(method: Method) -> AsyncIterator[Peer]:
     listener = make_listener(shared=False)
+    answering = grpc.method_handlers_generic_handler("a.B", {"C": handlers.unary(method)})
     listener.add_generic_rpc_handlers((Links([answering], Streams()).handlers(),))
     peer = Peer(bind(listener, "127.0.0.1:0"))
     await listener.start()
-    for _ in range(2):
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await peer.call("/a.B/C", b"hello", 20.0, ())
-        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    yield peer
     await peer.close()
     await listener.stop(None)
+
+
+async def cancelled(raw: bytes, context: handlers.Context) -> bytes:
+    raise asyncio.CancelledError
+
+
+async def not_a_message(raw: bytes, context: handlers.Context) -> int:
+    return 1
+
+
+async def echo(raw: bytes, context: handlers.Context) -> bytes:
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("method", "metadata", "code"),
+    [
+        (cancelled, (), grpc.StatusCode.CANCELLED),
+        (not_a_message, (), grpc.StatusCode.INTERNAL),
+        (echo, (("bad", b"\xff"),), grpc.StatusCode.INTERNAL),
+    ],
+)
+async def test_whoever_waits_is_told_however_a_call_ends(
+    method: Method, metadata: hop.Metadata, code: grpc.StatusCode
+) -> None:
+    async with answered_by(method) as peer:
+        with pytest.raises(grpc.aio.AioRpcError) as told:
+            await asyncio.wait_for(peer.call("/a.B/C", b"hello", None, metadata), 10.0)
+    assert told.value.code() is code
 
 
 async def test_what_is_no_message_of_a_link_ends_it_with_the_blame_where_it_belongs() -> None:
