@@ -54,6 +54,8 @@ class Registry:
         self._keys = (keys.replica(initial.local), keys.replicas(), keys.replica_word(), keys.routing_policy())
         self._followers: list[Callable[[Snapshot], None]] = []
         self._complaint = ""
+        # What the snapshot's pointer was read from.
+        self._pointed: dict[bytes, bytes] | None = None
         self.snapshot = dataclasses.replace(initial, policy=settings)
 
     def open_lane(self, lane: ServingPath) -> None:
@@ -154,12 +156,16 @@ class Registry:
         return changed
 
     def _read_pointer(self, pointed: dict[bytes, bytes]) -> Pointer | None:
+        if pointed == self._pointed:
+            return self.snapshot.pointer
         try:
-            return pointer.decode(pointed)
+            read = pointer.decode(pointed)
         except ReleaseError as error:
             # Whoever damaged it, the release we serve is as good as before.
             log.error("%s; this replica goes on with what it knows", error)
             return self.snapshot.pointer
+        self._pointed = pointed
+        return read
 
 
 def read_replica(state: ReplicaState, before: Replica | None) -> Replica:
@@ -171,23 +177,25 @@ def read_replica(state: ReplicaState, before: Replica | None) -> Replica:
     refuses, which costs a round trip. A less urgent lane answers no sooner than one more urgent.
     """
     described, loads, soonest, soonest_real_time = state.replica, state.load, 0.0, 0.0
-    told = [(path, load) for path in SERVED if (load := loads.get(path))]
-    lanes = _lanes(described.id, [path for path, _ in told], before.options if before else ())
-    for lane, (_, load) in zip(lanes, told, strict=True):
-        # Looks into a message cost most of the rest: one for each number. What is under way was in what is predicted,
-        # too, and is counted apart.
-        per_text, rho, places, urgent = load.per_text_ms / 1000, load.load, _places(load, lane.sent), lane.real_time
-        soonest = max(soonest, per_text, load.predicted_finish_ms / 1000 - max(PERIOD_SECONDS, lane.sent.seconds))
-        lane.hear(soonest, per_text, rho, places)
+    told = {path: load for path in SERVED if (load := loads.get(path))}
+    lanes = _lanes(described.id, told, before.options if before else ())
+    # With many replicas this is most of what a heartbeat costs: one look into a message for each number, no calls.
+    for lane in lanes:
+        load, urgent = told[lane.path], lane.real_time
+        per_text, rho, places = load.per_text_ms / 1000, load.load, _places(load, lane.sent)
+        # What is under way was in what is predicted, too, and is counted apart.
+        finish = load.predicted_finish_ms / 1000 - max(PERIOD_SECONDS, lane.sent.seconds)
+        soonest = max(soonest, per_text, finish)
+        lane.finish, lane.per_text, lane.load, lane.places = soonest, per_text, rho, places
         if urgent:
             finish = load.real_time_finish_ms / 1000 - max(PERIOD_SECONDS, urgent.sent.seconds)
             soonest_real_time = max(soonest_real_time, per_text, finish)
-            urgent.hear(soonest_real_time, per_text, rho, places)
+            urgent.finish, urgent.per_text, urgent.load, urgent.places = soonest_real_time, per_text, rho, places
     return Replica(described, lanes, state.wanted)
 
 
-def _lanes(replica: str, paths: Sequence[ServingPath], before: tuple[Option, ...]) -> tuple[Option, ...]:
-    if [lane.path for lane in before] == paths:
+def _lanes(replica: str, paths: Iterable[ServingPath], before: tuple[Option, ...]) -> tuple[Option, ...]:
+    if [lane.path for lane in before] == list(paths):
         return before
     known = {lane.path: lane for lane in before}
     return tuple(known.get(path) or _lane(replica, path) for path in paths)

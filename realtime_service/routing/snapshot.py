@@ -51,10 +51,6 @@ class Option:
     real_time: "Option | None" = None
     places: float = math.inf
 
-    def hear(self, finish: float, per_text: float, load: float, places: float) -> None:
-        """What a heartbeat tells."""
-        self.finish, self.per_text, self.load, self.places = finish, per_text, load, places
-
     def predicted(self, texts: int) -> float:
         """Seconds until a request of so many texts would be answered."""
         return self.finish + self.sent.ahead + self.per_text * (texts - 1)
