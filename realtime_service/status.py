@@ -4,10 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from protos.scoring.v1 import scoring_pb2
-from protos.scoring.v1.storage_pb2 import LaneLoad, ReplicaState
+from protos.scoring.v1.storage_pb2 import ReplicaState
 from realtime_service import replies
 from realtime_service.models import Models
 from realtime_service.rollout import Rollout
+from realtime_service.routing import heartbeat
+from realtime_service.routing.heartbeat import LaneLoad
 from realtime_service.routing.snapshot import Snapshot
 from realtime_service.scheduling.device import Device
 from shared_model.types import Device as DeviceKind
@@ -33,7 +35,7 @@ class Status:
 
     def heartbeat(self, opened: Iterable[ServingPath]) -> ReplicaState:
         """`opened`: the lanes that take requests."""
-        serving, scheduler = self.models.serving, self.device.scheduler
+        serving = self.models.serving
         replica = scoring_pb2.ReplicaDescription(
             id=self.replica,
             address=self.address,
@@ -41,20 +43,23 @@ class Status:
             draining=self.draining,
             releases=sorted(serving.models),
         )
-        load: dict[str, LaneLoad] = {}
-        for path in opened:
-            if typical := self.device.typical(self.models.active, path, TYPICAL_TOKENS):
-                finish, real_time, per_text = typical
-                load[path] = LaneLoad(
-                    waiting=scheduler.waiting(path),
-                    running=self.device.running[path],
-                    predicted_finish_ms=1000 * finish,
-                    real_time_finish_ms=1000 * real_time,
-                    per_text_ms=1000 * per_text,
-                    load=self.device.load_of(path),
-                    max_concurrent_requests=self.device.lanes[path].max_concurrent,
-                )
-        return ReplicaState(replica=replica, lanes=self._lanes(), load=load, wanted=self.wanted())
+        loads = {path: load for path in opened if (load := self._load(path))}
+        return heartbeat.state(replica, loads, self.wanted())
+
+    def _load(self, path: ServingPath) -> LaneLoad | None:
+        """None where nothing can be predicted of a lane yet."""
+        typical = self.device.typical(self.models.active, path, TYPICAL_TOKENS)
+        if typical is None:
+            return None
+        finish, real_time, per_text = typical
+        return LaneLoad(
+            waiting=self.device.scheduler.waiting(path),
+            places=self.device.lanes[path].max_concurrent,
+            finish=finish,
+            real_time=real_time,
+            per_text=per_text,
+            load=self.device.load_of(path),
+        )
 
     def describe(self, snapshot: Snapshot) -> scoring_pb2.DescribeResponse:
         active = self.models.active

@@ -87,9 +87,7 @@ class Forwarder:
     async def run_once(self) -> None:
         """Connect to replicas that are new, leave alone those that cannot be reached, take back those that can."""
         snapshot = self._registry.snapshot
-        others = {
-            it.described.id: it.described.address for it in snapshot.replicas if it.described.id != snapshot.local
-        }
+        others = {it.id: it.described.address for it in snapshot.replicas if it.id != snapshot.local}
         await self._peers.follow(others.values())
         looks = {replica: self._peers.at(address).reachable for replica, address in others.items()}
         for replica in (replica for replica, reachable in looks.items() if reachable is False):
@@ -218,7 +216,7 @@ class Forwarder:
 
 def _servers(snapshot: "Snapshot") -> list[str]:
     """Replicas that take requests, this one included if it does."""
-    return [it.described.id for it in snapshot.replicas if it.options and not it.described.draining]
+    return [it.id for it in snapshot.replicas if it.options and not it.described.draining]
 
 
 def _count_as_sent(reached: Iterable["Option"], decision: Decision, seconds: float, texts: int, urgent: bool) -> None:

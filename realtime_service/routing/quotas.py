@@ -124,11 +124,11 @@ class Quotas:
         """Note what others told. Returns what this replica told, as they see it."""
         told: Mapping[str, float] = {}
         for replica in replicas:
-            if replica.described.id == self._local:
+            if replica.id == self._local:
                 told = replica.wanted
             else:
-                self._others[replica.described.id] = replica
-                self._heard_of[replica.described.id] = self._beat
+                self._others[replica.id] = replica
+                self._heard_of[replica.id] = self._beat
         return told
 
     def _quota(self, caller: str) -> float:

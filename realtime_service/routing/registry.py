@@ -3,26 +3,26 @@
 import asyncio
 import dataclasses
 import logging
-import math
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import redis
 import redis.asyncio
+from google.protobuf.message import DecodeError
 
-from protos.scoring.v1.storage_pb2 import LaneLoad, ReplicaState, ReplicaStates
-from realtime_service.routing import policies
+from protos.scoring.v1.storage_pb2 import ReplicaState, ReplicaStates
+from realtime_service.routing import heartbeat, policies
+from realtime_service.routing.heartbeat import PERIOD_SECONDS
 from realtime_service.routing.policy import Policy
-from realtime_service.routing.snapshot import Option, Replica, Sent, Snapshot, as_real_time, options, same_lanes
-from realtime_service.settings import SERVED
+from realtime_service.routing.snapshot import Replica, Snapshot, as_real_time, options
 from shared_model import keys
 from shared_model.errors import BadInput, ReleaseError
 from shared_model.releases import pointer
 from shared_model.releases.pointer import Pointer
 from shared_model.types import ServingPath
 
-PERIOD_SECONDS = 0.25
 #: A replica that has not been heard of for this long is gone; counted by Redis, so hosts' clocks do not matter.
 TTL_MS = 1000
 #: Heartbeats after Redis was away for which who is not listed is thought to be there: it lists them one by one again.
@@ -54,6 +54,9 @@ class Registry:
         self._keys = (keys.replica(initial.local), keys.replicas(), keys.replica_word(), keys.routing_policy())
         self._followers: list[Callable[[Snapshot], None]] = []
         self._complaint = ""
+        # By what they say of themselves.
+        self._known: dict[bytes, Replica] = {}
+        self._unreadable: Collection[bytes] = ()
         # What the snapshot's pointer was read from.
         self._pointed: dict[bytes, bytes] | None = None
         self.snapshot = dataclasses.replace(initial, policy=settings)
@@ -70,9 +73,7 @@ class Registry:
     def eject(self, replicas: Iterable[str]) -> None:
         """Nothing is sent to these until they are not among those of a later call."""
         self._ejected = frozenset(replicas)
-        snapshot = self.snapshot
-        found = options(snapshot.replicas, snapshot.local, self._ejected)
-        self.snapshot = dataclasses.replace(snapshot, options=found, real_time=as_real_time(found))
+        self.snapshot = dataclasses.replace(self.snapshot, **self._with(self.snapshot.replicas))
 
     async def run(self) -> None:
         """Beat until cancelled."""
@@ -113,33 +114,50 @@ class Registry:
             )
             pipe.hgetall(keys.release_pointer())
             (word, policy, states), pointed = await pipe.execute()
-        replicas, snapshot = self._read_replicas(states), self.snapshot
-        found, real_time = snapshot.options, snapshot.real_time
-        if not same_lanes(replicas, snapshot.replicas):
-            found = options(replicas, snapshot.local, self._ejected)
-            real_time = as_real_time(found)
         # After the last wait: what has changed meanwhile stays.
         return dataclasses.replace(
-            snapshot,
-            load={ServingPath(path): load.load for path, load in own.load.items()},
-            replicas=replicas,
-            options=found,
-            real_time=real_time,
+            self.snapshot,
+            **self._read_replicas(states),
             policy=self._read_policy(policy),
             pointer=self._read_pointer(pointed),
             word=word.decode(),
             redis_available=True,
         )
 
-    def _read_replicas(self, states: bytes) -> tuple[Replica, ...]:
-        known = self.snapshot.by_id
-        told = ReplicaStates.FromString(states).replicas
-        # Of who is gone, those who wait for its answers hold what was sent.
-        read = [read_replica(state, known.get(state.replica.id)) for state in told]
+    def _read_replicas(self, states: bytes) -> dict[str, Any]:
+        """Fields of the snapshot that have changed. Replicas that say the same of themselves are told their numbers."""
+        known, heard = self._known, dict[bytes, Replica]()
+        for told in ReplicaStates.FromString(states).replicas:
+            if replica := self._hear(told):
+                heard[told.profile] = replica
         if self._forgiven:
-            listed = {replica.described.id for replica in read}
-            read += [replica for replica in self.snapshot.replicas if replica.described.id not in listed]
-        return tuple(sorted(read, key=lambda replica: replica.described.id))
+            listed = {replica.id for replica in heard.values()}
+            heard.update((profile, it) for profile, it in known.items() if it.id not in listed)
+        here = (replica.options for replica in heard.values() if replica.id == self.snapshot.local)
+        load = {"load": {option.path: option.load for option in next(here, ())}}
+        if heard.keys() == known.keys():
+            return load
+        # Of who is gone, those who wait for its answers hold what was sent.
+        self._known = heard
+        return {**load, **self._with(sorted(heard.values(), key=lambda replica: replica.id))}
+
+    def _hear(self, told: ReplicaState) -> Replica | None:
+        """None for a heartbeat that this version cannot read: the fleet goes on without that replica."""
+        profile = told.profile
+        try:
+            replica = self._known.get(profile) or heartbeat.meet(profile, self.snapshot.by_id)
+            heartbeat.hear(replica, told)
+        except (DecodeError, ValueError) as error:
+            if profile not in self._unreadable:
+                log.error("a replica is left out, its heartbeat cannot be read: %s", error)
+            self._unreadable = {profile}
+            return None
+        return replica
+
+    def _with(self, replicas: Sequence[Replica]) -> dict[str, Any]:
+        """Fields of a snapshot of these replicas."""
+        found = options(replicas, self.snapshot.local, self._ejected)
+        return {"replicas": tuple(replicas), "options": found, "real_time": as_real_time(found)}
 
     def _read_policy(self, stored: bytes | None) -> Policy:
         """What operators set, over the settings; the policy before where that cannot be used."""
@@ -166,47 +184,3 @@ class Registry:
             return self.snapshot.pointer
         self._pointed = pointed
         return read
-
-
-def read_replica(state: ReplicaState, before: Replica | None) -> Replica:
-    """What a heartbeat says of a replica. A lane without a prediction does not take requests. `before`: as it was known
-    until now. While its lanes are the same they are kept, with what is under way to them, and are told new numbers.
-
-    A prediction is a heartbeat old when it is used, and the device has worked meanwhile. Were it not taken off, what
-    had been full for a moment would get no calls until the next heartbeat; where it is too little, the replica itself
-    refuses, which costs a round trip. A less urgent lane answers no sooner than one more urgent.
-    """
-    described, loads, soonest, soonest_real_time = state.replica, state.load, 0.0, 0.0
-    told = {path: load for path in SERVED if (load := loads.get(path))}
-    lanes = _lanes(described.id, told, before.options if before else ())
-    # With many replicas this is most of what a heartbeat costs: one look into a message for each number, no calls.
-    for lane in lanes:
-        load, urgent = told[lane.path], lane.real_time
-        per_text, rho, places = load.per_text_ms / 1000, load.load, _places(load, lane.sent)
-        # What is under way was in what is predicted, too, and is counted apart.
-        finish = load.predicted_finish_ms / 1000 - max(PERIOD_SECONDS, lane.sent.seconds)
-        soonest = max(soonest, per_text, finish)
-        lane.finish, lane.per_text, lane.load, lane.places = soonest, per_text, rho, places
-        if urgent:
-            finish = load.real_time_finish_ms / 1000 - max(PERIOD_SECONDS, urgent.sent.seconds)
-            soonest_real_time = max(soonest_real_time, per_text, finish)
-            urgent.finish, urgent.per_text, urgent.load, urgent.places = soonest_real_time, per_text, rho, places
-    return Replica(described, lanes, state.wanted)
-
-
-def _lanes(replica: str, paths: Iterable[ServingPath], before: tuple[Option, ...]) -> tuple[Option, ...]:
-    if [lane.path for lane in before] == list(paths):
-        return before
-    known = {lane.path: lane for lane in before}
-    return tuple(known.get(path) or _lane(replica, path) for path in paths)
-
-
-def _lane(replica: str, path: ServingPath) -> Option:
-    """A lane of which nothing is known."""
-    return Option(replica, path, math.inf, 0.0, 0.0, real_time=Option(replica, path, math.inf, 0.0, 0.0))
-
-
-def _places(load: LaneLoad, ours: Sent) -> float:
-    """Texts of ours that a lane takes at a time: all but those of others that wait there."""
-    most = load.max_concurrent_requests
-    return most - max(0, load.waiting - ours.texts) if most else math.inf

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
@@ -73,14 +73,18 @@ class Option:
 Options = Mapping[tuple[str, ServingPath], tuple[Option, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Replica:
-    """A replica, as its last heartbeat tells. `options`: its lanes that take requests; `wanted`: texts a second that
-    callers want of it."""
+    """A replica, for as long as it says the same of itself. `options`: its lanes that take requests, whose numbers
+    heartbeats change, as they do `wanted`: texts a second that callers want of it."""
 
     described: ReplicaDescription
     options: tuple[Option, ...]
     wanted: Mapping[str, float] = field(default_factory=dict)
+    id: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.id = self.described.id
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +107,7 @@ class Snapshot:
     by_id: Mapping[str, Replica] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "by_id", {it.described.id: it for it in self.replicas})
+        object.__setattr__(self, "by_id", {it.id: it for it in self.replicas})
 
     @property
     def releases(self) -> list[str]:
@@ -126,14 +130,6 @@ class Snapshot:
         return [it for it in found.options if it.path in lanes] if found else []
 
 
-def same_lanes(now: Sequence[Replica], before: Sequence[Replica]) -> bool:
-    """Whether the replicas and their lanes are the same, whatever heartbeats say of their load."""
-    return len(now) == len(before) and all(
-        one.options is other.options and one.described == other.described
-        for one, other in zip(now, before, strict=True)
-    )
-
-
 def as_real_time(options: Options) -> Options:
     """The same lanes in the same order, as REAL_TIME requests see them."""
     return {key: tuple(option.real_time or option for option in found) for key, found in options.items()}
@@ -144,10 +140,9 @@ def options(replicas: Iterable[Replica], local: str, ejected: Iterable[str] = ()
     avoided = {local, *ejected}
     by_release: defaultdict[str, list[Option]] = defaultdict(list)
     for replica in replicas:
-        described = replica.described
-        if described.id in avoided or described.draining:
+        if replica.id in avoided or replica.described.draining:
             continue
-        for release in (ANY_RELEASE, *described.releases):
+        for release in (ANY_RELEASE, *replica.described.releases):
             by_release[release] += replica.options
     found = {
         (release, lane): tuple([option for option in several if option.path is lane])

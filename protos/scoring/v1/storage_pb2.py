@@ -25,15 +25,13 @@ _sym_db = _symbol_database.Default()
 from protos.scoring.v1 import scoring_pb2 as protos_dot_scoring_dot_v1_dot_scoring__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/scoring/v1/storage.proto\x12\nscoring.v1\x1a\x1fprotos/scoring/v1/scoring.proto\"Q\n\x0c\x44\x65\x66\x65rredWork\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.scoring.v1.ScoreRequest\x12\x16\n\x0e\x61\x63\x63\x65pted_at_ms\x18\x02 \x01(\x03\"\xc5\x02\n\x0cReplicaState\x12/\n\x07replica\x18\x01 \x01(\x0b\x32\x1e.scoring.v1.ReplicaDescription\x12*\n\x05lanes\x18\x02 \x03(\x0b\x32\x1b.scoring.v1.LaneDescription\x12\x30\n\x04load\x18\x03 \x03(\x0b\x32\".scoring.v1.ReplicaState.LoadEntry\x12\x34\n\x06wanted\x18\x04 \x03(\x0b\x32$.scoring.v1.ReplicaState.WantedEntry\x1a\x41\n\tLoadEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12#\n\x05value\x18\x02 \x01(\x0b\x32\x14.scoring.v1.LaneLoad:\x02\x38\x01\x1a-\n\x0bWantedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\";\n\rReplicaStates\x12*\n\x08replicas\x18\x01 \x03(\x0b\x32\x18.scoring.v1.ReplicaState\"\xaa\x01\n\x08LaneLoad\x12\x0f\n\x07waiting\x18\x01 \x01(\r\x12\x0f\n\x07running\x18\x02 \x01(\r\x12\x1b\n\x13predicted_finish_ms\x18\x03 \x01(\x01\x12\x0c\n\x04load\x18\x04 \x01(\x01\x12\x13\n\x0bper_text_ms\x18\x05 \x01(\x01\x12\x1b\n\x13real_time_finish_ms\x18\x06 \x01(\x01\x12\x1f\n\x17max_concurrent_requests\x18\x07 \x01(\r\"\x89\x04\n\rRoutingPolicy\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x1d\n\x10latency_below_ms\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12 \n\x13throughput_above_ms\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x34\n\x06p95_ms\x18\x04 \x03(\x0b\x32$.scoring.v1.RoutingPolicy.P95MsEntry\x12>\n\x0bload_target\x18\x05 \x03(\x0b\x32).scoring.v1.RoutingPolicy.LoadTargetEntry\x12\x12\n\x05quota\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x35\n\x06quotas\x18\x07 \x03(\x0b\x32%.scoring.v1.RoutingPolicy.QuotasEntry\x12\x13\n\x06hedged\x18\x08 \x01(\x01H\x03\x88\x01\x01\x1a,\n\nP95MsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x31\n\x0fLoadTargetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a-\n\x0bQuotasEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x13\n\x11_latency_below_msB\x16\n\x14_throughput_above_msB\x08\n\x06_quotaB\t\n\x07_hedged\"S\n\x0ePublishedScore\x12\x0e\n\x06labels\x18\x01 \x03(\r\x12\x0e\n\x06scores\x18\x02 \x03(\x02\x12\x0e\n\x06tokens\x18\x03 \x01(\r\x12\x11\n\ttruncated\x18\x04 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/scoring/v1/storage.proto\x12\nscoring.v1\x1a\x1fprotos/scoring/v1/scoring.proto\"Q\n\x0c\x44\x65\x66\x65rredWork\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.scoring.v1.ScoreRequest\x12\x16\n\x0e\x61\x63\x63\x65pted_at_ms\x18\x02 \x01(\x03\"\x99\x02\n\x0cReplicaState\x12\x0f\n\x07profile\x18\x05 \x01(\x0c\x12\x34\n\x06wanted\x18\x06 \x03(\x0b\x32$.scoring.v1.ReplicaState.WantedEntry\x12\x0f\n\x07waiting\x18\x07 \x03(\r\x12\x1f\n\x17max_concurrent_requests\x18\x08 \x03(\r\x12\x1b\n\x13predicted_finish_ms\x18\t \x03(\x01\x12\x1b\n\x13real_time_finish_ms\x18\n \x03(\x01\x12\x13\n\x0bper_text_ms\x18\x0b \x03(\x01\x12\x0c\n\x04load\x18\x0c \x03(\x01\x1a-\n\x0bWantedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01J\x04\x08\x01\x10\x05\"P\n\x0eReplicaProfile\x12/\n\x07replica\x18\x01 \x01(\x0b\x32\x1e.scoring.v1.ReplicaDescription\x12\r\n\x05lanes\x18\x02 \x03(\t\";\n\rReplicaStates\x12*\n\x08replicas\x18\x01 \x03(\x0b\x32\x18.scoring.v1.ReplicaState\"\x89\x04\n\rRoutingPolicy\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x1d\n\x10latency_below_ms\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12 \n\x13throughput_above_ms\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x34\n\x06p95_ms\x18\x04 \x03(\x0b\x32$.scoring.v1.RoutingPolicy.P95MsEntry\x12>\n\x0bload_target\x18\x05 \x03(\x0b\x32).scoring.v1.RoutingPolicy.LoadTargetEntry\x12\x12\n\x05quota\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x35\n\x06quotas\x18\x07 \x03(\x0b\x32%.scoring.v1.RoutingPolicy.QuotasEntry\x12\x13\n\x06hedged\x18\x08 \x01(\x01H\x03\x88\x01\x01\x1a,\n\nP95MsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x31\n\x0fLoadTargetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a-\n\x0bQuotasEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x13\n\x11_latency_below_msB\x16\n\x14_throughput_above_msB\x08\n\x06_quotaB\t\n\x07_hedged\"S\n\x0ePublishedScore\x12\x0e\n\x06labels\x18\x01 \x03(\r\x12\x0e\n\x06scores\x18\x02 \x03(\x02\x12\x0e\n\x06tokens\x18\x03 \x01(\r\x12\x11\n\ttruncated\x18\x04 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'protos.scoring.v1.storage_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_REPLICASTATE_LOADENTRY']._loaded_options = None
-  _globals['_REPLICASTATE_LOADENTRY']._serialized_options = b'8\001'
   _globals['_REPLICASTATE_WANTEDENTRY']._loaded_options = None
   _globals['_REPLICASTATE_WANTEDENTRY']._serialized_options = b'8\001'
   _globals['_ROUTINGPOLICY_P95MSENTRY']._loaded_options = None
@@ -45,23 +43,21 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DEFERREDWORK']._serialized_start=80
   _globals['_DEFERREDWORK']._serialized_end=161
   _globals['_REPLICASTATE']._serialized_start=164
-  _globals['_REPLICASTATE']._serialized_end=489
-  _globals['_REPLICASTATE_LOADENTRY']._serialized_start=377
-  _globals['_REPLICASTATE_LOADENTRY']._serialized_end=442
-  _globals['_REPLICASTATE_WANTEDENTRY']._serialized_start=444
-  _globals['_REPLICASTATE_WANTEDENTRY']._serialized_end=489
-  _globals['_REPLICASTATES']._serialized_start=491
-  _globals['_REPLICASTATES']._serialized_end=550
-  _globals['_LANELOAD']._serialized_start=553
-  _globals['_LANELOAD']._serialized_end=723
-  _globals['_ROUTINGPOLICY']._serialized_start=726
-  _globals['_ROUTINGPOLICY']._serialized_end=1247
-  _globals['_ROUTINGPOLICY_P95MSENTRY']._serialized_start=1039
-  _globals['_ROUTINGPOLICY_P95MSENTRY']._serialized_end=1083
-  _globals['_ROUTINGPOLICY_LOADTARGETENTRY']._serialized_start=1085
-  _globals['_ROUTINGPOLICY_LOADTARGETENTRY']._serialized_end=1134
-  _globals['_ROUTINGPOLICY_QUOTASENTRY']._serialized_start=1136
-  _globals['_ROUTINGPOLICY_QUOTASENTRY']._serialized_end=1181
-  _globals['_PUBLISHEDSCORE']._serialized_start=1249
-  _globals['_PUBLISHEDSCORE']._serialized_end=1332
+  _globals['_REPLICASTATE']._serialized_end=445
+  _globals['_REPLICASTATE_WANTEDENTRY']._serialized_start=394
+  _globals['_REPLICASTATE_WANTEDENTRY']._serialized_end=439
+  _globals['_REPLICAPROFILE']._serialized_start=447
+  _globals['_REPLICAPROFILE']._serialized_end=527
+  _globals['_REPLICASTATES']._serialized_start=529
+  _globals['_REPLICASTATES']._serialized_end=588
+  _globals['_ROUTINGPOLICY']._serialized_start=591
+  _globals['_ROUTINGPOLICY']._serialized_end=1112
+  _globals['_ROUTINGPOLICY_P95MSENTRY']._serialized_start=904
+  _globals['_ROUTINGPOLICY_P95MSENTRY']._serialized_end=948
+  _globals['_ROUTINGPOLICY_LOADTARGETENTRY']._serialized_start=950
+  _globals['_ROUTINGPOLICY_LOADTARGETENTRY']._serialized_end=999
+  _globals['_ROUTINGPOLICY_QUOTASENTRY']._serialized_start=1001
+  _globals['_ROUTINGPOLICY_QUOTASENTRY']._serialized_end=1046
+  _globals['_PUBLISHEDSCORE']._serialized_start=1114
+  _globals['_PUBLISHEDSCORE']._serialized_end=1197
 # @@protoc_insertion_point(module_scope)

@@ -16,14 +16,7 @@ class DeferredWork(_message.Message):
     def __init__(self, request: _Optional[_Union[_scoring_pb2.ScoreRequest, _Mapping]] = ..., accepted_at_ms: _Optional[int] = ...) -> None: ...
 
 class ReplicaState(_message.Message):
-    __slots__ = ("replica", "lanes", "load", "wanted")
-    class LoadEntry(_message.Message):
-        __slots__ = ("key", "value")
-        KEY_FIELD_NUMBER: _ClassVar[int]
-        VALUE_FIELD_NUMBER: _ClassVar[int]
-        key: str
-        value: LaneLoad
-        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[LaneLoad, _Mapping]] = ...) -> None: ...
+    __slots__ = ("profile", "wanted", "waiting", "max_concurrent_requests", "predicted_finish_ms", "real_time_finish_ms", "per_text_ms", "load")
     class WantedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -31,39 +24,37 @@ class ReplicaState(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    PROFILE_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    MAX_CONCURRENT_REQUESTS_FIELD_NUMBER: _ClassVar[int]
+    PREDICTED_FINISH_MS_FIELD_NUMBER: _ClassVar[int]
+    REAL_TIME_FINISH_MS_FIELD_NUMBER: _ClassVar[int]
+    PER_TEXT_MS_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
+    profile: bytes
+    wanted: _containers.ScalarMap[str, float]
+    waiting: _containers.RepeatedScalarFieldContainer[int]
+    max_concurrent_requests: _containers.RepeatedScalarFieldContainer[int]
+    predicted_finish_ms: _containers.RepeatedScalarFieldContainer[float]
+    real_time_finish_ms: _containers.RepeatedScalarFieldContainer[float]
+    per_text_ms: _containers.RepeatedScalarFieldContainer[float]
+    load: _containers.RepeatedScalarFieldContainer[float]
+    def __init__(self, profile: _Optional[bytes] = ..., wanted: _Optional[_Mapping[str, float]] = ..., waiting: _Optional[_Iterable[int]] = ..., max_concurrent_requests: _Optional[_Iterable[int]] = ..., predicted_finish_ms: _Optional[_Iterable[float]] = ..., real_time_finish_ms: _Optional[_Iterable[float]] = ..., per_text_ms: _Optional[_Iterable[float]] = ..., load: _Optional[_Iterable[float]] = ...) -> None: ...
+
+class ReplicaProfile(_message.Message):
+    __slots__ = ("replica", "lanes")
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
-    LOAD_FIELD_NUMBER: _ClassVar[int]
-    WANTED_FIELD_NUMBER: _ClassVar[int]
     replica: _scoring_pb2.ReplicaDescription
-    lanes: _containers.RepeatedCompositeFieldContainer[_scoring_pb2.LaneDescription]
-    load: _containers.MessageMap[str, LaneLoad]
-    wanted: _containers.ScalarMap[str, float]
-    def __init__(self, replica: _Optional[_Union[_scoring_pb2.ReplicaDescription, _Mapping]] = ..., lanes: _Optional[_Iterable[_Union[_scoring_pb2.LaneDescription, _Mapping]]] = ..., load: _Optional[_Mapping[str, LaneLoad]] = ..., wanted: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    lanes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, replica: _Optional[_Union[_scoring_pb2.ReplicaDescription, _Mapping]] = ..., lanes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReplicaStates(_message.Message):
     __slots__ = ("replicas",)
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaState]
     def __init__(self, replicas: _Optional[_Iterable[_Union[ReplicaState, _Mapping]]] = ...) -> None: ...
-
-class LaneLoad(_message.Message):
-    __slots__ = ("waiting", "running", "predicted_finish_ms", "load", "per_text_ms", "real_time_finish_ms", "max_concurrent_requests")
-    WAITING_FIELD_NUMBER: _ClassVar[int]
-    RUNNING_FIELD_NUMBER: _ClassVar[int]
-    PREDICTED_FINISH_MS_FIELD_NUMBER: _ClassVar[int]
-    LOAD_FIELD_NUMBER: _ClassVar[int]
-    PER_TEXT_MS_FIELD_NUMBER: _ClassVar[int]
-    REAL_TIME_FINISH_MS_FIELD_NUMBER: _ClassVar[int]
-    MAX_CONCURRENT_REQUESTS_FIELD_NUMBER: _ClassVar[int]
-    waiting: int
-    running: int
-    predicted_finish_ms: float
-    load: float
-    per_text_ms: float
-    real_time_finish_ms: float
-    max_concurrent_requests: int
-    def __init__(self, waiting: _Optional[int] = ..., running: _Optional[int] = ..., predicted_finish_ms: _Optional[float] = ..., load: _Optional[float] = ..., per_text_ms: _Optional[float] = ..., real_time_finish_ms: _Optional[float] = ..., max_concurrent_requests: _Optional[int] = ...) -> None: ...
 
 class RoutingPolicy(_message.Message):
     __slots__ = ("version", "latency_below_ms", "throughput_above_ms", "p95_ms", "load_target", "quota", "quotas", "hedged")

@@ -18,7 +18,7 @@ from tests.benchmarks.router import fleet
 async def run(redis_url: str) -> None:
     *_, own = fleet.states(random.Random(7))
     client = redis_clients.patient(redis_url)
-    registry = Registry(client, Snapshot(own.replica.id, SERVED), lambda lanes: own, Policy())
+    registry = Registry(client, Snapshot(fleet.name(fleet.REPLICAS - 1), SERVED), lambda lanes: own, Policy())
     await registry.run_once()
     # As a service does when it is ready.
     gc.freeze()

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from realtime_service.errors import Overloaded
 from realtime_service.routing.policy import Policy, RoutedRequest, decide
-from realtime_service.routing.registry import read_replica
 from realtime_service.routing.snapshot import Snapshot, as_real_time, options
 from shared_model.types import Priority
 from tests.benchmarks.online.calls import quantile
@@ -41,7 +40,7 @@ def measure() -> dict[str, float]:
 
 def router(draw: random.Random) -> Snapshot:
     """What a router knows of the fleet."""
-    replicas = tuple(read_replica(state, None) for state in fleet.states(draw))
+    replicas = tuple(fleet.replica(state) for state in fleet.states(draw))
     for option in (option for replica in replicas for option in replica.options):
         option.send(draw.uniform(0.0, _SENT), texts=1, real_time=True)
     found = options(replicas, "router")

@@ -3,8 +3,11 @@
 import random
 from collections.abc import Iterator
 
-from protos.scoring.v1.scoring_pb2 import LaneDescription, ReplicaDescription
-from protos.scoring.v1.storage_pb2 import LaneLoad, ReplicaState
+from protos.scoring.v1.scoring_pb2 import ReplicaDescription
+from protos.scoring.v1.storage_pb2 import ReplicaState
+from realtime_service.routing import heartbeat
+from realtime_service.routing.heartbeat import LaneLoad
+from realtime_service.routing.snapshot import Replica
 from realtime_service.settings import SERVED
 
 REPLICAS = 64
@@ -23,22 +26,18 @@ def states(draw: random.Random, replicas: int = REPLICAS) -> Iterator[ReplicaSta
         described = ReplicaDescription(
             id=name(number), address=f"10.0.0.{number}:50051", release=RELEASES[0], releases=RELEASES
         )
-        yield ReplicaState(
-            replica=described,
-            lanes=[LaneDescription(name=lane, precision="int8", device="cpu") for lane in SERVED],
-            load={lane: _load(draw) for lane in SERVED},
-            wanted={f"caller-{draw.randrange(1_000)}": draw.uniform(0.1, 20.0) for _ in range(_CALLERS)},
-        )
+        wanted = {f"caller-{draw.randrange(1_000)}": draw.uniform(0.1, 20.0) for _ in range(_CALLERS)}
+        yield heartbeat.state(described, {lane: _load(draw) for lane in SERVED}, wanted)
+
+
+def replica(state: ReplicaState) -> Replica:
+    """As one that has never heard of it knows it."""
+    met = heartbeat.meet(state.profile, {})
+    heartbeat.hear(met, state)
+    return met
 
 
 def _load(draw: random.Random) -> LaneLoad:
-    waiting, per_text = draw.randrange(8), draw.uniform(1.0, 3.0)
+    waiting, per_text = draw.randrange(8), draw.uniform(0.001, 0.003)
     finish = per_text * (waiting + 2)
-    return LaneLoad(
-        waiting=waiting,
-        running=1,
-        predicted_finish_ms=finish,
-        real_time_finish_ms=finish,
-        per_text_ms=per_text,
-        load=draw.uniform(0, 1),
-    )
+    return LaneLoad(waiting, finish=finish, real_time=finish, per_text=per_text, load=draw.uniform(0, 1))

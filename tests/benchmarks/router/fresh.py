@@ -6,7 +6,8 @@ import sys
 
 import redis.asyncio
 
-from realtime_service.routing.registry import PERIOD_SECONDS, TTL_MS
+from realtime_service.routing.heartbeat import PERIOD_SECONDS
+from realtime_service.routing.registry import TTL_MS
 from shared_model import keys
 from tests.benchmarks.online import child
 from tests.benchmarks.router import fleet
@@ -14,9 +15,9 @@ from tests.benchmarks.router import fleet
 
 async def beat(client: "redis.asyncio.Redis", draw: random.Random) -> None:
     async with client.pipeline(transaction=False) as pipe:
-        for state in fleet.states(draw, fleet.REPLICAS - 1):
-            pipe.set(keys.replica(state.replica.id), state.SerializeToString(), px=2 * TTL_MS)
-            pipe.sadd(keys.replicas(), state.replica.id)
+        for number, state in enumerate(fleet.states(draw, fleet.REPLICAS - 1)):
+            pipe.set(keys.replica(fleet.name(number)), state.SerializeToString(), px=2 * TTL_MS)
+            pipe.sadd(keys.replicas(), fleet.name(number))
         await pipe.execute()
 
 

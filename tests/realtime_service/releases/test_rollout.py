@@ -12,12 +12,11 @@ import redis
 
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
-from protos.scoring.v1.storage_pb2 import ReplicaState
 from realtime_service.client import Client
-from shared_model import keys
 from shared_model.releases.store import Release, Store
 from shared_model.types import Priority
 from tests.realtime_service.conftest import eventually
+from tests.realtime_service.heartbeats import kept
 from tests.realtime_service.releases import tiny_releases
 from tests.realtime_service.releases.stage import Callers, Stage, states, wait_for_failure, wait_until_active
 
@@ -157,5 +156,6 @@ def test_requests_under_way_end_on_the_release_they_began_with(stage: Stage, cli
 def waiting(stage: Stage) -> int:
     """Requests in the latency lane that have not begun, as the replica's heartbeat tells."""
     with redis.Redis.from_url(stage.redis.url) as client:
-        (replica,) = client.smembers(keys.replicas())
-        return ReplicaState.FromString(client.get(keys.replica(replica.decode())) or b"").load["latency"].waiting
+        ((_, lanes),) = kept(client)
+    waits: int = lanes["latency"]["waiting"]
+    return waits

@@ -44,7 +44,7 @@ class Directory:
 
     def forget(self, replica: str) -> None:
         """It has not been heard of for too long."""
-        self._refresh(tuple(it for it in self.snapshot.replicas if it.described.id != replica))
+        self._refresh(tuple(it for it in self.snapshot.replicas if it.id != replica))
 
     def _refresh(self, replicas: tuple[Replica, ...]) -> None:
         found = options(replicas, self.snapshot.local, self.ejected)

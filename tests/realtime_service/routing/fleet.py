@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from realtime_service.errors import Overloaded
+from realtime_service.routing.heartbeat import PERIOD_SECONDS
 from realtime_service.routing.policy import Policy
 from realtime_service.routing.quotas import Quotas
-from realtime_service.routing.registry import PERIOD_SECONDS
 from realtime_service.routing.snapshot import Replica, Snapshot
 
 CALLER = "chatbot"

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
-from protos.scoring.v1.storage_pb2 import LaneLoad, ReplicaState
+from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState
 from realtime_service import redis_clients
+from realtime_service.routing import heartbeat
+from realtime_service.routing.heartbeat import LaneLoad
 from realtime_service.routing.policy import Policy
-from realtime_service.routing.registry import Registry, read_replica
+from realtime_service.routing.registry import Registry
 from realtime_service.routing.snapshot import ANY_RELEASE, Snapshot
+from shared_model import keys
 from shared_model.redis_server import RedisServer
 from shared_model.settings import StateSettings
 from shared_model.types import ServingPath
@@ -35,13 +38,18 @@ LANE = ServingPath.THROUGHPUT
     ],
 )
 def test_what_others_have_waiting_leaves_us_that_much_less(most: int, waiting: int, ours: int, places: float) -> None:
-    load = LaneLoad(waiting=waiting, max_concurrent_requests=most)
-    state = ReplicaState(replica=ReplicaDescription(id="b"), load={str(LANE): load})
-    before = read_replica(state, None)
-    before.options[0].send(0.0, ours, real_time=False)
-    [option] = read_replica(state, before).options
+    state = heartbeat.state(ReplicaDescription(id="b"), {LANE: LaneLoad(waiting, most)})
+    replica = heartbeat.meet(state.profile, {})
+    [option] = replica.options
+    option.send(0.0, ours, real_time=False)
+    heartbeat.hear(replica, state)
     assert option.real_time is not None
     assert (option.places, option.real_time.places) == (places, places)
+
+
+def _with_lanes(*lanes: str) -> bytes:
+    profile = ReplicaProfile(replica=ReplicaDescription(id="c"), lanes=lanes)
+    return ReplicaState(profile=profile.SerializeToString()).SerializeToString()
 
 
 class Told:
@@ -49,13 +57,16 @@ class Told:
 
     def __init__(self, redis_url: str) -> None:
         self.client = redis_clients.patient(redis_url)
-        self.state = ReplicaState(replica=ReplicaDescription(id="b", releases=["r-1"]), load={str(LANE): LaneLoad()})
-        self._b = Registry(self.client, Snapshot("b"), lambda opened: self.state, Policy())
-        silent = ReplicaState(replica=ReplicaDescription(id="a"))
+        self.described = ReplicaDescription(id="b", releases=["r-1"])
+        self.loads = {LANE: LaneLoad()}
+        self.b = Registry(
+            self.client, Snapshot("b"), lambda opened: heartbeat.state(self.described, self.loads), Policy()
+        )
+        silent = heartbeat.state(ReplicaDescription(id="a"))
         self.a = Registry(self.client, Snapshot("a"), lambda opened: silent, Policy())
 
     async def heard(self) -> Snapshot:
-        await self._b.run_once()
+        await self.b.run_once()
         await self.a.run_once()
         return self.a.snapshot
 
@@ -72,9 +83,7 @@ async def told(tmp_path: Path) -> AsyncIterator[Told]:
 async def test_a_lane_is_told_new_numbers_and_keeps_what_is_under_way(told: Told) -> None:
     (lane,) = (await told.heard()).options["r-1", LANE]
     lane.send(2.0, 3, real_time=True)
-    load = LaneLoad(predicted_finish_ms=5000, real_time_finish_ms=4000, per_text_ms=7, load=0.5)
-    load.max_concurrent_requests = 9
-    told.state.load[str(LANE)].CopyFrom(load)
+    told.loads[LANE] = LaneLoad(places=9, finish=5.0, real_time=4.0, per_text=0.007, load=0.5)
     snapshot = await told.heard()
     ((same,), (urgent,)) = snapshot.options["r-1", LANE], snapshot.real_time["r-1", LANE]
     assert same is lane
@@ -84,20 +93,51 @@ async def test_a_lane_is_told_new_numbers_and_keeps_what_is_under_way(told: Told
 
 
 async def test_lanes_come_and_go_with_what_a_replica_says(told: Told) -> None:
-    told.state.load[str(ServingPath.DYNAMIC)].SetInParent()
+    told.loads[ServingPath.DYNAMIC] = LaneLoad()
     assert len((await told.heard()).options) == 4
     (lane,) = told.a.snapshot.options["r-1", LANE]
-    del told.state.load[str(ServingPath.DYNAMIC)]
+    del told.loads[ServingPath.DYNAMIC]
     snapshot = await told.heard()
     assert set(snapshot.options) == set(snapshot.real_time) == {("r-1", LANE), (ANY_RELEASE, LANE)}
     assert snapshot.options["r-1", LANE][0] is lane
-    told.state.replica.releases[:] = ["r-2"]
+    told.described.releases[:] = ["r-2"]
     assert set((await told.heard()).options) == {("r-2", LANE), (ANY_RELEASE, LANE)}
-    told.state.replica.address = "elsewhere:1"
+    told.described.address = "elsewhere:1"
     assert (await told.heard()).address("b") == "elsewhere:1"
-    told.state.replica.draining = True
+    told.described.draining = True
     assert not (await told.heard()).options
-    told.state.replica.draining = False
+    told.described.draining = False
     assert (await told.heard()).options
     told.a.eject(["b"])
     assert not (await told.heard()).options
+
+
+async def test_a_replica_knows_the_load_of_its_own_lanes_as_others_do(told: Told) -> None:
+    told.loads[LANE] = LaneLoad(load=0.5)
+    await told.heard()
+    assert told.b.snapshot.load == {LANE: 0.5}
+    assert told.a.snapshot.load == {}
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        # As replicas before this version told of themselves: none of it is where it is looked for.
+        b"\x0a\x03\x0a\x01c",
+        ReplicaState(profile=b"\xff").SerializeToString(),
+        ReplicaState(profile=ReplicaProfile(lanes=["dynamic"]).SerializeToString()).SerializeToString(),
+        _with_lanes("a lane of tomorrow"),
+        # A lane without its numbers.
+        _with_lanes("dynamic"),
+    ],
+)
+async def test_a_replica_of_another_version_is_left_out_and_said_once(
+    told: Told, foreign: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    await told.client.set(keys.replica("c"), foreign)
+    await told.client.sadd(keys.replicas(), "c")
+    for _ in range(3):
+        assert set((await told.heard()).by_id) == {"a", "b"}
+    said = [record.getMessage() for record in caplog.records if "is left out" in record.getMessage()]
+    # Both replicas say it.
+    assert len(said) == 2

@@ -11,10 +11,10 @@ import redis
 import redis.asyncio
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
-from protos.scoring.v1.storage_pb2 import ReplicaState, RoutingPolicy
+from protos.scoring.v1.storage_pb2 import RoutingPolicy
 from realtime_service import redis_clients
 from realtime_service.__main__ import main
-from realtime_service.routing import policies, policy_command
+from realtime_service.routing import heartbeat, policies, policy_command
 from realtime_service.routing.registry import Registry
 from realtime_service.routing.snapshot import Snapshot
 from realtime_service.settings import ServiceSettings
@@ -67,7 +67,7 @@ async def replicas(redis_url: str) -> AsyncIterator[list[Registry]]:
 
 
 def replica(client: "redis.asyncio.Redis", name: str) -> Registry:
-    state = ReplicaState(replica=ReplicaDescription(id=name))
+    state = heartbeat.state(ReplicaDescription(id=name))
     return Registry(client, Snapshot(name), lambda opened: state, policies.of(ServiceSettings()))
 
 

@@ -14,15 +14,15 @@ import pytest
 import redis
 
 from protos.scoring.v1 import scoring_pb2
+from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
-from protos.scoring.v1.storage_pb2 import ReplicaState
 from realtime_service.workers.supervisor import backoff
-from shared_model import keys
 from shared_model.redis_server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 from tests.realtime_service.conftest import RunningService, eventually, start_service
+from tests.realtime_service.heartbeats import Numbers, kept
 from tests.realtime_service.releases import tiny_releases
 from tests.realtime_service.test_lifecycle import serve_and_fail
 
@@ -83,20 +83,18 @@ def test_workers_own_their_cores_addresses_and_metrics(supervised: RunningServic
     owned = [set(process.cpu_affinity()) for process in workers(supervised)]
     assert len(owned) == WORKERS
     assert len(set.union(*owned)) == sum(map(len, owned))
-    addresses = {state.replica.address for state in heartbeats(own_redis)}
+    addresses = {replica.address for replica, _ in heartbeats(own_redis)}
     assert len(addresses) == WORKERS
     assert supervised.address not in addresses
     for address in [*addresses, supervised.address]:
         assert score(address, "my card").release.startswith("poisonable-")
     # What each is asked for is in its heartbeat.
-    eventually(lambda: all(state.load["dynamic"].load > 0.0 for state in heartbeats(own_redis)))
+    eventually(lambda: all(lanes["dynamic"]["load"] > 0.0 for _, lanes in heartbeats(own_redis)))
 
 
-def heartbeats(server: RedisServer) -> list[ReplicaState]:
+def heartbeats(server: RedisServer) -> list[tuple[ReplicaDescription, Numbers]]:
     with redis.Redis.from_url(server.url) as client:
-        ids = [it.decode() for it in client.smembers(keys.replicas())]
-        kept = [client.get(keys.replica(it)) for it in ids]
-    return [ReplicaState.FromString(state) for state in kept if state]
+        return list(kept(client))
 
 
 def test_every_worker_listens_on_the_public_port(supervised: RunningService) -> None:
