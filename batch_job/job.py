@@ -24,7 +24,7 @@ from batch_job.pipeline import Tables
 from batch_job.progress import say
 from batch_job.record import RecordError, RunRecord, State
 from batch_job.settings import NightlySettings
-from shared_model import settings
+from shared_model import devices, settings
 from shared_model.errors import JobError, Stale, StoreUnavailable
 from shared_model.redis_server import RedisServer
 from shared_model.settings import DeferredSettings, StateSettings
@@ -91,6 +91,10 @@ def _step(path: Path, accepted: tuple[str, ...] = ()) -> Iterator[Step]:
 
 @contextmanager
 def _spark(step: Step, run: RunRecord) -> Iterator[tuple[SparkSession, ScoringOptions]]:
+    if step.nightly.nightly_idle and workers.in_one_process():
+        # Before, because a proof judges latency: it must not wait for whoever shares the host.
+        ScoringOptions.of(step.state, step.nightly, run.release, devices.detect()).proven()
+        workers.yield_to_others()
     spark = workers.session(f"tandem {run.ds}")
     try:
         device = workers.check_workers(spark, run.runtime)

@@ -20,7 +20,7 @@ def scoring_profile(spark: SparkSession) -> ResourceProfile | None:
     """What a scoring task takes: its executor's GPU, whole, and all cores, which then tokenise for it. None where Spark
     hands out no GPUs."""
     conf = spark.sparkContext.getConf()
-    if _local_cores(spark.sparkContext.master) or not conf.contains("spark.executor.resource.gpu.amount"):
+    if local_cores(spark.sparkContext.master) or not conf.contains("spark.executor.resource.gpu.amount"):
         return None
     cores = int(conf.get("spark.executor.cores", "") or conf.get("spark.task.cpus", "1"))
     return ResourceProfileBuilder().require(TaskResourceRequests().cpus(cores).resource(_GPU, 1.0)).build
@@ -29,7 +29,7 @@ def scoring_profile(spark: SparkSession) -> ResourceProfile | None:
 def local_conf(master: str) -> dict[str, str]:
     """What a Spark in one process needs where there is a GPU, which it cannot schedule: tasks that take all cores, so
     that one runs at a time, by one worker with one copy of the model. Nothing elsewhere."""
-    cores = _local_cores(master)
+    cores = local_cores(master)
     if not cores or devices.detect() is not Device.CUDA:
         return {}
     return {"spark.task.cpus": str(cores), plan.IDLE_WORKERS: "1"}
@@ -40,7 +40,7 @@ def task_device(master: str) -> Device:
     give any. Elsewhere a GPU that was not given is another's."""
     if given() is not None:
         return Device.CUDA
-    return devices.detect() if _local_cores(master) else Device.CPU
+    return devices.detect() if local_cores(master) else Device.CPU
 
 
 def given() -> int | None:
@@ -58,7 +58,7 @@ def given() -> int | None:
     return int(address)
 
 
-def _local_cores(master: str) -> int:
+def local_cores(master: str) -> int:
     """Cores of a Spark in one process, 0 of any other."""
     found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?", master)
     if not found:

@@ -1,5 +1,6 @@
 """What a worker asks of the system and learns from it: its priority, and which of its threads worked."""
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,14 +12,21 @@ _WORKING = 0.1
 _TASKS = Path("/proc/self/task")
 
 
-def yield_to_others(say: Callable[[str], None] = say) -> None:
-    """Run this process at idle priority: on whatever cores nobody else wants. Threads that start later inherit it.
+def yield_to_others(process: int | None = None, say: Callable[[str], None] = say) -> None:
+    """Run a process, this one by default, at idle priority: on whatever cores nobody else wants. Threads and processes
+    that it starts later inherit it.
 
     Where the system has no such priority or refuses it, one line says so and the work goes on as before.
     """
+    tasks, done = Path(f"/proc/{process or os.getpid()}/task"), set[str]()
     try:
-        for thread in os.listdir(_TASKS):
-            os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
+        # Until there are none that others have started meanwhile.
+        while threads := set(os.listdir(tasks)) - done:
+            for thread in threads:
+                # It may have ended.
+                with contextlib.suppress(ProcessLookupError):
+                    os.sched_setscheduler(int(thread), os.SCHED_IDLE, os.sched_param(0))
+            done |= threads
     except (AttributeError, OSError) as error:
         say(f"TANDEM_NIGHTLY_IDLE: this system gives no idle priority ({error}); scoring competes with the service")
 

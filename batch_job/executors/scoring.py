@@ -21,7 +21,7 @@ from shared_model.engine import Engine, use_gpu
 from shared_model.output import Output
 from shared_model.releases import proof, signature
 from shared_model.releases.signature import TrustedKeys
-from shared_model.releases.store import Store
+from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 from shared_model.types import Device, Precision
 
@@ -75,6 +75,13 @@ class ScoringOptions:
 
     def store(self) -> Store:
         return Store(self.releases_root, self.trusted_keys)
+
+    def proven(self) -> Release:
+        """The release, whose variant may serve on this host. Raises: ReleaseError."""
+        release = self.store().open(self.release)
+        # Its lane has all cores, whatever Spark gives one of the tasks that run side by side.
+        proof.ensure(release, self.precision, self.device, devices.cores())
+        return release
 
 
 @dataclass(frozen=True)
@@ -151,9 +158,7 @@ def open_model(options: ScoringOptions, threads: int) -> Model:
         os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
         if gpu is not None:
             use_gpu(gpu)
-        release = options.store().open(options.release)
-        # Its lane has all cores, whatever Spark gives one of the tasks that run side by side.
-        proof.ensure(release, options.precision, options.device, devices.cores())
+        release = options.proven()
         if options.idle:
             # After the proof, which judges latency: it must not wait for whoever shares the host.
             processes.yield_to_others()

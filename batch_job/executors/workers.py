@@ -1,18 +1,19 @@
 """What the executors are: the Python they run on, and the device they compute on."""
 
 import math
+import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from py4j.protocol import Py4JError
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from batch_job import plan
-from batch_job.executors import gpus
+from batch_job.executors import gpus, processes
 from batch_job.record import Runtime
 from shared_model.errors import JobError
 from shared_model.types import Device
@@ -59,9 +60,21 @@ def check_workers(spark: SparkSession, runtime: Runtime) -> Device:
 def session(name: str) -> SparkSession:
     """The driver's Spark, as spark-submit was told."""
     builder = SparkSession.builder.appName(name)
-    for option, value in gpus.local_conf(SparkConf().get("spark.master", "") or "").items():
+    for option, value in gpus.local_conf(_master()).items():
         builder = builder.config(option, value)
     return builder.getOrCreate()
+
+
+def in_one_process() -> bool:
+    """Whether executors are threads of the driver's JVM."""
+    return gpus.local_cores(_master()) > 0
+
+
+def yield_to_others() -> None:
+    """Run this process and its JVM, which is started if it is not there, at idle priority, and with them what they
+    start."""
+    for process in (os.getpid(), _jvm().java.lang.ProcessHandle.current().pid()):
+        processes.yield_to_others(process)
 
 
 def planned_once(spark: SparkSession, tasks: int) -> SparkSession:
@@ -95,6 +108,17 @@ def failing_in_one_line() -> Iterator[None]:
         if reason := _REASON.search(str(error)):
             raise JobError(reason["ours"] or reason["room"] or _LOST) from error
         raise
+
+
+def _master() -> str:
+    """As spark-submit was told, which only the JVM knows."""
+    return SparkConf(_jvm=_jvm()).get("spark.master", "") or ""
+
+
+def _jvm() -> Any:
+    """Started if it is not there."""
+    SparkContext._ensure_initialized()
+    return SparkContext._jvm
 
 
 def _cause(error: Any) -> str:

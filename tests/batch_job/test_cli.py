@@ -1,17 +1,21 @@
 """The steps as Airflow and people run them: processes, exit codes, one record, real spark-submit."""
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import uuid
 import venv
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import redis
 import redis.asyncio
@@ -87,6 +91,29 @@ def workers_are_told(scoring: Scoring, summary: str, idle: bool) -> None:
         assert f"worker      pid {worker.pid}: asked for 1 threads, used {worker.threads}" in summary
 
 
+@contextlib.contextmanager
+def jvms() -> Iterator[set[int]]:
+    """Scheduling policies of the JVMs that this process starts."""
+    seen, over = set[int](), threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.1):
+            for process in psutil.Process().children(recursive=True):
+                # It may have ended.
+                with contextlib.suppress(psutil.Error, ProcessLookupError):
+                    if process.name() == "java":
+                        seen.add(os.sched_getscheduler(process.pid))
+
+    looking = threading.Thread(target=look)
+    looking.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        looking.join()
+    assert seen
+
+
 def read_rows(cli: Cli, day: str, release: Release) -> None:
     assert len(succeed(cli, "read", "--ds", day, "--limit", "7").splitlines()) == 8
     rows = [json.loads(line) for line in succeed(cli, "read", "--ds", day, "--limit", "0", "--json").splitlines()]
@@ -113,7 +140,9 @@ def test_two_days_from_messages_to_redis(
     for day in (DAY, SECOND):
         request_id = submit(state.redis_url, "my card has not arrived")
         succeed(cli, "plan", "--ds", day)
-        succeed(cli, "score", "--ds", day)
+        with jvms() as priorities:
+            succeed(cli, "score", "--ds", day)
+        assert (os.SCHED_IDLE in priorities) is idle
         assert f"keys as epoch {day}.1" in succeed(cli, "publish", "--ds", day)
         summary = succeed(cli, "report", "--ds", day)
         assert "committed   300 rows" in summary

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from batch_job import plan
 from batch_job.executors import processes
 from batch_job.executors.scoring import ScoringOptions
+
+ROOT = Path(__file__).parents[3]
 
 #: Opens a model as a worker does; prints its width, the threads it was seen to use, and every thread's policy.
 _OPEN = """
@@ -28,6 +31,21 @@ model = scoring.open_model(options, int(sys.argv[1]))
 model.encoder.encode_many(["where is my card"] * 100)
 threads = os.listdir("/proc/self/task")
 print(model.engine.width, model.threads, *{os.sched_getscheduler(int(thread)) for thread in threads})
+"""
+
+
+#: Starts a Spark of one process at idle priority; prints the policies of its driver, its JVM and a worker.
+_SPARK = """
+import os
+from batch_job.executors import workers
+from pyspark import SparkContext
+def policies(process):
+    return {os.sched_getscheduler(int(thread)) for thread in os.listdir(f"/proc/{process}/task")}
+workers.yield_to_others()
+with SparkContext("local[1]", "idle") as context:
+    [(worker, daemon)] = context.parallelize([0], 1).map(lambda _: (policies("self"), policies(os.getppid()))).collect()
+    jvm = SparkContext._jvm.java.lang.ProcessHandle.current().pid()
+    print(*worker, *daemon, *policies(jvm), *policies("self"))
 """
 
 
@@ -48,6 +66,16 @@ def test_every_thread_of_a_worker_runs_at_idle_priority_if_that_is_wanted(
     options: ScoringOptions, idle: bool, policy: int
 ) -> None:
     assert opened(replace(options, idle=idle), width=1)[2:] == [policy]
+
+
+# Beside other tests it would wait for them.
+@pytest.mark.timed
+def test_all_of_a_spark_of_one_process_runs_at_idle_priority() -> None:
+    environment = {**os.environ, **plan.spark_environment({**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix})}
+    command = [sys.executable, "-c", _SPARK]
+    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert [int(policy) for policy in done.stdout.split()] == [os.SCHED_IDLE] * 4
 
 
 def test_a_worker_tells_how_many_threads_its_engine_uses(options: ScoringOptions) -> None:
@@ -71,7 +99,7 @@ def test_where_idle_priority_is_refused_one_line_says_so_and_work_goes_on(
 ) -> None:
     break_it(monkeypatch)
     said: list[str] = []
-    processes.yield_to_others(said.append)
+    processes.yield_to_others(say=said.append)
     [line] = said
     assert line.startswith("TANDEM_NIGHTLY_IDLE: this system gives no idle priority (")
     assert reason in line

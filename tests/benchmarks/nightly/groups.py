@@ -100,7 +100,7 @@ def interactive(stage: Stage) -> Figures:
     """Chat messages through the service, alone and while the nightly run has the same cores at idle priority."""
     with replicas.replica(stage.place, TANDEM_PRECOMPUTED="false", TANDEM_HARVEST="false") as service:
         alone = _interactive_p95(stage, service.address, "interactive alone")
-        with stage.another_night(stage.cores) as night, ThreadPoolExecutor(1) as background:
+        with stage.another_night(stage.cores, "idle") as night, ThreadPoolExecutor(1) as background:
             night.ask(ds=WARM, idle=True)
             scoring = background.submit(_score_until_told, night, told := threading.Event())
             _wait_for_rows(stage)

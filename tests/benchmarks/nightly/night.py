@@ -1,7 +1,7 @@
-"""python -m tests.benchmarks.nightly.night MASTER STATE RELEASES REDIS: the nightly run in a Spark that stays up.
+"""python -m tests.benchmarks.nightly.night MASTER STATE RELEASES REDIS [idle]: the nightly run in a Spark that stays.
 
 A partition is scored as `batch_job score` does it, from reading to the commit, again and again, so that what is timed
-holds no start of a JVM and no compiling.
+holds no start of a JVM and no compiling. With "idle" at idle priority, as `TANDEM_NIGHTLY_IDLE` has it.
 """
 
 import dataclasses
@@ -46,17 +46,22 @@ class Night:
         return {**dataclasses.asdict(done), "slots": workers.slots_of(self._spark)}
 
 
-def session(master: str) -> SparkSession:
+def session(master: str, idle: bool) -> SparkSession:
     """Spark as the nightly run configures it."""
     os.environ.update(plan.spark_environment({**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}))
+    if idle:
+        workers.yield_to_others()
     builder = SparkSession.builder.master(master).appName("bench-nightly")
     for name, value in {**plan.spark_conf(), **gpus.local_conf(master)}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
-def main(master: str, state: str, releases: str, redis_url: str) -> None:
-    spark, settings = session(master), StateSettings(state=Path(state), releases=releases, redis_url=redis_url)
+def main(master: str, state: str, releases: str, redis_url: str, priority: str = "") -> None:
+    spark, settings = (
+        session(master, priority == "idle"),
+        StateSettings(state=Path(state), releases=releases, redis_url=redis_url),
+    )
     try:
         child.answer({}, Night(spark, settings).ask)
     finally:

@@ -114,9 +114,9 @@ class Stage:
         self.notes.add(name, value)
         return value
 
-    def another_night(self, slots: int) -> contextlib.AbstractContextManager[Child]:
-        """One that ends before the stage does."""
-        return Child(*self.night_command(slots))
+    def another_night(self, slots: int, *priority: str) -> contextlib.AbstractContextManager[Child]:
+        """One that ends before the stage does. `priority`: "idle", or none."""
+        return Child(*self.night_command(slots), *priority)
 
     def _child(self, module: str, *arguments: str) -> Child:
         return self._stack.enter_context(Child(module, *arguments))
