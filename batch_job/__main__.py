@@ -8,21 +8,12 @@ import argparse
 import os
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 
-from batch_job import launch, plan, planning, printing, publishing, record, reporting
+from batch_job import launch, plan, records
 from batch_job.checks import gate
-from batch_job.commits.fence import connect
-from batch_job.job import open_record
-from batch_job.planning import Patience
-from batch_job.reporting import report
-from batch_job.settings import InputSettings, NightlySettings
+from batch_job.settings import NightlySettings
 from shared_model import settings
-from shared_model.errors import JobError
-from shared_model.redis_server import RedisServer
-from shared_model.releases import pointer
-from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 
 
@@ -31,18 +22,11 @@ def main(arguments: list[str] | None = None) -> int:
     return launch.exit_code(args.step, lambda: args.run(args, settings.load(StateSettings)))
 
 
-def _plan(args: argparse.Namespace, state: StateSettings) -> None:
-    planning.check_day(args.ds)
-    path = args.record or Path(plan.record_path(args.ds, f"manual-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"))
-    inputs = settings.load(InputSettings, input_wait_seconds=args.wait)
-    patience = Patience(inputs.input_wait_seconds, inputs.input_poll_seconds)
-    with RedisServer(state) as server, connect(server.url) as client:
-        run = planning.plan_run(state, client, args.ds, path.stem, inputs, patience)
-    record.write(path, run)
-    print(f"ds={run.ds}: {run.input.lines:,} lines in {len(run.input.files)} files, release {run.release}")
-    if unchecked := sum(file.unchecked for file in run.input.files):
-        print(f"{unchecked} of them unchecked: Parquet without page checksums, in which damage may go unnoticed")
-    print(f"record {path}")
+def _here(args: argparse.Namespace, state: StateSettings) -> None:
+    # Not sooner: what these steps import takes longer than all that `score` does in this process.
+    from batch_job.steps import STEPS
+
+    STEPS[args.step](args, state)
 
 
 def _score(args: argparse.Namespace, state: StateSettings) -> None:
@@ -56,64 +40,17 @@ def _drain(args: argparse.Namespace, state: StateSettings) -> None:
 
 def _spark_submit(args: argparse.Namespace, state: StateSettings, flags: list[str]) -> None:
     master = settings.load(NightlySettings).spark_master
-    command = [*plan.spark_submit_command(args.ds, str(_record(args, state)), master), *flags]
+    command = [*plan.spark_submit_command(args.ds, str(records.find(args.record, args.ds, state)), master), *flags]
     environment = {**os.environ, **plan.spark_environment({**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix})}
     sys.stdout.flush()
     os.execvpe(command[0], command, environment)  # noqa: S606 (spark-submit takes our place, exit code and all)
-
-
-def _publish(args: argparse.Namespace, state: StateSettings) -> None:
-    path, nightly = _record(args, state), settings.load(NightlySettings)
-    with RedisServer(state) as server, connect(server.url) as client:
-        run = publishing.publish_run(state, nightly, client, open_record(path, args.ds), args.publish)
-    record.write(path, run)
-    print(f"ds={run.ds}: {report.publication(run)}")
-
-
-def _rollback(args: argparse.Namespace, state: StateSettings) -> None:
-    planning.check_day(args.ds)
-    nightly = settings.load(NightlySettings)
-    with RedisServer(state) as server, connect(server.url) as client:
-        release = args.release or pointer.read(Store.of(state), client).active
-        done = publishing.roll_back(state, nightly, client, release, args.ds)
-    answers = f"epoch {done.now} answers" if done.now else "no epoch before it is kept, so every text is computed"
-    print(f"release {done.release}: epoch {done.was} is gone, {answers}")
-
-
-def _report(args: argparse.Namespace, state: StateSettings) -> None:
-    path = _record(args, state)
-    run = open_record(path, args.ds)
-    written = reporting.write(path, run, settings.load(NightlySettings).price_per_hour)
-    print(report.summary(run))
-    print("\n".join(f"  report      {file}" for file in written))
-    if problem := report.discrepancy(run):
-        raise JobError(problem)
-
-
-def _read(args: argparse.Namespace, state: StateSettings) -> None:
-    planning.check_day(args.ds)
-    for line in printing.lines(state.scores_table, args.ds, args.limit, args.json):
-        print(line)
-
-
-def _record(args: argparse.Namespace, state: StateSettings) -> Path:
-    """The record named, else the newest of the day."""
-    given: Path | None = args.record
-    if given:
-        return given
-    planning.check_day(args.ds)
-    folder = state.runs_dir / str(args.ds)
-    found = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
-    if not found:
-        raise JobError(f"{folder} holds no run; run `python -m batch_job plan --ds {args.ds}` first")
-    return found[-1]
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m batch_job", description=__doc__)
     steps = parser.add_subparsers(dest="step", required=True)
     planned = _step(
-        steps, "plan", _plan, "pin the release, check and fingerprint the day's messages, write the run record"
+        steps, "plan", _here, "pin the release, check and fingerprint the day's messages, write the run record"
     )
     planned.add_argument("--wait", help="seconds to wait for messages that are not there; default: a setting")
     score = _step(steps, "score", _score, "score the day in Spark and commit the scores")
@@ -121,12 +58,12 @@ def _parser() -> argparse.ArgumentParser:
     accept = "commit though this gate fails: a person has looked; may be given again"
     score.add_argument("--accept", action="append", default=[], choices=gate.ACCEPTABLE, help=accept)
     _step(steps, "drain", _drain, "answer deferred requests in Spark, without scoring the day")
-    publish = _step(steps, "publish", _publish, "publish the committed scores to Redis, unless a newer day answers")
+    publish = _step(steps, "publish", _here, "publish the committed scores to Redis, unless a newer day answers")
     publish.add_argument("--publish", action="store_true", help="whatever answers now, or was rolled back")
-    rollback = _step(steps, "rollback", _rollback, "take the day's published scores back; the epoch before answers")
+    rollback = _step(steps, "rollback", _here, "take the day's published scores back; the epoch before answers")
     rollback.add_argument("--release", default="", help="release id; default: the active one")
-    _step(steps, "report", _report, "print the run; fail unless its counts add up")
-    read = _step(steps, "read", _read, "print committed scores, tab-separated")
+    _step(steps, "report", _here, "print the run; fail unless its counts add up")
+    read = _step(steps, "read", _here, "print committed scores, tab-separated")
     read.add_argument("--limit", type=_count, default=20, help="rows, 20 unless told; 0: all")
     read.add_argument("--json", action="store_true", help="every column, one JSON object a line")
     return parser

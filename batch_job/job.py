@@ -9,7 +9,7 @@ from pathlib import Path
 import redis
 from pyspark.sql import SparkSession
 
-from batch_job import pipeline, record, reporting
+from batch_job import pipeline, record, records, reporting
 from batch_job.checks import history
 from batch_job.checks.examination import Written, examine
 from batch_job.checks.gate import GateFailed
@@ -25,7 +25,7 @@ from batch_job.progress import say
 from batch_job.record import RecordError, RunRecord, State
 from batch_job.settings import NightlySettings
 from shared_model import devices, settings
-from shared_model.errors import JobError, Stale, StoreUnavailable
+from shared_model.errors import Stale, StoreUnavailable
 from shared_model.redis_server import RedisServer
 from shared_model.settings import DeferredSettings, StateSettings
 
@@ -52,7 +52,7 @@ def score(ds: str, path: Path, force: bool = False, accepted: tuple[str, ...] = 
 
     Raises: Stale, and whatever else keeps the run from being scored; the record then says so.
     """
-    run = open_record(path, ds)
+    run = records.open_for(path, ds)
     with _step(path, accepted) as step:
         try:
             refuse_superseded(step.client, run)
@@ -73,7 +73,7 @@ def drain_only(ds: str, path: Path) -> None:
 
     Raises: StoreUnavailable, and whatever else keeps requests from being answered.
     """
-    run = open_record(path, ds)
+    run = records.open_for(path, ds)
     with _step(path) as step, _spark(step, run) as (spark, options):
         answered = _answer_deferred(step, run, spark, options)
         # Another step may have written meanwhile.
@@ -101,13 +101,6 @@ def _spark(step: Step, run: RunRecord) -> Iterator[tuple[SparkSession, ScoringOp
         yield spark, ScoringOptions.of(step.state, step.nightly, run.release, device)
     finally:
         spark.stop()
-
-
-def open_record(path: Path, ds: str) -> RunRecord:
-    run = record.read(path)
-    if run.ds != ds:
-        raise JobError(f"{path} is the record of ds={run.ds}, not of ds={ds}")
-    return run
 
 
 def refuse_superseded(client: "redis.Redis", run: RunRecord) -> None:

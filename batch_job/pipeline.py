@@ -238,7 +238,7 @@ def _score(
         messages = messages.join(standing, units.TEXT_HASH, "left")
     count = sum(bucket.rows for bucket in buckets)
     tasks = min(attempt.tasks(count), len(buckets))
-    arranged = units.arranged(attempt.spark, messages, buckets, attempt.bits, tasks)
+    arranged = units.arranged(messages, buckets, attempt.bits, tasks)
     unit_rows = attempt.settings.nightly_unit_rows
     write = partial(writing.write_units, options=attempt.options, target=attempt.scores, unit_rows=unit_rows)
     with Progress(count, partial(writing.rows_done, attempt.scores)):

@@ -23,6 +23,9 @@ IDLE_WORKERS = "spark.python.factory.idleWorkerMaxPoolSize"
 
 SPARK_CONF = {
     "spark.log.level": "WARN",
+    # The driver's JVM leaves scoring to Python. Its second compiler takes cores for the first half minute, and pays for
+    # that after about a million rows.
+    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
     "spark.sql.session.timeZone": "UTC",
     # A file of any size is read by all slots: Spark would leave one of less than 4 MB to a single one.
     "spark.sql.files.openCostInBytes": "65536",

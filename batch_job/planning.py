@@ -1,15 +1,15 @@
 """Plan a run: pin the release, wait for the input, check and fingerprint it. No JVM, no model."""
 
-import re
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from typing import TypeVar
 
 import redis
 
+from batch_job import records
 from batch_job.inputs.source import Source
 from batch_job.progress import say
 from batch_job.record import RunRecord, Runtime
@@ -60,7 +60,7 @@ def plan_run(
 
     Raises: NoInput when the day's messages did not come in time; JobError, ReleaseError.
     """
-    check_day(ds)
+    records.check_day(ds)
     inputs = inputs or InputSettings()
     source = Source.of(state, inputs)
     messages = patience.wait(lambda: source.read(ds))
@@ -85,13 +85,3 @@ def _check_reads(release: Release, pairs: bool) -> None:
         )
     if pairs and not release.manifest.reads.pairs:
         raise JobError(f"release {release.id} reads single texts, and TANDEM_INPUT_PAIR is set")
-
-
-def check_day(ds: str) -> None:
-    """Raises: JobError unless `ds` is a day as YYYY-MM-DD."""
-    try:
-        if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", ds):
-            raise ValueError
-        date.fromisoformat(ds)
-    except ValueError as error:
-        raise JobError(f"--ds {ds!r}: expected a day as YYYY-MM-DD; trigger the DAG with a partition key") from error

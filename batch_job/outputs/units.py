@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
 #: Cells of a full unit: buckets come out full to a share of this, as long as no text comes very often.
@@ -30,6 +30,9 @@ _LEAST_ROWS, _EVENLY = 512, 8
 
 #: Bytes of a text that count as work, about as many as a model reads, and what a row takes whatever its text.
 _MOST_BYTES, _ROW_BYTES = 1024, 8
+
+#: Stands for the bucket of a cell whose rows are not wanted.
+_NOWHERE = -1
 
 #: Part of the plan id: units that were cut by another rule are other units.
 RULE = 2
@@ -145,17 +148,26 @@ def share_out(buckets: Sequence[Bucket], tasks: int) -> list[int]:
     return [given[bucket.number] for bucket in buckets]
 
 
-def arranged(spark: SparkSession, hashed: DataFrame, buckets: Sequence[Bucket], bits: int, tasks: int) -> DataFrame:
-    """The rows of `buckets`, and no others: each bucket whole in one task, sorted as `cut` wants them."""
-    places = [
-        {"cell": place, BUCKET: bucket.number, "task": task}
-        for bucket, task in zip(buckets, share_out(buckets, tasks), strict=True)
-        for place in bucket.cells
-    ]
-    types = pa.schema([("cell", pa.int64()), (BUCKET, pa.int32()), ("task", pa.int32())])
-    placed = spark.createDataFrame(pa.Table.from_pylist(places, schema=types))
-    rows = hashed.withColumn("cell", cell(bits)).join(sql.broadcast(placed), "cell")
+def arranged(hashed: DataFrame, buckets: Sequence[Bucket], bits: int, tasks: int) -> DataFrame:
+    """The rows of `buckets`, and no others: each bucket whole in one task, sorted as `cut` wants them.
+
+    Where a cell went is looked up in a constant: a join with it would be a job of its own, before any row moves.
+    """
+    numbers, given = [_NOWHERE] * (1 << bits), [_NOWHERE] * (1 << bits)
+    for bucket, task in zip(buckets, share_out(buckets, tasks), strict=True):
+        for place in bucket.cells:
+            numbers[place], given[place] = bucket.number, task
+    rows = hashed.withColumn("cell", cell(bits).cast("int") + 1)
+    rows = rows.withColumn(BUCKET, _of_cell(numbers)).filter(sql.col(BUCKET) != _NOWHERE)
+    rows = rows.withColumn("task", _of_cell(given))
     return rows.repartitionById(tasks, "task").sortWithinPartitions(BUCKET, TEXT_HASH, "id").drop("cell", "task")
+
+
+def _of_cell(numbers: Sequence[int]) -> Column:
+    """That at the place of a row's cell, from 1."""
+    # Spark makes one constant of it when it plans, where `array` would be an expression for each number.
+    constant = sql.split(sql.lit(",".join(map(str, numbers))), ",").cast("array<int>")
+    return sql.element_at(constant, sql.col("cell"))
 
 
 def cut(batches: Iterable[pa.RecordBatch], unit_rows: int) -> Iterator[Unit]:

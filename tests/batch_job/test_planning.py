@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from batch_job import planning
+from batch_job import planning, records
 from batch_job.inputs.source import check_unchanged, read_folder
 from batch_job.planning import Patience
 from batch_job.record import Columns
@@ -41,7 +41,7 @@ def test_a_missing_partition_is_named(state: StateSettings, client: "redis.Redis
 @pytest.mark.parametrize("ds", ["None", "2026-1-4", "2026-02-30", "../etc", "20260114"])
 def test_what_is_no_day_is_refused(ds: str) -> None:
     with pytest.raises(JobError, match="expected a day as YYYY-MM-DD"):
-        planning.check_day(ds)
+        records.check_day(ds)
 
 
 @pytest.mark.parametrize(("content", "lines"), [(b"", 0), (b"a", 1), (b"a\n", 1), (b"a\n\nb", 3), (b"\n\n", 2)])

@@ -154,7 +154,7 @@ def test_spark_brings_each_bucket_whole_to_one_task(spark: SparkSession, tasks: 
     cells = Counter(row["cell"] for row in frame.select(units.cell(bits).alias("cell")).collect())
     buckets = units.pack(loads(cells), 16)
     wanted = buckets[1:]
-    arranged = units.arranged(spark, frame, wanted, bits, tasks)
+    arranged = units.arranged(frame, wanted, bits, tasks)
     found = arranged.mapInArrow(report_units, "bucket long, ids array<string>, hashes array<string>").collect()
     rows_of = Counter[int]()
     for unit in found:
