@@ -40,8 +40,10 @@ def _drain(args: argparse.Namespace, state: StateSettings) -> None:
 
 def _spark_submit(args: argparse.Namespace, state: StateSettings, flags: list[str]) -> None:
     master = settings.load(NightlySettings).spark_master
-    command = [*plan.spark_submit_command(args.ds, str(records.find(args.record, args.ds, state)), master), *flags]
-    environment = {**os.environ, **plan.spark_environment({**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix})}
+    given = {**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}
+    path = str(records.find(args.record, args.ds, state))
+    command = [*plan.spark_submit_command(args.ds, path, master, given), *flags]
+    environment = {**os.environ, **plan.spark_environment(given)}
     sys.stdout.flush()
     os.execvpe(command[0], command, environment)  # noqa: S606 (spark-submit takes our place, exit code and all)
 

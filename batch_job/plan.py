@@ -21,11 +21,15 @@ NO_INPUT = 4
 #: Most Python workers that Spark keeps for the next task of an executor; more may work.
 IDLE_WORKERS = "spark.python.factory.idleWorkerMaxPoolSize"
 
+#: Spark's name for what the driver's JVM is started with, before what a user adds.
+JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
+#: The driver's JVM leaves scoring to Python. Its second compiler takes cores for the first half minute, and pays for
+#: that after about a million rows.
+ONE_COMPILER = "-XX:TieredStopAtLevel=1"
+
 SPARK_CONF = {
     "spark.log.level": "WARN",
-    # The driver's JVM leaves scoring to Python. Its second compiler takes cores for the first half minute, and pays for
-    # that after about a million rows.
-    "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1",
+    JAVA_OPTIONS: ONE_COMPILER,
     "spark.sql.session.timeZone": "UTC",
     # A file of any size is read by all slots: Spark would leave one of less than 4 MB to a single one.
     "spark.sql.files.openCostInBytes": "65536",
@@ -41,12 +45,16 @@ SPARK_CONF = {
 
 
 def spark_conf(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """SPARK_CONF; with TANDEM_SPARK_GPU_SCRIPT also what gives each executor one GPU of its host."""
+    """SPARK_CONF; with the runtime's archive of classes, where it has one; with TANDEM_SPARK_GPU_SCRIPT also what gives
+    each executor one GPU of its host."""
+    conf, archive = dict(SPARK_CONF), class_archive(runtime_prefix(environ))
+    if archive.exists():
+        conf[JAVA_OPTIONS] += f" {archived(archive)}"
     script = environ.get("TANDEM_SPARK_GPU_SCRIPT")
     if not script:
-        return SPARK_CONF
+        return conf
     return {
-        **SPARK_CONF,
+        **conf,
         "spark.executor.resource.gpu.amount": "1",
         "spark.executor.resource.gpu.discoveryScript": script,
         "spark.executor.resource.gpu.vendor": "nvidia.com",
@@ -60,6 +68,16 @@ def spark_conf(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 def runtime_prefix(environ: Mapping[str, str] = os.environ) -> str:
     """Prefix of the runtime environment: TANDEM_RUNTIME_PREFIX, else `.venv` beside this package."""
     return environ.get("TANDEM_RUNTIME_PREFIX") or str(Path(__file__).parents[1] / ".venv")
+
+
+def archived(archive: Path) -> str:
+    """Options of a JVM that takes classes from an archive. Of one that it cannot use it need not speak."""
+    return f"-XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
+
+
+def class_archive(prefix: str) -> Path:
+    """Where a runtime keeps the classes that Spark loads (`batch_job.archive`)."""
+    return Path(prefix, "share", "tandem", "spark.jsa")
 
 
 def record_path(ds: str, run_id: str, environ: Mapping[str, str] = os.environ) -> str:
@@ -120,10 +138,14 @@ def step_args(ds: str, record: str) -> list[str]:
     return ["--ds", ds, "--record", record]
 
 
-def spark_submit_command(ds: str, record: str, master: str) -> list[str]:
+def spark_submit_command(ds: str, record: str, master: str, environ: Mapping[str, str] = os.environ) -> list[str]:
     """Command line of `score`, to be run in `spark_environment()`."""
-    conf = [part for name, value in spark_conf().items() for part in ("--conf", f"{name}={value}")]
-    return ["spark-submit", "--master", master, *conf, APPLICATION, *step_args(ds, record)]
+    return ["spark-submit", "--master", master, *conf_args(spark_conf(environ)), APPLICATION, *step_args(ds, record)]
+
+
+def conf_args(conf: Mapping[str, str]) -> list[str]:
+    """As spark-submit takes it."""
+    return [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
 
 
 def wrong_python(expected_prefix: str, actual_prefix: str, who: str) -> str:

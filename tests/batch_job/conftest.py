@@ -37,10 +37,11 @@ SMALL = NightlySettings(nightly_task_rows=64, nightly_unit_rows=25, quarantine_s
 def spark(own_environment: None) -> Iterator[SparkSession]:
     """`local[2]` with the nightly run's own configuration. One JVM serves every module."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in plan.spark_environment({**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}).items():
+        given = {**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}
+        for name, value in plan.spark_environment(given).items():
             patch.setenv(name, value)
         builder = SparkSession.builder.master("local[2]").appName("tests")
-        for name, value in plan.SPARK_CONF.items():
+        for name, value in plan.spark_conf(given).items():
             builder = builder.config(name, value)
         session = builder.getOrCreate()
         yield session
