@@ -21,7 +21,7 @@ def make(archive: Path, environ: Mapping[str, str]) -> str:
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent) as folder:
         made = Path(folder, archive.name)
-        if problem := _submit(f"-XX:ArchiveClassesAtExit={made}", [str(_WARM)], environ):
+        if problem := _submit(f'"-XX:ArchiveClassesAtExit={made}"', [str(_WARM)], environ):
             return problem
         # One that a full disk has cut off kills whoever maps it.
         if problem := _submit(plan.archived(made), ["--version"], environ):

@@ -72,7 +72,7 @@ def runtime_prefix(environ: Mapping[str, str] = os.environ) -> str:
 
 def archived(archive: Path) -> str:
     """Options of a JVM that takes classes from an archive. Of one that it cannot use it need not speak."""
-    return f"-XX:SharedArchiveFile={archive} -Xlog:cds=off -Xlog:cds+dynamic=off"
+    return f'"-XX:SharedArchiveFile={archive}" -Xlog:cds=off -Xlog:cds+dynamic=off'
 
 
 def class_archive(prefix: str) -> Path:

@@ -18,9 +18,13 @@ def submit(conf: dict[str, str], *what: str, **environ: str) -> "subprocess.Comp
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 
 
-def test_a_run_takes_sparks_classes_from_the_archive(tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["runtime", "a runtime"])
+def test_a_run_takes_sparks_classes_from_the_archive(tmp_path: Path, folder: str) -> None:
+    there, log = plan.class_archive(str(tmp_path / folder)), tmp_path / "classes.log"
+    there.parent.mkdir(parents=True)
     assert plan.class_archive(sys.prefix).exists(), "`make setup` makes it"
-    conf, log = plan.spark_conf(GIVEN), tmp_path / "classes.log"
+    there.symlink_to(plan.class_archive(sys.prefix))
+    conf = plan.spark_conf({"TANDEM_RUNTIME_PREFIX": str(tmp_path / folder)})
     conf[plan.JAVA_OPTIONS] += f" -Xlog:class+load=info:file={log}"
     submit(conf, "--version")
     (read,) = (line for line in log.read_text().splitlines() if " org.apache.spark.deploy.SparkSubmit " in line)
