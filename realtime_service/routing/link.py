@@ -131,5 +131,8 @@ def _lose(answer: "asyncio.Future[bytes]", error: grpc.aio.AioRpcError | None) -
     if error is None:
         answer.cancel()
         return
+    # How the stream ended says nothing of this call: grpc.aio says INTERNAL where it was writing to a connection that
+    # had just broken.
     details = error.details() or ""
-    answer.set_exception(_error(error.code(), details if by_transport(details) else f"{_ENDED}: {details}"))
+    told = details if by_transport(details) else f"{_ENDED}: {details}"
+    answer.set_exception(_error(grpc.StatusCode.UNAVAILABLE, told))

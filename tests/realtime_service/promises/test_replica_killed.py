@@ -14,8 +14,10 @@ from tests.realtime_service.promises.fleet import Fleet, during, steady, takes_t
 RATE = 200.0
 
 
+# A replica that starts within a second would be killed before Redis has forgotten the one before: of three that are
+# known two would be dead then, and no more than half are left alone.
 @pytest.mark.parametrize(
-    ("calls", "every"), [(1_000, 0.0), pytest.param(10_000, 5.0, marks=pytest.mark.proof)], ids=["few", "all"]
+    ("calls", "every"), [(1_000, 1.5), pytest.param(10_000, 5.0, marks=pytest.mark.proof)], ids=["few", "all"]
 )
 def test_replicas_killed_in_turn_cost_callers_nothing(
     ours: Fleet, calls: int, every: float, measured: Measured

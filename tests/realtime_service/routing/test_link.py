@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -182,19 +183,29 @@ async def test_what_is_no_message_of_a_link_ends_it_with_the_blame_where_it_belo
         assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_replica_that_answers_nonsense_loses_the_calls() -> None:
-    async def nonsense(requests: AsyncIterator[bytes], context: object) -> AsyncIterator[bytes]:
-        async for _ in requests:
-            yield b"\xff\xff\xff"
+async def nonsense(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    async for _ in requests:
+        yield b"\xff\xff\xff"
 
+
+async def broken(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    """As grpc.aio has it where it was writing to a connection that had just broken."""
+    async for _ in requests:
+        await context.abort(grpc.StatusCode.INTERNAL, "Internal error from Core")
+    yield b""
+
+
+@pytest.mark.parametrize("answers", [nonsense, broken])
+async def test_calls_are_lost_and_not_failed_however_their_stream_ends(answers: Callable[..., Any]) -> None:
     listener = make_listener(shared=False)
-    handler = grpc.stream_stream_rpc_method_handler(nonsense)  # type: ignore[arg-type]
+    handler = grpc.stream_stream_rpc_method_handler(answers)
     listener.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(link.SERVICE, {link.METHOD: handler}),))
     peer = Peer(bind(listener, "127.0.0.1:0"))
     await listener.start()
     with pytest.raises(grpc.aio.AioRpcError) as lost:
         await peer.call(SCORE, b"hello", 20.0, ())
     assert failure_of(lost.value.code(), lost.value.details() or "", None) is Failure.LOST
+    assert by_transport(lost.value.details() or "")
     await peer.close()
     await listener.stop(None)
 
