@@ -46,7 +46,7 @@ class Night:
         return {**dataclasses.asdict(done), "slots": workers.slots_of(self._spark)}
 
 
-def session(master: str, idle: bool) -> SparkSession:
+def session(master: str, idle: bool = False) -> SparkSession:
     """Spark as the nightly run configures it."""
     os.environ.update(plan.spark_environment({**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}))
     if idle:
