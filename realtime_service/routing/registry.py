@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import logging
 import secrets
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +56,7 @@ class Registry:
         self._complaint = ""
         # By what they say of themselves.
         self._known: dict[bytes, Replica] = {}
-        self._unreadable: Collection[bytes] = ()
+        self._unreadable: set[bytes] = set()
         # What the snapshot's pointer was read from.
         self._pointed: dict[bytes, bytes] | None = None
         self.snapshot = dataclasses.replace(initial, policy=settings)
@@ -126,10 +126,13 @@ class Registry:
 
     def _read_replicas(self, states: bytes) -> dict[str, Any]:
         """Fields of the snapshot that have changed. Replicas that say the same of themselves are told their numbers."""
-        known, heard = self._known, dict[bytes, Replica]()
+        known, heard, unreadable = self._known, dict[bytes, Replica](), set[bytes]()
         for told in ReplicaStates.FromString(states).replicas:
             if replica := self._hear(told):
                 heard[told.profile] = replica
+            else:
+                unreadable.add(told.profile)
+        self._unreadable = unreadable
         if self._forgiven:
             listed = {replica.id for replica in heard.values()}
             heard.update((profile, it) for profile, it in known.items() if it.id not in listed)
@@ -150,7 +153,6 @@ class Registry:
         except (DecodeError, ValueError) as error:
             if profile not in self._unreadable:
                 log.error("a replica is left out, its heartbeat cannot be read: %s", error)
-            self._unreadable = {profile}
             return None
         return replica
 

@@ -134,10 +134,12 @@ async def test_a_replica_knows_the_load_of_its_own_lanes_as_others_do(told: Told
 async def test_a_replica_of_another_version_is_left_out_and_said_once(
     told: Told, foreign: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await told.client.set(keys.replica("c"), foreign)
-    await told.client.sadd(keys.replicas(), "c")
+    others = {"c": foreign, "d": ReplicaState(profile=b"\xfe").SerializeToString()}
+    for name, state in others.items():
+        await told.client.set(keys.replica(name), state)
+        await told.client.sadd(keys.replicas(), name)
     for _ in range(3):
         assert set((await told.heard()).by_id) == {"a", "b"}
     said = [record.getMessage() for record in caplog.records if "is left out" in record.getMessage()]
-    # Both replicas say it.
-    assert len(said) == 2
+    # Both replicas say it of both.
+    assert len(said) == 4
