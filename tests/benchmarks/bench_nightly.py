@@ -89,6 +89,7 @@ def conditions(material: Corpus, rows: int, price: float, notes: Notes) -> dict[
         "duplicates": "not collapsed, but in the whole corpus",
         "price_per_hour": price,
         "cost_per_million_messages": [round(cost_per_million(price, rate), 4) for rate in rates],
+        **notes.words,
         **notes.values,
     }
 

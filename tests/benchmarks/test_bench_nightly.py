@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,10 +16,10 @@ from batch_job.inputs.source import read_folder
 from tests.benchmarks import bench_nightly, rounds
 from tests.benchmarks.bench_nightly import GROUPS
 from tests.benchmarks.harness import CannotMeasure
-from tests.benchmarks.nightly import corpus, flops, memory
+from tests.benchmarks.nightly import corpus, flops, groups, memory
 from tests.benchmarks.nightly.corpus import Corpus
 from tests.benchmarks.nightly.memory import Sample
-from tests.benchmarks.nightly.stage import Notes
+from tests.benchmarks.nightly.stage import Notes, Stage
 
 
 def test_figures_carry_the_bounds_that_were_promised() -> None:
@@ -62,6 +63,40 @@ def test_utilisation_is_told_where_the_gpus_peak_is_known() -> None:
     assert flops.peak("NVIDIA H100 80GB HBM3") == flops.peak("NVIDIA H200") == 989e12
     assert flops.peak("NVIDIA H100 PCIe") == 756e12
     assert flops.peak("") == flops.peak("Another GPU") == 0
+
+
+@pytest.fixture
+def stage() -> Stage:
+    """One whose bare engine has no process, and no GPU; nothing is said."""
+    made = Stage(Mock(), Corpus(["a", "b"], "ours"), 2, Notes(), lambda line: None)
+    made.__dict__["bare"] = Mock(opened={"gpu": ""}, ask=Mock(return_value={"flops_per_row": 9.89e9}))
+    return made
+
+
+def test_a_round_tells_where_the_time_went_and_how_busy_the_slots_were(stage: Stage) -> None:
+    seconds = {"read": 0.5, "score": 4.0, "workers tokenised": 0.2, "workers ran": 6.0, "workers wrote": 0.1}
+    groups.note_stages(stage, {"precision": "fp16", "seconds": seconds, "tokens": 8_000, "slots": 2})
+    told = bench_nightly.conditions(Corpus(["a"], "ours"), 1, 0.1, stage.notes)
+    assert told["half precision"] == "fp16"
+    assert {name: told[f"seconds: {name}"] for name in seconds} == {name: [value] for name, value in seconds.items()}
+    assert told["nightly half precision, tokens/s"] == [2_000]
+    assert told["device busy share"] == [0.75]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "measured", "words"),
+    [
+        ("", {}, {}),
+        ("NVIDIA H100 80GB HBM3", {"model FLOP utilisation of NVIDIA H100 80GB HBM3": [0.1]}, {}),
+        ("Another", {}, {"model FLOP utilisation": "not told: the peak of Another is not known here"}),
+    ],
+)
+def test_a_round_on_a_gpu_tells_its_utilisation_or_why_not(
+    stage: Stage, gpu: str, measured: dict[str, list[float]], words: dict[str, str]
+) -> None:
+    stage.bare.opened["gpu"] = gpu
+    groups.note_utilisation(stage, 10_000)
+    assert (stage.notes.values, stage.notes.words) == (measured, words)
 
 
 def test_growth_is_what_comes_after_the_first_rows() -> None:

@@ -36,11 +36,11 @@ _STARTING_SECONDS = 120.0
 def half(stage: Stage) -> Figures:
     """Half precision against its bare engine, which comes before and after, and against what else one might use."""
     night, bare = stage.bare_rates("bare half precision", lambda: stage.score(stage.night, "nightly half precision"))
-    _note_stages(stage, night)
+    note_stages(stage, night)
     sentences = stage.rate(stage.sentences, "sentence-transformers bf16")
     stock = stage.rate(stage.stock, "predict_batch_udf fp32")
     rate = night["rows_per_second"]
-    _note_utilisation(stage, rate)
+    note_utilisation(stage, rate)
     return {
         "of_bare_bf16": rate / bare,
         "over_stock": rate / stock,
@@ -150,17 +150,21 @@ def _step(environment: dict[str, str], step: str, *arguments: str) -> None:
         raise CannotMeasure(f"batch_job {step} ended with {done.returncode}: {done.stderr.strip()[-300:]}")
 
 
-def _note_utilisation(stage: Stage, rate: float) -> None:
+def note_utilisation(stage: Stage, rate: float) -> None:
     """On a GPU: which share of its arithmetic the nightly run's rate is."""
     gpu = stage.bare.opened["gpu"]
     if peak := flops.peak(gpu):
         work = stage.bare.ask(texts=stage.sample)["flops_per_row"]
         stage.measured(f"model FLOP utilisation of {gpu}", rate * work / peak)
+    elif gpu:
+        stage.notes.words["model FLOP utilisation"] = f"not told: the peak of {gpu} is not known here"
 
 
-def _note_stages(stage: Stage, done: dict[str, Any]) -> None:
-    """Where the time went, and how busy the devices were while there was something to score."""
+def note_stages(stage: Stage, done: dict[str, Any]) -> None:
+    """In which precision it ran, where the time went, and how busy the devices were while there was something to
+    score."""
     seconds = done["seconds"]
+    stage.notes.words["half precision"] = done["precision"]
     for name, value in seconds.items():
         stage.notes.add(f"seconds: {name}", value)
     stage.measured("nightly half precision, tokens/s", done["tokens"] / seconds["score"])

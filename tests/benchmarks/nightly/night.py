@@ -7,6 +7,7 @@ holds no start of a JVM and no compiling. With "idle" at idle priority, as `TAND
 import dataclasses
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,22 +47,20 @@ class Night:
         return {**dataclasses.asdict(done), "slots": workers.slots_of(self._spark)}
 
 
-def session(master: str, idle: bool = False) -> SparkSession:
-    """Spark as the nightly run configures it."""
+def session(master: str, conf: Mapping[str, str], idle: bool = False) -> SparkSession:
+    """Spark in the nightly run's environment."""
     os.environ.update(plan.spark_environment({**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}))
     if idle:
         workers.yield_to_others()
     builder = SparkSession.builder.master(master).appName("bench-nightly")
-    for name, value in {**plan.spark_conf(), **gpus.local_conf(master)}.items():
+    for name, value in conf.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
 
 def main(master: str, state: str, releases: str, redis_url: str, priority: str = "") -> None:
-    spark, settings = (
-        session(master, priority == "idle"),
-        StateSettings(state=Path(state), releases=releases, redis_url=redis_url),
-    )
+    settings = StateSettings(state=Path(state), releases=releases, redis_url=redis_url)
+    spark = session(master, {**plan.spark_conf(), **gpus.local_conf(master)}, priority == "idle")
     try:
         child.answer({}, Night(spark, settings).ask)
     finally:

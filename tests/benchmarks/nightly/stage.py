@@ -29,9 +29,10 @@ T = TypeVar("T")
 
 @dataclass
 class Notes:
-    """What else a reader must know: name → its value in each round."""
+    """What else a reader must know: name → its value in each round, and what is said in words."""
 
     values: dict[str, list[float]] = field(default_factory=dict)
+    words: dict[str, str] = field(default_factory=dict)
 
     def add(self, name: str, value: float) -> None:
         self.values.setdefault(name, []).append(round(value, 4))
@@ -74,7 +75,7 @@ class Stage:
 
     @functools.cached_property
     def stock(self) -> Child:
-        return self._child("tests.benchmarks.nightly.stock", f"local[{self.cores}]")
+        return self._child("tests.benchmarks.nightly.stock")
 
     @functools.cached_property
     def sentences(self) -> Child:

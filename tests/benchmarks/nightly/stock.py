@@ -1,9 +1,9 @@
-"""python -m tests.benchmarks.nightly.stock MASTER: what a team has without Tandem.
+"""python -m tests.benchmarks.nightly.stock: what a team has without Tandem.
 
-Spark's own `predict_batch_udf` around transformers in fp32: 64 rows a batch as they come, one torch thread a worker.
+Spark's own `predict_batch_udf` around transformers in fp32: two workers of one torch thread, 64 rows a batch as they
+come. On CPU, whatever else is there.
 """
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,10 +14,11 @@ from pyspark.ml.functions import predict_batch_udf
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType
 
+from batch_job import plan
 from tests.benchmarks.nightly.night import session
 from tests.benchmarks.online import child
 
-BATCH_ROWS = 64
+MASTER, BATCH_ROWS = "local[2]", 64
 MAX_TOKENS = 256
 
 Predict = Callable[[NDArray[Any]], NDArray[np.int32]]
@@ -67,8 +68,8 @@ class Stock:
         return {"rows_per_second": len(texts) / seconds}
 
 
-def main(master: str) -> None:
-    spark = session(master)
+def main() -> None:
+    spark = session(MASTER, plan.spark_conf())
     try:
         child.answer({}, Stock(spark).ask)
     finally:
@@ -76,4 +77,4 @@ def main(master: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()
