@@ -87,7 +87,6 @@ class Device:
         self.lanes = lanes
         self.load = Load(lanes, streams)
         self.scheduler = Scheduler(lanes, streams, unit_seconds)
-        self.running: dict[ServingPath, int] = dict.fromkeys(lanes, 0)
         self.quiet = threading.Event()
         self.quiet.set()
         self._clock = clock
@@ -199,7 +198,6 @@ class Device:
     def _start(self, unit: Unit, now: float) -> None:
         self.scheduler.started(unit, now)
         self._units.add(unit)
-        self.running[unit.lane] += len(unit.tasks)
         self.quiet.clear()
         jobs = [task for task in unit.tasks if isinstance(task, _Job)]
         engine = _engine(jobs[0].model.engines[self.lanes[unit.lane].precision], unit)
@@ -213,7 +211,6 @@ class Device:
     ) -> None:
         self._units.remove(unit)
         self._unit_ended.set()
-        self.running[unit.lane] -= len(jobs)
         if not self._units:
             self.quiet.set()
         self.scheduler.finished(unit, self._clock.monotonic() - started)
