@@ -47,7 +47,7 @@ class Tables:
 
 @dataclass
 class Stopwatch:
-    """Seconds per stage."""
+    """Seconds per stage, all its parts together."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -55,7 +55,7 @@ class Stopwatch:
     def stage(self, name: str) -> Iterator[None]:
         started = time.perf_counter()
         yield
-        self.seconds[name] = time.perf_counter() - started
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,9 @@ def score_partition(
     set_aside = Target(str(tables.quarantine), record.ds, plan, fence.token, source="")
     tasks = workers.tasks_for(spark, record.input.lines, settings.nightly_task_rows)
     attempt = _Attempt(workers.planned_once(spark, tasks), record, options, settings, scores, set_aside)
-    lines = reading.judged_lines(attempt.spark, record.input, tasks)
-    lines = lines.withColumn(units.TEXT_HASH, units.text_hash()).persist()
+    with watch.stage("read"):
+        lines = reading.judged_lines(attempt.spark, record.input, tasks)
+        lines = lines.withColumn(units.TEXT_HASH, units.text_hash()).persist()
     try:
         with watch.stage("read"):
             reasons, buckets = _count(attempt, lines)

@@ -258,3 +258,13 @@ def test_ids_with_any_text_survive(
     write_day(state, [json.dumps({"id": each, "text": "hello"}).encode() for each in ids])
     attempt(spark, state, client, options, planned(state, client))
     assert sorted(row["id"] for row in read_scores(spark, state.scores_table).collect()) == sorted(ids)
+
+
+def test_a_stage_in_two_parts_takes_the_seconds_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    moments = iter([1.0, 3.0, 10.0, 11.0, 20.0, 24.0])
+    monkeypatch.setattr(pipeline.time, "perf_counter", lambda: next(moments))
+    watch = pipeline.Stopwatch()
+    for name in ("read", "score", "read"):
+        with watch.stage(name):
+            pass
+    assert watch.seconds == {"read": 6.0, "score": 1.0}
