@@ -10,6 +10,7 @@ from typing import Any
 from deltalake import DeltaTable
 
 from batch_job.commits import table
+from batch_job.inputs.delta import find_table
 from batch_job.outputs import rows
 from shared_model.errors import JobError
 
@@ -20,11 +21,11 @@ _SHORT = ("id", "label", "score", "release", "precision", "scored_at", "source")
 def lines(folder: Path, ds: str, limit: int, as_json: bool) -> Iterator[str]:
     """Up to `limit` rows of a day, 0 for all, the archive first: tab-separated under a heading, or all columns as JSON.
 
-    Raises: JobError when there is no table, the day was never committed, or a file is damaged.
+    Raises: JobError when there is no table, the day was never committed, a file or the log is damaged, or the table
+    asks for a newer reader.
     """
-    if not DeltaTable.is_deltatable(str(folder)):
+    if (delta := find_table(folder)) is None:
         raise JobError(f"{folder} is no scores table; score a day first, or check TANDEM_SCORES")
-    delta = DeltaTable(str(folder))
     if not table.holds(delta, ds):
         raise JobError(f"{folder} holds no ds={ds}; score it first")
     found = islice(_rows(delta, ds, rows.SCORES.names if as_json else _SHORT[:-1]), limit or None)

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import redis
-from deltalake import DeltaTable
 
 from batch_job.commits import fence, table
+from batch_job.inputs.delta import find_table
 from batch_job.outputs.rows import ARCHIVE
 from batch_job.record import Publication, RunRecord, State
 from batch_job.settings import NightlySettings
@@ -97,11 +97,12 @@ def roll_back(
 def committed_partition(folder: Path, ds: str) -> Partition | None:
     """The archive's rows: deferred requests may pin other releases. None when there are none.
 
-    Raises: JobError when the day was never committed.
+    Raises: JobError when the day was never committed, or the table cannot be read.
     """
-    if not DeltaTable.is_deltatable(str(folder)) or (standing := table.committed(DeltaTable(str(folder)), ds)) is None:
+    delta = find_table(folder)
+    if delta is None or (standing := table.committed(delta, ds)) is None:
         raise JobError(f"{folder} holds no ds={ds}; score it first")
-    batches = list(table.read_files(DeltaTable(str(folder)), ds, _COLUMNS, ARCHIVE))
+    batches = list(table.read_files(delta, ds, _COLUMNS, ARCHIVE))
     rows = pa.Table.from_batches(batches) if batches else None
     if rows is None or not rows.num_rows:
         return None

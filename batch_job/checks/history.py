@@ -10,6 +10,7 @@ from deltalake import DeltaTable
 
 from batch_job.checks import contents
 from batch_job.commits import table
+from batch_job.inputs.delta import find_table
 from batch_job.outputs import rows
 from batch_job.record import Findings
 
@@ -35,12 +36,9 @@ def facts(findings: Findings) -> dict[str, str]:
 def last_day(folder: Path, ds: str) -> Day:
     """The committed day before `ds`; where none is, the next after it; an empty one where the table holds no other.
 
-    Days without messages say nothing, and are passed over. Raises: JobError naming a damaged file.
+    Days without messages say nothing, and are passed over. Raises: JobError naming a damaged file or log.
     """
-    if not DeltaTable.is_deltatable(str(folder)):
-        return Day()
-    delta = DeltaTable(str(folder))
-    if not (others := _days(delta) - {ds}):
+    if (delta := find_table(folder)) is None or not (others := _days(delta) - {ds}):
         return Day()
     earlier = [day for day in others if day < ds]
     day = max(earlier) if earlier else min(others)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable, Transaction
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
 from batch_job.inputs import delta, frames
@@ -44,17 +44,16 @@ class Committed:
 
 
 def open_table(folder: Path, schema: pa.Schema) -> DeltaTable:
-    """The table, made on first use. Two processes may do so at once."""
-    try:
-        return DeltaTable(str(folder))
-    except TableNotFoundError:
-        folder.mkdir(parents=True, exist_ok=True)
+    """The table, made on first use. Two processes may do so at once. Raises: JobError as `delta.find_table`."""
+    if found := delta.find_table(folder):
+        return found
+    folder.mkdir(parents=True, exist_ok=True)
     # With retries, the slower of two makers would write the table's description again, over the other's first rows.
     once, by = CommitProperties(max_commit_retries=0), _partitions(schema)
     try:
         return DeltaTable.create(str(folder), schema=schema, partition_by=by, mode="ignore", commit_properties=once)
     except CommitFailedError:
-        return DeltaTable(str(folder))
+        return delta.open_table(folder)
 
 
 def committed(table: DeltaTable, ds: str) -> Committed | None:
@@ -87,8 +86,8 @@ def holds(table: DeltaTable, ds: str) -> bool:
 
 def last_attempt(folders: Iterable[Path], ds: str) -> int:
     """The largest token these tables know of for a day, -1 if none: the floor of the next, should Redis forget."""
-    tables = (DeltaTable(str(folder)) for folder in folders if DeltaTable.is_deltatable(str(folder)))
-    tokens = (table.transaction_version(_application(ds)) for table in tables)
+    tables = (delta.find_table(folder) for folder in folders)
+    tokens = (table.transaction_version(_application(ds)) for table in tables if table)
     return max((int(token) for token in tokens if token is not None), default=-1)
 
 
@@ -193,9 +192,9 @@ def add_quarantined(folder: Path, ds: str, files: Sequence[FileReport], attempt:
 def quarantined(folder: Path, ds: str, attempt: int) -> dict[str, int]:
     """Reason → lines that one attempt set aside."""
     counts: dict[str, int] = {}
-    if not DeltaTable.is_deltatable(str(folder)):
+    if (table := delta.find_table(folder)) is None:
         return counts
-    for batch in read_files(DeltaTable(str(folder)), ds, ["attempt", "reason"]):
+    for batch in read_files(table, ds, ["attempt", "reason"]):
         for row in batch.to_pylist():
             if row["attempt"] == attempt:
                 counts[row["reason"]] = counts.get(row["reason"], 0) + 1
@@ -224,10 +223,9 @@ def ever_held(folder: Path) -> tuple[set[str], float]:
     """Names of the files that any version of the table holds, and the Unix time since when that is all of them: a table
     forgets its early versions, and those files are for `vacuum` to delete."""
     log = sorted((folder / "_delta_log").glob("*.json"))
-    held = {os.path.basename(uri) for uri in DeltaTable(str(folder)).file_uris()}
+    held = {os.path.basename(uri) for uri in delta.open_table(folder).file_uris()}
     for version in log:
-        actions = (json.loads(line) for line in version.read_text().splitlines())
-        held.update(os.path.basename(action["add"]["path"]) for action in actions if "add" in action)
+        held.update(os.path.basename(action["add"]["path"]) for action in _said(version) if "add" in action)
     remembers_all = int(log[0].stem) == 0
     return held, 0.0 if remembers_all else log[0].stat().st_mtime
 
@@ -247,9 +245,8 @@ def read_scores(
     there or asks for a newer reader.
     """
     folder = str(table or settings.load(StateSettings).scores_table)
-    if not DeltaTable.is_deltatable(folder):
+    if (found := delta.find_table(folder)) is None:
         raise JobError(f"{folder} is no scores table; run the nightly job first, or check TANDEM_SCORES")
-    found = delta.open_table(folder)
     refuse_earlier(found)
     files = found.file_uris(file_pruning_predicate=_of(ds, source))
     if not files:
@@ -291,6 +288,14 @@ def _read(uri: str, columns: Sequence[str], remedy: str) -> Iterator[pa.RecordBa
             yield from file.iter_batches(columns=list(columns))
     except (OSError, pa.ArrowException) as error:
         raise JobError(f"{uri} cannot be read: {str(error).partition(chr(10))[0]}; {remedy}") from error
+
+
+def _said(version: Path) -> list[dict[str, Any]]:
+    """Its actions. deltalake reads no version that a checkpoint covers, so damage to one is found here."""
+    try:
+        return [json.loads(line) for line in version.read_text().splitlines()]
+    except (OSError, ValueError) as error:
+        raise JobError(f"{version} cannot be read: {error}; restore it") from error
 
 
 def _partitions(schema: pa.Schema) -> list[str]:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from batch_job.commits import leftovers, table
+from batch_job.inputs.delta import find_table
 from batch_job.outputs import rows
 from batch_job.outputs.writing import FileReport, Target, write_file
 
@@ -45,9 +46,9 @@ class DeferredScores:
 
     def scored(self, keys: Collection[bytes], precision: str) -> dict[bytes, Row]:
         """The day's scores of these encoding keys, of whatever source, at this precision. A key names its release."""
-        if not DeltaTable.is_deltatable(str(self.folder)):
+        if (delta := find_table(self.folder)) is None:
             return {}
-        delta, wanted = DeltaTable(str(self.folder)), pa.array(keys, pa.binary())
+        wanted = pa.array(keys, pa.binary())
         table.refuse_earlier(delta)
         found: dict[bytes, Row] = {}
         for batch in table.read_files(delta, self.ds, rows.SCORES.names):

@@ -1,16 +1,17 @@
-"""Delta tables for readers that are not deltalake: their own list of files, which another engine reads as Parquet.
+"""Delta tables: the one place that opens them, and their own list of files for engines that read those as Parquet.
 
 Read as a folder of Parquet, a table would show replaced and unfinished rows too.
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError
+from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.schema import PrimitiveType
 
 from batch_job.inputs import parquet
@@ -20,22 +21,42 @@ from shared_model.errors import JobError, NoInput
 
 #: What later versions ask of a reader (deletion vectors, mapped columns), its files alone do not tell.
 _READER_VERSION = 1
+#: Version 2 lists no features: it is this one.
+_VERSION_2 = "columnMapping"
 
 
-def open_table(location: str) -> DeltaTable:
-    """Raises: JobError naming what the table asks of its readers, where its files are not all there is to it."""
+def open_table(location: str | Path) -> DeltaTable:
+    """Raises: JobError as `find_table`, and where there is no table."""
+    if (table := find_table(location)) is None:
+        raise JobError(f"{location} cannot be read as a Delta table: its _delta_log holds no version")
+    return table
+
+
+def find_table(location: str | Path) -> DeltaTable | None:
+    """None where there is none.
+
+    Raises: JobError naming a table whose log is damaged, and what one asks of its readers where its files are not all
+    there is to it.
+    """
     try:
-        table = DeltaTable(location)
+        table = DeltaTable(str(location))
+    except TableNotFoundError:
+        return None
     except (DeltaError, OSError) as error:
-        raise JobError(f"{location} cannot be read as a Delta table: {str(error).partition(chr(10))[0]}") from error
+        why = str(error).partition("\n")[0]
+        raise JobError(f"{location} cannot be read as a Delta table: {why}; restore its _delta_log") from error
+    _refuse_newer(table, location)
+    return table
+
+
+def _refuse_newer(table: DeltaTable, location: str | Path) -> None:
     protocol = table.protocol()
     if protocol.min_reader_version > _READER_VERSION:
-        features = ", ".join(protocol.reader_features or []) or "none named"
+        features = ", ".join(protocol.reader_features or [_VERSION_2])
         raise JobError(
             f"{location} asks for reader version {protocol.min_reader_version} (features: {features}); "
-            f"Tandem reads version {_READER_VERSION}"
+            f"Tandem reads version {_READER_VERSION}: have the table written without them"
         )
-    return table
 
 
 def problem(table: DeltaTable, names: Sequence[str]) -> str:
