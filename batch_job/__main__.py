@@ -1,7 +1,7 @@
 """python -m batch_job: the nightly run, step by step. Steps exchange one run record.
 
 Exit codes: 0 done, 1 a gate refused the partition, 2 input, environment or settings are wrong, 3 a newer attempt owns
-the partition, 4 (of plan) the messages are not there. Whatever nobody foresaw ends with 1, too.
+the partition, 4 (of plan) the messages are not there, 70 nobody foresaw it: a traceback comes before its line.
 """
 
 import argparse

@@ -25,7 +25,7 @@ from batch_job.progress import say
 from batch_job.record import RecordError, RunRecord, State
 from batch_job.settings import NightlySettings
 from shared_model import devices, settings
-from shared_model.errors import Stale, StoreUnavailable
+from shared_model.errors import JobError, Stale, StoreUnavailable
 from shared_model.redis_server import RedisServer
 from shared_model.settings import DeferredSettings, StateSettings
 
@@ -187,7 +187,7 @@ def _report(step: Step) -> None:
         page, _ = reporting.write(step.path, run, step.nightly.price_per_hour)
         if run.findings:
             say(f"report {page}")
-    except OSError as error:
+    except JobError as error:
         # The `report` step will try again; what was committed stays so.
         say(f"no report was written: {error}")
 

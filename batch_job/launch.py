@@ -1,12 +1,17 @@
 """Start `score` or `drain` inside spark-submit. Standard library only until the Python is known to be the right one."""
 
 import argparse
+import errno
 import os
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from batch_job import plan, record
+
+#: What a disk says that is full, or that is not for us to write.
+_DISK = {errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENOSPC, errno.EPERM, errno.EROFS}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -19,11 +24,17 @@ def main(arguments: Sequence[str]) -> int:
         return complain("score", str(error))
     if problem := plan.wrong_python(run.runtime.prefix, sys.prefix, "the driver"):
         return complain("score", problem)
+    return exit_code("drain" if args.drain else "score", lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> None:
+    # Not sooner: it needs the right Python.
     from batch_job import job
 
     if args.drain:
-        return exit_code("drain", lambda: job.drain_only(args.ds, args.record))
-    return exit_code("score", lambda: job.score(args.ds, args.record, args.force, tuple(args.accept)))
+        job.drain_only(args.ds, args.record)
+    else:
+        job.score(args.ds, args.record, args.force, tuple(args.accept))
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,24 +47,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def exit_code(step: str, run: Callable[[], object]) -> int:
     """0 done, 1 a gate refused the partition, 2 input, environment or settings are wrong, 3 a newer attempt owns the
-    partition, 4 the day's messages are not there; others are raised."""
+    partition, 4 the day's messages are not there, 70 what nobody foresaw: that has a traceback before its line."""
+    try:
+        _printing_all(run)
+    except BrokenPipeError:
+        # Whoever read us, `head` for one, has had enough.
+        return 0
+    except Exception as error:  # noqa: BLE001 (a last resort: Python's own code for it is a gate's)
+        code, problem = _judged(error)
+        if code == plan.UNFORESEEN:
+            traceback.print_exception(error)
+        return complain(step, problem, code)
+    return 0
+
+
+def _judged(error: Exception) -> tuple[int, str]:
+    """Exit code and line of a failure."""
     from shared_model.errors import NoInput, Refused, Stale, TandemError
 
+    match error:
+        case Stale():
+            return 3, f"stale: {error}"
+        case Refused():
+            return 1, str(error)
+        case NoInput():
+            return plan.NO_INPUT, str(error)
+        case TandemError() | record.RecordError():
+            return 2, str(error)
+        case OSError(errno=number, filename=name) if number in _DISK:
+            return 2, f"{name or 'output'}: {error.strerror}; make room, or give this user the right to it"
+    what = str(error).partition("\n")[0]
+    return plan.UNFORESEEN, f"unforeseen: {type(error).__name__}: {what}; the traceback above says where"
+
+
+def _printing_all(run: Callable[[], object]) -> None:
+    """Run it, and see that what it prints is out. Raises: OSError where it cannot be."""
     try:
         run()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Whoever read us, `head` for one, has had enough. Python would complain once more at its exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except Stale as stale:
-        return complain(step, f"stale: {stale}", 3)
-    except Refused as refused:
-        return complain(step, str(refused), 1)
-    except NoInput as missing:
-        return complain(step, str(missing), plan.NO_INPUT)
-    except (TandemError, record.RecordError) as error:
-        return complain(step, str(error))
-    return 0
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            # Python would try once more at its exit, complain, and end with a code of its own.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise
 
 
 def complain(step: str, problem: str, code: int = 2) -> int:

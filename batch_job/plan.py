@@ -18,6 +18,8 @@ APPLICATION = str(Path(__file__).parent / "jobs" / "score.py")
 WAIT_SECONDS, POLL_SECONDS = 600.0, 30.0
 #: Exit code of `plan` when they are not there.
 NO_INPUT = 4
+#: Exit code of what nobody foresaw: EX_SOFTWARE of sysexits.h. Python's own, 1, is what a refusing gate has.
+UNFORESEEN = 70
 #: Most Python workers that Spark keeps for the next task of an executor; more may work.
 IDLE_WORKERS = "spark.python.factory.idleWorkerMaxPoolSize"
 

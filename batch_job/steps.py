@@ -53,8 +53,8 @@ def _rollback(args: argparse.Namespace, state: StateSettings) -> None:
 def _report(args: argparse.Namespace, state: StateSettings) -> None:
     path = records.find(args.record, args.ds, state)
     run = records.open_for(path, args.ds)
-    written = reporting.write(path, run, settings.load(NightlySettings).price_per_hour)
     print(report.summary(run))
+    written = reporting.write(path, run, settings.load(NightlySettings).price_per_hour)
     print("\n".join(f"  report      {file}" for file in written))
     if problem := report.discrepancy(run):
         raise JobError(problem)

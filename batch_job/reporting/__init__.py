@@ -6,18 +6,22 @@ They lie beside the record, RUN/report.html and RUN/report.json for RUN.json. Th
 import dataclasses
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from batch_job.record import LENGTH_STEP, RunRecord
 from batch_job.reporting import page
 from batch_job.reporting.cost import cost_per_million
+from shared_model.errors import JobError
 
 
 def write(record: Path, run: RunRecord, price_per_hour: float) -> tuple[Path, Path]:
-    """Write both, each in one rename; returns their paths. `price_per_hour`: of the machines, in any currency."""
+    """Write both, each in one rename; returns their paths. `price_per_hour`: of the machines, in any currency.
+
+    Raises: JobError naming what could not be written.
+    """
     folder = record.with_suffix("")
-    folder.mkdir(parents=True, exist_ok=True)
     html = _replace(folder / "report.html", page.html(run, price_per_hour))
     return html, _replace(folder / "report.json", json.dumps(document(run, price_per_hour), indent=1) + "\n")
 
@@ -35,5 +39,11 @@ def document(run: RunRecord, price_per_hour: float) -> dict[str, Any]:
 
 def _replace(path: Path, text: str) -> Path:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8", errors="replace")
-    return temporary.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8", errors="replace")
+        return temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        raise JobError(f"{path} could not be written: {error.strerror}; make room, then run `report` again") from error

@@ -28,7 +28,7 @@ from batch_job.settings import NightlySettings
 from protos.scoring.v1.scoring_pb2 import ScoreRequest
 from protos.scoring.v1.storage_pb2 import DeferredWork
 from shared_model import demo_messages, keys
-from shared_model.errors import JobError, Refused, Stale, StoreUnavailable
+from shared_model.errors import Stale
 from shared_model.handoff import Handoff, Item
 from shared_model.releases.store import Release
 from shared_model.settings import DeferredSettings, StateSettings
@@ -324,28 +324,3 @@ def test_a_superseded_attempt_leaves_its_retrys_record_alone(
     Fence.take(client, DAY, -1)
     job._note(step, State.STALE, str(Stale("attempt 3 has begun")))
     assert record.read(recorded).state is State.STALE
-
-
-@pytest.mark.parametrize(
-    ("error", "code", "line"),
-    [
-        (Stale("attempt 2 has begun"), 3, "batch_job score: stale: attempt 2 has begun\n"),
-        (Refused("labels drifted"), 1, "batch_job score: labels drifted\n"),
-        (JobError("counts differ"), 2, "batch_job score: counts differ\n"),
-        (StoreUnavailable("Redis did not answer"), 2, "batch_job score: Redis did not answer\n"),
-        (record.RecordError("run.json is not there"), 2, "batch_job score: run.json is not there\n"),
-    ],
-)
-def test_each_kind_of_failure_has_its_exit_code(
-    error: Exception, code: int, line: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def fail() -> None:
-        raise error
-
-    assert launch.exit_code("score", fail) == code
-    assert capsys.readouterr().err == line
-
-
-def test_what_nobody_foresaw_is_not_hidden() -> None:
-    with pytest.raises(ZeroDivisionError):
-        launch.exit_code("score", lambda: 1 // 0)

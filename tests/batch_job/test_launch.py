@@ -1,0 +1,99 @@
+"""How a step ends: every kind of failure has its exit code and one line, and what nobody foresaw a code of its own."""
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from batch_job import __main__ as steps
+from batch_job import launch, record
+from batch_job.record import State
+from shared_model.errors import JobError, NoInput, Refused, Stale, StoreUnavailable
+from shared_model.settings import StateSettings
+from tests.batch_job.conftest import DAY
+from tests.batch_job.reporting.test_reporting import PUBLISHED
+from tests.shared_model.full_disk import largest_file
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (Stale("attempt 2 has begun"), 3, "batch_job score: stale: attempt 2 has begun\n"),
+        (Refused("labels drifted"), 1, "batch_job score: labels drifted\n"),
+        (JobError("counts differ"), 2, "batch_job score: counts differ\n"),
+        (NoInput("no messages"), 4, "batch_job score: no messages\n"),
+        (StoreUnavailable("Redis did not answer"), 2, "batch_job score: Redis did not answer\n"),
+        (record.RecordError("run.json is not there"), 2, "batch_job score: run.json is not there\n"),
+    ],
+)
+def test_each_kind_of_failure_has_its_exit_code(
+    error: Exception, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise error
+
+    assert launch.exit_code("score", fail) == code
+    assert capsys.readouterr().err == line
+
+
+def test_what_nobody_foresaw_is_no_verdict_of_a_gate_and_is_not_hidden(capsys: pytest.CaptureFixture[str]) -> None:
+    assert launch.exit_code("score", lambda: 1 // 0) == 70
+    first, *_, last = capsys.readouterr().err.splitlines()
+    assert first == "Traceback (most recent call last):"
+    assert last == (
+        "batch_job score: unforeseen: ZeroDivisionError: integer division or modulo by zero; "
+        "the traceback above says where"
+    )
+
+
+def test_so_it_ends_a_process() -> None:
+    code = "import sys; from batch_job import launch; sys.exit(launch.exit_code('score', lambda: 1 // 0))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 70
+
+
+def test_a_disk_that_may_not_be_written_is_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    def write() -> None:
+        raise PermissionError(13, "Permission denied", str(tmp_path / "table"))
+
+    assert launch.exit_code("score", write) == 2
+    problem = f"{tmp_path}/table: Permission denied; make room, or give this user the right to it"
+    assert capsys.readouterr().err == f"batch_job score: {problem}\n"
+
+
+def test_output_that_nobody_can_take_is_one_line() -> None:
+    """Python itself would end with 120, and complain twice."""
+    code = "import sys; from batch_job import launch; sys.exit(launch.exit_code('read', lambda: print('scores')))"
+    buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=buffered, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 2
+    assert done.stderr.startswith("batch_job read: output: No space left on device; make room")
+    assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.fixture
+def recorded(state: StateSettings, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A published run's record, in the state that steps in this process work on."""
+    monkeypatch.setenv("TANDEM_STATE", str(state.state))
+    path = state.runs_dir / DAY / "run.json"
+    record.write(path, replace(PUBLISHED, ds=DAY, state=State.PUBLISHED))
+    return path
+
+
+def test_a_report_for_which_there_is_no_room_is_one_line(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with largest_file(1000):
+        assert steps.main(["report", "--ds", DAY]) == 2
+    said = capsys.readouterr()
+    page = recorded.with_suffix("") / "report.html"
+    problem = f"{page} could not be written: File too large; make room, then run `report` again"
+    assert said.err == f"batch_job report: {problem}\n"
+    # What it has to say is said all the same, and nothing unfinished lies about.
+    assert "committed" in said.out
+    assert not list(page.parent.iterdir())
+    assert steps.main(["report", "--ds", DAY]) == 0
