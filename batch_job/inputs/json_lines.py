@@ -1,21 +1,26 @@
 """JSON Lines as planning sees them. Rows are judged one by one later; here a file has to have its columns at all."""
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import BinaryIO
 
 from batch_job.inputs.messages import Unreadable, parse_line
 
 _CHUNK = 1 << 20
 
+#: Lines of a file in which each column must hold a text once. A file that lacks a column has no line that ends the
+#: search: without a bound, the larger the day, the later its plan would fail.
+MOST_LINES = 100_000
+
 
 def problem(content: BinaryIO, names: Sequence[str]) -> str:
-    """Why no row of the file can be a message; empty as soon as each column was seen to hold a text.
+    """Why a file's rows are no messages, by its first MOST_LINES; empty as soon as each column was seen to hold text.
 
-    A file without any object has no columns to judge by: its lines are quarantined one by one.
+    Where none of them is an object there are no columns to judge by: its lines are quarantined one by one.
     """
     held: dict[str, object] = {}
     objects = False
-    for line in content:
+    for line in islice(content, MOST_LINES):
         try:
             record = parse_line(line)
         except Unreadable:
@@ -27,7 +32,8 @@ def problem(content: BinaryIO, names: Sequence[str]) -> str:
             )
             if all(isinstance(held.get(name), str) for name in names):
                 return ""
-    return _wrong(held, names) if objects else ""
+    seen = f"any of its first {MOST_LINES:,} rows" if content.readline() else "any row"
+    return _wrong(held, names, seen) if objects else ""
 
 
 def rows(content: BinaryIO) -> int:
@@ -39,8 +45,8 @@ def rows(content: BinaryIO) -> int:
     return lines + (last != b"\n")
 
 
-def _wrong(held: dict[str, object], names: Sequence[str]) -> str:
+def _wrong(held: dict[str, object], names: Sequence[str], seen: str) -> str:
     name = next(name for name in names if not isinstance(held.get(name), str))
     if name not in held:
-        return f"has no column {name!r} in any row"
-    return f"has no text in column {name!r} of any row, but {type(held[name]).__name__}"
+        return f"has no column {name!r} in {seen}"
+    return f"has no text in column {name!r} of {seen}, but {type(held[name]).__name__}"

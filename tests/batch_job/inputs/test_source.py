@@ -1,6 +1,7 @@
 """Where a day's messages are, and what keeps them from being read: found before anything is scored, without a JVM."""
 
 import gzip
+import io
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from batch_job.inputs import delta, source
+from batch_job.inputs import delta, json_lines, source
 from batch_job.inputs.files import Folder
 from batch_job.inputs.source import Source, read_folder
 from batch_job.record import COLUMNS, Columns, Format, Input
@@ -99,6 +100,33 @@ def test_lines_without_one_object_have_no_columns_to_miss(tmp_path: Path) -> Non
 def test_one_good_line_is_enough(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_bytes(b'{"id": 7}\n{"text": null}\n{"id": "a", "text": "b"}\n')
     assert read_folder(tmp_path).lines == 3
+
+
+class Counted(io.BytesIO):
+    """Lines, of which those are counted that are asked for."""
+
+    asked = 0
+
+    def __next__(self) -> bytes:
+        self.asked += 1
+        return super().__next__()
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b'{"id": "a"}\n', "has no column 'text' in any of its first 100,000 rows"),
+        (b'{"id": "a", "text": 7}\n', "has no text in column 'text' of any of its first 100,000 rows, but int"),
+    ],
+)
+def test_of_a_large_file_the_first_lines_are_judged(line: bytes, problem: str) -> None:
+    good = b'{"id": "a", "text": "b"}\n'
+    too_late = Counted(line * json_lines.MOST_LINES + good)
+    assert json_lines.problem(too_late, COLUMNS.names) == problem
+    assert too_late.asked == json_lines.MOST_LINES
+    in_time = Counted(line * (json_lines.MOST_LINES - 1) + good + line)
+    assert json_lines.problem(in_time, COLUMNS.names) == ""
+    assert in_time.asked == json_lines.MOST_LINES
 
 
 @pytest.mark.parametrize(
