@@ -60,8 +60,8 @@ def _parser() -> argparse.ArgumentParser:
     accept = "commit though this gate fails: a person has looked; may be given again"
     score.add_argument("--accept", action="append", default=[], choices=gate.ACCEPTABLE, help=accept)
     _step(steps, "drain", _drain, "answer deferred requests in Spark, without scoring the day")
-    publish = _step(steps, "publish", _here, "publish the committed scores to Redis, unless a newer day answers")
-    publish.add_argument("--publish", action="store_true", help="whatever answers now, or was rolled back")
+    publish = _step(steps, "publish", _here, "publish the committed scores to Redis, unless a newer day is there")
+    publish.add_argument("--publish", action="store_true", help="whatever is newer, or was rolled back")
     rollback = _step(steps, "rollback", _here, "take the day's published scores back; the epoch before answers")
     rollback.add_argument("--release", default="", help="release id; default: the active one")
     _step(steps, "report", _here, "print the run; fail unless its counts add up")

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import redis
 
+from batch_job.checks import history
 from batch_job.commits import fence, table
 from batch_job.inputs.delta import find_table
 from batch_job.outputs.rows import ARCHIVE
@@ -31,6 +32,7 @@ from shared_model.settings import StateSettings
 _COLUMNS = ("release", "precision", "encoding_key", "tokens", "truncated", "top_k", "vector")
 _BATCH = 10_000
 
+_NEWER_DAY = "a newer day, {}, is committed; `publish --publish` has this one answer all the same"
 _WHY_NOT = {
     Outcome.OLDER: "a newer one answers; `publish --publish` has this one answer all the same",
     Outcome.BARRED: "a person went back from it, or from a newer one; score the day again, or `publish --publish`",
@@ -52,7 +54,8 @@ def publish_run(
 ) -> RunRecord:
     """Publish what the table holds for the run's day. Publishing again what is live changes nothing.
 
-    `insist`: a person wants this day to answer, though a newer one does. Without, an older day stays in the table only.
+    `insist`: a person wants this day to answer, though a newer one is committed. Without, an older day stays in the
+    table only, whatever Redis holds: it may have lost its memory, or a release may be new to it.
     Raises: JobError when there is nothing to publish, StoreUnavailable when Redis fails.
     """
     if run.scoring is None:
@@ -73,6 +76,8 @@ def _publish(
     standing = epochs.live_keys(client, epoch)
     if standing is not None:
         done = Publication(epoch.name, standing, moved=False, live=True)
+    elif not insist and (newer := history.newer_day(state.scores_table, epoch.ds)):
+        return Publication(epoch.name, 0, moved=False, live=False, why=_NEWER_DAY.format(newer))
     else:
         scores = scores_of(partition.rows, Store.of(state).open(epoch.release).output)
         room = nightly.publish_megabytes * 1e6

@@ -1,4 +1,4 @@
-"""The day that a partition is held against, as the scores table knows it: no run's record is asked."""
+"""Other days than a run's, as the scores table knows them: which one it is held against, and whether one is newer."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -46,6 +46,11 @@ def last_day(folder: Path, ds: str) -> Day:
     for batch in table.read_files(delta, day, ["label"], rows.ARCHIVE):
         labels.update(contents.count_labels(batch.column("label")))
     return Day(day, dict(labels), _agreement(delta, day))
+
+
+def newer_day(folder: Path, ds: str) -> str:
+    """The newest committed day, if it is newer than `ds`, else empty. Days without messages are passed over."""
+    return max((day for day in _days(DeltaTable(str(folder))) if day > ds), default="")
 
 
 def _days(delta: DeltaTable) -> set[str]:

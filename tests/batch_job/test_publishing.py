@@ -27,8 +27,12 @@ from shared_model.scorestore.epochs import Epoch, Outcome, keys_of, live_keys
 from shared_model.scorestore.publish import key_position, publish
 from shared_model.settings import StateSettings
 from tests.batch_job.conftest import DAY, message, planned, write_day
+from tests.batch_job.outputs import written
 
 NIGHTLY = NightlySettings()
+
+NEXT = "2026-01-15"
+NEWER_DAY = f"a newer day, {NEXT}, is committed; `publish --publish` has this one answer all the same"
 
 
 def encoding_key(number: int) -> bytes:
@@ -106,7 +110,8 @@ def test_publishing_again_changes_nothing(commit, state: StateSettings, client: 
 def test_the_pointer_only_moves_forward(  # type: ignore[no-untyped-def]
     commit, state: StateSettings, client: "redis.Redis", release: Release
 ) -> None:
-    publishing.publish_run(state, NIGHTLY, client, commit(3, range(5), "2026-01-15"))
+    scores = [(encoding_key(number), PublishedScore(labels=[0], scores=[1.0])) for number in range(5)]
+    publish(client, Epoch(release.id, "bf16", NEXT, 3), scores)
     older = publishing.publish_run(state, NIGHTLY, client, commit(9, range(5), DAY)).publication
     assert older is not None
     assert (older.moved, older.live, pointer(client, release)) == (False, False, "2026-01-15.3")
@@ -181,6 +186,35 @@ def test_an_older_day_is_published_where_a_person_insists(  # type: ignore[no-un
     assert report.publication(publishing.publish_run(state, NIGHTLY, client, newer)).startswith(
         "not epoch 2026-01-15.3: a person went back from it"
     )
+    assert pointer(client, release) == f"{DAY}.9"
+
+
+@pytest.mark.parametrize("new_release", [False, True])
+def test_an_older_day_does_not_publish_itself_where_redis_knows_of_no_newer_one(  # type: ignore[no-untyped-def]
+    commit, state: StateSettings, client: "redis.Redis", release: Release, new_release: bool
+) -> None:
+    """Its memory was lost, or the newer day is another release's."""
+    other = ("other-0123456789ab",) * 5 if new_release else ()
+    commit(3, range(5), NEXT, other)
+    older = commit(9, range(7), DAY)
+    run = publishing.publish_run(state, NIGHTLY, client, older)
+    assert run.state is State.PUBLISHED
+    assert report.publication(run) == f"not epoch {DAY}.9: {NEWER_DAY}"
+    assert pointer(client, release) == ""
+    insisted = publishing.publish_run(state, NIGHTLY, client, older, insist=True).publication
+    assert insisted is not None
+    assert (insisted.live, insisted.keys, pointer(client, release)) == (True, 7, f"{DAY}.9")
+    # What answers already is nothing to publish.
+    assert "was live already" in report.publication(publishing.publish_run(state, NIGHTLY, client, older))
+
+
+def test_a_newer_day_without_messages_keeps_none_from_being_published(  # type: ignore[no-untyped-def]
+    commit, state: StateSettings, client: "redis.Redis", release: Release
+) -> None:
+    commit(3, [], NEXT)
+    drained = written.file(state.scores_table, written.batch(["a"], ["yes"]), ds="2026-01-16", source=rows.DEFERRED)
+    table.add_deferred(state.scores_table, "2026-01-16", lambda _: drained)
+    publishing.publish_run(state, NIGHTLY, client, commit(9, range(7), DAY))
     assert pointer(client, release) == f"{DAY}.9"
 
 
