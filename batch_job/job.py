@@ -25,9 +25,12 @@ from batch_job.progress import say
 from batch_job.record import RecordError, RunRecord, State
 from batch_job.settings import NightlySettings
 from shared_model import devices, settings
-from shared_model.errors import JobError, Stale, StoreUnavailable
+from shared_model.errors import JobError, Stale, TandemError
 from shared_model.redis_server import RedisServer
 from shared_model.settings import DeferredSettings, StateSettings
+
+#: What a run is in whose last attempt committed nothing.
+_NOT_COMMITTED = (State.PLANNED, State.STALE, State.FAILED)
 
 
 @dataclass(frozen=True)
@@ -78,7 +81,9 @@ def drain_only(ds: str, path: Path) -> None:
         answered = _answer_deferred(step, run, spark, options)
         # Another step may have written meanwhile.
         latest = record.read(path)
-        record.write(path, replace(latest, drained=latest.drained + answered))
+        # What a committed day has for a problem is that requests were left waiting.
+        problem = latest.problem if latest.state in _NOT_COMMITTED else ""
+        record.write(path, replace(latest, drained=latest.drained + answered, problem=problem))
 
 
 @contextmanager
@@ -115,7 +120,7 @@ def refuse_superseded(client: "redis.Redis", run: RunRecord) -> None:
 def _with_spark(step: Step, run: RunRecord, force: bool) -> RunRecord:
     with _spark(step, run) as (spark, options):
         run = _score_once(step, run, spark, options, force)
-        run = replace(run, drained=run.drained + _drain(step, run, spark, options))
+        run = _drain(step, run, spark, options)
         record.write(step.path, run)
         return run
 
@@ -160,13 +165,17 @@ def _judge(step: Step, run: RunRecord, written: Written, options: ScoringOptions
     return replace(run, findings=findings)
 
 
-def _drain(step: Step, run: RunRecord, spark: SparkSession, options: ScoringOptions) -> int:
+def _drain(step: Step, run: RunRecord, spark: SparkSession, options: ScoringOptions) -> RunRecord:
+    """The run with what came of its deferred requests. Raises: Stale."""
     try:
-        return _answer_deferred(step, run, spark, options)
-    except StoreUnavailable as error:
-        # The partition is committed; requests wait for an idle lane or for the next night.
-        say(f"deferred requests were left waiting: {error}")
-        return 0
+        answered, problem = _answer_deferred(step, run, spark, options), ""
+    except Stale:
+        raise
+    except TandemError as error:
+        # The partition is committed and to be published; requests wait for an idle lane or for the next night.
+        answered, problem = 0, f"deferred requests were left waiting: {error}"
+        say(problem)
+    return replace(run, drained=run.drained + answered, problem=problem)
 
 
 def _answer_deferred(step: Step, run: RunRecord, spark: SparkSession, options: ScoringOptions) -> int:

@@ -232,7 +232,8 @@ class Publication:
 @dataclass(frozen=True)
 class RunRecord:
     """`token` is that of the latest attempt at scoring, 0 before the first. `drained`: deferred requests answered.
-    `findings` are those of the latest attempt that came as far as the gate."""
+    `findings` are those of the latest attempt that came as far as the gate. `problem`: why the latest attempt committed
+    nothing or, of one that did, why deferred requests were left waiting."""
 
     ds: str
     run_id: str

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 
 from batch_job.checks import contents
 from batch_job.commits import table
-from batch_job.inputs.delta import find_table
+from batch_job.inputs.delta import find_table, open_table
 from batch_job.outputs import rows
 from batch_job.record import Findings
 
@@ -50,7 +50,7 @@ def last_day(folder: Path, ds: str) -> Day:
 
 def newer_day(folder: Path, ds: str) -> str:
     """The newest committed day, if it is newer than `ds`, else empty. Days without messages are passed over."""
-    return max((day for day in _days(DeltaTable(str(folder))) if day > ds), default="")
+    return max((day for day in _days(open_table(folder)) if day > ds), default="")
 
 
 def _days(delta: DeltaTable) -> set[str]:

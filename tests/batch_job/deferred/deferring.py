@@ -14,7 +14,9 @@ from batch_job.executors.scoring import ScoringOptions
 from batch_job.outputs import rows
 from protos.scoring.v1.scoring_pb2 import ScoreRequest
 from protos.scoring.v1.storage_pb2 import DeferredWork
+from shared_model import keys
 from shared_model.handoff import DEFAULTS, DeadLetter, DeadLetters, Handoff
+from shared_model.handoff.scripts import GROUP
 from shared_model.releases.store import Release
 
 
@@ -27,6 +29,13 @@ async def submit(client: "redis.asyncio.Redis", *texts: str, top_k: int = 0, rel
 
 async def letters(client: "redis.asyncio.Redis") -> list[DeadLetter]:
     return [letter async for letter in DeadLetters(client, DEFAULTS).all()]
+
+
+async def forget_leases(client: "redis.asyncio.Redis") -> None:
+    """Time passes, and whoever held requests renews nothing."""
+    held = await client.xpending_range(keys.deferred_stream(), GROUP, "-", "+", 100)
+    entries = [row["message_id"] for row in held]
+    await client.xclaim(keys.deferred_stream(), GROUP, "dead", 0, entries, idle=60_000, justid=True)
 
 
 def committed(scores: DeferredScores) -> list[Row]:

@@ -24,13 +24,11 @@ from batch_job.executors.scoring import ScoringOptions
 from batch_job.outputs import rows
 from batch_job.outputs.writing import FileReport, Target, write_file
 from protos.scoring.v1.scoring_pb2 import ScoreResponse
-from shared_model import keys
 from shared_model.errors import JobError
 from shared_model.handoff import Handoff, State
-from shared_model.handoff.scripts import GROUP
 from shared_model.releases.store import Release
 from tests.batch_job.conftest import DAY
-from tests.batch_job.deferred.deferring import Spark, committed, letters, row, submit
+from tests.batch_job.deferred.deferring import Spark, committed, forget_leases, letters, row, submit
 
 NEXT = "2026-01-15"
 
@@ -143,13 +141,6 @@ def die_before_results(url: str, options: ScoringOptions, scores: DeferredScores
         patch.setattr("batch_job.deferred.answering._score", Spark(options.store().open(options.release)).score)
         patch.setattr(Handoff, "score", die)
         asyncio.run(run())
-
-
-async def forget_leases(client: "redis.asyncio.Redis") -> None:
-    """Time passes, and whoever held requests renews nothing."""
-    held = await client.xpending_range(keys.deferred_stream(), GROUP, "-", "+", 100)
-    entries = [row["message_id"] for row in held]
-    await client.xclaim(keys.deferred_stream(), GROUP, "dead", 0, entries, idle=60_000, justid=True)
 
 
 @pytest.mark.parametrize("next_run", [DAY, NEXT], ids=["the same day again", "the next night"])

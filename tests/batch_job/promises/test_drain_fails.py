@@ -1,0 +1,87 @@
+"""Deferred requests cannot be answered: the night before them is committed, and is published."""
+
+import asyncio
+import html
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import redis.asyncio
+
+from batch_job import job, launch, plan
+from batch_job.commits import table
+from batch_job.outputs import rows
+from batch_job.record import State
+from shared_model.errors import Stale
+from tests.batch_job.conftest import DAY
+from tests.batch_job.deferred.deferring import forget_leases, submit
+from tests.batch_job.outputs import written
+from tests.batch_job.promises.conftest import LINES, House, check_complete
+
+BEFORE = "2026-01-13"
+
+
+@pytest.fixture
+def damaged(house: House) -> Path:
+    """A file of answers of the night before, which a drain must read lest it answers a request twice."""
+    folder = house.state.scores_table
+    answers = written.file(folder, written.batch(["a"], ["yes"]), ds=BEFORE, source=rows.DEFERRED)
+    table.add_deferred(folder, BEFORE, lambda _: answers)
+    file = folder / answers.path
+    file.write_bytes(file.read_bytes() + b"?")
+    return file
+
+
+def with_redis(house: House, run: Callable[["redis.asyncio.Redis"], Awaitable[object]]) -> None:
+    async def connected() -> None:
+        async with redis.asyncio.Redis.from_url(house.state.redis_url) as client:
+            await run(client)
+
+    asyncio.run(connected())
+
+
+def launched(house: House, *flags: str) -> int:
+    return launch.main([*plan.step_args(DAY, str(house.path)), *flags])
+
+
+def page(house: House) -> str:
+    return html.unescape((house.path.with_suffix("") / "report.html").read_text())
+
+
+def test_a_drain_that_fails_neither_undoes_nor_hides_a_committed_night(
+    house: House, in_this_spark: None, damaged: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with_redis(house, lambda client: submit(client, "a text of no message"))
+    assert launched(house) == 0
+    run = house.record
+    assert (run.state, run.drained) == (State.COMMITTED, 0)
+    check_complete(house, run)
+    assert run.problem.startswith("deferred requests were left waiting: ")
+    assert f"{damaged.name} cannot be read: it is not as it was written" in run.problem
+    assert run.problem in capfd.readouterr().err
+    assert run.problem in page(house)
+    assert run.scoring is not None
+    house.publish()
+    assert house.answering() == (f"{DAY}.{run.scoring.token}", len(LINES))
+    assert house.record.problem == run.problem
+
+    with_redis(house, forget_leases)
+    assert launched(house, "--drain") == 2
+    assert (house.record.problem, house.record.drained) == (run.problem, 0)
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    with_redis(house, forget_leases)
+    assert launched(house, "--drain") == 0
+    done = house.record
+    assert (done.state, done.problem, done.drained) == (State.PUBLISHED, "", 1)
+    assert house.rows().total() == len(LINES) + 1
+
+
+def test_a_run_that_is_superseded_while_it_drains_stays_stale(
+    house: House, in_this_spark: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def superseded(*_: object) -> int:
+        raise Stale("attempt 3 has begun")
+
+    monkeypatch.setattr(job, "_answer_deferred", superseded)
+    assert launched(house) == 3
+    assert (house.record.state, house.record.problem) == (State.COMMITTED, "")
