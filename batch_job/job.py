@@ -72,18 +72,22 @@ def score(ds: str, path: Path, force: bool = False, accepted: tuple[str, ...] = 
 
 
 def drain_only(ds: str, path: Path) -> None:
-    """Answer deferred requests with the release of a planned run, and leave the day as it is.
+    """Answer deferred requests with the release of a planned run, and leave the day as it is. Either way it reports.
 
     Raises: StoreUnavailable, and whatever else keeps requests from being answered.
     """
     run = records.open_for(path, ds)
-    with _step(path) as step, _spark(step, run) as (spark, options):
-        answered = _answer_deferred(step, run, spark, options)
-        # Another step may have written meanwhile.
-        latest = record.read(path)
-        # What a committed day has for a problem is that requests were left waiting.
-        problem = latest.problem if latest.state in _NOT_COMMITTED else ""
-        record.write(path, replace(latest, drained=latest.drained + answered, problem=problem))
+    with _step(path) as step:
+        try:
+            with _spark(step, run) as (spark, options):
+                answered = _answer_deferred(step, run, spark, options)
+                # Another step may have written meanwhile.
+                latest = record.read(path)
+                # What a committed day has for a problem is that requests were left waiting.
+                problem = latest.problem if latest.state in _NOT_COMMITTED else ""
+                record.write(path, replace(latest, drained=latest.drained + answered, problem=problem))
+        finally:
+            _report(step)
 
 
 @contextmanager
