@@ -54,7 +54,8 @@ def pairs(title: str, rows: Sequence[tuple[str, float, float, str]]) -> Element:
 
 def nice(value: float) -> float:
     """The end of an axis: the least number of one digit, or 1.5, times a power of ten that is not below `value`."""
-    if value <= 0 or not math.isfinite(value):
+    # Below, a power of ten is rounded to 0.
+    if not 1e-300 < value < math.inf:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next((power * it for it in (1, 1.5, 2, 3, 4, 5, 6, 8) if power * it >= value), power * 10)

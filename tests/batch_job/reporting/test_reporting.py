@@ -219,7 +219,7 @@ def test_an_axis_ends_above_what_it_shows_and_not_far_above(value: float) -> Non
     assert value <= charts.nice(value) * (1 + 1e-9) <= 2.01 * value
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, math.inf, math.nan])
+@pytest.mark.parametrize("value", [0.0, -1.0, 5e-324, math.inf, math.nan])
 def test_an_axis_of_nothing_has_an_end(value: float) -> None:
     assert charts.nice(value) == 1.0
 
