@@ -55,8 +55,8 @@ COLUMNS = Columns()
 class InputFile:
     """`lines`: its rows. Lines of JSON Lines and records of CSV count where they are empty too.
 
-    `sha256` is empty where files never change once they are written: those of a Delta table. `unchecked`: Parquet whose
-    pages carry no checksums, so that damage to them may read back as other values.
+    `sha256` is empty where files never change once they are written: those of a Delta table. `unchecked`: Parquet, some
+    pages of which carry no checksums, so that damage to them may read back as other values.
     """
 
     name: str

@@ -27,8 +27,8 @@ def _plan(args: argparse.Namespace, state: StateSettings) -> None:
         run = planning.plan_run(state, client, args.ds, path.stem, inputs, patience)
     record.write(path, run)
     print(f"ds={run.ds}: {run.input.lines:,} lines in {len(run.input.files)} files, release {run.release}")
-    if unchecked := sum(file.unchecked for file in run.input.files):
-        print(f"{unchecked} of them unchecked: Parquet without page checksums, in which damage may go unnoticed")
+    if unchecked := report.unchecked(run.input):
+        print(unchecked)
     print(f"record {path}")
 
 

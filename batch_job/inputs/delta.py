@@ -3,7 +3,8 @@
 Read as a folder of Parquet, a table would show replaced and unfinished rows too.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -70,9 +71,9 @@ def problem(table: DeltaTable, names: Sequence[str]) -> str:
     return ""
 
 
-def files(table: DeltaTable, location: str, partition: str, ds: str) -> tuple[InputFile, ...]:
+def files(table: DeltaTable, location: str, partition: str, ds: str, names: Collection[str]) -> tuple[InputFile, ...]:
     """The files of a day, or all of them where `partition` is empty. They never change, so their names stand for their
-    bytes.
+    bytes. `names`: the columns that are read.
 
     Raises: NoInput when there are none; JobError when it is not partitioned by that column.
     """
@@ -88,13 +89,14 @@ def files(table: DeltaTable, location: str, partition: str, ds: str) -> tuple[In
         day = f"partition {partition}={ds}" if partition else "files"
         raise NoInput(f"no messages: {location} has no {day} in version {table.version()}")
     folder = Folder(location)
-    return tuple(sorted((_file(folder, row) for row in rows), key=lambda file: file.name))
+    return tuple(sorted((_file(folder, row, names) for row in rows), key=lambda file: file.name))
 
 
-def _file(folder: Folder, action: dict[str, Any]) -> InputFile:
+def _file(folder: Folder, action: dict[str, Any], names: Collection[str]) -> InputFile:
     # On disk a path is escaped once, in the log twice.
     name = unquote(action["path"])
     lines = action["num_records"]
     # A writer need not say how many rows there are.
     lines = folder.look(name, parquet.rows) if lines is None else int(lines)
-    return InputFile(name, action["size_bytes"], "", lines, folder.look(name, parquet.unchecked))
+    unchecked = folder.look(name, partial(parquet.unchecked, names=names))
+    return InputFile(name, action["size_bytes"], "", lines, unchecked)

@@ -1,6 +1,6 @@
-"""Parquet as planning sees it: footers."""
+"""Parquet as planning sees it: footers, and the headers of pages."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import BinaryIO
 
 import pyarrow as pa
@@ -28,21 +28,33 @@ def rows(content: BinaryIO) -> int:
     return int(pq.read_metadata(content).num_rows)
 
 
-def unchecked(content: BinaryIO) -> bool:
-    """Whether the first page carries no checksum: then a flipped bit reads back as another value."""
+def unchecked(content: BinaryIO, names: Collection[str]) -> bool:
+    """Whether a page of these columns carries no checksum: then a flipped bit reads back as another value.
+
+    Costs the footer and 32 bytes of each column's part of each row group: one writer wrote all pages of a part, but the
+    row groups of a file may come from several.
+    """
     footer = pq.read_metadata(content)
-    if not footer.num_row_groups:
-        return False
-    first = footer.row_group(0).column(0)
-    content.seek(first.dictionary_page_offset or first.data_page_offset)
+    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
+    chunks = (group.column(number) for group in groups for number in range(group.num_columns))
+    read = (chunk for chunk in chunks if chunk.path_in_schema in names and chunk.num_values)
+    return not all(_has_checksum(content, chunk.dictionary_page_offset or chunk.data_page_offset) for chunk in read)
+
+
+def _has_checksum(content: BinaryIO, offset: int) -> bool:
+    """Raises: ValueError where no page header begins there."""
+    content.seek(offset)
     header, at = content.read(32), 0
     # Thrift: three numbers (type, size, compressed size), each after a byte that names it; then perhaps the checksum's.
-    for _ in range(3):
-        at += 1
-        while header[at] & _MORE:
+    try:
+        for _ in range(3):
             at += 1
-        at += 1
-    return header[at] != _NEXT_IS_NUMBER
+            while header[at] & _MORE:
+                at += 1
+            at += 1
+        return header[at] == _NEXT_IS_NUMBER
+    except IndexError as error:
+        raise ValueError(f"no page begins at byte {offset}") from error
 
 
 def _is_text(kind: pa.DataType) -> bool:

@@ -28,7 +28,7 @@ class _Rules:
     endings: tuple[str, ...]
     problem: Callable[..., str]
     rows: Callable[[BinaryIO], int]
-    unchecked: Callable[[BinaryIO], bool] = lambda content: False
+    unchecked: Callable[..., bool] = lambda content, names: False
 
 
 _RULES = {
@@ -77,7 +77,7 @@ def read_folder(location: str | Path, columns: Columns = COLUMNS, form: Format |
     for name in names:
         problem = folder.look(name, partial(rules.problem, names=columns.names))
         _refuse(f"{folder.location}/{name}", problem)
-    files = tuple(_read_file(folder, name, rules) for name in names)
+    files = tuple(_read_file(folder, name, rules, columns) for name in names)
     return _input(folder.location, files, form, columns)
 
 
@@ -95,7 +95,7 @@ def _read_delta(root: str, partition: str, ds: str, columns: Columns) -> Input:
         raise NoInput(f"no messages: {root} is no Delta table; write it, or check TANDEM_INPUT_PATH")
     table = delta.open_table(root)
     _refuse(root, delta.problem(table, columns.names))
-    return _input(root, delta.files(table, root, partition, ds), Format.DELTA, columns)
+    return _input(root, delta.files(table, root, partition, ds, columns.names), Format.DELTA, columns)
 
 
 def _found(folder: Folder, form: Format | None) -> tuple[Format, list[str]]:
@@ -124,11 +124,12 @@ def _refuse(path: str, problem: str) -> None:
         raise JobError(f"{path} {problem}; nothing was scored: TANDEM_INPUT_ID, _TEXT and _PAIR name the columns")
 
 
-def _read_file(folder: Folder, name: str, rules: _Rules) -> InputFile:
+def _read_file(folder: Folder, name: str, rules: _Rules, columns: Columns) -> InputFile:
     size = folder.size(name)
     if size is None:
         raise JobError(f"{folder.location}/{name} went away while it was read; plan the run anew")
-    rows, unchecked = folder.look(name, rules.rows), folder.look(name, rules.unchecked)
+    rows = folder.look(name, rules.rows)
+    unchecked = folder.look(name, partial(rules.unchecked, names=columns.names))
     return InputFile(name, size, folder.sha256(name), rows, unchecked)
 
 

@@ -50,6 +50,8 @@ def _facts(run: RunRecord, price_per_hour: float) -> Iterator[tuple[str, str]]:
     yield "planned", run.planned_at
     yield "release", run.release
     yield "input", f"{run.input.lines:,} lines in {len(run.input.files)} files of {run.input.folder}"
+    if unchecked := report.unchecked(run.input):
+        yield "unchecked", unchecked
     if run.scoring:
         yield from _scored(run.scoring, price_per_hour)
     yield "deferred requests answered", f"{run.drained:,}"

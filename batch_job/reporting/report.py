@@ -1,6 +1,6 @@
 """The `report` step: a run in lines that a person reads, and whether its counts add up."""
 
-from batch_job.record import RunRecord, Scoring, State, Verdict, Worker
+from batch_job.record import Input, RunRecord, Scoring, State, Verdict, Worker
 
 
 def summary(run: RunRecord) -> str:
@@ -9,6 +9,8 @@ def summary(run: RunRecord) -> str:
         f"  release     {run.release}",
         f"  input       {run.input.lines:,} lines in {len(run.input.files)} files of {run.input.folder}",
     ]
+    if missing := unchecked(run.input):
+        lines.append(f"  unchecked   {missing}")
     if run.problem:
         lines.append(f"  problem     {run.problem}")
     if run.scoring:
@@ -18,6 +20,13 @@ def summary(run: RunRecord) -> str:
     lines.append(f"  deferred    {run.drained:,} requests answered")
     lines.append(f"  published   {publication(run)}")
     return "\n".join(lines)
+
+
+def unchecked(source: Input) -> str:
+    """How many input files nothing would tell of damage to, in one line; empty when there are none."""
+    count = sum(file.unchecked for file in source.files)
+    files = len(source.files)
+    return f"{count} of {files} input files have no page checksums: damage to them may go unnoticed" if count else ""
 
 
 def discrepancy(run: RunRecord) -> str:

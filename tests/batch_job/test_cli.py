@@ -16,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import redis
 import redis.asyncio
@@ -218,6 +220,18 @@ def test_a_missing_column_fails_within_ten_seconds_with_nothing_written(cli: Cli
     assert "messages.jsonl has no column 'text' in any row; nothing was scored" in done.stderr
     assert not state.runs_dir.exists()
     assert not state.scores_table.exists()
+
+
+def test_a_plan_says_in_how_many_files_damage_may_go_unnoticed(
+    cli: Cli, environment: dict[str, str], tmp_path: Path
+) -> None:
+    environment["TANDEM_INPUT_PATH"] = str(tmp_path / "{ds}")
+    (tmp_path / DAY).mkdir()
+    for name, checksums in (("a", True), ("b", False)):
+        table = pa.table({"id": [name], "text": ["hello"]})
+        pq.write_table(table, tmp_path / DAY / f"{name}.parquet", write_page_checksum=checksums)
+    said = succeed(cli, "plan", "--ds", DAY)
+    assert "\n1 of 2 input files have no page checksums: damage to them may go unnoticed\n" in said
 
 
 def test_a_record_of_another_day_is_refused(cli: Cli, recorded: Path) -> None:

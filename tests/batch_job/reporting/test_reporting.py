@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from batch_job import record, reporting
 from batch_job.checks import gate
 from batch_job.record import Findings, Outcome, Publication, RunRecord, State, Verdict
-from batch_job.reporting import charts, markup, page
+from batch_job.reporting import charts, markup, page, report
 from batch_job.reporting.cost import cost_per_million
 from tests.batch_job.test_record import FINDINGS, PLANNED, SCORING
 
@@ -97,6 +97,15 @@ def test_the_page_says_everything_of_the_night() -> None:
         "Lines by reason",
         "Seconds by stage",
     }
+
+
+def test_files_without_page_checksums_are_told_on_the_page_and_in_the_summary() -> None:
+    checked, other = PUBLISHED.input.files
+    run = replace(PUBLISHED, input=replace(PUBLISHED.input, files=(checked, replace(other, unchecked=True))))
+    said = "1 of 2 input files have no page checksums: damage to them may go unnoticed"
+    assert said in Page(page.html(run, 0.1)).text
+    assert f"\n  unchecked   {said}\n" in report.summary(run)
+    assert "unchecked" not in page.html(PUBLISHED, 0.1) + report.summary(PUBLISHED)
 
 
 def test_the_page_needs_no_network_and_runs_nothing() -> None:
