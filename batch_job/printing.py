@@ -28,6 +28,7 @@ def lines(folder: Path, ds: str, limit: int, as_json: bool) -> Iterator[str]:
         raise JobError(f"{folder} is no scores table; score a day first, or check TANDEM_SCORES")
     if not table.holds(delta, ds):
         raise JobError(f"{folder} holds no ds={ds}; score it first")
+    table.tell_unchecked(delta, ds)
     found = islice(_rows(delta, ds, rows.SCORES.names if as_json else _SHORT[:-1]), limit or None)
     if as_json:
         yield from (json.dumps({"ds": ds, **row}, default=_plain, ensure_ascii=False) for row in found)

@@ -107,6 +107,7 @@ def committed_partition(folder: Path, ds: str) -> Partition | None:
     delta = find_table(folder)
     if delta is None or (standing := table.committed(delta, ds)) is None:
         raise JobError(f"{folder} holds no ds={ds}; score it first")
+    table.tell_unchecked(delta, ds, ARCHIVE)
     batches = list(table.read_files(delta, ds, _COLUMNS, ARCHIVE))
     rows = pa.Table.from_batches(batches) if batches else None
     if rows is None or not rows.num_rows:

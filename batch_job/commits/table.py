@@ -19,6 +19,7 @@ from deltalake.transaction import AddAction
 from batch_job.inputs import delta, frames
 from batch_job.outputs import rows, writing
 from batch_job.outputs.writing import FileReport
+from batch_job.progress import say
 from shared_model import settings
 from shared_model.errors import JobError, Stale
 from shared_model.settings import StateSettings
@@ -210,6 +211,14 @@ def read_files(table: DeltaTable, ds: str, columns: Sequence[str], source: str =
         yield from _read(uri, columns, f"score ds={ds} again")
 
 
+def tell_unchecked(table: DeltaTable, ds: str | None, source: str | None = None) -> None:
+    """Say in one line how many files nothing would tell of damage to."""
+    files = table.file_uris(file_pruning_predicate=_of(ds, source))
+    if count := sum(not writing.says_hash(file) for file in files):
+        these = f"{count} of {len(files)} files of {table.table_uri}"
+        say(f"unchecked: {these} have no hash in their names: damage to them may go unnoticed")
+
+
 def read_recent(table: DeltaTable, since: int, columns: Sequence[str], source: str) -> Iterator[pa.RecordBatch]:
     """The same of all days, of files committed at `since`, a Unix time in milliseconds, or later."""
     actions = pa.table(table.get_add_actions(flatten=True)).select(["path", "modification_time"]).to_pylist()
@@ -241,8 +250,8 @@ def read_scores(
 
     Spark has no Delta source here, and the folder read as Parquet would show replaced and unfinished rows too.
     `table`: default STATE/scores. `verify`: executors first hold every file against the hash in its name, which page
-    checksums, checked in any case, leave little to find. Raises: JobError when a file is damaged, when the table is not
-    there or asks for a newer reader.
+    checksums, checked in any case, leave little to find; where names have none, one line on standard error says so.
+    Raises: JobError when a file is damaged, when the table is not there or asks for a newer reader.
     """
     folder = str(table or settings.load(StateSettings).scores_table)
     if (found := delta.find_table(folder)) is None:
@@ -253,6 +262,7 @@ def read_scores(
         return spark.createDataFrame([], rows.SCORES_DDL)
     if verify:
         _refuse_damaged(spark, files)
+        tell_unchecked(found, ds, source)
     return frames.parquet_files(spark, rows.SCORES_DDL, folder, files)
 
 

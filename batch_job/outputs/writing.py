@@ -257,10 +257,15 @@ def file_digest(path: Path) -> str:
 def is_intact(path: str) -> bool:
     """Whether a file is as it was written: its name says the hash. Page checksums leave headers and the footer out.
 
-    Raises: OSError.
+    One whose name says none passes; see `says_hash`. Raises: OSError.
     """
     named = _NAMED.search(path)
     return named is None or file_digest(Path(path)).startswith(named["digest"])
+
+
+def says_hash(path: str) -> bool:
+    """Whether a file's name says its hash. What another tool wrote, which compacts the table for one, does not."""
+    return _NAMED.search(path) is not None
 
 
 @contextmanager

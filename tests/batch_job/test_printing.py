@@ -86,6 +86,17 @@ def test_a_damaged_file_is_named(commit: Commit, tmp_path: Path) -> None:
         list(printing.lines(tmp_path, DAY, 0, as_json=False))
 
 
+def test_files_whose_names_have_no_hash_are_read_and_told(
+    commit: Commit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commit(1, IDS)
+    assert (len(list(printing.lines(tmp_path, DAY, 0, as_json=False))), capsys.readouterr().err) == (6, "")
+    DeltaTable(str(tmp_path)).optimize.z_order(["label"])
+    assert len(list(printing.lines(tmp_path, DAY, 0, as_json=False))) == 6
+    [line] = capsys.readouterr().err.splitlines()
+    assert "unchecked: 1 of 1 files" in line
+
+
 def test_who_has_read_enough_gets_no_complaint(commit: Commit, tmp_path: Path, environment: dict[str, str]) -> None:
     commit(1, [f"m{number}" for number in range(20_000)])
     command = [sys.executable, "-m", "batch_job", "read", "--ds", DAY, "--limit", "0"]

@@ -300,6 +300,25 @@ def test_mutated_files_are_refused(tmp_path: Path, spark: SparkSession, read: Re
     assert _read_after_mutations(read, spark, tmp_path, mutations) == {"refused": mutations}
 
 
+def test_files_that_another_tool_wrote_are_read_and_told_as_unchecked(
+    tmp_path: Path, spark: SparkSession, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(day: str) -> list[str]:
+        assert read_scores(spark, tmp_path, day).count() == 2
+        return [line.partition("  ")[2] for line in capsys.readouterr().err.splitlines()]
+
+    for day in (DAY, DAYS[0]):
+        files = [score_file(tmp_path, 1, [name], day) for name in ("a", "b")]
+        table.replace_partition(tmp_path, day, files, 1, nothing, {})
+    assert told(DAY) == []
+    DeltaTable(str(tmp_path)).optimize.compact([("ds", "=", DAY)])
+    [line] = told(DAY)
+    assert line.startswith("unchecked: 1 of 1 files of ")
+    assert line.endswith("have no hash in their names: damage to them may go unnoticed")
+    # Only those that are read count.
+    assert told(DAYS[0]) == []
+
+
 def test_control_page_checksums_do_not_cover_headers_and_footer(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
