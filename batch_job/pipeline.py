@@ -171,7 +171,8 @@ def score_partition(
         lines.unpersist()
         for target in (scores, set_aside):
             leftovers.remove_temporary(target)
-    return summary.scoring(scores, version, files, reasons, quarantine_version, watch.seconds)
+    slots = workers.scoring_slots(spark)
+    return summary.scoring(scores, version, files, reasons, quarantine_version, watch.seconds, slots)
 
 
 @contextmanager

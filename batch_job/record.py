@@ -187,7 +187,7 @@ class Scoring:
     tokens: theirs, without padding. padding_share: padding over all tokens run. began_at: when the first engine got
     texts, finished_at: when the partition was committed. content: the hash of the rows (`rows.content`). units: files
     of the partition; units_resumed: those that an earlier attempt had left. rows_reused: rows whose text was scored in
-    the partition that stood before.
+    the partition that stood before. slots: tasks that scored at once, 0 in a record that does not say.
     """
 
     token: int
@@ -209,6 +209,19 @@ class Scoring:
     units: int = 0
     units_resumed: int = 0
     rows_reused: int = 0
+    slots: int = 0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of all workers together while there was something to score, padding left out; 0 where nothing was."""
+        took = self.seconds.get("score", 0.0)
+        return self.tokens / took if took else 0.0
+
+    @property
+    def busy_share(self) -> float | None:
+        """The part of that time in which the devices of all slots computed; None where the record does not say."""
+        available = self.seconds.get("score", 0.0) * self.slots
+        return self.seconds.get("workers ran", 0.0) / available if available else None
 
 
 @dataclass(frozen=True)

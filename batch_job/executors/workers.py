@@ -92,6 +92,13 @@ def slots_of(spark: SparkSession) -> int:
     return max(1, int(spark.sparkContext.defaultParallelism) // cpus)
 
 
+def scoring_slots(spark: SparkSession) -> int:
+    """Tasks that score at once: where Spark hands out GPUs, each takes all cores of its executor."""
+    if (profile := gpus.scoring_profile(spark)) is None:
+        return slots_of(spark)
+    return max(1, int(spark.sparkContext.defaultParallelism) // int(profile.taskResources["cpus"].amount))
+
+
 def tasks_for(spark: SparkSession, lines: int, task_rows: int) -> int:
     """Tasks of at most `task_rows` lines each: as many for one slot as for another."""
     slots = slots_of(spark)

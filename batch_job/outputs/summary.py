@@ -16,8 +16,10 @@ def scoring(
     reasons: Mapping[str, int],
     quarantine_version: int | None,
     seconds: Mapping[str, float],
+    slots: int,
 ) -> Scoring:
-    """`target`: what was committed; `version`: of the table, since then. `seconds` per stage of this attempt.
+    """`target`: what was committed; `version`: of the table, since then. `seconds` per stage of this attempt;
+    `slots`: tasks that scored at once.
 
     Rows count whoever wrote them; speed, tokens and workers are this attempt's own.
     """
@@ -47,6 +49,7 @@ def scoring(
         units=len(files),
         units_resumed=len(files) - len(own),
         rows_reused=sum(file.reused for file in own),
+        slots=slots,
     )
 
 

@@ -28,10 +28,13 @@ def write(record: Path, run: RunRecord, price_per_hour: float) -> tuple[Path, Pa
 
 def document(run: RunRecord, price_per_hour: float) -> dict[str, Any]:
     """The record, and what follows from it."""
-    rate = run.scoring.rows_per_second if run.scoring else 0.0
+    scoring = run.scoring
+    rate = scoring.rows_per_second if scoring else 0.0
     derived = {
         "price_per_hour": price_per_hour,
         "cost_per_million": cost_per_million(price_per_hour, rate) if rate else None,
+        "tokens_per_second": round(scoring.tokens_per_second, 1) if scoring and scoring.seconds else None,
+        "busy_share": round(scoring.busy_share, 4) if scoring and scoring.busy_share is not None else None,
         "length_step": LENGTH_STEP,
     }
     return {**dataclasses.asdict(run), **derived}

@@ -69,7 +69,9 @@ def _scored(scoring: Scoring, price_per_hour: float) -> Iterator[tuple[str, str]
         return
     rate = scoring.rows_per_second
     yield "speed", f"{rate:,.0f} rows/s in {scoring.precision}, from {scoring.began_at} to {scoring.finished_at}"
-    yield "tokens", f"{scoring.tokens:,}, and {scoring.padding_share:.1%} of all run is padding"
+    yield "tokens", f"{report.tokens(scoring)}; {scoring.padding_share:.1%} of all run is padding"
+    if busy := report.busy(scoring):
+        yield "devices", busy
     yield "rows run", f"{scoring.distinct:,}: texts that are the same are run once"
     yield "not computed again", report.spared(scoring)
     if rate:

@@ -55,8 +55,9 @@ def _scoring(scoring: Scoring) -> list[str]:
     if scoring.seconds:
         stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in scoring.seconds.items())
         lines += [
-            f"  speed       {scoring.rows_per_second:,.0f} rows/s in {scoring.precision}, {scoring.tokens:,} tokens, "
+            f"  speed       {scoring.rows_per_second:,.0f} rows/s in {scoring.precision}, {tokens(scoring)}, "
             f"{scoring.padding_share:.1%} padding, {scoring.distinct:,} rows run for {scoring.rows:,}",
+            *([f"  devices     {said}"] if (said := busy(scoring)) else []),
             f"  seconds     {stages}",
             *map(_worker, scoring.workers),
         ]
@@ -71,6 +72,17 @@ def spared(scoring: Scoring) -> str:
         f"{scoring.units_resumed:,} of {scoring.units:,} units taken over from earlier attempts, "
         f"{scoring.rows_reused:,} rows with the scores of the partition before"
     )
+
+
+def tokens(scoring: Scoring) -> str:
+    """How many were run, and how fast while there was something to score."""
+    return f"{scoring.tokens:,} tokens, {scoring.tokens_per_second:,.0f} tokens/s while scoring"
+
+
+def busy(scoring: Scoring) -> str:
+    """How much of their time the devices computed, in words; empty where the record does not say."""
+    share = scoring.busy_share
+    return "" if share is None else f"busy {share:.1%} of the time of scoring, in {scoring.slots} slots"
 
 
 def _verdict(verdict: Verdict) -> str:

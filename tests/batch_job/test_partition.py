@@ -46,6 +46,9 @@ def test_every_line_is_scored_or_quarantined_once(
 
     assert done.quarantined == {"bad_encoding": 1, "bad_json": 1, "duplicate_id": 3, "empty": 1, "wrong_type": 2}
     assert done.rows == 201
+    assert done.slots == 2
+    assert done.busy_share is not None
+    assert 0 < done.busy_share <= 1
     assert done.rows + sum(done.quarantined.values()) == run.input.lines
     scored = {row["id"]: row for row in read_scores(spark, state.scores_table, DAY).collect()}
     assert len(scored) == 201

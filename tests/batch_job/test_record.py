@@ -1,5 +1,6 @@
 """The run record survives the trip between steps, and a damaged one says what to do."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -39,13 +40,14 @@ SCORING = Scoring(
     {"empty": 1},
     4,
     "bf16",
-    {"score": 1.5},
+    {"read": 0.2, "score": 1.6, "workers tokenised": 0.3, "workers ran": 2.4},
     12.5,
     40,
     0.01,
     "2026-11-21T08:01:00+00:00",
     1,
     (Worker(17, 1, 1, True, 1), Worker(18, 1, 2, False, 1)),
+    slots=2,
 )
 
 FINDINGS = Findings(
@@ -84,6 +86,20 @@ def test_a_record_is_read_as_it_was_written(tmp_path: Path, run: RunRecord) -> N
     assert record.read(path).input.lines == 3
     assert repr(record.read(path)) == repr(run)
     assert [file.name for file in path.parent.iterdir()] == ["run.json"]
+
+
+def test_what_a_record_does_not_say_of_speed_is_not_made_up(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    record.write(path, replace(PLANNED, scoring=SCORING))
+    document = json.loads(path.read_text())
+    del document["scoring"]["slots"]
+    path.write_text(json.dumps(document))
+    earlier = record.read(path).scoring
+    assert earlier is not None
+    assert (earlier.tokens_per_second, earlier.busy_share) == (25.0, None)
+    assert SCORING.busy_share == pytest.approx(0.75)
+    stood_already = replace(SCORING, seconds={})
+    assert (stood_already.tokens_per_second, stood_already.busy_share) == (0.0, None)
 
 
 def test_a_missing_record_says_to_plan(tmp_path: Path) -> None:

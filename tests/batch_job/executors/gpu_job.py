@@ -55,6 +55,7 @@ def main(folder: Path) -> None:
     found = {
         "device": options.device,
         "precision": options.precision,
+        "slots": workers.scoring_slots(spark),
         "reading": seen(spark, folder / "reading", READING, None),
         "scoring": seen(spark, folder / "scoring", SCORING, gpus.scoring_profile(spark)),
         # As where Spark is not told how many cores an executor has: workers that have read may then score.

@@ -61,6 +61,7 @@ def test_one_task_scores_on_a_gpu_and_the_next_finds_its_worker(
     # What a task was given decides what it runs.
     assert (seen["device"], seen["precision"]) == (Device.CUDA, Precision.FP16)
     assert {task["gpu"] for task in [*seen["reading"], *seen["scoring"]]} == {GPU}
+    assert seen["slots"] == 1
     # Reading has all cores, one task on each.
     assert [(task["alone"], task["threads"]) for task in seen["reading"]] == [(False, 1)] * gpu_job.READING
     # Scoring has the GPU to itself, with all cores to tokenise, and the worker that has the model.

@@ -20,6 +20,8 @@ from batch_job.reporting.cost import cost_per_million
 from tests.batch_job.test_record import FINDINGS, PLANNED, SCORING
 
 VOID = {"meta"}
+#: What the document has beside the record.
+DERIVED = ("price_per_hour", "cost_per_million", "tokens_per_second", "busy_share", "length_step")
 PUBLISHED = replace(
     PLANNED,
     state=State.PUBLISHED,
@@ -79,7 +81,8 @@ def test_the_page_says_everything_of_the_night() -> None:
         "7, attempt 3",
         "2 scored, 1 quarantined",
         "12 rows/s in bf16",
-        "1.0% of all run is padding",
+        "40 tokens, 25 tokens/s while scoring; 1.0% of all run is padding",
+        "busy 75.0% of the time of scoring, in 2 slots",
         "8.0000 at 0.36 per hour",
         "120 keys as epoch 2026-01-14.3",
         "deferred requests answered",
@@ -159,9 +162,11 @@ def test_the_document_is_the_record_and_what_follows_from_it(tmp_path: Path) -> 
     html, document = reporting.write(path, PUBLISHED, 0.36)
     assert html == tmp_path / "2026-01-14" / "manual__1.5" / "report.html"
     found = json.loads(document.read_text())
-    assert {name: found.pop(name) for name in ("price_per_hour", "cost_per_million", "length_step")} == {
+    assert {name: found.pop(name) for name in DERIVED} == {
         "price_per_hour": 0.36,
         "cost_per_million": pytest.approx(8.0),
+        "tokens_per_second": 25.0,
+        "busy_share": 0.75,
         "length_step": 4,
     }
     assert found == json.loads(path.read_text())
@@ -171,7 +176,15 @@ def test_the_document_is_the_record_and_what_follows_from_it(tmp_path: Path) -> 
 
 
 def test_a_run_that_computed_nothing_costs_nothing_that_is_known() -> None:
-    assert reporting.document(PLANNED, 0.1)["cost_per_million"] is None
+    document = reporting.document(PLANNED, 0.1)
+    assert [document[name] for name in DERIVED[1:4]] == [None] * 3
+
+
+def test_the_summary_says_how_fast_and_how_busy() -> None:
+    said = report.summary(PUBLISHED)
+    assert "12 rows/s in bf16, 40 tokens, 25 tokens/s while scoring, 1.0% padding, 1 rows run for 2\n" in said
+    assert "\n  devices     busy 75.0% of the time of scoring, in 2 slots\n" in said
+    assert "devices" not in report.summary(replace(PUBLISHED, scoring=replace(SCORING, slots=0)))
 
 
 def test_a_million_messages_at_a_thousand_a_second_take_as_many_seconds() -> None:
