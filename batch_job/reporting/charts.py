@@ -13,6 +13,8 @@ _LEFT, _BOTTOM, _TOP = 60, 34, 12
 _ROW, _BAR = 18, 12
 #: Letters of a name that fit its room.
 _LETTERS = 30
+#: What is less is drawn as nothing: powers of ten are rounded to 0 there, and quotients to infinity.
+_LEAST = 1e-300
 
 
 def columns(title: str, values: Sequence[float], step: float, unit: str) -> Element:
@@ -54,16 +56,15 @@ def pairs(title: str, rows: Sequence[tuple[str, float, float, str]]) -> Element:
 
 def nice(value: float) -> float:
     """The end of an axis: the least number of one digit, or 1.5, times a power of ten that is not below `value`."""
-    # Below, a power of ten is rounded to 0.
-    if not 1e-300 < value < math.inf:
+    if not _LEAST < value < math.inf:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next((power * it for it in (1, 1.5, 2, 3, 4, 5, 6, 8) if power * it >= value), power * 10)
 
 
 def _rows(title: str, rows: Sequence[tuple[str, Sequence[tuple[str, float]], str]]) -> Element:
-    top = max((value for _, series, _ in rows for _, value in series), default=0) or 1.0
-    scale = (_WIDTH - _NAMES - _FIGURES) / top
+    top = max((value for _, series, _ in rows for _, value in series), default=0)
+    scale = (_WIDTH - _NAMES - _FIGURES) / top if top > _LEAST else 0.0
     drawn: list[Element] = []
     for number, (name, series, text) in enumerate(rows):
         y, thick = _TOP + number * _ROW, _BAR / len(series)

@@ -9,7 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from batch_job import record, reporting
@@ -223,6 +223,7 @@ def test_a_rate_over_time_stays_within_the_plot(rates: list[float], seconds: flo
     assert all(0 <= x <= width + 0.01 and 0 <= y <= height for x, y in points)
 
 
+@example({"name": (0.0, 5e-324)})
 @given(st.dictionaries(st.text(max_size=60), st.tuples(st.floats(0, 1), st.floats(0, 1)), max_size=30))
 def test_bars_in_pairs_stay_within_the_plot_and_each_name_is_there(shares: dict[str, tuple[float, float]]) -> None:
     svg = charts.pairs("plot", [(name, now, before, "text") for name, (now, before) in shares.items()])
