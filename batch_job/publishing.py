@@ -85,7 +85,7 @@ def _publish(
         if not made.outcome.live:
             return Publication(epoch.name, 0, moved=False, live=False, why=_WHY_NOT[made.outcome])
         moved = made.outcome is Outcome.MOVED
-        done = Publication(epoch.name, made.keys, moved=moved, live=True, bytes=made.bytes)
+        done = Publication(epoch.name, made.keys, moved=moved, live=True, bytes=made.bytes, bound=int(room))
     times = partition.times.to_numpy()
     covered = float(times[: done.keys].sum() / times.sum())
     return replace(done, left_out=texts - done.keys, covered=round(covered, 4))

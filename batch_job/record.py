@@ -229,7 +229,8 @@ class Publication:
     """`moved`: this step moved the pointer. `live`: the epoch is the one that answers; `why` says, in words, why not.
 
     left_out: texts, the rarest, that its memory had no room for. covered: share of the day's rows whose text is in it.
-    bytes: of Redis' memory; 0 where this step wrote nothing.
+    bytes: of Redis' memory; 0 where this step wrote nothing. bound: bytes that one epoch may take, 0 in a record that
+    does not say.
     """
 
     epoch: str
@@ -240,6 +241,7 @@ class Publication:
     left_out: int = 0
     covered: float = 1.0
     bytes: int = 0
+    bound: int = 0
 
 
 @dataclass(frozen=True)

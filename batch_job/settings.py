@@ -80,6 +80,8 @@ class NightlySettings:
         10_000, "Most deferred requests one run answers; 0 leaves them to idle lanes.", NOT_NEGATIVE
     )
     publish_megabytes: float = setting(
-        512.0, "Most memory of Redis that one epoch takes; the texts that came most often go in first.", POSITIVE
+        512.0,
+        "Most memory of Redis that one epoch takes, of up to four; the texts that came most often go in first.",
+        POSITIVE,
     )
     publish_keep_seconds: int = setting(KEEP_SECONDS, "How long an epoch is kept.", POSITIVE)

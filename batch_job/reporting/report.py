@@ -108,7 +108,8 @@ def publication(run: RunRecord) -> str:
         return f"not epoch {done.epoch}: {done.why}"
     if not done.bytes:
         return f"epoch {done.epoch} was live already, with {done.keys:,} keys; nothing to do"
-    line = f"{done.keys:,} keys as epoch {done.epoch}, {done.bytes / 1e6:,.1f} MB"
+    bound = f" of at most {done.bound / 1e6:,g} MB" if done.bound else ""
+    line = f"{done.keys:,} keys as epoch {done.epoch}, {done.bytes / 1e6:,.1f} MB{bound}"
     if not done.left_out:
         return line
     return (

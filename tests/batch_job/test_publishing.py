@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -256,6 +257,8 @@ def test_where_memory_is_short_the_most_frequent_texts_go_in_and_the_rest_is_rep
     assert sum(client.memory_usage(name, samples=0) for name in keys_of(release.id, epoch)) <= 50_000
     said = f"{done.left_out} rarer texts left out for memory, those in it cover {done.covered:.1%} of the rows"
     assert said in report.publication(run)
+    assert f"{done.bytes / 1e6:.1f} MB of at most 0.05 MB;" in report.publication(run)
+    assert "of at most" not in report.publication(replace(run, publication=replace(done, bound=0)))
     again = publishing.publish_run(state, narrow, client, run).publication
     assert again is not None
     assert (again.left_out, again.covered, again.moved) == (done.left_out, done.covered, False)

@@ -1,7 +1,7 @@
 """An epoch is written whole, checked, and only then pointed to; the pointer moves forward only."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -66,6 +66,22 @@ def test_what_is_published_does_not_stay_for_ever(redis_client: "redis.Redis") -
     name = epoch().name
     for of_epoch in (keys.epoch_scores, keys.epoch_filter, keys.epoch_facts):
         assert 0 < redis_client.ttl(of_epoch(RELEASE, name)) <= KEEP_SECONDS
+
+
+def test_redis_holds_three_epochs_of_a_release_and_a_fourth_while_it_is_written(redis_client: "redis.Redis") -> None:
+    def held() -> int:
+        return len(redis_client.keys(keys.epoch_scores(RELEASE, "*")))
+
+    def watched(count: int) -> Iterator[tuple[bytes, PublishedScore]]:
+        """Beyond the first command's, so that some of it is there."""
+        yield from scores(count).items()
+        during.append(held())
+
+    during, after = list[int](), list[int]()
+    for token in range(1, 7):
+        publish(redis_client, epoch(token=token), watched(1_500))
+        after.append(held())
+    assert (during, after) == ([1, 2, 3, 4, 4, 4], [1, 2, 3, 3, 3, 3])
 
 
 @pytest.mark.parametrize("newer", [epoch("2026-01-14", 2), epoch("2026-01-15", 1)])
