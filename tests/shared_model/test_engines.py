@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from shared_model.encoding import Encoding, TokenBatch, collate
 from shared_model.engine import TAU, Engine, open_engine
+from shared_model.engines.openvino_cpu import OpenVinoEngine
 from shared_model.output import Output
 from shared_model.releases.measure import score_all
 from shared_model.releases.store import Release
@@ -168,4 +169,15 @@ def test_width_is_the_threads_asked_for(release: Release) -> None:
     engine = release.engine(Precision.INT8, Device.CPU, threads=1)
     assert engine.width == 1
     engine.warm_up([(1, 8), (4, 16)])
+    engine.close()
+
+
+@pytest.mark.parametrize("precision", CPU_PRECISIONS)
+def test_streams_are_pinned_to_no_core(release: Release, precision: Precision) -> None:
+    """Those of every process would be pinned to the first cores, of two processes to the same."""
+    engine = release.engine(precision, Device.CPU, threads=1, streams=2)
+    assert isinstance(engine, OpenVinoEngine)
+    engine.specialise(16)
+    compiled = [each.get_compiled_model() for graph in (engine._any_shape, engine._single[16]) for each in graph._all]
+    assert [each.get_property("ENABLE_CPU_PINNING") for each in compiled] == [False] * 4
     engine.close()
