@@ -212,8 +212,9 @@ def test_racing_processes_never_leave_two_attempts_in_a_day(tmp_path: Path, days
         assert delta.transaction_version(f"tandem/{ds}") == max(tokens)
 
 
-def test_control_without_the_rule_racing_processes_do(tmp_path: Path) -> None:
-    assert run_race(tmp_path, FEW_DAYS, naive=True) != []
+@pytest.mark.parametrize("days", [FEW_DAYS, pytest.param(len(DAYS), marks=pytest.mark.proof)])
+def test_control_without_the_rule_racing_processes_do(tmp_path: Path, days: int) -> None:
+    assert run_race(tmp_path, days, naive=True) != []
 
 
 def test_the_protocol_is_the_lowest_and_times_are_utc(tmp_path: Path) -> None:
@@ -295,7 +296,10 @@ def _read_after_mutations(read: Reader, spark: SparkSession, folder: Path, mutat
     return went
 
 
-@pytest.mark.parametrize(("read", "mutations"), [(_without_spark, 200), (_with_spark, 10)])
+@pytest.mark.parametrize(
+    ("read", "mutations"),
+    [(_without_spark, 200), (_with_spark, 10), pytest.param(_with_spark, 200, marks=pytest.mark.proof)],
+)
 def test_mutated_files_are_refused(tmp_path: Path, spark: SparkSession, read: Reader, mutations: int) -> None:
     assert _read_after_mutations(read, spark, tmp_path, mutations) == {"refused": mutations}
 
