@@ -2,10 +2,11 @@
 
 import gzip
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -180,6 +181,33 @@ def test_a_url_is_read_as_the_folder_it_names(tmp_path: Path) -> None:
     found = Source(f"file://{tmp_path}").read(DAY)
     assert found.lines == 5
     assert found.paths == [f"file://{tmp_path}/ds={DAY}/a.csv"]
+
+
+@pytest.fixture
+def bucket() -> Iterator[fsspec.AbstractFileSystem]:
+    """What fsspec keeps in memory: a store that no path of this machine leads to."""
+    store = fsspec.filesystem("memory")
+    yield store
+    store.rm("/bucket", recursive=True)
+
+
+@pytest.mark.parametrize("form", [form for form in FORMATS if form is not Format.DELTA])
+def test_a_day_in_a_store_is_planned_as_one_on_a_disk(
+    tmp_path: Path, bucket: fsspec.AbstractFileSystem, form: Format
+) -> None:
+    write(tmp_path / DAY, form, ROWS)
+    bucket.put(str(tmp_path / DAY), f"/bucket/chats/ds={DAY}", recursive=True)
+    found, local = Source("memory://bucket/chats").read(DAY), read_folder(tmp_path / DAY)
+    assert (found.format, found.lines, found.files, found.fingerprint) == (form, 5, local.files, local.fingerprint)
+    assert found.paths == [f"memory://bucket/chats/ds={DAY}/a.{form}"]
+    source.check_unchanged(found)
+    with pytest.raises(JobError, match=rf"memory://bucket/chats/ds={DAY}/a\.{form} has no column 'body'"):
+        Source("memory://bucket/chats", columns=Columns(text="body")).read(DAY)
+    with pytest.raises(NoInput, match="memory://bucket/chats/ds=2026-01-15 is not a folder"):
+        Source("memory://bucket/chats").read("2026-01-15")
+    bucket.pipe(f"/bucket/chats/ds={DAY}/a.{form}", b"less")
+    with pytest.raises(JobError, match=rf"a\.{form} changed after the run was planned"):
+        source.check_unchanged(found)
 
 
 def test_a_url_whose_package_is_not_there_is_named() -> None:
