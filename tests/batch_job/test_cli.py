@@ -77,13 +77,40 @@ def newest(state: StateSettings, day: str) -> RunRecord:
     return record.read(max((state.runs_dir / day).glob("*.json"), key=lambda path: path.stat().st_mtime))
 
 
+def version_of(state: StateSettings) -> int:
+    return int(DeltaTable(str(state.scores_table)).version())
+
+
+def find_it_unchanged(cli: Cli, state: StateSettings, day: str) -> None:
+    version = version_of(state)
+    succeed(cli, "plan", "--ds", day)
+    assert f"ds={day}: unchanged" in succeed(cli, "score", "--ds", day)
+    assert "was live already" in succeed(cli, "publish", "--ds", day)
+    assert "the partition stood already" in succeed(cli, "report", "--ds", day)
+    assert version_of(state) == version
+
+
 def drain_answers(cli: Cli, state: StateSettings, day: str) -> None:
+    version = version_of(state)
     request_id = submit(state.redis_url, "I forgot my passcode")
     assert "1 deferred requests answered" in succeed(cli, "drain", "--ds", day)
     item = result(state.redis_url, request_id)
     assert item is not None
     assert item.response is not None
     assert newest(state, day).drained == 1
+    assert version_of(state) == version + 1
+
+
+def score_anew(cli: Cli, state: StateSettings, day: str) -> None:
+    before, version = newest(state, day).scoring, version_of(state)
+    assert before is not None
+    assert f"ds={day}: {before.rows:,} rows committed" in succeed(cli, "score", "--ds", day, "--force")
+    run = newest(state, day)
+    assert run.scoring is not None
+    assert (run.state, run.scoring.token, run.scoring.content) == (State.COMMITTED, before.token + 1, before.content)
+    assert (run.scoring.units_resumed, run.scoring.rows_reused) == (0, 0)
+    assert run.scoring.table_version == version_of(state) == version + 1
+    assert sum(worker.rows for worker in run.scoring.workers) == before.rows
 
 
 def workers_are_told(scoring: Scoring, summary: str, idle: bool) -> None:
@@ -161,12 +188,7 @@ def test_two_days_from_messages_to_redis(
     assert client.hget(keys.epoch_pointer(release.id), "ds") == SECOND.encode()
     assert DeltaTable(str(state.scores_table)).protocol().min_writer_version == 2
 
-    version = DeltaTable(str(state.scores_table)).version()
-    succeed(cli, "plan", "--ds", SECOND)
-    assert f"ds={SECOND}: unchanged" in succeed(cli, "score", "--ds", SECOND)
-    assert "was live already" in succeed(cli, "publish", "--ds", SECOND)
-    assert "the partition stood already" in succeed(cli, "report", "--ds", SECOND)
-    assert DeltaTable(str(state.scores_table)).version() == version
+    find_it_unchanged(cli, state, SECOND)
     assert latest_token(client, SECOND) == 1
     read_rows(cli, SECOND, release)
 
@@ -178,7 +200,7 @@ def test_two_days_from_messages_to_redis(
     assert f"keys as epoch {SECOND}.1" in succeed(cli, "publish", "--ds", SECOND, "--publish")
 
     drain_answers(cli, state, SECOND)
-    assert DeltaTable(str(state.scores_table)).version() == version + 1
+    score_anew(cli, state, SECOND)
 
 
 @pytest.mark.parametrize(
