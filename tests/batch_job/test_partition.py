@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import redis
 from deltalake import DeltaTable
@@ -18,6 +19,7 @@ from pyspark.sql import SparkSession
 from batch_job import pipeline, planning, read_scores
 from batch_job.commits import table
 from batch_job.commits.fence import Fence
+from batch_job.executors import scoring
 from batch_job.executors.scoring import ScoringOptions
 from batch_job.outputs import units
 from batch_job.pipeline import Tables
@@ -25,8 +27,10 @@ from batch_job.record import Scoring
 from batch_job.settings import InputSettings
 from shared_model.demo_messages import DAMAGED_LINES
 from shared_model.errors import JobError, Stale
+from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 from tests.batch_job.conftest import DAY, SMALL, attempt, data_files, held_files, message, planned, write_day
+from tests.shared_model import small_release
 
 LINES = [message(number, f"my card number {number % 40} has not arrived") for number in range(200)]
 
@@ -68,6 +72,24 @@ def test_every_line_is_scored_or_quarantined_once(
     assert DeltaTable(str(state.state / "quarantine")).version() == done.quarantine_version
     commit = DeltaTable(str(state.scores_table)).history(1)[0]
     assert commit["tandem.quarantine_version"] == str(done.quarantine_version)
+
+
+def test_engines_compile_in_the_workers_that_use_them_and_never_before_a_fork(
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(scoring, "_opened", {})
+    write_day(state, LINES[:60])
+    done = attempt(spark, state, client, options, planned(state, client))
+    assert scoring._opened == {}
+    family = psutil.Process().children(recursive=True)
+    python = {each.pid: each.ppid() for each in family if "pyspark.daemon" in each.cmdline()}
+    forked = {pid for pid, parent in python.items() if parent in python}
+    with_an_engine = {pid for pid in python if "openvino" in Path(f"/proc/{pid}/maps").read_text()}
+    assert {worker.pid for worker in done.workers} <= with_an_engine <= forked < set(python)
 
 
 def test_a_day_of_another_format_and_other_columns_is_scored(
@@ -120,6 +142,23 @@ def test_a_committed_plan_is_known_and_another_input_is_not(
         )
         is None
     )
+
+
+def test_another_unit_size_precision_release_or_input_is_another_plan(
+    state: StateSettings, client: "redis.Redis", options: ScoringOptions, tmp_path: Path
+) -> None:
+    write_day(state, LINES[:20])
+    run = planned(state, client)
+    plan = pipeline.plan_id(run, options, 25)
+    release = small_release.seal(Store(tmp_path)).id
+    others = [
+        pipeline.plan_id(run, options, 24),
+        pipeline.plan_id(run, replace(options, int8=True), 25),
+        pipeline.plan_id(replace(run, release=release), replace(options, releases_root=str(tmp_path)), 25),
+        pipeline.plan_id(replace(run, input=replace(run.input, fingerprint="other")), options, 25),
+    ]
+    assert len({plan, *others}) == 5
+    assert pipeline.plan_id(planned(state, client, run_id="another"), options, 25) == plan
 
 
 def test_units_cut_by_another_rule_are_another_plan(
@@ -191,14 +230,10 @@ def test_control_without_the_check_both_commit(
     assert commits(state.scores_table) == 2
 
 
-def test_an_attempt_that_wakes_after_a_newer_commit_is_refused_without_redis(
-    spark: SparkSession,
-    state: StateSettings,
-    client: "redis.Redis",
-    options: ScoringOptions,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The table alone refuses it: Redis may have been lost in between."""
+def wake_after_a_newer_commit(
+    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
+) -> Scoring:
+    """An attempt that sleeps before its commit while a newer one commits and Redis loses its memory."""
     write_day(state, LINES[:40])
     run = planned(state, client)
 
@@ -206,10 +241,29 @@ def test_an_attempt_that_wakes_after_a_newer_commit_is_refused_without_redis(
         attempt(spark, state, client, options, run)
         client.flushall()
 
+    return attempt(spark, state, client, options, run, newer_commits_and_redis_is_lost)
+
+
+def test_an_attempt_that_wakes_after_a_newer_commit_is_refused_without_redis(
+    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
+) -> None:
+    """The table alone refuses it."""
     with pytest.raises(Stale, match="attempt 2 at ds=2026-01-14 is committed, this is attempt 1"):
-        attempt(spark, state, client, options, run, newer_commits_and_redis_is_lost)
+        wake_after_a_newer_commit(spark, state, client, options)
     assert table.last_attempt([state.scores_table], DAY) == 2
     assert data_files(state.scores_table) == held_files(state.scores_table)
+
+
+def test_control_without_the_tables_refusal_it_takes_the_newer_ones_place(
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(table, "refuse_stale", lambda *_: None)
+    assert wake_after_a_newer_commit(spark, state, client, options).token == 1
+    assert table.last_attempt([state.scores_table], DAY) == 1
 
 
 def test_a_superseded_attempt_stops_its_spark_job_within_five_seconds(

@@ -21,19 +21,21 @@ from deltalake import DeltaTable
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from batch_job import pipeline, read_scores
-from batch_job.commits import table
+from batch_job import read_scores
+from batch_job.commits import leftovers, table
 from batch_job.commits.fence import Fence
 from batch_job.executors import scoring
 from batch_job.executors.scoring import ScoringOptions
 from batch_job.outputs import writing
 from batch_job.outputs.writing import FileReport, Target
-from batch_job.record import Scoring
+from batch_job.record import RunRecord, Scoring
 from shared_model.encoding import Encoding, TokenBatch
 from shared_model.engine import Engine
 from shared_model.errors import JobError, Refused
+from shared_model.releases.store import Release
 from shared_model.settings import StateSettings
 from tests.batch_job.conftest import DAY, SMALL, attempt, data_files, held_files, message, planned, write_day
+from tests.shared_model import small_release, tiny_builds
 
 #: Eight units, each with a text that it alone has.
 LINES = [message(number, f"my card number {number} has not arrived") for number in range(190)]
@@ -54,17 +56,30 @@ def sidecars(state: StateSettings) -> set[Path]:
     return set(state.scores_table.glob("ds=*/**/*.json"))
 
 
+def leave_units(
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    run: RunRecord,
+    force: bool = False,
+) -> None:
+    """An attempt that fails when all is computed."""
+
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        attempt(spark, state, client, options, run, fail, force=force)
+
+
 def test_an_attempt_that_fails_before_its_commit_leaves_all_its_units(
     spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
 ) -> None:
     write_day(state, LINES)
     run = planned(state, client)
 
-    def fail() -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        attempt(spark, state, client, options, run, fail)
+    leave_units(spark, state, client, options, run)
     first, *others = sorted(sidecars(state))
     report = FileReport.from_json(first.read_text())
     damaged = state.scores_table / report.path
@@ -76,19 +91,55 @@ def test_an_attempt_that_fails_before_its_commit_leaves_all_its_units(
     assert len(ids_of(state)) == len(LINES)
 
 
-def test_another_unit_size_release_or_input_takes_nothing_over(
-    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
+def believed(note: str, target: Target) -> list[str]:
+    """What is found of a unit by the word of its sidecar alone."""
+    return [Path(note).read_text()]
+
+
+def test_control_half_a_file_is_taken_over_by_whoever_believes_its_sidecar(
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    write_day(state, LINES[:40])
+    """What a disk that fills up would leave, were files not renamed into place when they are whole."""
+    write_day(state, LINES)
     run = planned(state, client)
-    plan = pipeline.plan_id(run, options, 25)
-    others = [
-        pipeline.plan_id(run, options, 24),
-        pipeline.plan_id(run, replace(options, int8=True), 25),
-        pipeline.plan_id(replace(run, input=replace(run.input, fingerprint="other")), options, 25),
-    ]
-    assert len({plan, *others}) == 4
-    assert pipeline.plan_id(planned(state, client, run_id="another"), options, 25) == plan
+    leave_units(spark, state, client, options, run)
+    report = FileReport.from_json(min(sidecars(state)).read_text())
+    half = state.scores_table / report.path
+    half.write_bytes(half.read_bytes()[: report.size // 2])
+    monkeypatch.setattr(leftovers, "_finished", believed)
+    done = attempt(spark, state, client, options, run)
+    assert (done.units_resumed, done.rows) == (done.units, len(LINES))
+    with pytest.raises(JobError, match="is not as it was written"):
+        ids_of(state)
+
+
+def test_another_release_takes_nothing_over_and_replaces_the_day(
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    release: Release,
+    tmp_path: Path,
+) -> None:
+    """Though it computes the very same: neither units that an attempt has left nor rows that stand are its own."""
+    write_day(state, LINES[:60])
+    run = planned(state, client)
+    before = attempt(spark, state, client, options, run)
+    leave_units(spark, state, client, options, run, force=True)
+    other = tiny_builds.resealed(release, tmp_path / "other", name="other")
+    small_release.judge(other, passed=True)
+    of_other = replace(options, releases_root=str(tmp_path / "other"), release=other.id)
+    done = attempt(spark, state, client, of_other, replace(run, release=other.id))
+    assert (done.units_resumed, done.rows_reused, done.rows) == (0, 0, 60)
+    assert done.table_version == before.table_version + 1
+    delta = DeltaTable(str(state.scores_table))
+    found = [row for batch in table.read_files(delta, DAY, ["id", "release"]) for row in batch.to_pylist()]
+    assert len({row["id"] for row in found}) == len(found) == 60
+    assert {row["release"] for row in found} == {other.id}
 
 
 def test_units_taken_from_an_attempt_that_lives_and_commits_stay_whole(
@@ -221,12 +272,7 @@ def test_poison_is_quarantined_and_stays_so_when_its_unit_is_taken_over(
     write_day(state, [*LINES, message(600, POISON), b""])
     run, options = planned(state, client), replace(options, poison=1)
     monkeypatch.setattr(writing, "write_units", write_with_a_frail_engine)
-
-    def fail() -> None:
-        raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        attempt(spark, state, client, options, run, fail)
+    leave_units(spark, state, client, options, run)
     done = attempt(spark, state, client, options, run)
     assert (done.units_resumed, done.rows, done.quarantined) == (done.units, 189, {"empty": 1, "poison": 2})
     assert done.rows + sum(done.quarantined.values()) == run.input.lines
