@@ -75,7 +75,8 @@ def stage() -> Stage:
 
 def test_a_round_tells_where_the_time_went_and_how_busy_the_slots_were(stage: Stage) -> None:
     seconds = {"read": 0.5, "score": 4.0, "workers tokenised": 0.2, "workers ran": 6.0, "workers wrote": 0.1}
-    groups.note_stages(stage, {"precision": "fp16", "seconds": seconds, "tokens": 8_000, "slots": 2})
+    done = {"precision": "fp16", "seconds": seconds, "tokens_per_second": 2_000, "busy_share": 0.75}
+    groups.note_stages(stage, done)
     told = bench_nightly.conditions(Corpus(["a"], "ours"), 1, 0.1, stage.notes)
     assert told["half precision"] == "fp16"
     assert {name: told[f"seconds: {name}"] for name in seconds} == {name: [value] for name, value in seconds.items()}

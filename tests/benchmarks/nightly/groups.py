@@ -163,9 +163,8 @@ def note_utilisation(stage: Stage, rate: float) -> None:
 def note_stages(stage: Stage, done: dict[str, Any]) -> None:
     """In which precision it ran, where the time went, and how busy the devices were while there was something to
     score."""
-    seconds = done["seconds"]
     stage.notes.words["half precision"] = done["precision"]
-    for name, value in seconds.items():
+    for name, value in done["seconds"].items():
         stage.notes.add(f"seconds: {name}", value)
-    stage.measured("nightly half precision, tokens/s", done["tokens"] / seconds["score"])
-    stage.measured("device busy share", seconds["workers ran"] / (seconds["score"] * done["slots"]))
+    stage.measured("nightly half precision, tokens/s", done["tokens_per_second"])
+    stage.measured("device busy share", done["busy_share"])

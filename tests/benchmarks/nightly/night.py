@@ -34,7 +34,7 @@ class Night:
 
     def ask(self, ds: str, **options: bool) -> dict[str, Any]:
         """Score a day and commit it, whatever stands there; `options` are those of ScoringOptions. What the run record
-        says of it, and Spark's slots."""
+        says of it."""
         tables = Tables.of(self._state)
         with fence.connect(self._state.redis_url) as client:
             run = planning.plan_run(self._state, client, ds, "bench")
@@ -44,7 +44,7 @@ class Night:
             attempt = Fence.take(client, ds, table.last_attempt(tables.folders, ds))
             with pipeline.supervised(self._spark, attempt):
                 done = pipeline.score_partition(self._spark, run, wanted, tables, attempt, settings, force=True)
-        return {**dataclasses.asdict(done), "slots": workers.slots_of(self._spark)}
+        return {**dataclasses.asdict(done), "tokens_per_second": done.tokens_per_second, "busy_share": done.busy_share}
 
 
 def session(master: str, conf: Mapping[str, str], idle: bool = False) -> SparkSession:
