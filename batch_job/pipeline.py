@@ -146,6 +146,7 @@ def score_partition(
         lines = reading.judged_lines(attempt.spark, record.input, tasks)
         lines = lines.withColumn(units.TEXT_HASH, units.text_hash()).persist()
     try:
+        say(f"ds={record.ds}: reading {record.input.lines:,} lines of {len(record.input.files):,} files")
         with watch.stage("read"):
             reasons, buckets = _count(attempt, lines)
         with watch.stage("resume"):
@@ -243,7 +244,7 @@ def _score(
     arranged = units.arranged(messages, buckets, attempt.bits, tasks)
     unit_rows = attempt.settings.nightly_unit_rows
     write = partial(writing.write_units, options=attempt.options, target=attempt.scores, unit_rows=unit_rows)
-    with Progress(count, partial(writing.rows_done, attempt.scores)):
+    with Progress("scoring", "rows", count, partial(writing.rows_done, attempt.scores)):
         return _reports(arranged.mapInArrow(write, writing.REPORT_DDL, profile=gpus.scoring_profile(attempt.spark)))
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -17,6 +18,7 @@ from batch_job.checks import history
 from batch_job.commits import fence, table
 from batch_job.inputs.delta import find_table
 from batch_job.outputs.rows import ARCHIVE
+from batch_job.progress import watched
 from batch_job.record import Publication, RunRecord, State
 from batch_job.settings import NightlySettings
 from protos.scoring.v1.storage_pb2 import PublishedScore
@@ -81,7 +83,9 @@ def _publish(
     else:
         scores = scores_of(partition.rows, Store.of(state).open(epoch.release).output)
         room = nightly.publish_megabytes * 1e6
-        made = publish(client, epoch, scores, room, nightly.publish_keep_seconds, insist)
+        # Closed, because publishing stops taking them where the room ends.
+        with closing(watched("publishing", "keys", texts, scores)) as taken:
+            made = publish(client, epoch, taken, room, nightly.publish_keep_seconds, insist)
         if not made.outcome.live:
             return Publication(epoch.name, 0, moved=False, live=False, why=_WHY_NOT[made.outcome])
         moved = made.outcome is Outcome.MOVED

@@ -1,7 +1,7 @@
 """What written files hold, read back before they are committed: what the gate judges and the report shows."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +31,7 @@ class Contents:
     sample: pa.Table
 
 
-def read(paths: Sequence[str], sample: int) -> Contents:
+def read(paths: Iterable[str], sample: int) -> Contents:
     """Read scores files, every page's checksum verified. `sample`: most texts to keep.
 
     Raises: JobError naming a file that cannot be read.

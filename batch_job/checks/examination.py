@@ -12,6 +12,7 @@ from batch_job.checks.history import Day
 from batch_job.executors.scoring import ScoringOptions
 from batch_job.outputs.pace import pace
 from batch_job.outputs.writing import FileReport
+from batch_job.progress import watched
 from batch_job.record import Findings, RunRecord, Verdict
 from shared_model.output import Output
 
@@ -36,7 +37,8 @@ def examine(run: RunRecord, written: Written, options: ScoringOptions, accepted:
     Raises: GateFailed, with the findings, when the partition must not become visible.
     """
     release = options.store().open(run.release)
-    held = contents.read([str(written.table / file.path) for file in written.files], agreement.SAMPLE)
+    paths = [str(written.table / file.path) for file in written.files]
+    held = contents.read(watched("reading back", "files", len(paths), paths), agreement.SAMPLE)
     seconds, rates = pace((file.began, file.ended, file.rows) for file in written.files if not file.adopted)
     before = history.last_day(written.table, run.ds)
     findings = Findings(

@@ -18,7 +18,7 @@ from batch_job.deferred.scores import DeferredScores, Row, row_id
 from batch_job.executors.bisection import Failure
 from batch_job.executors.scoring import ScoringOptions
 from batch_job.outputs import rows
-from batch_job.progress import say
+from batch_job.progress import Progress, say
 from protos.scoring.v1.scoring_pb2 import DEFERRED, Label, Result, ScoreResponse
 from shared_model.encoding import Text
 from shared_model.errors import BadInput, ReleaseError
@@ -63,22 +63,24 @@ async def drain(
     """
     handoff, consumer = Handoff(client, deferred), f"nightly-{socket.gethostname()}-{os.getpid()}"
     taken = answered = 0
-    while taken < limit:
-        claimed = await handoff.claim(consumer, min(_CHUNK, limit - taken), again=_CHUNK_AGAIN, counted=False)
-        if not claimed:
-            break
-        taken += len(claimed)
-        untried: list[Claimed] = []
-        # Spark scores in a thread, so that leases are renewed meanwhile.
-        async with Lease(handoff, consumer, claimed) as lease:
-            for release, items in _by_release(claimed, options.release).items():
-                answer = _Answer(spark, handoff, replace(options, release=release), scores, lease)
-                ended, left = await answer.run(items)
-                answered, untried = answered + ended, untried + left
-        if untried:
-            await handoff.give_back(consumer, untried)
-            say(f"{len(untried):,} deferred requests were given back: too many others cannot be scored")
-            break
+    waiting = min(limit, await handoff.waiting())
+    with Progress("answering", "deferred requests", waiting, lambda: answered):
+        while taken < limit:
+            claimed = await handoff.claim(consumer, min(_CHUNK, limit - taken), again=_CHUNK_AGAIN, counted=False)
+            if not claimed:
+                break
+            taken += len(claimed)
+            untried: list[Claimed] = []
+            # Spark scores in a thread, so that leases are renewed meanwhile.
+            async with Lease(handoff, consumer, claimed) as lease:
+                for release, items in _by_release(claimed, options.release).items():
+                    answer = _Answer(spark, handoff, replace(options, release=release), scores, lease)
+                    ended, left = await answer.run(items)
+                    answered, untried = answered + ended, untried + left
+            if untried:
+                await handoff.give_back(consumer, untried)
+                say(f"{len(untried):,} deferred requests were given back: too many others cannot be scored")
+                break
     return answered
 
 

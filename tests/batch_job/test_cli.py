@@ -170,7 +170,7 @@ def test_two_days_from_messages_to_redis(
         request_id = submit(state.redis_url, "my card has not arrived")
         succeed(cli, "plan", "--ds", day)
         with jvms() as priorities:
-            succeed(cli, "score", "--ds", day)
+            assert f"ds={day}: reading 305 lines of 1 files" in succeed(cli, "score", "--ds", day)
         assert (os.SCHED_IDLE in priorities) is idle
         assert f"keys as epoch {day}.1" in succeed(cli, "publish", "--ds", day)
         summary = succeed(cli, "report", "--ds", day)

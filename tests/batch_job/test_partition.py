@@ -8,6 +8,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -23,6 +24,7 @@ from batch_job.executors import scoring
 from batch_job.executors.scoring import ScoringOptions
 from batch_job.outputs import units
 from batch_job.pipeline import Tables
+from batch_job.progress import Progress
 from batch_job.record import Scoring
 from batch_job.settings import InputSettings
 from shared_model.demo_messages import DAMAGED_LINES
@@ -40,8 +42,14 @@ def commits(folder: Path) -> int:
 
 
 def test_every_line_is_scored_or_quarantined_once(
-    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.setattr(pipeline, "Progress", partial(Progress, seconds=0.01))
     again = [message(7, "said twice"), message(7, "said three times")]
     write_day(state, [*LINES[:100], *DAMAGED_LINES, *again, *LINES[100:]])
     write_day(state, [message(3, "the same id in another file"), message(900, "new")], file="z.jsonl")
@@ -50,6 +58,9 @@ def test_every_line_is_scored_or_quarantined_once(
 
     assert done.quarantined == {"bad_encoding": 1, "bad_json": 1, "duplicate_id": 3, "empty": 1, "wrong_type": 2}
     assert done.rows == 201
+    said = capsys.readouterr().err
+    assert f"ds={DAY}: reading {run.input.lines} lines of 2 files\n" in said
+    assert "scoring: 0 of 201 rows in 0 s\n" in said
     assert done.slots == 2
     assert done.busy_share is not None
     assert 0 < done.busy_share <= 1

@@ -1,18 +1,21 @@
 """Published epochs only move forward, and publishing again never leaves a moment without the one that answers."""
 
+import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 import redis
 from rbloom import Bloom
 
-from batch_job import publishing
+from batch_job import progress, publishing
 from batch_job.commits import table
 from batch_job.commits.fence import Fence
 from batch_job.outputs import rows
@@ -262,6 +265,26 @@ def test_where_memory_is_short_the_most_frequent_texts_go_in_and_the_rest_is_rep
     again = publishing.publish_run(state, narrow, client, run).publication
     assert again is not None
     assert (again.left_out, again.covered, again.moved) == (done.left_out, done.covered, False)
+
+
+def test_long_publishing_says_how_many_keys_are_written(  # type: ignore[no-untyped-def]
+    commit, state: StateSettings, client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = threading.Event()
+
+    def slowly(*arguments: Any) -> Iterator[tuple[bytes, PublishedScore]]:
+        found = real(*arguments)
+        yield from itertools.islice(found, 20)
+        assert told.wait(10)
+        yield from found
+
+    real = publishing.scores_of
+    monkeypatch.setattr(publishing, "scores_of", slowly)
+    monkeypatch.setattr(publishing, "watched", partial(progress.watched, seconds=0.01))
+    monkeypatch.setattr(progress, "say", lambda line: "publishing: 20 of 50 keys in" in line and told.set())
+    run = publishing.publish_run(state, NIGHTLY, client, commit(1, range(50)))
+    assert run.publication is not None
+    assert run.publication.keys == 50
 
 
 def test_a_run_that_was_not_scored_is_refused(state: StateSettings, client: "redis.Redis") -> None:

@@ -1,14 +1,18 @@
 """A partition that the gate refuses stays invisible, its figures are kept, and a person may let it pass."""
 
+import threading
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import redis
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from batch_job import job, record
-from batch_job.checks import agreement, gate
+from batch_job import job, progress, record
+from batch_job.checks import agreement, examination, gate
+from batch_job.checks.examination import Written
 from batch_job.commits import table
 from batch_job.executors.scoring import ScoringOptions
 from batch_job.job import Step
@@ -16,6 +20,7 @@ from batch_job.record import Agreement, Outcome, RunRecord
 from batch_job.settings import NightlySettings
 from shared_model.settings import DeferredSettings, StateSettings
 from tests.batch_job.conftest import DAY, message, planned, write_day
+from tests.batch_job.outputs import written
 
 SECOND, THIRD = "2026-01-15", "2026-01-16"
 #: Enough rows to be judged, of few texts, so that they are scored at once.
@@ -52,6 +57,31 @@ def verdict(run: RunRecord, name: str) -> tuple[Outcome, bool]:
 
 def committed_days(state: StateSettings) -> list[str]:
     return sorted(it["ds"] for it in DeltaTable(str(state.scores_table)).partitions())
+
+
+def test_long_reading_back_says_how_many_files_are_read(
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    found: list[Agreement | None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = threading.Event()
+
+    def slowly(*arguments: Any) -> Iterator[str]:
+        for path in progress.watched(*arguments, seconds=0.01):
+            assert told.wait(10)
+            yield path
+
+    monkeypatch.setattr(examination, "watched", slowly)
+    monkeypatch.setattr(progress, "say", lambda line: "reading back: 0 of 2 files in" in line and told.set())
+    found.append(None)
+    write_day(state, LINES[:2])
+    files = [written.file(state.scores_table, written.batch([text], ["yes"])) for text in ("a", "b")]
+    run = planned(state, client)
+    findings = examination.examine(run, Written(state.scores_table, files, {}, None), options)  # type: ignore[arg-type]
+    assert findings.rows == 2
+    assert told.is_set()
 
 
 def test_a_day_of_other_labels_is_refused_and_then_accepted(

@@ -4,8 +4,10 @@ import asyncio
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,6 +25,7 @@ from batch_job.deferred.scores import DeferredScores, row_id
 from batch_job.executors.scoring import ScoringOptions
 from batch_job.outputs import rows
 from batch_job.outputs.writing import FileReport, Target, write_file
+from batch_job.progress import Progress
 from protos.scoring.v1.scoring_pb2 import ScoreResponse
 from shared_model.errors import JobError
 from shared_model.handoff import Handoff, State
@@ -124,6 +127,29 @@ async def test_what_the_model_cannot_tell_apart_is_run_once(
     assert [text.lower() for text in faked.ran] == ["help", "new"]
     hashes = {row["id"]: row["text_hash"] for row in committed(scores)}
     assert hashes == {each: rows.text_hash(text) for each, text in zip(ids, texts, strict=True)}
+
+
+async def test_a_long_drain_says_how_many_of_those_that_wait_are_answered(
+    faked: Spark,
+    deferred: "redis.asyncio.Redis",
+    options: ScoringOptions,
+    scores: DeferredScores,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told = threading.Event()
+    # The second chunk is not scored before the first was told.
+    faked.meanwhile = lambda: asserted(len(faked.ran) == 1 or told.wait(10))
+    line = "answering: 1 of 2 deferred requests in"
+    monkeypatch.setattr("batch_job.deferred.drain._CHUNK", 1)
+    monkeypatch.setattr("batch_job.deferred.drain.Progress", partial(Progress, seconds=0.01))
+    monkeypatch.setattr("batch_job.progress.say", lambda said: line in said and told.set())
+    for text in ("one", "two", "beyond the limit"):
+        await submit(deferred, text)
+    assert await drain(None, deferred, options, scores, limit=2) == 2
+
+
+def asserted(holds: bool) -> None:
+    assert holds
 
 
 def die_before_results(url: str, options: ScoringOptions, scores: DeferredScores) -> None:
