@@ -213,13 +213,14 @@ def _take_over(attempt: _Attempt, buckets: Sequence[Bucket]) -> list[FileReport]
 
 
 def _standing(attempt: _Attempt) -> DataFrame | None:
-    """The day's committed scores, one for each text, if they are what this attempt would compute again."""
+    """The day's committed scores, one for each text, if this attempt's engines would compute the same again where they
+    compile the same precision, which a row says and only they know."""
     delta = table.open_table(Path(attempt.scores.table), table.SCORES)
     committed = table.committed(delta, attempt.record.ds)
     if committed is None:
         return None
     facts = table.commit_facts(delta, attempt.record.ds, committed.token)
-    if not _computed_by(attempt, attempt.options.precision).items() <= facts.items():
+    if not _computed_by(attempt).items() <= facts.items():
         return None
     kept = sql.struct(*rows.STANDING_FIELDS).alias(rows.STANDING)
     scores = table.read_scores(attempt.spark, attempt.scores.table, attempt.record.ds, rows.ARCHIVE)
@@ -313,14 +314,11 @@ def _facts(attempt: _Attempt, files: Sequence[FileReport], quarantine_version: i
         "tandem.plan": attempt.scores.plan_id,
         "tandem.content": rows.add_contents(file.content for file in files),
         "tandem.quarantine_version": "" if quarantine_version is None else str(quarantine_version),
-        **_computed_by(attempt, files[0].precision),
+        "tandem.precision": files[0].precision,
+        **_computed_by(attempt),
     }
 
 
-def _computed_by(attempt: _Attempt, precision: str) -> dict[str, str]:
-    """What scores must have in common to stand side by side in a partition."""
-    return {
-        "tandem.release": attempt.record.release,
-        "tandem.precision": precision,
-        "tandem.schema": str(rows.SCHEMA_VERSION),
-    }
+def _computed_by(attempt: _Attempt) -> dict[str, str]:
+    """What scores must have in common, beside their precision, to stand side by side in a partition."""
+    return {"tandem.release": attempt.record.release, "tandem.schema": str(rows.SCHEMA_VERSION)}

@@ -41,14 +41,14 @@ def scored(
 ) -> Mapping[Text, Row | Failure | None]:
     """The row of each text, or why it has none; None where it was not tried, because too many others had failed.
 
-    What the model cannot tell apart is run once, and not at all where the day holds its score by the same release at
-    the same precision. Rows that were computed now have a `batch_rows` besides.
+    What the model cannot tell apart is run once, and not at all where the day holds its score by the same release at a
+    precision that engines make of the same demand. Rows that were computed now have a `batch_rows` besides.
 
     Raises: JobError when not even a harmless text can be scored, or the table cannot be read.
     """
     distinct, encoder = list(dict.fromkeys(texts)), release.encoder()
     keys = [encoder.key(encoding) for encoding in encoder.encode_many(distinct)]
-    known = scores.scored(set(keys), options.precision)
+    known = scores.scored(set(keys), options.compiled)
     new = {key: text for key, text in zip(keys, distinct, strict=True) if key not in known}
     harmless: Text = (_HARMLESS, _HARMLESS) if release.manifest.reads.pairs else _HARMLESS
     run = partial(_tried, partial(_score, spark, options=options), harmless)

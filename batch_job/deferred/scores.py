@@ -44,15 +44,16 @@ class DeferredScores:
     ds: str
     unfinished_seconds: int
 
-    def scored(self, keys: Collection[bytes], precision: str) -> dict[bytes, Row]:
-        """The day's scores of these encoding keys, of whatever source, at this precision. A key names its release."""
+    def scored(self, keys: Collection[bytes], precisions: Collection[str]) -> dict[bytes, Row]:
+        """The day's scores of these encoding keys, of whatever source, at one of these precisions. A key names its
+        release."""
         if (delta := find_table(self.folder)) is None:
             return {}
-        wanted = pa.array(keys, pa.binary())
+        wanted, good = pa.array(keys, pa.binary()), pa.array(precisions, pa.string())
         table.refuse_earlier(delta)
         found: dict[bytes, Row] = {}
         for batch in table.read_files(delta, self.ds, rows.SCORES.names):
-            same = pc.and_(pc.is_in(batch["encoding_key"], wanted), pc.equal(batch["precision"], precision))
+            same = pc.and_(pc.is_in(batch["encoding_key"], wanted), pc.is_in(batch["precision"], good))
             found.update((row["encoding_key"], row) for row in batch.filter(same).to_pylist())
         return found
 

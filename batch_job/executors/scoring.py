@@ -73,6 +73,11 @@ class ScoringOptions:
         """What is asked for; an engine may have to compile another."""
         return Precision.INT8 if self.int8 and self.device is Device.CPU else HALF_PRECISION[self.device]
 
+    @property
+    def compiled(self) -> tuple[Precision, ...]:
+        """What engines may compile of it: a CPU without BF16 computes in FP32."""
+        return (Precision.BF16, Precision.FP32) if self.precision is Precision.BF16 else (self.precision,)
+
     def store(self) -> Store:
         return Store(self.releases_root, self.trusted_keys)
 

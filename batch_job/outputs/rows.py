@@ -99,22 +99,28 @@ def score_rows(window: ScoredWindow, model: Model) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict(columns, schema=SCORES)
 
 
-def unscored(rows: pa.RecordBatch) -> pa.RecordBatch:
-    """Those rows of a unit that an engine must score."""
+def unscored(rows: pa.RecordBatch, precision: str) -> pa.RecordBatch:
+    """Those rows of a unit that an engine of this precision must score."""
     if STANDING not in rows.schema.names:
         return rows
-    return rows.filter(pc.is_null(rows.column(STANDING))).drop_columns([STANDING])
+    return rows.filter(pc.invert(_stands(rows, precision))).drop_columns([STANDING])
 
 
-def reused_rows(rows: pa.RecordBatch, release: str) -> pa.RecordBatch:
-    """Those rows of a unit whose text `release` has scored before."""
+def reused_rows(rows: pa.RecordBatch, release: str, precision: str) -> pa.RecordBatch:
+    """Those rows of a unit whose text `release` has scored before at this precision."""
     if STANDING not in rows.schema.names:
         return pa.RecordBatch.from_pylist([], schema=SCORES)
-    known = rows.filter(pc.is_valid(rows.column(STANDING)))
+    known = rows.filter(_stands(rows, precision))
     own = {"id": known.column("id"), "text_hash": known.column("text_hash"), "release": [release] * known.num_rows}
     standing = known.column(STANDING)
     scored = {name: pc.struct_field(standing, name).cast(SCORES.field(name).type) for name in STANDING_FIELDS}
     return pa.RecordBatch.from_pydict({**own, **scored}, schema=SCORES)
+
+
+def _stands(rows: pa.RecordBatch, precision: str) -> pa.Array:
+    """Whether each row has a standing score of a precision. What engines compile is what counts, and not what was asked
+    of them: hosts without BF16 make FP32 of it, and a partition has one precision."""
+    return pc.fill_null(pc.equal(pc.struct_field(rows.column(STANDING), "precision"), precision), False)
 
 
 def content(rows: pa.RecordBatch) -> str:

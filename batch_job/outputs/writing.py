@@ -138,7 +138,7 @@ def write_units(
                 done.append(report)
                 continue
             taken.append(unit)
-            yield rows.unscored(unit.rows)
+            yield rows.unscored(unit.rows, model.engine.precision)
 
     for window in scoring.score_windows(fresh(), rows.texts, model, options, options.poison):
         yield _as_batch(write_unit(taken.popleft(), window, model, target))
@@ -148,7 +148,8 @@ def write_units(
 def write_unit(unit: Unit, window: ScoredWindow, model: Model, target: Target) -> FileReport:
     """Write what the engine made of a unit, and what was scored before."""
     started = time.perf_counter()
-    batches = [rows.score_rows(window, model), rows.reused_rows(unit.rows, model.release)]
+    reused = rows.reused_rows(unit.rows, model.release, model.engine.precision)
+    batches = [rows.score_rows(window, model), reused]
     written = write_file(target, rows.SCORES, batches, unit_name(unit.bucket, unit.part))
     report = FileReport(
         *written,
@@ -158,7 +159,7 @@ def write_unit(unit: Unit, window: ScoredWindow, model: Model, target: Target) -
         content=rows.add_contents(map(rows.content, batches)),
         labels=_labels(batches),
         poisoned=tuple(window.batch.column("id").take(pa.array(window.poisoned, pa.int64())).to_pylist()),
-        reused=batches[1].num_rows,
+        reused=reused.num_rows,
         distinct=window.distinct,
         tokens=window.tokens,
         padded_tokens=window.padded_tokens,

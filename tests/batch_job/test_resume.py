@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import cast
 from unittest import mock
@@ -34,6 +35,7 @@ from shared_model.engine import Engine
 from shared_model.errors import JobError, Refused
 from shared_model.releases.store import Release
 from shared_model.settings import StateSettings
+from shared_model.types import Precision
 from tests.batch_job.conftest import DAY, SMALL, attempt, data_files, held_files, message, planned, write_day
 from tests.shared_model import small_release, tiny_builds
 
@@ -217,6 +219,48 @@ def test_scores_of_another_precision_are_not_reused_nor_any_with_force(
     assert (exact.rows_reused, exact.precision) == (0, "int8")
     smaller = attempt(spark, state, client, options, run, settings=replace(SMALL, nightly_unit_rows=10))
     assert smaller.rows_reused == 0
+
+
+class Compiled:
+    """An engine as another CPU compiles it: one without BF16 makes FP32 of it."""
+
+    def __init__(self, engine: Engine, precision: Precision) -> None:
+        self._engine = engine
+        self.precision = precision
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._engine, name)
+
+
+def write_in(
+    precision: Precision, lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int
+) -> Iterator[pa.RecordBatch]:
+    model = scoring.open_model(options, scoring.task_threads())
+    compiled = replace(model, engine=cast(Engine, Compiled(model.engine, precision)))
+    with mock.patch.object(scoring, "open_model", return_value=compiled):
+        yield from writing.write_units(lines, options, target, unit_rows)
+
+
+def test_late_data_is_reused_by_the_precision_that_was_compiled_and_not_by_the_one_asked_for(
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_day(state, LINES[:30])
+    monkeypatch.setattr(writing, "write_units", partial(write_in, Precision.FP32))
+    assert attempt(spark, state, client, options, planned(state, client)).precision == "fp32"
+    write_day(state, [message(500, "is my card lost?")], file="late.jsonl")
+    again = attempt(spark, state, client, options, planned(state, client))
+    assert (again.precision, again.rows, again.rows_reused, again.distinct) == ("fp32", 31, 30, 1)
+    # The next hosts have BF16, and a partition has one precision.
+    monkeypatch.setattr(writing, "write_units", partial(write_in, Precision.BF16))
+    write_day(state, [message(501, "is my card lost?")], file="later.jsonl")
+    other = attempt(spark, state, client, options, planned(state, client))
+    assert (other.precision, other.rows, other.rows_reused) == ("bf16", 32, 0)
+    batches = table.read_files(DeltaTable(str(state.scores_table)), DAY, ["precision"])
+    assert {row["precision"] for batch in batches for row in batch.to_pylist()} == {"bf16"}
 
 
 def test_too_much_in_quarantine_fails_the_day_and_can_be_looked_at(

@@ -77,10 +77,17 @@ async def test_what_is_committed_is_what_is_answered(
     assert found[one]["encoding_key"] == release.encoder().key(release.encoder().encode("where is my card"))
 
 
+@pytest.mark.parametrize("compiled", ["bf16", "fp32"])
 async def test_what_the_day_holds_is_answered_from_there_and_not_run(
-    faked: Spark, deferred: "redis.asyncio.Redis", options: ScoringOptions, scores: DeferredScores, release: Release
+    faked: Spark,
+    deferred: "redis.asyncio.Redis",
+    options: ScoringOptions,
+    scores: DeferredScores,
+    release: Release,
+    compiled: str,
 ) -> None:
-    commit_archive(scores, release, ["where is my card", "help"])
+    """Whatever the executors' CPU made of the BF16 that it was asked for."""
+    commit_archive(scores, release, ["where is my card", "help"], compiled)
     known, mixed = await submit(deferred, "Where is my card"), await submit(deferred, "help", "a new text")
     new = await submit(deferred, "another new text")
     assert await drain(None, deferred, options, scores, limit=10) == 3
@@ -101,10 +108,18 @@ async def test_what_the_day_holds_is_answered_from_there_and_not_run(
     assert sorted(row["id"] for row in committed(scores)) == sorted([known, f"{mixed}#0", f"{mixed}#1", new])
 
 
+@pytest.mark.parametrize(("int8", "other"), [(False, "int8"), (False, "fp16"), (True, "bf16"), (True, "fp32")])
 async def test_scores_of_another_precision_release_or_day_are_no_answer(
-    faked: Spark, deferred: "redis.asyncio.Redis", options: ScoringOptions, scores: DeferredScores, release: Release
+    faked: Spark,
+    deferred: "redis.asyncio.Redis",
+    options: ScoringOptions,
+    scores: DeferredScores,
+    release: Release,
+    int8: bool,
+    other: str,
 ) -> None:
-    commit_archive(scores, release, ["of another precision"], precision="int8")
+    options = replace(options, int8=int8)
+    commit_archive(scores, release, ["of another precision"], precision=other)
     commit_archive(replace(scores, ds=NEXT), release, ["of another day"])
     for text in ("of another precision", "of another day"):
         await submit(deferred, text)
