@@ -14,6 +14,7 @@ from batch_job import launch, plan, records
 from batch_job.checks import gate
 from batch_job.settings import NightlySettings
 from shared_model import settings
+from shared_model.errors import JobError
 from shared_model.settings import StateSettings
 
 
@@ -44,6 +45,9 @@ def _spark_submit(args: argparse.Namespace, state: StateSettings, flags: list[st
     path = str(records.find(args.record, args.ds, state))
     command = [*plan.spark_submit_command(args.ds, path, master, given), *flags]
     environment = {**os.environ, **plan.spark_environment(given)}
+    # It would end with 1 itself, or not at all be there.
+    if missing := plan.missing_program(environment):
+        raise JobError(missing)
     sys.stdout.flush()
     os.execvpe(command[0], command, environment)  # noqa: S606 (spark-submit takes our place, exit code and all)
 

@@ -5,6 +5,7 @@ Standard library only, as `batch_job.record` is: Airflow's environment imports t
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -143,6 +144,19 @@ def step_args(ds: str, record: str) -> list[str]:
 def spark_submit_command(ds: str, record: str, master: str, environ: Mapping[str, str] = os.environ) -> list[str]:
     """Command line of `score`, to be run in `spark_environment()`."""
     return ["spark-submit", "--master", master, *conf_args(spark_conf(environ)), APPLICATION, *step_args(ds, record)]
+
+
+def missing_program(environ: Mapping[str, str]) -> str:
+    """One line when spark-submit, or the Java that it needs, is not there; empty when both are. `environ`: as
+    spark-submit will have it."""
+    home = environ.get("JAVA_HOME")
+    for program, remedy in (
+        ("spark-submit", "install pyspark beside this Python"),
+        (os.path.join(home, "bin", "java") if home else "java", "install a Java, or set JAVA_HOME"),
+    ):
+        if not shutil.which(program, path=environ["PATH"]):
+            return f"no {program} that can be run, PATH being {environ['PATH']}; {remedy}"
+    return ""
 
 
 def conf_args(conf: Mapping[str, str]) -> list[str]:

@@ -19,6 +19,10 @@ def _is_template(path: str) -> bool:
         return False
 
 
+def _is_master(url: str) -> bool:
+    return url == "yarn" or url.startswith(("local", "spark://", "k8s://"))
+
+
 _AT_LEAST_0 = Check(lambda value: value >= 0, "0 or more")
 
 
@@ -55,7 +59,11 @@ class InputSettings:
 class NightlySettings:
     """Where Spark is, how a partition is cut, how much deferred work one run takes, and what is published."""
 
-    spark_master: str = setting("local[*]", "Spark master of `python -m batch_job score`; Airflow uses its connection.")
+    spark_master: str = setting(
+        "local[*]",
+        "Spark master of `python -m batch_job score`; Airflow uses its connection.",
+        Check(_is_master, "local[…], spark://HOST:PORT, yarn or k8s://…"),
+    )
     nightly_batch_rows: int = setting(64, "Most rows of one engine batch.", POSITIVE)
     nightly_batch_tokens: int = setting(2048, "Most tokens of one engine batch, padding included.", POSITIVE)
     nightly_task_rows: int = setting(16_384, "Lines of one Spark task: what a lost executor costs.", POSITIVE)

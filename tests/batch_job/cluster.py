@@ -1,9 +1,10 @@
-"""A standalone Spark cluster on loopback."""
+"""A standalone Spark cluster on loopback, and a Python that is none of its."""
 
 import os
 import socket
 import subprocess
 import sys
+import venv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -46,6 +47,12 @@ def standalone(environment: Mapping[str, str], folder: Path, hosts: Sequence[str
             process.terminate()
         for process in started:
             process.wait(20)
+
+
+def other_python(folder: Path) -> str:
+    """A Python that is not the runtime's."""
+    venv.create(folder, with_pip=False, symlinks=True)
+    return str(folder / "bin" / "python")
 
 
 def _free_port() -> int:

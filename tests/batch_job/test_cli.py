@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 import uuid
-import venv
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -34,6 +33,7 @@ from shared_model.errors import Stale
 from shared_model.handoff import Handoff, Item
 from shared_model.releases.store import Release
 from shared_model.settings import DeferredSettings, StateSettings
+from tests.batch_job.cluster import other_python
 from tests.batch_job.conftest import DAY, Cli, message, planned, write_day
 
 SECOND = "2026-01-15"
@@ -271,12 +271,6 @@ def test_a_report_fails_on_counts_that_do_not_add_up(cli: Cli, recorded: Path) -
     assert "10 lines in, but 8 scored and 1 quarantined" in done.stderr
     record.write(recorded, replace(run, state=State.PUBLISHED, scoring=replace(scoring, rows=9)))
     assert cli("report", "--ds", DAY).returncode == 0
-
-
-def other_python(folder: Path) -> str:
-    """A Python that is not the runtime's."""
-    venv.create(folder, with_pip=False, symlinks=True)
-    return str(folder / "bin" / "python")
 
 
 @pytest.mark.parametrize(("variable", "who"), [("PYSPARK_DRIVER_PYTHON", "the driver"), ("PYSPARK_PYTHON", "a worker")])

@@ -13,7 +13,8 @@ from batch_job import launch, record
 from batch_job.record import State
 from shared_model.errors import JobError, NoInput, Refused, Stale, StoreUnavailable
 from shared_model.settings import StateSettings
-from tests.batch_job.conftest import DAY
+from tests.batch_job.cluster import other_python
+from tests.batch_job.conftest import DAY, Cli
 from tests.batch_job.reporting.test_reporting import PUBLISHED
 from tests.shared_model.full_disk import largest_file
 
@@ -75,6 +76,34 @@ def test_output_that_nobody_can_take_is_one_line() -> None:
     assert done.returncode == 2
     assert done.stderr.startswith("batch_job read: output: No space left on device; make room")
     assert len(done.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "problem"),
+    [
+        ("JAVA_HOME", "/nowhere", "no /nowhere/bin/java that can be run, PATH being "),
+        ("TANDEM_SPARK_MASTER", "mesos://host", "TANDEM_SPARK_MASTER='mesos://host': expected local[…], spark://"),
+    ],
+)
+@pytest.mark.parametrize("step", ["score", "drain"])
+def test_a_spark_that_cannot_be_started_is_one_line(
+    cli: Cli, environment: dict[str, str], step: str, variable: str, value: str, problem: str
+) -> None:
+    """spark-submit would end with 1."""
+    environment[variable] = value
+    done = cli(step, "--ds", DAY, "--record", "/nowhere/run.json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"batch_job {step}: {problem}")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_python_without_spark_submit_is_one_line(environment: dict[str, str], tmp_path: Path) -> None:
+    own = {**environment, "PATH": "/nowhere", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [other_python(tmp_path / "other"), "-m", "batch_job", "score", "--ds", DAY, "--record", "/nowhere"]
+    done = subprocess.run(command, env=own, capture_output=True, text=True, check=False)
+    path = f"{tmp_path}/other/bin:/nowhere"
+    problem = f"no spark-submit that can be run, PATH being {path}; install pyspark beside this Python"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"batch_job score: {problem}\n")
 
 
 @pytest.fixture
