@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import unquote
 
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
@@ -24,6 +25,13 @@ _REASON = re.compile(
     r"|.*(?P<lost>Python worker exited unexpectedly|ExecutorLostFailure).*)$",
     re.M,
 )
+#: What Spark says of a file that it cannot read, and of why: the first cause it names after.
+_UNREADABLE = re.compile(
+    r"\[(?P<kind>FAILED_READ_FILE\.\w+|PATH_NOT_FOUND)\] .*?\b(?P<file>\w[\w+.-]*:/.+?)\.\s+(SQLSTATE|[A-Z][a-z])"
+)
+_CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)*(?P<why>.+)$", re.M)
+#: What is left of a session whose master answered nothing, or sent it away.
+_NO_MASTER = "stopped SparkContext"
 #: For want of memory, as a rule.
 _LOST = "a worker was killed, as often as Spark tries a task; what it had finished is kept for the next attempt"
 
@@ -58,11 +66,20 @@ def check_workers(spark: SparkSession, runtime: Runtime) -> Device:
 
 
 def session(name: str) -> SparkSession:
-    """The driver's Spark, as spark-submit was told."""
-    builder = SparkSession.builder.appName(name)
-    for option, value in gpus.local_conf(_master()).items():
+    """The driver's Spark, as spark-submit was told. Raises: JobError where it does not start."""
+    builder, master = SparkSession.builder.appName(name), _master()
+    for option, value in gpus.local_conf(master).items():
         builder = builder.config(option, value)
-    return builder.getOrCreate()
+    try:
+        return builder.getOrCreate()
+    except (Py4JError, PySparkException) as error:
+        raise JobError(no_session(master, str(error))) from error
+
+
+def no_session(master: str, text: str) -> str:
+    """Why Spark did not start, in one line. `text`: what it failed with."""
+    why = "no master there took the job" if _NO_MASTER in text else _cause(text)
+    return f"Spark did not start on {master}: {why}; check that address (TANDEM_SPARK_MASTER) and the master's own log"
 
 
 def in_one_process() -> bool:
@@ -107,14 +124,24 @@ def tasks_for(spark: SparkSession, lines: int, task_rows: int) -> int:
 
 @contextmanager
 def failing_in_one_line() -> Iterator[None]:
-    """Raises: JobError where a Spark job fails for a reason that a worker gave, for want of room on a disk, or because
-    workers were killed."""
+    """Raises: JobError where a Spark job fails for a reason that a worker gave, on a file that cannot be read, for want
+    of room on a disk, or because workers were killed."""
     try:
         yield
     except (Py4JError, PySparkException) as error:
-        if reason := _REASON.search(str(error)):
-            raise JobError(reason["ours"] or reason["room"] or _LOST) from error
+        if reason := _reason(str(error)):
+            raise JobError(reason) from error
         raise
+
+
+def _reason(text: str) -> str:
+    """What a Spark job's failure comes down to, in one line; empty where nobody foresaw it."""
+    if found := _UNREADABLE.search(text):
+        cause = _CAUSE.search(text, found.end())
+        file = re.sub("^file:/+", "/", unquote(found["file"]))
+        return f"{file} cannot be read: {cause['why'] if cause else found['kind']}; restore it, or plan the run anew"
+    known = _REASON.search(text)
+    return (known["ours"] or known["room"] or _LOST) if known else ""
 
 
 def _master() -> str:
@@ -130,6 +157,6 @@ def _jvm() -> Any:
 
 def _cause(error: Any) -> str:
     """The line of a worker's traceback that says what went wrong."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip(": ") for line in str(error).splitlines() if line.strip()]
     telling = [line for line in lines if "Error" in line or "Exception" in line or "MISMATCH" in line]
     return (telling or lines or ["no reason given"])[-1]

@@ -6,15 +6,20 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import redis
 
 from batch_job import __main__ as steps
 from batch_job import launch, record
+from batch_job.executors import workers
 from batch_job.record import State
 from shared_model.errors import JobError, NoInput, Refused, Stale, StoreUnavailable
 from shared_model.settings import StateSettings
 from tests.batch_job.cluster import other_python
-from tests.batch_job.conftest import DAY, Cli
+from tests.batch_job.conftest import DAY, Cli, planned
+from tests.batch_job.outputs import written
 from tests.batch_job.reporting.test_reporting import PUBLISHED
 from tests.shared_model.full_disk import largest_file
 
@@ -104,6 +109,72 @@ def test_a_python_without_spark_submit_is_one_line(environment: dict[str, str], 
     path = f"{tmp_path}/other/bin:/nowhere"
     problem = f"no spark-submit that can be run, PATH being {path}; install pyspark beside this Python"
     assert (done.returncode, done.stdout, done.stderr) == (2, "", f"batch_job score: {problem}\n")
+
+
+@pytest.fixture
+def parquet_day(state: StateSettings, client: "redis.Redis") -> Path:
+    """The one file of a planned day, its pages as they are and under checksums."""
+    file = state.messages_dir / f"ds={DAY}" / "a.parquet"
+    file.parent.mkdir(parents=True)
+    rows = pa.table({"id": [f"m{number}" for number in range(100)], "text": ["hello"] * 100})
+    pq.write_table(rows, file, compression="none", use_dictionary=False, write_page_checksum=True)
+    record.write(state.runs_dir / DAY / "run.json", planned(state, client))
+    return file
+
+
+def complaints(done: "subprocess.CompletedProcess[str]") -> list[str]:
+    """What a step ends with. spark-submit passes on what the driver says, errors too, on its standard output."""
+    assert "Traceback" not in done.stdout
+    return [line for line in done.stdout.splitlines() if line.startswith("batch_job")]
+
+
+def test_a_page_that_was_damaged_since_is_named_in_one_line(cli: Cli, parquet_day: Path) -> None:
+    parquet_day.write_bytes(parquet_day.read_bytes().replace(b"m50", b"n50", 1))
+    done = cli("score", "--ds", DAY)
+    [line] = complaints(done)
+    assert done.returncode == 2
+    assert line.startswith(f"batch_job score: {parquet_day} cannot be read: ")
+    assert line.endswith("CRC checksum verification failed; restore it, or plan the run anew")
+
+
+@pytest.mark.parametrize(
+    ("master", "why"),
+    [
+        ("local[x]", "org.apache.spark.SparkException: Could not parse Master URL: 'local[x]'"),
+        # Spark tries for a minute.
+        pytest.param("spark://127.0.0.1:1", "no master there took the job", marks=pytest.mark.proof),
+    ],
+)
+def test_a_spark_that_does_not_start_is_one_line(
+    cli: Cli, environment: dict[str, str], parquet_day: Path, master: str, why: str
+) -> None:
+    environment["TANDEM_SPARK_MASTER"] = master
+    done = cli("score", "--ds", DAY)
+    [line] = complaints(done)
+    assert done.returncode == 2
+    assert line.startswith(f"batch_job score: Spark did not start on {master}: {why}; check that address")
+
+
+def test_a_master_that_does_not_answer_is_told_from_what_spark_says() -> None:
+    """Its own words, shortened, once it has tried for a minute; the proof above has it from Spark."""
+    text = """An error occurred while calling None.org.apache.spark.sql.classic.SparkSession.
+: java.lang.IllegalStateException: Cannot call methods on a stopped SparkContext.
+This stopped SparkContext was created at:
+
+org.apache.spark.api.java.JavaSparkContext.<init>(JavaSparkContext.scala:59)
+\tat org.apache.spark.SparkContext.assertNotStopped(SparkContext.scala:128)
+"""
+    line = workers.no_session("spark://h:7077", text)
+    assert line.startswith("Spark did not start on spark://h:7077: no master there took the job; check that address")
+
+
+def test_a_damaged_log_of_the_scores_is_one_line(cli: Cli, state: StateSettings) -> None:
+    written.commit(state.scores_table, DAY, ["yes"])
+    (state.scores_table / "_delta_log" / f"{1:020d}.json").write_bytes(b"{")
+    done = cli("read", "--ds", DAY)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"batch_job read: {state.scores_table} cannot be read as a Delta table: ")
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.fixture

@@ -18,10 +18,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
+from batch_job.executors.workers import failing_in_one_line
 from batch_job.inputs import frames, reading
 from batch_job.inputs.messages import Reason
 from batch_job.inputs.source import Source, read_folder
 from batch_job.record import COLUMNS, Columns, Format, Input
+from shared_model.errors import JobError
 from shared_model.types import MAX_TEXT_BYTES
 from tests.batch_job.inputs.written import DAY, write
 
@@ -185,8 +187,18 @@ def test_a_damaged_page_fails_with_its_path_whatever_the_cluster_ignores(spark: 
     source = damaged(tmp_path)
     with (
         conf(spark, spark_sql_files_ignoreCorruptFiles="true"),
-        pytest.raises((PySparkException, Py4JError), match=r"a\.parquet"),
+        pytest.raises(JobError, match=rf"^{tmp_path}/a\.parquet cannot be read: [^\n]*CRC checksum [^\n]*; restore it"),
+        failing_in_one_line(),
     ):
+        judged(spark, source)
+
+
+def test_a_file_that_has_gone_since_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    source = damaged(folder)
+    (folder / "a.parquet").unlink()
+    with pytest.raises(JobError, match=rf"^{folder}/a\.parquet cannot be read: PATH_NOT_FOUND"), failing_in_one_line():
         judged(spark, source)
 
 
@@ -212,7 +224,8 @@ def test_a_file_cut_short_fails_with_its_path_whatever_the_cluster_ignores(spark
     source = cut_short(tmp_path)
     with (
         conf(spark, spark_sql_files_ignoreCorruptFiles="true"),
-        pytest.raises((PySparkException, Py4JError), match=r"a\.jsonl\.gz"),
+        pytest.raises(JobError, match=rf"^{tmp_path}/a\.jsonl\.gz cannot be read: EOFException: [^\n]*; restore it"),
+        failing_in_one_line(),
     ):
         judged(spark, source)
 
