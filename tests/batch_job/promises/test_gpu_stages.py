@@ -1,0 +1,48 @@
+"""Whatever scores in a night takes the GPU of its executor whole; whatever reads, judges or writes does not."""
+
+import asyncio
+from functools import partial
+from typing import Any
+
+import pytest
+import redis.asyncio
+from pyspark.sql.classic.dataframe import DataFrame
+
+from batch_job import job
+from batch_job.checks import agreement
+from batch_job.deferred import answering
+from batch_job.executors import gpus
+from batch_job.inputs import judging
+from batch_job.outputs import writing
+from tests.batch_job.conftest import DAY
+from tests.batch_job.deferred import deferring
+from tests.batch_job.promises.conftest import House
+
+#: Stands for the profile, which a Spark of one process refuses.
+WHOLE_GPU = object()
+
+
+def submit(url: str) -> None:
+    async def run() -> None:
+        async with redis.asyncio.Redis.from_url(url) as client:
+            await deferring.submit(client, "I forgot my passcode")
+
+    asyncio.run(run())
+
+
+def test_stages_that_score_take_the_whole_gpu_and_no_others(
+    house: House, in_this_spark: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiles: dict[Any, object] = {}
+    map_in_arrow = DataFrame.mapInArrow
+
+    def noted(frame: DataFrame, function: "partial[Any]", schema: str, profile: object = None) -> DataFrame:
+        profiles[function.func] = profile
+        return map_in_arrow(frame, function, schema)
+
+    monkeypatch.setattr(gpus, "scoring_profile", lambda spark: WHOLE_GPU)
+    monkeypatch.setattr(DataFrame, "mapInArrow", noted)
+    submit(house.state.redis_url)
+    assert job.score(DAY, house.path).drained == 1
+    scoring = dict.fromkeys([writing.write_units, agreement._answer, answering.score_texts], WHOLE_GPU)
+    assert profiles == {**scoring, judging.judge_lines: None, writing.write_quarantine: None}
