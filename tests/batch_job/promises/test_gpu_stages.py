@@ -3,9 +3,11 @@
 import asyncio
 from functools import partial
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import redis.asyncio
+from pyspark.resource.requests import TaskResourceRequest
 from pyspark.sql.classic.dataframe import DataFrame
 
 from batch_job import job
@@ -19,7 +21,7 @@ from tests.batch_job.deferred import deferring
 from tests.batch_job.promises.conftest import House
 
 #: Stands for the profile, which a Spark of one process refuses.
-WHOLE_GPU = object()
+WHOLE_GPU = Mock(taskResources={"cpus": TaskResourceRequest("cpus", 1.0)})
 
 
 def submit(url: str) -> None:
