@@ -34,6 +34,10 @@ from tests.batch_job.conftest import DAY, message, planned, write_day
 from tests.batch_job.outputs import written
 
 NIGHT = str(Path(__file__).with_name("night.py"))
+_NOTES = "NIGHT_NOTES"
+
+#: Spark starts no second copy of a task on the host of the first.
+HOSTS = ["127.0.0.2", "127.0.0.3"]
 
 #: Eight units, each text once; and lines that are no messages.
 LINES = [message(number, f"my card number {number} has not arrived") for number in range(190)]
@@ -48,17 +52,18 @@ Rows = Counter[tuple[str, str, str]]
 
 @dataclass(frozen=True)
 class House:
-    """A day, its table and its epochs. `notes`: of mishaps."""
+    """A day, its table and its epochs. `notes`: of mishaps. `run`: by name, one of those of the day."""
 
     state: StateSettings
     client: "redis.Redis"
     release: Release
     environment: dict[str, str]
     notes: Path
+    run: str = "run"
 
     @property
     def path(self) -> Path:
-        return self.state.runs_dir / DAY / "run.json"
+        return self.state.runs_dir / DAY / f"{self.run}.json"
 
     @property
     def record(self) -> RunRecord:
@@ -69,8 +74,9 @@ class House:
         return int(DeltaTable(str(self.state.scores_table)).version())
 
     def night(self, mishap: str, master: str = "local[2]", *conf: str) -> "subprocess.CompletedProcess[str]":
-        """`score` in a driver of its own."""
+        """`score` in a driver of its own. Executors of a cluster know its notes, too, and are waited for by them."""
         command = plan.spark_submit_command(DAY, str(self.path), master)
+        conf = (f"spark.executorEnv.{_NOTES}={self.notes}", *conf)
         options = [part for each in conf for part in ("--conf", each)]
         small = ["--driver-memory", "512m", "--executor-memory", "512m"]
         command[command.index(plan.APPLICATION)] = NIGHT
@@ -80,17 +86,17 @@ class House:
         return self._run(mishap, [sys.executable, NIGHT, "publish", *plan.step_args(DAY, str(self.path))])
 
     def _run(self, mishap: str, command: list[str]) -> "subprocess.CompletedProcess[str]":
-        mine = {"NIGHT_MISHAP": mishap, "NIGHT_NOTES": str(self.notes)}
+        notes = {_NOTES: str(self.notes)}
         done = subprocess.run(
             command,
-            env={**self.environment, **mine},
+            env={**self.environment, **notes, "NIGHT_MISHAP": mishap},
             capture_output=True,
             text=True,
             timeout=200,
             check=False,
             start_new_session=True,
         )
-        _wait_for_those_with(mine)
+        _wait_for_those_with(notes)
         return done
 
     def publish(self) -> RunRecord:
@@ -125,7 +131,7 @@ def _wait_for_those_with(variables: dict[str, str]) -> None:
         except psutil.Error:
             return False
 
-    _, alive = psutil.wait_procs([each for each in psutil.process_iter() if inherited(each)], timeout=30)
+    _, alive = psutil.wait_procs([each for each in psutil.process_iter() if inherited(each)], timeout=60)
     assert not alive
 
 
@@ -152,6 +158,14 @@ def house(
     written.commit(state.scores_table, DAY, OLD)
     publish(client, Epoch(release.id, "bf16", DAY, 1), [(bytes(16), PublishedScore(labels=[0], scores=[1.0]))])
     return house
+
+
+@pytest.fixture(scope="module")
+def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A cluster of two hosts with a core each."""
+    folder = tmp_path_factory.mktemp("cluster")
+    with cluster.standalone(cluster.environment({}), folder, HOSTS, cores=1) as url:
+        yield url
 
 
 @pytest.fixture

@@ -24,18 +24,20 @@ from pyspark import TaskContext
 from batch_job import __main__ as steps
 from batch_job import job, launch, pipeline, publishing
 from batch_job.commits import leftovers, table
+from batch_job.commits.fence import Fence
 from batch_job.executors import scoring
 from batch_job.executors.scoring import ScoringOptions
 from batch_job.outputs import writing
 from batch_job.outputs.writing import Target
 from batch_job.progress import Progress
+from batch_job.record import Findings
 from shared_model.encoding import TokenBatch
 from shared_model.engine import Engine
 
 _NOTES = Path(os.environ["NIGHT_NOTES"])
 _COMMIT = table.replace_partition.__name__
-#: How long one copy of a task waits for the other.
-_MEETING_SECONDS = 60.0
+#: How long one copy of a task, or one of two nights, waits for the other.
+_MEETING_SECONDS = 120.0
 
 
 def die(driver: int) -> NoReturn:
@@ -148,6 +150,19 @@ def lose(victim: Callable[[], psutil.Process]) -> None:
     )
 
 
+def write_forgetfully(
+    lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """One executor is lost, and nobody looks for the units that it had finished."""
+    task, kill = (lines, options, target, unit_rows), partial(kill_once, executor)
+    with mock.patch.object(writing, "_own_sidecars", return_value=[]):
+        yield from write_interrupted(*task, kill, lambda: None, armed=False)
+
+
+def forget() -> None:
+    writing.write_units = write_forgetfully
+
+
 def write_slowly_at_first(
     lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int, lossy: bool
 ) -> Iterator[pa.RecordBatch]:
@@ -181,6 +196,24 @@ def copy(lossy: bool) -> None:
     writing.write_units = partial(write_slowly_at_first, lossy=lossy)
 
 
+def hold_before_commit(anyone: bool) -> None:
+    """Until another night with these notes has computed the day, too. Nobody watches, which would end the older of them
+    sooner. `anyone`: may commit then."""
+
+    def held(*arguments: Any) -> Findings:
+        found = examine(*arguments)
+        if not once("one is held"):
+            (_NOTES / "both are held").touch()
+        meet("both are held")
+        return found
+
+    examine, job.examine = job.examine, held
+    pipeline.supervised = partial(pipeline.supervised, seconds=600.0)
+    if anyone:
+        Fence.check = lambda fence: None
+        table.refuse_stale = lambda *_: None
+
+
 def commit_in_two_steps() -> None:
     """As one would who first makes room for the new day."""
 
@@ -210,6 +243,8 @@ MISHAPS: dict[str, Callable[[], None]] = {
     "half the units": lambda: die_at_unit(4),
     "all units": lambda: die_after(Progress, "__exit__"),
     "quarantined": lambda: die_after(table, "add_quarantined"),
+    "held before its commit": lambda: hold_before_commit(anyone=False),
+    "held before its commit, which anyone may": lambda: hold_before_commit(anyone=True),
     "gated": lambda: die_after(job, "examine"),
     "checked": lambda: die_after(table, "refuse_stale"),
     "old taken away": commit_in_two_steps,
@@ -217,6 +252,7 @@ MISHAPS: dict[str, Callable[[], None]] = {
     "published": lambda: die_after(publishing, "publish_run"),
     "a worker is killed": lambda: lose(psutil.Process),
     "an executor is killed": lambda: lose(executor),
+    "an executor is killed, and what it finished is forgotten": forget,
     "a task is copied": lambda: copy(lossy=False),
     "a task is copied, and an executor is killed": lambda: copy(lossy=True),
 }

@@ -13,24 +13,41 @@ OLD_EPOCH = (f"{DAY}.1", 1)
 proof = pytest.mark.proof
 
 
+#: What dies when, and how many units are finished by then, at least and at most.
+PHASES = [
+    ("planned", 0, 0),
+    ("judged", 0, 0),
+    ("one unit", 1, UNITS),
+    ("half the units", UNITS // 2, UNITS),
+    ("all units", UNITS, UNITS),
+    ("quarantined", UNITS, UNITS),
+    ("gated", UNITS, UNITS),
+    ("checked", UNITS, UNITS),
+]
+SUITE = "half the units"
+
+
 @pytest.mark.parametrize(
-    ("phase", "least", "most"),
-    [
-        pytest.param("planned", 0, 0, marks=proof),
-        pytest.param("judged", 0, 0, marks=proof),
-        pytest.param("one unit", 1, UNITS, marks=proof),
-        ("half the units", UNITS // 2, UNITS),
-        pytest.param("all units", UNITS, UNITS, marks=proof),
-        pytest.param("quarantined", UNITS, UNITS, marks=proof),
-        pytest.param("gated", UNITS, UNITS, marks=proof),
-        pytest.param("checked", UNITS, UNITS, marks=proof),
-    ],
+    ("phase", "least", "most"), [pytest.param(*each, marks=() if each[0] == SUITE else proof) for each in PHASES]
 )
 def test_a_driver_killed_before_its_commit_leaves_the_old_day_and_its_units(
     house: House, in_this_spark: None, phase: str, least: int, most: int
 ) -> None:
+    check_killed(house, phase, least, most)
+
+
+@proof
+@pytest.mark.parametrize(("phase", "least", "most"), PHASES)
+def test_so_does_one_whose_executors_outlive_it(
+    house: House, master: str, in_this_spark: None, phase: str, least: int, most: int
+) -> None:
+    """Those of a cluster go on until they notice; the next run finds what they had finished by then."""
+    check_killed(house, phase, least, most, master)
+
+
+def check_killed(house: House, phase: str, least: int, most: int, *master: str) -> None:
     version = house.version
-    assert house.night(phase).returncode == -signal.SIGKILL
+    assert house.night(phase, *master).returncode == -signal.SIGKILL
     assert (house.rows(), house.version, house.answering()) == (old_rows(), version, OLD_EPOCH)
     finished = house.finished()
     assert least <= finished <= most
