@@ -96,8 +96,8 @@ def test_engines_compile_in_the_workers_that_use_them_and_never_before_a_fork(
     write_day(state, LINES[:60])
     done = attempt(spark, state, client, options, planned(state, client))
     assert scoring._opened == {}
-    family = psutil.Process().children(recursive=True)
-    python = {each.pid: each.ppid() for each in family if "pyspark.daemon" in each.cmdline()}
+    family = [each.as_dict(["pid", "ppid", "cmdline"]) for each in psutil.Process().children(recursive=True)]
+    python = {each["pid"]: each["ppid"] for each in family if "pyspark.daemon" in (each["cmdline"] or [])}
     forked = {pid for pid, parent in python.items() if parent in python}
     with_an_engine = {pid for pid in python if "openvino" in Path(f"/proc/{pid}/maps").read_text()}
     assert {worker.pid for worker in done.workers} <= with_an_engine <= forked < set(python)
