@@ -302,7 +302,10 @@ def _check(attempt: _Attempt, files: Sequence[FileReport], reasons: Mapping[str,
     precisions = {file.precision for file in files if file.rows}
     if len(precisions) > 1:
         compiled = " and ".join(sorted(precisions))
-        raise JobError(f"ds={attempt.record.ds}: executors compiled {compiled}; a partition has one")
+        raise JobError(
+            f"ds={attempt.record.ds}: executors compiled {compiled}, and a partition has one; `score --force` computes "
+            "anew what an earlier attempt has left"
+        )
 
 
 def _facts(attempt: _Attempt, files: Sequence[FileReport], quarantine_version: int | None) -> dict[str, str]:

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -23,6 +24,7 @@ from batch_job.commits.fence import Fence
 from batch_job.executors import scoring
 from batch_job.executors.scoring import ScoringOptions
 from batch_job.outputs import units
+from batch_job.outputs.writing import FileReport
 from batch_job.pipeline import Tables
 from batch_job.progress import Progress
 from batch_job.record import Scoring
@@ -336,3 +338,11 @@ def test_a_stage_in_two_parts_takes_the_seconds_of_both(monkeypatch: pytest.Monk
         with watch.stage(name):
             pass
     assert watch.seconds == {"read": 6.0, "score": 1.0}
+
+
+def test_files_of_two_precisions_are_no_partition_and_the_way_out_is_said() -> None:
+    files = [FileReport(f"{number}", 1, 10, precision=each) for number, each in enumerate(("bf16", "fp32"))]
+    planned_lines = Mock(lines=20, **{"record.ds": DAY})
+    pipeline._check(planned_lines, [files[0], files[0]], {})
+    with pytest.raises(JobError, match=r"executors compiled bf16 and fp32, .*; `score --force` computes anew"):
+        pipeline._check(planned_lines, files, {})
