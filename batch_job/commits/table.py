@@ -45,7 +45,10 @@ class Committed:
 
 
 def open_table(folder: Path, schema: pa.Schema) -> DeltaTable:
-    """The table, made on first use. Two processes may do so at once. Raises: JobError as `delta.find_table`."""
+    """The table, made on first use. Two processes may do so at once.
+
+    Raises: JobError as `delta.find_table`, and where none can be made.
+    """
     if found := delta.find_table(folder):
         return found
     folder.mkdir(parents=True, exist_ok=True)
@@ -55,6 +58,8 @@ def open_table(folder: Path, schema: pa.Schema) -> DeltaTable:
         return DeltaTable.create(str(folder), schema=schema, partition_by=by, mode="ignore", commit_properties=once)
     except CommitFailedError:
         return delta.open_table(folder)
+    except (OSError, DeltaError) as error:
+        raise JobError(f"{folder}: no table could be made: {delta.cause(error)}") from error
 
 
 def committed(table: DeltaTable, ds: str) -> Committed | None:
@@ -284,8 +289,7 @@ def _commit(folder: Path, schema: pa.Schema, write: Callable[[DeltaTable], None]
             time.sleep(random.uniform(0.01, 0.1))  # noqa: S311 (jitter, not a secret)
             continue
         except (OSError, DeltaError) as error:
-            # The cause, a full disk for one, comes last of several lines.
-            raise JobError(f"{folder}: nothing committed: {' '.join(str(error).split())}") from error
+            raise JobError(f"{folder}: nothing committed: {delta.cause(error)}") from error
         return int(table.version()) + 1
     raise JobError(f"{folder}: {_COMMIT_ATTEMPTS} commits in a row met another writer; run the partition again")
 

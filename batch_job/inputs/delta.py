@@ -3,6 +3,7 @@
 Read as a folder of Parquet, a table would show replaced and unfinished rows too.
 """
 
+import re
 from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,8 @@ from shared_model.errors import JobError, NoInput
 
 #: What later versions ask of a reader (deletion vectors, mapped columns), its files alone do not tell.
 _READER_VERSION = 1
+#: In what deltalake says: a red arrow before each cause, and its stack.
+_ARROWS, _FRAMES = re.compile("\x1b\\[\\d*m|↳"), "\n   0: "
 #: Version 2 lists no features: it is this one.
 _VERSION_2 = "columnMapping"
 
@@ -44,10 +47,16 @@ def find_table(location: str | Path) -> DeltaTable | None:
     except TableNotFoundError:
         return None
     except (DeltaError, OSError) as error:
-        why = str(error).partition("\n")[0]
-        raise JobError(f"{location} cannot be read as a Delta table: {why}; restore its _delta_log") from error
+        raise JobError(f"{location} cannot be read as a Delta table: {cause(error)}; restore its _delta_log") from error
     _refuse_newer(table, location)
     return table
+
+
+def cause(error: Exception) -> str:
+    """What deltalake says went wrong, in one line. A full disk, for one, comes last of several; below a damaged log
+    come the frames of its own stack."""
+    said = _ARROWS.sub("", str(error).partition(_FRAMES)[0])
+    return " ".join(said.split())
 
 
 def _refuse_newer(table: DeltaTable, location: str | Path) -> None:

@@ -15,6 +15,7 @@ from batch_job.deferred.scores import DeferredScores
 from shared_model.errors import JobError
 from tests.batch_job.conftest import DAY
 from tests.batch_job.outputs import written
+from tests.shared_model.full_disk import largest_file
 
 NEXT_DAY = "2026-01-15"
 
@@ -91,8 +92,21 @@ def test_spark_is_told_by_name_as_well(
 @pytest.mark.parametrize("content", [b'{"add": {"path": "ds=2026', b"\0\0\0\0"])
 def test_a_damaged_log_is_named_in_one_line(folder: Path, use: Use, content: bytes) -> None:
     log(folder, 1).write_bytes(content)
-    with pytest.raises(JobError, match=rf"^{folder} cannot be read as a Delta table: [^\n]+; restore its _delta_log$"):
+    with pytest.raises(
+        JobError,
+        match=rf"^{folder} cannot be read as a Delta table: Kernel error: Json [^\n<]+; restore its _delta_log$",
+    ):
         use(folder)
+
+
+def test_a_disk_without_room_for_a_first_table_is_one_line(tmp_path: Path) -> None:
+    folder = tmp_path / "scores"
+    with (
+        largest_file(100),
+        pytest.raises(JobError, match=rf"^{folder}: no table could be made: [^\n\x1b]*File too large"),
+    ):
+        table.open_table(folder, table.SCORES)
+    assert table.open_table(folder, table.SCORES).version() == 0
 
 
 def test_damage_below_a_checkpoint_is_named(folder: Path) -> None:
