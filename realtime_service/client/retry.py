@@ -1,10 +1,12 @@
 """When a call that failed is made again by a client. Whether it may be is the rule in `retrying`.
 
-| failure  | the next attempt                       |
-|----------|----------------------------------------|
-| not sent | after a pause that doubles             |
-| lost     | at once                                |
-| refused  | when the hint says                     |
+| failure  | the next attempt                                       |
+|----------|--------------------------------------------------------|
+| not sent | after a pause that doubles                             |
+| lost     | after the first such pause: only a moment after its    |
+|          | calls does the channel know that a connection is gone, |
+|          | and would send the next one the same way               |
+| refused  | when the hint says                                     |
 
 Never after the deadline, never beyond the attempts of the call, never without budget. Which replica an attempt meets is
 the channel's choice: the next one that is healthy.
@@ -19,7 +21,7 @@ import grpc
 from realtime_service.client import errors
 from realtime_service.retrying import Budget, Failure, failure_of, may_repeat, retry_after
 
-#: Seconds before the second attempt of a call that was not sent; it doubles with each.
+#: Seconds before the second attempt of a call that was not sent or lost; it doubles with each.
 FIRST_PAUSE = 0.02
 
 
@@ -32,11 +34,10 @@ def pause(failures: Sequence[Failure], attempts: int, left: float, hint: float |
     last = failures[-1]
     if len(failures) >= attempts or not may_repeat(failures):
         return None
-    seconds = 0.0
-    if last is Failure.NOT_SENT:
-        seconds = FIRST_PAUSE * 2 ** (failures.count(last) - 1) * (0.5 + draw)
-    elif last is Failure.REFUSED:
+    if last is Failure.REFUSED:
         seconds = (hint or 0.0) * (1 + draw / 4)
+    else:
+        seconds = FIRST_PAUSE * 2 ** (failures.count(last) - 1) * (0.5 + draw)
     return seconds if seconds < left else None
 
 

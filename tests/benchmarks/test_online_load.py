@@ -108,10 +108,10 @@ def test_a_closed_loop_keeps_its_calls_in_flight_until_its_time_is_over(server: 
     assert statuses(calls) == {OK: len(calls.due)}
     assert len(calls.due) > 20
     assert calls.due.max() <= began + 0.31
-    # Whenever a call is sent, the three others are on their way.
+    # Each that ends is replaced: four that end together by one, two, three and four on their way.
     on_their_way = [((calls.sent <= at) & (calls.ended > at)).sum() for at in calls.sent[4:]]
     assert max(on_their_way) == 4
-    assert sum(on_their_way) / len(on_their_way) > 3
+    assert sum(on_their_way) / len(on_their_way) > 2.4
 
 
 def test_an_open_loop_waits_for_no_answer(server: Server) -> None:
