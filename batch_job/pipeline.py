@@ -143,8 +143,7 @@ def score_partition(
     tasks = workers.tasks_for(spark, record.input.lines, settings.nightly_task_rows)
     attempt = _Attempt(workers.planned_once(spark, tasks), record, options, settings, scores, set_aside)
     with watch.stage("read"):
-        lines = reading.judged_lines(attempt.spark, record.input, tasks)
-        lines = lines.withColumn(units.TEXT_HASH, units.text_hash()).persist()
+        lines = units.hashed(reading.judged_lines(attempt.spark, record.input, tasks)).persist()
     try:
         say(f"ds={record.ds}: reading {record.input.lines:,} lines of {len(record.input.files):,} files")
         with watch.stage("read"):
@@ -196,8 +195,8 @@ def _group(ds: str, token: int) -> str:
 
 def _count(attempt: _Attempt, lines: DataFrame) -> tuple[dict[str, int], list[Bucket]]:
     """Reason → lines quarantined, and the buckets of all others."""
-    cell = sql.when(sql.col("reason").isNull(), units.cell(attempt.bits)).alias("cell")
-    load = sql.count("*").alias("lines"), sql.sum(units.work()).alias("work")
+    cell = sql.expr(f"case when reason is null then {units.cell(attempt.bits)} end as cell")
+    load = sql.expr("count(*) as lines"), sql.expr(f"sum({units.WORK}) as work")
     counted = lines.groupBy("reason", cell).agg(*load).toArrow().to_pylist()
     reasons = {each["reason"]: each["lines"] for each in counted if each["reason"] is not None}
     cells = {each["cell"]: Load(each["lines"], each["work"]) for each in counted if each["reason"] is None}

@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from pyspark.sql import Column, DataFrame, DataFrameReader, SparkSession
-from pyspark.sql import functions as sql
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql.types import StringType, StructType
 
 from batch_job.inputs import judging
@@ -41,7 +40,7 @@ def _reader(spark: SparkSession) -> DataFrameReader:
 
 def _lines(spark: SparkSession, source: Input) -> DataFrame:
     # Cast to binary, Spark's text source gives a line's own bytes, valid UTF-8 or not.
-    return _placed(_reader(spark).text(source.paths, lineSep="\n"), raw=sql.col("value").cast("binary"))
+    return _placed(_reader(spark).text(source.paths, lineSep="\n"), raw="cast(value as binary)")
 
 
 def _whole_files(spark: SparkSession, source: Input) -> DataFrame:
@@ -56,16 +55,17 @@ def _rows(spark: SparkSession, source: Input) -> DataFrame:
         schema = schema.add(name, StringType())
     frame = parquet_files(spark, schema, source.folder, source.paths)
     # As bytes: a text that is no UTF-8 would fail the task on its way to Python.
-    texts = (frame[_quoted(name)].cast("binary") for name in source.columns.names)
+    texts = (f"cast({_quoted(name)} as binary)" for name in source.columns.names)
     return _placed(frame, **{f"text{place}": text for place, text in enumerate(texts)})
 
 
-def _placed(frame: DataFrame, **columns: Column) -> DataFrame:
-    return frame.select(
-        sql.col("_metadata.file_name").alias("file"),
-        sql.col("_metadata.file_block_start").alias("block"),
-        sql.monotonically_increasing_id().alias("line"),
-        *(column.alias(name) for name, column in columns.items()),
+def _placed(frame: DataFrame, **columns: str) -> DataFrame:
+    """`columns`: SQL of each."""
+    return frame.selectExpr(
+        "_metadata.file_name as file",
+        "_metadata.file_block_start as block",
+        "monotonically_increasing_id() as line",
+        *(f"{column} as {name}" for name, column in columns.items()),
     )
 
 

@@ -1,11 +1,12 @@
 """The rows of a partition: every one a message or set aside with a reason, whatever it was written as."""
 
-from pyspark.sql import Column, DataFrame, SparkSession, Window
-from pyspark.sql import functions as sql
+from pyspark.sql import DataFrame, SparkSession
 
 from batch_job.inputs import frames
 from batch_job.inputs.messages import Reason
 from batch_job.record import Input
+
+_MESSAGE = ("id", "text", "pair")
 
 
 def judged_lines(spark: SparkSession, source: Input, partitions: int) -> DataFrame:
@@ -16,20 +17,9 @@ def judged_lines(spark: SparkSession, source: Input, partitions: int) -> DataFra
     order stays. Rows are spread evenly over `partitions`.
     """
     # Quarantined rows have no id; their place stands in, so that they do not meet in one task.
-    place = sql.when(sql.col("id").isNull(), sql.col("line"))
-    same_id = Window.partitionBy("id", "place").orderBy("file", "block", "line")
-    again = sql.when(sql.col("again"), sql.lit(str(Reason.DUPLICATE_ID)))
-    return (
-        frames.judged(spark, source)
-        .withColumn("place", place)
-        .repartition(partitions, "id", "place")
-        .withColumn("again", sql.row_number().over(same_id) > 1)
-        .withColumn("reason", again.otherwise(sql.col("reason")))
-        .select("file", *_one_or_the_other())
-    )
-
-
-def _one_or_the_other() -> list[Column]:
-    quarantined = sql.col("reason").isNotNull()
-    message = [sql.when(~quarantined, sql.col(name)).alias(name) for name in ("id", "text", "pair")]
-    return [sql.when(quarantined, sql.col("raw")).alias("raw"), *message, sql.col("reason")]
+    placed = frames.judged(spark, source).selectExpr("*", "case when id is null then line end as place")
+    same_id = "partition by id, place order by file, block, line"
+    again = f"case when row_number() over ({same_id}) > 1 then '{Reason.DUPLICATE_ID}' else reason end as reason"
+    judged = placed.repartition(partitions, "id", "place").selectExpr("file", "raw", *_MESSAGE, again)
+    message = (f"case when reason is null then {name} end as {name}" for name in _MESSAGE)
+    return judged.selectExpr("file", "case when reason is not null then raw end as raw", *message, "reason")

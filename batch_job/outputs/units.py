@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as sql
+from pyspark.sql import DataFrame
 
 #: Cells of a full unit: buckets come out full to a share of this, as long as no text comes very often.
 _CELLS_OF_A_UNIT = 64
@@ -39,6 +38,11 @@ RULE = 2
 
 #: What `cut` reads of a row, beside whatever else it has.
 BUCKET, TEXT_HASH = "bucket", "text_hash"
+
+_BOTH = "cast(text as binary) || unhex('00') || cast(pair as binary)"
+
+#: SQL for about how much of an engine's time a row takes, in bytes of text: its tokens are in proportion.
+WORK = f"least(octet_length(text) + coalesce(octet_length(pair), 0), {_MOST_BYTES}) + {_ROW_BYTES}"
 
 
 class Load(NamedTuple):
@@ -90,21 +94,14 @@ def cell_bits(lines: int, unit_rows: int) -> int:
     return min(_MOST_BITS, max(1, math.ceil(math.log2(max(1.0, lines * _CELLS_OF_A_UNIT / unit_rows)))))
 
 
-def text_hash() -> Column:
-    """What `rows.text_hash` says of a row's text or pair."""
-    both = sql.concat(sql.col("text").cast("binary"), sql.unhex(sql.lit("00")), sql.col("pair").cast("binary"))
-    return sql.sha2(sql.coalesce(both, sql.col("text").cast("binary")), 256)
+def hashed(lines: DataFrame) -> DataFrame:
+    """Rows, and what `rows.text_hash` says of each one's text or pair."""
+    return lines.selectExpr("*", f"sha2(coalesce({_BOTH}, cast(text as binary)), 256) as {TEXT_HASH}")
 
 
-def work() -> Column:
-    """About how much of an engine's time a row takes, in bytes of text: its tokens are in proportion."""
-    both = sql.octet_length("text") + sql.coalesce(sql.octet_length("pair"), sql.lit(0))
-    return sql.least(both, sql.lit(_MOST_BYTES)) + _ROW_BYTES
-
-
-def cell(bits: int) -> Column:
-    """The cell of a row that has a text hash."""
-    return sql.shiftright(sql.conv(sql.substring(TEXT_HASH, 1, 8), 16, 10).cast("long"), 32 - bits)
+def cell(bits: int) -> str:
+    """SQL for the cell of a row that has a text hash, from 0."""
+    return f"cast(shiftright(cast(conv(substring({TEXT_HASH}, 1, 8), 16, 10) as bigint), {32 - bits}) as int)"
 
 
 def number_of(rows: int, unit_rows: int) -> int:
@@ -157,17 +154,15 @@ def arranged(hashed: DataFrame, buckets: Sequence[Bucket], bits: int, tasks: int
     for bucket, task in zip(buckets, share_out(buckets, tasks), strict=True):
         for place in bucket.cells:
             numbers[place], given[place] = bucket.number, task
-    rows = hashed.withColumn("cell", cell(bits).cast("int") + 1)
-    rows = rows.withColumn(BUCKET, _of_cell(numbers)).filter(sql.col(BUCKET) != _NOWHERE)
-    rows = rows.withColumn("task", _of_cell(given))
-    return rows.repartitionById(tasks, "task").sortWithinPartitions(BUCKET, TEXT_HASH, "id").drop("cell", "task")
+    rows = hashed.selectExpr("*", f"{_of(numbers, cell(bits))} as {BUCKET}", f"{_of(given, cell(bits))} as task")
+    rows = rows.filter(f"{BUCKET} != {_NOWHERE}").repartitionById(tasks, "task")
+    return rows.sortWithinPartitions(BUCKET, TEXT_HASH, "id").drop("task")
 
 
-def _of_cell(numbers: Sequence[int]) -> Column:
-    """That at the place of a row's cell, from 1."""
+def _of(numbers: Sequence[int], place: str) -> str:
+    """SQL for the number at a place, from 0."""
     # Spark makes one constant of it when it plans, where `array` would be an expression for each number.
-    constant = sql.split(sql.lit(",".join(map(str, numbers))), ",").cast("array<int>")
-    return sql.element_at(constant, sql.col("cell"))
+    return f"cast(split('{','.join(map(str, numbers))}', ',') as array<int>)[{place}]"
 
 
 def cut(batches: Iterable[pa.RecordBatch], unit_rows: int) -> Iterator[Unit]:

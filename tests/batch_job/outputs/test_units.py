@@ -149,9 +149,9 @@ def test_spark_brings_each_bucket_whole_to_one_task(spark: SparkSession, tasks: 
     said.append({"id": "pair", "text": "one", "pair": "other"})
     expected = {each["id"]: text_hash(str(each["text"])) for each in said}
     expected["pair"] = text_hash(("one", "other"))
-    frame = spark.createDataFrame(pa.Table.from_pylist(said)).withColumn(units.TEXT_HASH, units.text_hash())
+    frame = units.hashed(spark.createDataFrame(pa.Table.from_pylist(said)))
     bits = units.cell_bits(len(said), 16)
-    cells = Counter(row["cell"] for row in frame.select(units.cell(bits).alias("cell")).collect())
+    cells = Counter(row["cell"] for row in frame.selectExpr(f"{units.cell(bits)} as cell").collect())
     buckets = units.pack(loads(cells), 16)
     wanted = buckets[1:]
     arranged = units.arranged(frame, wanted, bits, tasks)
@@ -166,7 +166,7 @@ def test_spark_brings_each_bucket_whole_to_one_task(spark: SparkSession, tasks: 
 def test_work_follows_a_text_as_far_as_a_model_reads(spark: SparkSession) -> None:
     said = [("", None), ("日本", None), ("one", "other"), ("a" * 5_000, None)]
     frame = spark.createDataFrame(said, "text string, pair string")
-    assert [row["work"] for row in frame.select(units.work().alias("work")).collect()] == [8, 14, 16, 1032]
+    assert [row["work"] for row in frame.selectExpr(f"{units.WORK} as work").collect()] == [8, 14, 16, 1032]
 
 
 @settings(max_examples=20)
