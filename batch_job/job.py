@@ -200,7 +200,7 @@ def _report(step: Step) -> None:
         page, _ = reporting.write(step.path, run, step.nightly.price_per_hour)
         if run.findings:
             say(f"report {page}")
-    except JobError as error:
+    except (JobError, RecordError) as error:
         # The `report` step will try again; what was committed stays so.
         say(f"no report was written: {error}")
 

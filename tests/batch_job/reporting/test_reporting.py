@@ -6,13 +6,14 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batch_job import record, reporting
+from batch_job import job, record, reporting
 from batch_job.checks import gate
 from batch_job.record import Findings, Outcome, Publication, RunRecord, State, Verdict
 from batch_job.reporting import charts, markup, page, report
@@ -259,3 +260,12 @@ def test_every_gate_has_a_line_on_the_page() -> None:
     verdicts = tuple(Verdict(name, Outcome.OK, None, "", f"said by {name}") for name in names)
     text = Page(page.html(replace(PUBLISHED, findings=replace(FINDINGS, verdicts=verdicts)), 0.1)).text
     assert {f"said by {name}" for name in names} <= set(text)
+
+
+def test_a_record_that_cannot_be_read_hides_nothing_of_how_its_step_ended(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "run.json"
+    path.write_text("{")
+    job._report(Mock(path=path))
+    assert f"no report was written: {path} cannot be read as a run record" in capfd.readouterr().err
