@@ -30,7 +30,8 @@ PUBLISHED = "a text that was scored last night"
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> StateSettings:
-    return StateSettings(state=tmp_path_factory.mktemp("state"))
+    # Everything it acknowledges outlives it, on a busy disk too.
+    return StateSettings(state=tmp_path_factory.mktemp("state"), redis_fsync="always")
 
 
 @pytest.fixture(scope="module")

@@ -78,7 +78,7 @@ class Submitter:
 
 
 async def test_a_redis_that_is_killed_under_load_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
-    node = Node(tmp_path, ("--appendfsync", "everysec"))
+    node = Node(tmp_path, ("--appendfsync", "always"))
     with running(node):
         async with patient(node.url) as client:
             submitter = Submitter(Handoff(client))

@@ -131,7 +131,7 @@ def tell(process: "subprocess.Popen[str]", word: str) -> None:
 
 
 def test_data_survives_a_killed_server(state: StateSettings) -> None:
-    with RedisServer(state) as server:
+    with RedisServer(dataclasses.replace(state, redis_fsync="always")) as server:
         client(server).set("kept", "yes")
         os.kill(server.pid or 0, signal.SIGKILL)
     with RedisServer(state) as server:

@@ -64,11 +64,12 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def fleet(folder: Path) -> Iterator[Fleet]:
+def fleet(folder: Path, redis_fsync: str = "everysec") -> Iterator[Fleet]:
     store = Store(folder / "releases")
     release = tiny_releases.seal(store, "tiny").id
     pointer.promote(store, None, release)
-    with RedisServer(StateSettings(state=folder)) as server, contextlib.ExitStack() as stack:
+    state = StateSettings(state=folder, redis_fsync=redis_fsync)
+    with RedisServer(state) as server, contextlib.ExitStack() as stack:
         yield Fleet(folder, release, server, stack)
 
 

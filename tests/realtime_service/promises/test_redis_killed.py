@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 
@@ -19,11 +20,18 @@ from shared_model.types import DeferredState
 from tests.benchmarks.online.calls import OK, statuses
 from tests.realtime_service.conftest import eventually
 from tests.realtime_service.promises.conftest import Measured
-from tests.realtime_service.promises.fleet import Fleet, during, steady, wait_until_routed_to
+from tests.realtime_service.promises.fleet import Fleet, during, fleet, steady, wait_until_routed_to
 
 RATE = 200.0
 #: Submissions a second, and how long one may take to be refused.
 _PAUSE, _PATIENCE = 0.02, 5.0
+
+
+@pytest.fixture
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Its Redis has on disk what it acknowledges: a kill loses nothing of that, however busy the disk."""
+    with fleet(tmp_path_factory.mktemp("fleet"), redis_fsync="always") as running:
+        yield running
 
 
 @dataclass
