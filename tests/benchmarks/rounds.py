@@ -85,14 +85,18 @@ def due(groups: Mapping[str, Group[Stage]], chosen: Sequence[str], number: int) 
 
 
 def measure_on(stage: Stage, groups: Mapping[str, Group[Stage]], chosen: Sequence[str], title: str) -> Round:
-    """What could not be measured is absent."""
+    """What could not be measured is absent. Each figure is said at once: the rounds of hours may never end."""
     figures: Round = {}
     for name in chosen:
         say(f"{title}: {name}")
         try:
-            figures |= groups[name].measure(stage)
+            found = groups[name].measure(stage)
         except CannotMeasure as error:
             say(f"  not measured: {error}")
+            continue
+        for figure, value in found.items():
+            say(f"  {figure}: {value:.4g}")
+        figures |= found
     return figures
 
 

@@ -85,6 +85,19 @@ def test_a_round_tells_where_the_time_went_and_how_busy_the_slots_were(stage: St
 
 
 @pytest.mark.parametrize(
+    ("compiled", "dtype", "name"),
+    [("bf16", "bfloat16", "bf16"), ("fp16", "bfloat16", "bf16"), ("fp32", "float32", "fp32")],
+)
+def test_sentence_transformers_runs_in_bf16_where_the_nightly_run_is_not_left_with_fp32(
+    stage: Stage, compiled: str, dtype: str, name: str
+) -> None:
+    child = stage.__dict__["sentences"] = Mock(ask=Mock(return_value={"rows_per_second": 7.0}))
+    assert groups.sentences_rate(stage, compiled) == 7.0
+    assert {call.kwargs["dtype"] for call in child.ask.call_args_list} == {dtype}
+    assert stage.notes.values == {f"sentence-transformers {name}, rows/s": [7.0]}
+
+
+@pytest.mark.parametrize(
     ("gpu", "measured", "words"),
     [
         ("", {}, {}),
@@ -98,6 +111,12 @@ def test_a_round_on_a_gpu_tells_its_utilisation_or_why_not(
     stage.bare.opened["gpu"] = gpu
     groups.note_utilisation(stage, 10_000)
     assert (stage.notes.values, stage.notes.words) == (measured, words)
+
+
+def test_what_is_too_slow_alone_says_nothing_of_what_a_nightly_run_costs_it() -> None:
+    groups.refuse_overload(999.0)
+    with pytest.raises(CannotMeasure, match=r"alone, .* does not answer 200 calls/s within 1,000 ms"):
+        groups.refuse_overload(1_000.0)
 
 
 def test_growth_is_what_comes_after_the_first_rows() -> None:

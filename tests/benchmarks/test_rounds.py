@@ -40,7 +40,9 @@ def test_a_group_that_cannot_be_measured_leaves_its_figures_out(
 ) -> None:
     figures = rounds.measure_on(object(), GROUPS, ["bad", "good"], "round 1 of 1")
     assert figures == {"good": 0.5}
-    assert "not measured: the load was too short" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "not measured: the load was too short" in said
+    assert "  good: 0.5\n" in said
     measured = Measured([GOOD, BAD], [figures, {}, {"good": 0.7}], {"texts": "ours"})
     assert rounds.report("bench-some", tmp_path / "out.json", HERE, lambda: measured) == 0
     printed = capsys.readouterr().out.splitlines()
