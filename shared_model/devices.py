@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+from pathlib import Path
 
 from shared_model.types import Device, Precision
 
@@ -24,6 +25,12 @@ def detect() -> Device:
     if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0:
         return Device.CUDA
     return Device.CPU
+
+
+def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether the CPU adds products of 8-bit numbers in 32 bits: without VNNI (or AMX) x86 does so in 16."""
+    flags = {word for line in cpuinfo.read_text().splitlines() if line.startswith("flags") for word in line.split()}
+    return not flags.isdisjoint({"avx512_vnni", "avx_vnni", "amx_int8"})
 
 
 def cores() -> int:

@@ -110,7 +110,7 @@ def test_requests_at_once_share_batches(service: RunningService) -> None:
 @pytest.mark.parametrize("way", [{"priority": Priority.BATCH}, {"timeout_ms": 1000}])
 def test_an_answer_does_not_depend_on_its_neighbours(client: Client, way: dict[str, object]) -> None:
     """At half precision and at INT8. At another padded width a row is rounded differently: the bound would not hold."""
-    texts = [text * (1 + number % 4) for number, text in enumerate(itertools.islice(demo_messages.texts(9), 48))]
+    texts = [text * (1 + number % 4) for number, text in enumerate(itertools.islice(demo_messages.texts(9), 24))]
     together = client.score(texts, top_k=5, **way)
     for text, result in zip(texts, together.results, strict=True):
         (alone,) = client.score(text, top_k=5, **way).results

@@ -199,7 +199,7 @@ def test_a_bad_name_is_refused_before_any_work(tiny_checkpoint: Checkpoint, tmp_
 def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     monkeypatch.setenv("TANDEM_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("TANDEM_RELEASES", str(tmp_path / "releases"))
-    monkeypatch.setenv("TANDEM_GATE_MIN_AGREEMENT", "0.75")
+    monkeypatch.setenv("TANDEM_GATE_MIN_AGREEMENT", str(tiny_builds.BOUNDS.gate_min_agreement))
     monkeypatch.setenv("TANDEM_GATE_MAX_ACCURACY_DROP", "100")
     monkeypatch.setenv("TANDEM_GATE_LATENCY_MS", "10000")
     monkeypatch.setenv("TANDEM_GATE_BATCH_MS", "10000")
