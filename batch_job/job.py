@@ -107,7 +107,9 @@ def _spark(step: Step, run: RunRecord) -> Iterator[tuple[SparkSession, ScoringOp
     spark = workers.session(f"tandem {run.ds}")
     try:
         device = workers.check_workers(spark, run.runtime)
-        yield spark, ScoringOptions.of(step.state, step.nightly, run.release, device)
+        options = ScoringOptions.of(step.state, step.nightly, run.release, device)
+        workers.open_ahead(spark, options)
+        yield spark, options
     finally:
         spark.stop()
 

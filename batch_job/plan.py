@@ -41,6 +41,8 @@ SPARK_CONF = {
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
     # An engine takes seconds to compile; the next task finds it in the worker.
     "spark.python.worker.reuse": "true",
+    # With them, SQL would have Python workers of its own, beside those of other jobs.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     # The run reports its own progress; a web server per run would be one more open port.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -3,7 +3,9 @@
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -28,8 +30,8 @@ from shared_model.types import Device, Precision
 #: Windows tokenised before the engine asks for them.
 PREFETCH_DEPTH = 2
 
-#: Calls that tell how many threads an engine uses; a tenth of a second or two together.
-_PROBE_CALLS = 8
+#: Seconds of calls that tell how many threads an engine uses; the last may end later.
+_PROBE_SECONDS = 0.1
 #: How often they are made at most: where others want the cores, one thread may do all the work before another gets one.
 _PROBES = 8
 
@@ -146,40 +148,82 @@ class _Window:
     tokenised: float
 
 
-_opened: dict[tuple[str, str, str, Precision], Model] = {}
+class _Key(NamedTuple):
+    """What a model is opened for. `device` by name."""
+
+    releases_root: str
+    release: str
+    device: str
+    precision: Precision
+
+    @classmethod
+    def of(cls, options: ScoringOptions, gpu: int | None) -> "_Key":
+        device = str(options.device) if gpu is None else f"{options.device}:{gpu}"
+        return cls(options.releases_root, options.release, device, options.precision)
+
+
+_opened: dict[_Key, Model] = {}
+#: What opens ahead of the task that asks for it. None: that task is to open it.
+_opening: dict[_Key, "Future[Model | None]"] = {}
+
+
+def open_ahead(options: ScoringOptions, _: Iterator[object]) -> None:
+    """Begin to open the worker's model while Spark has no texts for it yet. What comes of it, an error too, is for the
+    task that asks for the model.
+
+    Not on a GPU, which is given to a task and taken from it; and no variant that is to be proven yet: a proof judges
+    latency, and Spark is busy now.
+    """
+    key, threads = _Key.of(options, None), task_threads()
+    if options.device is Device.CUDA or key in _opened or key in _opening:
+        return
+
+    def open_judged() -> Model | None:
+        release = options.store().open(options.release)
+        return _open(options, threads, None) if proof.judged(release, options.precision, options.device) else None
+
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="open-ahead")
+    _opening[key] = thread.submit(open_judged)
+    thread.shutdown(wait=False)
 
 
 def open_model(options: ScoringOptions, threads: int) -> Model:
-    """The worker's model, on the GPU that Spark gave the task: compiled on first use and kept for the tasks that
-    follow. One at a time."""
+    """The worker's model, on the GPU that Spark gave the task: compiled on first use, or ahead, and kept for the tasks
+    that follow. One at a time."""
     gpu = gpus.given() if options.device is Device.CUDA else None
-    device = str(options.device) if gpu is None else f"{options.device}:{gpu}"
-    key = (options.releases_root, options.release, device, options.precision)
+    key = _Key.of(options, gpu)
     if key not in _opened:
         for model in _opened.values():
             model.engine.close()
         _opened.clear()
-        # The tokenizer's thread pool reads this when it starts: it must not take the cores of the other slots.
-        os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
-        if gpu is not None:
-            use_gpu(gpu)
-        release = options.proven()
-        if options.idle:
-            # After the proof, which judges latency: it must not wait for whoever shares the host.
-            processes.yield_to_others()
-        engine = release.engine(options.precision, options.device, threads)
-        _opened[key] = Model(release.id, release.output, release.encoder(), engine, _threads_used(engine), device)
+        ahead = _opening.pop(key, None)
+        model = (ahead.result() if ahead else None) or _open(options, threads, gpu)
+        # Not ahead: another thread of the worker would be taken for one of the engine's.
+        _opened[key] = replace(model, threads=_threads_used(model.engine), device=key.device)
     return _opened[key]
+
+
+def _open(options: ScoringOptions, threads: int, gpu: int | None) -> Model:
+    """The model, its engine compiled and called once, which builds what later calls use."""
+    # The tokenizer's thread pool reads this when it starts: it must not take the cores of the other slots.
+    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
+    if gpu is not None:
+        use_gpu(gpu)
+    release = options.proven()
+    if options.idle:
+        # After the proof, which judges latency: it must not wait for whoever shares the host.
+        processes.yield_to_others()
+    engine = release.engine(options.precision, options.device, threads)
+    engine.score(HARMLESS)
+    return Model(release.id, release.output, release.encoder(), engine)
 
 
 def _threads_used(engine: Engine) -> int:
     """Threads that a call of the engine was seen to keep busy, 0 where the system does not tell."""
-    # The first call builds what later ones use.
-    engine.score(HARMLESS)
     most = 0
     for _ in range(_PROBES):
-        before = processes.thread_seconds()
-        for _ in range(_PROBE_CALLS):
+        before, end = processes.thread_seconds(), time.perf_counter() + _PROBE_SECONDS
+        while time.perf_counter() < end:
             engine.score(HARMLESS)
         most = max(most, processes.busy(before, processes.thread_seconds()))
         if not before or most >= engine.width:

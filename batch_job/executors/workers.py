@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -14,7 +15,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from batch_job import plan
-from batch_job.executors import gpus, processes
+from batch_job.executors import gpus, processes, scoring
+from batch_job.executors.scoring import ScoringOptions
 from batch_job.record import Runtime
 from shared_model.errors import JobError
 from shared_model.types import Device
@@ -63,6 +65,12 @@ def check_workers(spark: SparkSession, runtime: Runtime) -> Device:
     if len(found) > 1:
         raise JobError(f"executors have different devices ({', '.join(sorted(found))}); a partition is scored on one")
     return found.pop()
+
+
+def open_ahead(spark: SparkSession, options: ScoringOptions) -> None:
+    """Have every worker begin to open the model that it will score with, and do not wait for it."""
+    slots = slots_of(spark)
+    spark.sparkContext.parallelize(range(slots), slots).foreachPartition(partial(scoring.open_ahead, options))
 
 
 def session(name: str) -> SparkSession:

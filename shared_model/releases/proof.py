@@ -35,6 +35,11 @@ def ensure(release: Release, precision: Precision, device: Device, threads: int)
         raise ReleaseError(f"release {release.id}: {variant} was refused: {known[0]}")
 
 
+def judged(release: Release, precision: Precision, device: Device) -> bool:
+    """Whether a variant's verdict is known, whatever it is. Raises: ReleaseError where there is no such variant."""
+    return _known(release, release.manifest.variant(precision, device)) is not None
+
+
 def note_name(variant: Variant) -> str:
     return f"proof-{variant.precision}-{variant.device}.json"
 

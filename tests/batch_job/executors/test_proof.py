@@ -30,13 +30,11 @@ def own_models(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Models that this module opens are not the next module's; random weights agree less well in BF16."""
     monkeypatch.setenv("TANDEM_GATE_MIN_AGREEMENT", "0.75")
     monkeypatch.setenv("TANDEM_GATE_BATCH_MS", "10000")
-    before = dict(scoring._opened)
-    scoring._opened.clear()
+    monkeypatch.setattr(scoring, "_opened", {})
+    monkeypatch.setattr(scoring, "_opening", {})
     yield
     for model in scoring._opened.values():
         model.engine.close()
-    scoring._opened.clear()
-    scoring._opened.update(before)
 
 
 def options(release: Release) -> ScoringOptions:
@@ -49,6 +47,15 @@ def test_a_release_that_nobody_judged_is_proven_first(tiny: Built, tmp_path: Pat
     assert model.release == release.id
     (note,) = json.loads(release.read_note("proof-bf16-cpu.json") or b"")["variants"]
     assert note["passed"] is True
+
+
+def test_no_proof_is_made_ahead_of_the_task(tiny: Built, tmp_path: Path) -> None:
+    release = tiny_builds.resealed(tiny[0], tmp_path)
+    scoring.open_ahead(options(release), iter(()))
+    (ahead,) = scoring._opening.values()
+    assert ahead.result() is None
+    assert release.read_note("proof-bf16-cpu.json") is None
+    assert open_model(options(release), threads=1).release == release.id
 
 
 def test_a_refused_release_scores_nothing(tiny: Built, tmp_path: Path) -> None:
