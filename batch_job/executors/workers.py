@@ -68,9 +68,11 @@ def check_workers(spark: SparkSession, runtime: Runtime) -> Device:
 
 
 def open_ahead(spark: SparkSession, options: ScoringOptions) -> None:
-    """Have every worker begin to open the model that it will score with, and do not wait for it."""
+    """Have every worker begin to open the model that it will score with, and do not wait for it. Raises: JobError where
+    a worker is killed meanwhile."""
     slots = slots_of(spark)
-    spark.sparkContext.parallelize(range(slots), slots).foreachPartition(partial(scoring.open_ahead, options))
+    with failing_in_one_line():
+        spark.sparkContext.parallelize(range(slots), slots).foreachPartition(partial(scoring.open_ahead, options))
 
 
 def session(name: str) -> SparkSession:

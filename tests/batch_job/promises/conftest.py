@@ -34,7 +34,7 @@ from tests.batch_job.conftest import DAY, message, planned, write_day
 from tests.batch_job.outputs import written
 
 NIGHT = str(Path(__file__).with_name("night.py"))
-_NOTES = "NIGHT_NOTES"
+_NOTES, _RUN = "NIGHT_NOTES", "NIGHT_RUN"
 
 #: Spark starts no second copy of a task on the host of the first.
 HOSTS = ["127.0.0.2", "127.0.0.3"]
@@ -73,10 +73,16 @@ class House:
     def version(self) -> int:
         return int(DeltaTable(str(self.state.scores_table)).version())
 
+    @property
+    def known(self) -> dict[str, str]:
+        """What all processes of a night inherit, and none of another's: who waits for a night's must not reap, with its
+        exit code, a night that somebody else waits for."""
+        return {_NOTES: str(self.notes), _RUN: self.run}
+
     def night(self, mishap: str, master: str = "local[2]", *conf: str) -> "subprocess.CompletedProcess[str]":
-        """`score` in a driver of its own. Executors of a cluster know its notes, too, and are waited for by them."""
+        """`score` in a driver of its own. Executors of a cluster know what it knows, and are waited for by that."""
         command = plan.spark_submit_command(DAY, str(self.path), master)
-        conf = (f"spark.executorEnv.{_NOTES}={self.notes}", *conf)
+        conf = (*(f"spark.executorEnv.{name}={value}" for name, value in self.known.items()), *conf)
         options = [part for each in conf for part in ("--conf", each)]
         small = ["--driver-memory", "512m", "--executor-memory", "512m"]
         command[command.index(plan.APPLICATION)] = NIGHT
@@ -86,17 +92,16 @@ class House:
         return self._run(mishap, [sys.executable, NIGHT, "publish", *plan.step_args(DAY, str(self.path))])
 
     def _run(self, mishap: str, command: list[str]) -> "subprocess.CompletedProcess[str]":
-        notes = {_NOTES: str(self.notes)}
         done = subprocess.run(
             command,
-            env={**self.environment, **notes, "NIGHT_MISHAP": mishap},
+            env={**self.environment, **self.known, "NIGHT_MISHAP": mishap},
             capture_output=True,
             text=True,
             timeout=200,
             check=False,
             start_new_session=True,
         )
-        _wait_for_those_with(notes)
+        _wait_for_those_with(self.known)
         return done
 
     def publish(self) -> RunRecord:
