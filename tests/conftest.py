@@ -19,9 +19,14 @@ from shared_model.settings import StateSettings
 
 REPOSITORY = Path(__file__).parents[1]
 
-# A pause of a busy machine is not a failure.
-hypothesis.settings.register_profile("tandem", deadline=None)
+# A pause of a busy machine is not a failure. The seed is an option of pytest: no examples are kept between runs.
+hypothesis.settings.register_profile("tandem", deadline=None, database=None, print_blob=True)
+#: What `make proof` runs, with a seed of its own each time.
+hypothesis.settings.register_profile("proof", hypothesis.settings.get_profile("tandem"), max_examples=500)
 hypothesis.settings.load_profile("tandem")
+
+#: Seconds. Hypothesis shrinks a failing example for 300 at most; a time-out before that would hide the failure.
+_PROPERTY_TIMEOUT = 900
 
 #: What a developer's shell may set and a test must not follow: the suite flushes the Redis it uses.
 _NOT_OURS = (
@@ -46,6 +51,13 @@ def pytest_configure() -> None:
     """Before anything is imported that reads them when it is loaded."""
     for name, value in _FOR_SHORT_LIVES.items():
         os.environ.setdefault(name, value)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("hypothesis"):
+            item.add_marker(pytest.mark.timeout(_PROPERTY_TIMEOUT), append=False)
 
 
 @pytest.fixture(scope="session", autouse=True)

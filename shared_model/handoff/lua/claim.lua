@@ -29,6 +29,7 @@ local function needs_work(entry, item)
   return state ~= 'scored' and not has_ended(state), state
 end
 
+-- Whether the entry was added to what the consumer gets: not where it needs no work any more.
 local function hand_over(entry, fields)
   local item = ARGV[9] .. fields.id
   local needed, state = needs_work(entry, item)
@@ -39,6 +40,7 @@ local function hand_over(entry, fields)
     end
     items[#items + 1] = {entry, fields.id, fields.work}
   end
+  return needed
 end
 
 local function bury(entry, fields, deliveries)
@@ -78,8 +80,9 @@ for _, row in ipairs(rows) do
     else
       local counted = deliveries + tonumber(ARGV[12])
       redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, entry, 'RETRYCOUNT', counted, 'JUSTID')
-      hand_over(entry, fields)
-      again = again + (deliveries > 0 and 1 or 0)
+      if hand_over(entry, fields) and deliveries > 0 then
+        again = again + 1
+      end
     end
     if #items >= most or again >= most_again then
       after = entry
