@@ -8,18 +8,26 @@ STACK := PYTHONPATH=$(CURDIR)/.stack
 PACKAGES := shared_model batch_job realtime_service dags
 PROTOS := $(wildcard protos/scoring/v1/*.proto protos/inference/*.proto)
 SERVICES := protos/scoring/v1/scoring.proto protos/inference/open_inference.proto
+# The protoc of protobuf 4.25: its modules work with protobuf 4 to 7, those of a newer one only with that version or later.
+# The package wants protobuf 4 for more than protoc, so it lies apart from the environments.
+PROTOC_VERSION := 1.62.3
+PROTOC := .tandem/protoc-$(PROTOC_VERSION)
+SEEDED = $(if $(SEED),--hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up setup release test proof bench-release bench-switch bench-online bench-router bench-nightly check proto clean
+.PHONY: help demo up setup release test readme proof bench-release bench-switch bench-online bench-router bench-nightly check proto clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
+# When make itself began: what is installed first is part of the demo's time.
+demo: export DEMO_STARTED := $(shell date +%s)
 demo: setup ## the whole system once, end to end: a summary, then everything is stopped
-	@$(STACK) $(RUNTIME) -m tandem_stack demo
+	@$(STACK) exec $(RUNTIME) -m tandem_stack demo
 
+# exec: Ctrl-C reaches a shell as well, and make would report that as an error after everything is stopped.
 up: setup ## the same parts, kept running until Ctrl-C: Airflow on 8080, gRPC on 50051, metrics on 9464
-	@$(STACK) $(RUNTIME) -m tandem_stack up
+	@$(STACK) exec $(RUNTIME) -m tandem_stack up
 
 setup: ## make the two environments what their lock files say; find or install a Java
 	@$(STACK) $(PYTHON) -m tandem_stack.environments
@@ -27,12 +35,18 @@ setup: ## make the two environments what their lock files say; find or install a
 release: setup ## build the default release, if none is active
 	@$(RUNTIME) -m shared_model build --if-missing
 
-test: release ## the whole test suite
-	@$(RUNTIME) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not proof and not timed"
-	@$(RUNTIME) -m pytest -m "timed and not proof"
+test: release ## the whole test suite; SEED=7: property tests with another seed than 0
+	@$(RUNTIME) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not proof and not timed and not readme" $(SEEDED)
+	@$(RUNTIME) -m pytest -m "timed and not proof" $(SEEDED)
 
-proof: release ## the heavier proofs
-	@$(RUNTIME) -m pytest -m proof
+readme: release ## each block of README in a clean shell, from a fresh clone; CLONE=DIR uses one that is there
+	@$(RUNTIME) -m pytest -m readme tests/docs/test_readme.py
+
+proof: SEED := $(or $(SEED),$(shell date +%s))
+proof: release ## the heavier proofs, and property tests with more examples and a fresh seed; SEED=7: with this one
+	@$(RUNTIME) -m pytest -m proof $(SEEDED)
+	@echo "property tests with seed $(SEED); the same again: make proof SEED=$(SEED)"
+	@$(RUNTIME) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "hypothesis and not proof" --hypothesis-profile=proof $(SEEDED)
 
 bench-release: setup ## the default release built three times and judged on BANKING77; EVAL=test.csv OUT=release.json
 	@$(RUNTIME) -m tests.benchmarks.bench_release $(if $(EVAL),--eval "$(EVAL)") $(if $(OUT),--out "$(OUT)")
@@ -53,7 +67,7 @@ bench-nightly: release ## Spark against the bare engine and against stock Spark;
 		$(if $(ROUNDS),--rounds "$(ROUNDS)") $(if $(ROWS),--rows "$(ROWS)") $(if $(PRICE),--price "$(PRICE)") \
 		$(if $(DATA),--data "$(DATA)")
 
-check: setup ## lint, format, types, import law, generated code up to date
+check: setup $(PROTOC) ## lint, format, types, import law, generated code up to date
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@MYPYPATH=.stack $(BIN)/mypy $(addprefix -p ,$(PACKAGES) tandem_stack)
@@ -61,14 +75,18 @@ check: setup ## lint, format, types, import law, generated code up to date
 	@$(call generate,.tandem/proto-check) && for file in $$(cd .tandem/proto-check && find protos -type f); do \
 		diff -q ".tandem/proto-check/$$file" "$$file" || { echo "run make proto" >&2; exit 2; }; done
 
-proto: setup ## generate the Python modules beside the .proto files
+proto: setup $(PROTOC) ## generate the Python modules beside the .proto files
 	@$(call generate,.)
 
 clean: ## remove environments, state and caches; the next run starts cold
 	rm -rf .venv .venv-airflow .tandem .pytest_cache .mypy_cache .ruff_cache .import_linter_cache spark-warehouse
 
+$(PROTOC): | setup
+	@rm -rf $@.part && $(RUNTIME) -m pip --disable-pip-version-check install --quiet --no-deps --only-binary :all: \
+		--target $@.part grpcio-tools==$(PROTOC_VERSION) && mv $@.part $@
+
 # $(1): folder to write to. Only services have stubs.
 define generate
-mkdir -p $(1) && $(RUNTIME) -m grpc_tools.protoc -I. --python_out=$(1) --pyi_out=$(1) $(PROTOS) \
-	&& $(RUNTIME) -m grpc_tools.protoc -I. --grpc_python_out=$(1) $(SERVICES)
+mkdir -p $(1) && PYTHONPATH=$(PROTOC) $(RUNTIME) -m grpc_tools.protoc -I. --python_out=$(1) --pyi_out=$(1) $(PROTOS) \
+	&& PYTHONPATH=$(PROTOC) $(RUNTIME) -m grpc_tools.protoc -I. --grpc_python_out=$(1) $(SERVICES)
 endef

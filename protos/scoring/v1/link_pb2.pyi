@@ -1,8 +1,7 @@
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -20,7 +19,7 @@ class LinkCall(_message.Message):
     left_us: int
     metadata: _containers.RepeatedScalarFieldContainer[bytes]
     cancelled: bool
-    def __init__(self, number: _Optional[int] = ..., method: _Optional[str] = ..., request: _Optional[bytes] = ..., left_us: _Optional[int] = ..., metadata: _Optional[_Iterable[bytes]] = ..., cancelled: _Optional[bool] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., method: _Optional[str] = ..., request: _Optional[bytes] = ..., left_us: _Optional[int] = ..., metadata: _Optional[_Iterable[bytes]] = ..., cancelled: bool = ...) -> None: ...
 
 class LinkCalls(_message.Message):
     __slots__ = ("calls",)
@@ -42,7 +41,7 @@ class LinkAnswer(_message.Message):
     details: str
     trailers: _containers.RepeatedScalarFieldContainer[bytes]
     leaving: bool
-    def __init__(self, number: _Optional[int] = ..., response: _Optional[bytes] = ..., code: _Optional[int] = ..., details: _Optional[str] = ..., trailers: _Optional[_Iterable[bytes]] = ..., leaving: _Optional[bool] = ...) -> None: ...
+    def __init__(self, number: _Optional[int] = ..., response: _Optional[bytes] = ..., code: _Optional[int] = ..., details: _Optional[str] = ..., trailers: _Optional[_Iterable[bytes]] = ..., leaving: bool = ...) -> None: ...
 
 class LinkAnswers(_message.Message):
     __slots__ = ("answers",)

@@ -2,8 +2,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -81,7 +80,7 @@ class ScoreRequest(_message.Message):
     request_id: str
     text_pairs: _containers.RepeatedScalarFieldContainer[str]
     allow_deferred: bool
-    def __init__(self, texts: _Optional[_Iterable[str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., timeout_ms: _Optional[int] = ..., top_k: _Optional[int] = ..., release: _Optional[str] = ..., request_id: _Optional[str] = ..., text_pairs: _Optional[_Iterable[str]] = ..., allow_deferred: _Optional[bool] = ...) -> None: ...
+    def __init__(self, texts: _Optional[_Iterable[str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., timeout_ms: _Optional[int] = ..., top_k: _Optional[int] = ..., release: _Optional[str] = ..., request_id: _Optional[str] = ..., text_pairs: _Optional[_Iterable[str]] = ..., allow_deferred: bool = ...) -> None: ...
 
 class Label(_message.Message):
     __slots__ = ("name", "score")
@@ -101,7 +100,7 @@ class Result(_message.Message):
     tokens: int
     truncated: bool
     vector: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., tokens: _Optional[int] = ..., truncated: _Optional[bool] = ..., vector: _Optional[_Iterable[float]] = ...) -> None: ...
+    def __init__(self, labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., tokens: _Optional[int] = ..., truncated: bool = ..., vector: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("results", "path", "release", "precision", "batch_size", "queue_us", "compute_us", "request_id", "reason", "slack_us", "ticket")
@@ -171,7 +170,7 @@ class SubmitResponse(_message.Message):
     request_id: str
     state: DeferredState
     duplicate: bool
-    def __init__(self, request_id: _Optional[str] = ..., state: _Optional[_Union[DeferredState, str]] = ..., duplicate: _Optional[bool] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[str] = ..., state: _Optional[_Union[DeferredState, str]] = ..., duplicate: bool = ...) -> None: ...
 
 class SubmitStreamResponse(_message.Message):
     __slots__ = ("outcomes",)
@@ -220,20 +219,26 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class LaneDescription(_message.Message):
-    __slots__ = ("name", "precision", "device", "max_batch_size", "max_concurrent_requests", "serving")
+    __slots__ = ("name", "precision", "device", "max_batch_size", "max_concurrent_requests", "serving", "p95_target_ms", "rate_target", "waiting")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     MAX_BATCH_SIZE_FIELD_NUMBER: _ClassVar[int]
     MAX_CONCURRENT_REQUESTS_FIELD_NUMBER: _ClassVar[int]
     SERVING_FIELD_NUMBER: _ClassVar[int]
+    P95_TARGET_MS_FIELD_NUMBER: _ClassVar[int]
+    RATE_TARGET_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
     name: str
     precision: str
     device: str
     max_batch_size: int
     max_concurrent_requests: int
     serving: bool
-    def __init__(self, name: _Optional[str] = ..., precision: _Optional[str] = ..., device: _Optional[str] = ..., max_batch_size: _Optional[int] = ..., max_concurrent_requests: _Optional[int] = ..., serving: _Optional[bool] = ...) -> None: ...
+    p95_target_ms: float
+    rate_target: float
+    waiting: int
+    def __init__(self, name: _Optional[str] = ..., precision: _Optional[str] = ..., device: _Optional[str] = ..., max_batch_size: _Optional[int] = ..., max_concurrent_requests: _Optional[int] = ..., serving: bool = ..., p95_target_ms: _Optional[float] = ..., rate_target: _Optional[float] = ..., waiting: _Optional[int] = ...) -> None: ...
 
 class ReleaseDescription(_message.Message):
     __slots__ = ("id", "state", "share", "failure")
@@ -259,10 +264,17 @@ class ReplicaDescription(_message.Message):
     release: str
     draining: bool
     releases: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., release: _Optional[str] = ..., draining: _Optional[bool] = ..., releases: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., release: _Optional[str] = ..., draining: bool = ..., releases: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("release", "labels", "max_tokens", "lanes", "replicas", "redis_available", "releases", "output", "pairs")
+    __slots__ = ("release", "labels", "max_tokens", "lanes", "replicas", "redis_available", "releases", "output", "pairs", "operators_policy")
+    class OperatorsPolicyEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     MAX_TOKENS_FIELD_NUMBER: _ClassVar[int]
@@ -272,6 +284,7 @@ class DescribeResponse(_message.Message):
     RELEASES_FIELD_NUMBER: _ClassVar[int]
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     PAIRS_FIELD_NUMBER: _ClassVar[int]
+    OPERATORS_POLICY_FIELD_NUMBER: _ClassVar[int]
     release: str
     labels: _containers.RepeatedScalarFieldContainer[str]
     max_tokens: int
@@ -281,4 +294,5 @@ class DescribeResponse(_message.Message):
     releases: _containers.RepeatedCompositeFieldContainer[ReleaseDescription]
     output: str
     pairs: bool
-    def __init__(self, release: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., max_tokens: _Optional[int] = ..., lanes: _Optional[_Iterable[_Union[LaneDescription, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaDescription, _Mapping]]] = ..., redis_available: _Optional[bool] = ..., releases: _Optional[_Iterable[_Union[ReleaseDescription, _Mapping]]] = ..., output: _Optional[str] = ..., pairs: _Optional[bool] = ...) -> None: ...
+    operators_policy: _containers.ScalarMap[str, float]
+    def __init__(self, release: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., max_tokens: _Optional[int] = ..., lanes: _Optional[_Iterable[_Union[LaneDescription, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaDescription, _Mapping]]] = ..., redis_available: bool = ..., releases: _Optional[_Iterable[_Union[ReleaseDescription, _Mapping]]] = ..., output: _Optional[str] = ..., pairs: bool = ..., operators_policy: _Optional[_Mapping[str, float]] = ...) -> None: ...

@@ -2,8 +2,7 @@ from protos.scoring.v1 import scoring_pb2 as _scoring_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable, Mapping as _Mapping
-from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -43,12 +42,25 @@ class ReplicaState(_message.Message):
     def __init__(self, profile: _Optional[bytes] = ..., wanted: _Optional[_Mapping[str, float]] = ..., waiting: _Optional[_Iterable[int]] = ..., max_concurrent_requests: _Optional[_Iterable[int]] = ..., predicted_finish_ms: _Optional[_Iterable[float]] = ..., real_time_finish_ms: _Optional[_Iterable[float]] = ..., per_text_ms: _Optional[_Iterable[float]] = ..., load: _Optional[_Iterable[float]] = ...) -> None: ...
 
 class ReplicaProfile(_message.Message):
-    __slots__ = ("replica", "lanes")
+    __slots__ = ("replica", "lanes", "pointer_version", "failures", "pinned")
+    class FailuresEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
+    POINTER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    FAILURES_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
     replica: _scoring_pb2.ReplicaDescription
     lanes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, replica: _Optional[_Union[_scoring_pb2.ReplicaDescription, _Mapping]] = ..., lanes: _Optional[_Iterable[str]] = ...) -> None: ...
+    pointer_version: int
+    failures: _containers.ScalarMap[str, str]
+    pinned: bool
+    def __init__(self, replica: _Optional[_Union[_scoring_pb2.ReplicaDescription, _Mapping]] = ..., lanes: _Optional[_Iterable[str]] = ..., pointer_version: _Optional[int] = ..., failures: _Optional[_Mapping[str, str]] = ..., pinned: bool = ...) -> None: ...
 
 class ReplicaStates(_message.Message):
     __slots__ = ("replicas",)
@@ -107,4 +119,4 @@ class PublishedScore(_message.Message):
     scores: _containers.RepeatedScalarFieldContainer[float]
     tokens: int
     truncated: bool
-    def __init__(self, labels: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., tokens: _Optional[int] = ..., truncated: _Optional[bool] = ...) -> None: ...
+    def __init__(self, labels: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., tokens: _Optional[int] = ..., truncated: bool = ...) -> None: ...
