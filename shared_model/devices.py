@@ -2,8 +2,11 @@
 
 import ctypes
 import os
+import zlib
+from collections.abc import Collection
 from pathlib import Path
 
+from shared_model import cgroups
 from shared_model.types import Device, Precision
 
 #: Half precision on each device: what the throughput lane and the nightly run use.
@@ -34,5 +37,17 @@ def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def cores() -> int:
-    """Cores this process may run on."""
-    return len(os.sched_getaffinity(0))
+    """Cores' worth of time that this process may use."""
+    return len(usable_cores(os.sched_getaffinity(0), cgroups.limits().cpus))
+
+
+def usable_cores(allowed: Collection[int], quota: float, host: str = "") -> list[int]:
+    """The cores to use of those that the affinity allows: as many as the quota is worth, rounded down, one at least.
+    More threads than that would all be stopped together whenever the quota is used up.
+
+    `host`: where the choice begins, so that the containers of one machine do not all choose its first cores.
+    """
+    found = sorted(allowed)
+    count = min(len(found), max(1, int(min(quota, len(found)))))
+    first = zlib.crc32(host.encode()) % len(found) if count < len(found) else 0
+    return sorted((found + found)[first : first + count])

@@ -4,6 +4,7 @@ No client retries: the library's default retries stall a caller for a minute aga
 write into several. A client of a Sentinel asks for the master whenever it connects, so it follows a failover.
 """
 
+import re
 from typing import Any
 from urllib.parse import unquote
 
@@ -58,6 +59,11 @@ def check(url: str) -> None:
         _read(url)
     else:
         redis.ConnectionPool.from_url(url)
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown."""
+    return re.sub(r"//[^/]*@", "//", url)
 
 
 class _Following(redis.asyncio.Redis):  # type: ignore[misc]  # the library has no types

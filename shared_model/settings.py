@@ -129,17 +129,37 @@ def _boolean(raw: str | bool) -> bool:
     return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[raw.lower()]
 
 
-_CASTS: dict[type, Callable[[Any], Any]] = {bool: _boolean, Path: lambda raw: Path(raw).absolute()}
+def _folder(raw: str | Path) -> Path:
+    """Raises: ValueError for a URL, which would else become a folder of an odd name below this one."""
+    if not _is_local(str(raw)):
+        raise ValueError
+    return Path(raw).absolute()
+
+
+def _is_local(raw: str) -> bool:
+    return "://" not in raw
+
+
+_CASTS: dict[type, Callable[[Any], Any]] = {bool: _boolean, Path: _folder}
+
+_LOCAL = "a local folder; object stores are not supported here yet: mount the bucket, and name its folder"
+_LOCAL_MESSAGES = "a local folder; TANDEM_INPUT_PATH names messages behind a URL"
 
 
 @dataclass(frozen=True)
 class StateSettings:
     """Where a process finds what it shares with the others."""
 
-    state: Path = setting(Path(".tandem").absolute(), "Folder of all local state.")
+    state: Path = setting(Path(".tandem").absolute(), "Folder of all local state.", Check(lambda _: True, _LOCAL))
     releases: str = setting("", "Releases: a folder, or any URL that fsspec knows; empty means STATE/releases.")
-    messages: str = setting("", "Archive of messages, in ds=YYYY-MM-DD folders; empty means STATE/messages.")
-    scores: str = setting("", "The scores table (Delta); empty means STATE/scores.")
+    messages: str = setting(
+        "",
+        "Archive of messages, in ds=YYYY-MM-DD folders; empty means STATE/messages.",
+        Check(_is_local, _LOCAL_MESSAGES),
+    )
+    scores: str = setting(
+        "", "The scores table (Delta); empty means STATE/scores, or a folder in STATE/inputs.", Check(_is_local, _LOCAL)
+    )
     trusted_keys: str = setting("", "File of public keys, one of which must have signed a release; empty: none need.")
     redis_url: str = setting("", "Redis; empty means REDIS_URL, else an embedded server in STATE/redis.")
     redis_fsync: str = setting(

@@ -72,3 +72,5 @@ TOP_K = 5
 
 #: The longest text either path takes, in bytes of UTF-8.
 MAX_TEXT_BYTES = 64 * 1024
+#: Texts of one request to the service, at most.
+MAX_TEXTS = 64

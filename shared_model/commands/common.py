@@ -2,19 +2,29 @@
 
 import argparse
 import contextlib
+import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 import redis
 
 from shared_model import redis_clients
 from shared_model.errors import ReleaseError, StoreUnavailable
 from shared_model.redis_server import RedisServer
-from shared_model.releases import judged, pointer
+from shared_model.releases import judged, manifest, naming, pointer
 from shared_model.releases.pointer import Pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
+
+Found = TypeVar("Found")
+Parser = argparse.ArgumentParser
+#: Carries out a command; its exit status, where that is not 0.
+Run = Callable[[argparse.Namespace, StateSettings], int | None]
+
+#: The release that is meant where a person names none.
+ACTIVE = "@active"
 
 
 @dataclass(frozen=True)
@@ -30,19 +40,51 @@ def store_of(state: StateSettings) -> Store:
     return Store(state.releases_root)
 
 
-def open_release(args: argparse.Namespace, state: StateSettings) -> Release:
-    """The release a person named, else the active one; signed or not."""
-    return store_of(state).open(args.release or read_pointer(state).active)
+def add_command(commands: "argparse._SubParsersAction[Any]", name: str, run: Run, **text: str) -> Parser:
+    """A command that `run` carries out. `text`: its `help`, an `example` of its arguments and perhaps `more` to read
+    with `--help`."""
+    words = text["help"]
+    parser: Parser = commands.add_parser(
+        name,
+        help=words,
+        description=textwrap.fill(f"{words[0].upper()}{words[1:]}. {text.get('more', '')}"),
+        # A wrapped example cannot be copied.
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=f"example: python -m shared_model {name} {text['example']}",
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_release(parser: Parser, optional: bool = False) -> None:
+    """The argument of a command that takes a release; `release_id` reads it."""
+    if optional:
+        parser.add_argument("release", nargs="?", default=ACTIVE, help=f"{naming.HELP} (default: {ACTIVE})")
+    else:
+        parser.add_argument("release", help=naming.HELP)
+
+
+def release_id(state: StateSettings, given: str) -> str:
+    """The id of the release a person means; a whole id stands for itself, here or not. Raises: ReleaseError where that
+    is none or several."""
+    if given.startswith("@"):
+        return naming.of_role(given, read_pointer(state))
+    return given if manifest.is_id(given) else naming.resolve(given, store_of(state).ids())
+
+
+def open_release(state: StateSettings, given: str) -> Release:
+    """The release a person means; signed or not."""
+    return store_of(state).open(release_id(state, given))
 
 
 def read_pointer(state: StateSettings) -> Pointer:
     """Raises: ReleaseError where no release is active."""
-    store = store_of(state)
-    try:
-        with redis_client(state) as client:
-            return pointer.read(store, client)
-    except StoreUnavailable:
-        return pointer.read(store, None)
+    return _with_redis(state, pointer.read)
+
+
+def find_pointer(state: StateSettings) -> Pointer | None:
+    """None where no release was ever active. Raises: ReleaseError where the pointer is damaged."""
+    return _with_redis(state, pointer.find)
 
 
 def move(state: StateSettings, change: Callable[[Store, "redis.Redis | None"], Pointer]) -> Moved:
@@ -80,6 +122,37 @@ def unproven(release: Release) -> str:
     if found is None or not found.unproven:
         return ""
     return f"; unproven until a replica has the device: {', '.join(found.unproven)}"
+
+
+def known_pointer(state: StateSettings) -> Pointer | None:
+    """None also where it is damaged: who only looks goes on."""
+    try:
+        return find_pointer(state)
+    except ReleaseError:
+        return None
+
+
+def role(pointer: Pointer | None, release_id: str) -> str:
+    """What the pointer makes of a release: active, previous, canary or nothing."""
+    if pointer is None:
+        return ""
+    return {pointer.previous: "previous", pointer.canary: "canary", pointer.active: "active"}.get(release_id, "")
+
+
+def mark(pointer: Pointer | None, release_id: str) -> str:
+    """As `role`, with the canary's share of the callers."""
+    found = role(pointer, release_id)
+    return f"canary {pointer.weight:.2%}" if pointer and found == "canary" else found
+
+
+def _with_redis(state: StateSettings, read: "Callable[[Store, redis.Redis | None], Found]") -> Found:
+    """What the pointer's two twins say, or its file alone where Redis cannot be started."""
+    store = store_of(state)
+    try:
+        with redis_client(state) as client:
+            return read(store, client)
+    except StoreUnavailable:
+        return read(store, None)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,7 @@ from typing import Any
 
 import redis
 
-from shared_model.commands import common
+from shared_model.commands import common, waiting
 from shared_model.releases import judged, pointer, report
 from shared_model.releases.pointer import Pointer
 from shared_model.releases.store import Release, Store
@@ -13,30 +13,51 @@ from shared_model.settings import StateSettings
 
 
 def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
-    promote = commands.add_parser("promote", help="make a release that passed its gate the active one")
-    promote.set_defaults(run=_promote)
-    promote.add_argument("release")
+    promote = common.add_command(
+        commands,
+        "promote",
+        _promote,
+        help="make a release that passed its gate the active one",
+        more="Running replicas follow within a minute; the next nightly run is planned with it.",
+        example="my-model",
+    )
+    common.add_release(promote)
+    waiting.add_to(promote)
 
-    canary = commands.add_parser("canary", help="let a release that passed its gate answer a share of the callers")
-    canary.set_defaults(run=_canary)
-    canary.add_argument("release")
+    canary = common.add_command(
+        commands,
+        "canary",
+        _canary,
+        help="let a release that passed its gate answer a share of the callers",
+        more="The same callers each time. `promote` gives it all of them, `rollback` none.",
+        example="my-model --weight 0.05",
+    )
+    common.add_release(canary)
     canary.add_argument("--weight", type=float, required=True, help="share of the callers, between 0 and 1")
+    waiting.add_to(canary)
 
-    rollback = commands.add_parser("rollback", help="drop the canary; without one, return to the previous release")
-    rollback.set_defaults(run=_rollback)
+    rollback = common.add_command(
+        commands,
+        "rollback",
+        _rollback,
+        help="drop the canary; without one, return to the previous release",
+        more="It is done once: a second rollback does not bring back what the first one took away.",
+        example="",
+    )
+    waiting.add_to(rollback)
 
 
 def _promote(args: argparse.Namespace, state: StateSettings) -> int:
-    release = _verified(state, args.release)
+    release = _verified(state, common.release_id(state, args.release))
     if refusal := _refusal(release):
         print(refusal)
         return 1
     common.promote(state, release.id)
-    return 0
+    return waiting.follow(args, state)
 
 
 def _canary(args: argparse.Namespace, state: StateSettings) -> int:
-    release = _verified(state, args.release)
+    release = _verified(state, common.release_id(state, args.release))
     if refusal := _refusal(release):
         print(refusal)
         return 1
@@ -45,10 +66,10 @@ def _canary(args: argparse.Namespace, state: StateSettings) -> int:
         f"release {new.canary} answers {new.weight:.2%} of the callers (version {new.version}), "
         f"{new.active} the others{common.unproven(release)}"
     )
-    return 0
+    return waiting.follow(args, state)
 
 
-def _rollback(args: argparse.Namespace, state: StateSettings) -> None:
+def _rollback(args: argparse.Namespace, state: StateSettings) -> int:
     def change(store: Store, client: "redis.Redis | None") -> Pointer:
         old = pointer.read(store, client)
         if old.previous and not old.canary:
@@ -61,6 +82,7 @@ def _rollback(args: argparse.Namespace, state: StateSettings) -> None:
         canary, active = moved.old.canary, moved.old.active
         undone = f"; the canary {canary} was dropped" if canary else f"; it replaced {active}"
     print(f"release {moved.new.active} is active (version {moved.new.version}){undone}")
+    return waiting.follow(args, state)
 
 
 def _verified(state: StateSettings, release_id: str) -> Release:

@@ -1,4 +1,4 @@
-"""list, show, verify, diff: look at releases."""
+"""show, verify, diff: look at a release, or at two."""
 
 import argparse
 from collections.abc import Iterator
@@ -7,9 +7,8 @@ from typing import Any
 from shared_model.commands import common
 from shared_model.errors import ReleaseError
 from shared_model.output import Output
-from shared_model.releases import diff, judged, signature
+from shared_model.releases import diff, judged, naming, signature
 from shared_model.releases.judged import Judged, Measured
-from shared_model.releases.pointer import Pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 
@@ -17,91 +16,85 @@ _LABELS_SHOWN = 5
 
 
 def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
-    commands.add_parser("list", help="releases here, oldest first").set_defaults(run=_list)
-
-    show = commands.add_parser("show", help="what a release is, and what its gate measured")
-    show.set_defaults(run=_show)
-    show.add_argument("release", nargs="?", help="default: the active release")
+    show = common.add_command(
+        commands,
+        "show",
+        _show,
+        help="what a release is, and what its gate measured",
+        more="Sizes are in MB; agreement is that with fp32.",
+        example="@previous",
+    )
+    common.add_release(show, optional=True)
     show.add_argument("--json", action="store_true", help="its manifest instead")
 
-    verify = commands.add_parser("verify", help="check every file's hash, and the signature if one is asked for")
-    verify.set_defaults(run=_verify)
-    verify.add_argument("release", nargs="?", help="default: the active release")
+    verify = common.add_command(
+        commands,
+        "verify",
+        _verify,
+        help="check every file's hash, and the signature if one is asked for",
+        more="A signature is asked for where TANDEM_TRUSTED_KEYS is set.",
+        example="my-model",
+    )
+    common.add_release(verify, optional=True)
 
-    compare = commands.add_parser("diff", help="what differs between two releases")
-    compare.set_defaults(run=_diff)
-    compare.add_argument("old")
-    compare.add_argument("new")
-
-
-def _list(args: argparse.Namespace, state: StateSettings) -> None:
-    pointer, store = _pointer(state), common.store_of(state)
-    for release_id in store.ids():
-        print("  ".join(filter(None, (release_id, _gate_in_short(store, release_id), _mark(pointer, release_id)))))
+    compare = common.add_command(
+        commands,
+        "diff",
+        _diff,
+        help="what differs between two releases",
+        more="In files, labels and, where both were judged, in figures.",
+        example="@previous @active",
+    )
+    compare.add_argument("old", help=naming.HELP)
+    compare.add_argument("new", help="likewise")
+    compare.add_argument("--all", action="store_true", help=f"name all labels that differ, not {diff.LABELS_SHOWN}")
 
 
 def _show(args: argparse.Namespace, state: StateSettings) -> None:
-    release = common.open_release(args, state)
+    release = common.open_release(state, args.release)
     if args.json:
         print(release.manifest.to_json().decode(), end="")
         return
-    for subject, words in _summary(release, _pointer(state), signature.trusted_keys(state)):
+    mark = common.mark(common.known_pointer(state), release.id)
+    for subject, words in _summary(release, mark, signature.trusted_keys(state)):
         print(f"{subject:<13} {words}")
 
 
 def _verify(args: argparse.Namespace, state: StateSettings) -> None:
-    release = Store.of(state).open(args.release or common.read_pointer(state).active)
+    release = Store.of(state).open(common.release_id(state, args.release))
     release.verify()
     signed = "" if signature.trusted_keys(state) is None else ", signed by a trusted key"
     print(f"release {release.id}: {len(release.manifest.files)} files, every one as built{signed}")
 
 
 def _diff(args: argparse.Namespace, state: StateSettings) -> None:
-    store = common.store_of(state)
-    found = diff.differences(store.open(args.old), store.open(args.new))
+    old, new = common.open_release(state, args.old), common.open_release(state, args.new)
+    found = diff.differences(old, new, None if args.all else diff.LABELS_SHOWN)
+    timed = diff.timings(old, new)
     for difference in found:
         print(f"{difference.subject:<13} {difference.words}")
-    if not found:
+    if timed:
+        _print_timings(timed)
+    if not found and not timed:
         print("nothing differs")
 
 
-def _pointer(state: StateSettings) -> Pointer | None:
-    """None where no release is active, or where what says so is damaged: looking goes on."""
-    try:
-        return common.read_pointer(state)
-    except ReleaseError:
-        return None
+def _print_timings(timed: list[diff.Timing]) -> None:
+    call = max(len(one.call) for one in timed)
+    print(f"\n{'latency':<13} {'rows×tokens':<{call}} {'old ms':>9} {'new ms':>9}")
+    for one in timed:
+        print(f"{one.variant:<13} {one.call:<{call}} {one.old:>9.2f} {one.new:>9.2f}")
+    print("Each gate measured when it ran: latencies of two occasions also show how busy the host was.")
 
 
-def _gate_in_short(store: Store, release_id: str) -> str:
-    try:
-        found = judged.read(store.open(release_id))
-    except ReleaseError as error:
-        return str(error)
-    if found is None:
-        return "not judged"
-    return "passed" if found.passed else "REFUSED"
-
-
-def _mark(pointer: Pointer | None, release_id: str) -> str:
-    """What the pointer makes of a release."""
-    if pointer is None:
-        return ""
-    marks = {pointer.previous: "previous", pointer.canary: f"canary {pointer.weight:.2%}", pointer.active: "active"}
-    return marks.get(release_id, "")
-
-
-def _summary(
-    release: Release, pointer: Pointer | None, trusted: signature.TrustedKeys | None
-) -> Iterator[tuple[str, str]]:
+def _summary(release: Release, mark: str, trusted: signature.TrustedKeys | None) -> Iterator[tuple[str, str]]:
     manifest = release.manifest
     found, gate = _gate(release)
-    yield "release", "  ".join(filter(None, (release.id, _mark(pointer, release.id))))
+    yield "release", "  ".join(filter(None, (release.id, mark)))
     yield "place", release.place
     yield "parent", f"sha256 {manifest.parent}"
     yield "output", _output(release.output)
-    what = "pairs of texts" if manifest.reads.pairs else "texts"
-    yield "reads", f"{what} of at most {manifest.reads.max_tokens} tokens"
+    yield "reads", diff.reads_in_words(manifest.reads)
     yield "quantisation", f"{manifest.quantisation}; calibration sha256 {manifest.calibration}"
     yield "gate", gate
     yield "signature", _signature(release, trusted)

@@ -12,14 +12,26 @@ from shared_model.settings import StateSettings
 
 
 def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
-    keygen = commands.add_parser("keygen", help="make a key to sign releases with; keep it offline")
-    keygen.set_defaults(run=_keygen)
+    keygen = common.add_command(
+        commands,
+        "keygen",
+        _keygen,
+        help="make a key to sign releases with; keep it offline",
+        more="The file that TANDEM_TRUSTED_KEYS names holds the public keys, one a line.",
+        example="--out release.key",
+    )
     keygen.add_argument("--out", type=Path, required=True, help="the private key; the public one goes to OUT.pub")
 
-    sign = commands.add_parser("sign", help="sign a release, every file of which is as built")
-    sign.set_defaults(run=_sign)
+    sign = common.add_command(
+        commands,
+        "sign",
+        _sign,
+        help="sign a release, every file of which is as built",
+        more="The signature lies beside the release's files; those who signed before stay.",
+        example="my-model --key release.key",
+    )
     sign.add_argument("--key", type=Path, required=True, help="private key that keygen wrote")
-    sign.add_argument("release", nargs="?", help="default: the active release")
+    common.add_release(sign, optional=True)
 
 
 def _keygen(args: argparse.Namespace, state: StateSettings) -> None:
@@ -34,7 +46,7 @@ def _keygen(args: argparse.Namespace, state: StateSettings) -> None:
 
 
 def _sign(args: argparse.Namespace, state: StateSettings) -> None:
-    release = common.open_release(args, state)
+    release = common.open_release(state, args.release)
     release.verify()
     signer, note = signature.sign(
         release.manifest, release.read_note(signature.NOTE), args.key.read_bytes(), source=str(args.key)

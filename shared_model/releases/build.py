@@ -1,21 +1,24 @@
 """Build a release: checkpoint → files of every variant → sealed directory → gate."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shared_model.encoding import Encoder
 from shared_model.engine import Engine, open_engine
 from shared_model.errors import ReleaseError
+from shared_model.output import Floats
 from shared_model.releases import gate, manifest, quantising
 from shared_model.releases.checkpoint import Checkpoint
 from shared_model.releases.gate import Judge, Open, Say
 from shared_model.releases.manifest import Variant
+from shared_model.releases.quality import Baseline
 from shared_model.releases.quantising import Int8
 from shared_model.releases.settings import GateSettings
 from shared_model.releases.store import Release, Store
 from shared_model.releases.texts import Texts, digest
-from shared_model.releases.verdict import ReleaseReport
+from shared_model.releases.verdict import ReleaseReport, Tried
 from shared_model.types import Device, Precision
 
 if TYPE_CHECKING:
@@ -45,31 +48,57 @@ def default_encoder() -> Path:
     return folder
 
 
+@dataclass(frozen=True)
+class Built:
+    """A sealed release and what its judge knows of it already: INT8's scores, the recipes that were tried."""
+
+    release: Release
+    judge: Judge
+    scored: Mapping[Precision, Floats]
+    tried: tuple[Tried, ...]
+
+    def judged(self, say: Say, active: Baseline | None = None) -> ReleaseReport:
+        """The gate's report, which lies beside the files and outside the id."""
+        say(_step(4, "the gate"))
+        return gate.judge_release(self.release, self.judge, say, self.scored, self.tried, active)
+
+
 def build(
     store: Store, checkpoint: Checkpoint, name: str, texts: Texts, bounds: GateSettings, say: Say
 ) -> tuple[Release, ReleaseReport]:
-    """Build, seal and judge a release. Whether to promote it is the caller's decision.
+    """Make a release and judge it. Whether to promote it is the caller's decision. Raises: as `make`."""
+    built = make(store, checkpoint, name, texts, bounds, say)
+    return built.release, built.judged(say)
 
-    The first recipe whose INT8 agrees with fp32 is taken; if none does, the one that comes nearest, and the release is
-    refused. The report is written beside the files, outside the id.
+
+def make(store: Store, checkpoint: Checkpoint, name: str, texts: Texts, bounds: GateSettings, say: Say) -> Built:
+    """Build and seal a release, which may be here already.
+
+    The first recipe whose INT8 agrees with fp32 is taken; if none does, the one that comes nearest, and the gate will
+    refuse the release.
     Raises: ReleaseError if the model cannot be run in fp32, or the texts say nothing about it.
     """
     # nncf takes seconds and much memory, as torch and openvino do: only building loads them all.
     from shared_model.releases.recipes import RECIPES
 
     manifest.check_name(name)
-    say("converting the model to OpenVINO")
+    say(_step(1, "converting the model to OpenVINO"))
     model, graph = _converted(checkpoint)
     files = {**checkpoint.files, **_placed(FP32, graph)}
     encoder = Encoder(files["tokenizer.json"], checkpoint.reads, release="")
-    say(f"scoring {len(texts.gate.texts)} {texts.gate.source} texts with fp32, the reference")
+    say(_step(2, f"scoring {len(texts.gate.texts)} {texts.gate.source} texts with fp32, the reference"))
     judge = gate.appoint(encoder, checkpoint.output, texts.gate, bounds, FP32, _opener(files))
     _check_reference(judge)
     calibration, validation = encoder.encode_many(texts.calibration), encoder.encode_many(texts.validation)
+    say(_step(3, f"making INT8; a weak recipe is followed by a stronger one, {len(RECIPES)} at most"))
     int8, tried = quantising.quantise(model, calibration, validation, judge, RECIPES, say)
     release = store.seal({**files, **_placed(INT8, int8.files if int8 else {})}, _facts(checkpoint, name, texts, int8))
     scored = {Precision.INT8: int8.scores} if int8 else {}
-    return release, gate.judge_release(release, judge, say, scored, tried)
+    return Built(release, judge, scored, tried)
+
+
+def _step(number: int, what: str) -> str:
+    return f"step {number} of 4: {what}"
 
 
 def _check_reference(judge: Judge) -> None:

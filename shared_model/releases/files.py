@@ -8,6 +8,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
@@ -32,6 +33,11 @@ class Files(Protocol):
 
     def size(self, path: str) -> int: ...
 
+    def modified(self, path: str) -> datetime: ...
+
+    def folder_size(self, path: str) -> int:
+        """Bytes of all files in a folder."""
+
     def manifests(self) -> list[str]:
         """Paths NAME/ID/manifest.json, oldest first."""
 
@@ -40,6 +46,9 @@ class Files(Protocol):
 
     def write_folder(self, path: str, files: Mapping[str, bytes]) -> None:
         """Write a whole folder, one of whose files is the manifest; a reader sees all of it or no manifest."""
+
+    def remove_folder(self, path: str) -> None:
+        """Remove a whole folder, one of whose files is the manifest; a reader sees all of it or no manifest."""
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
         """Keep other writers of the pointer's file out, as far as the place can."""
@@ -77,6 +86,12 @@ class LocalFiles:
     def size(self, path: str) -> int:
         return self._file(path).stat().st_size
 
+    def modified(self, path: str) -> datetime:
+        return datetime.fromtimestamp(self._file(path).stat().st_mtime, UTC)
+
+    def folder_size(self, path: str) -> int:
+        return sum(file.stat().st_size for file in self._real(path).rglob("*") if file.is_file())
+
     def manifests(self) -> list[str]:
         found = [p for p in self._root.glob(f"*/*/{MANIFEST}") if not p.parent.name.startswith(".")]
         return [p.relative_to(self._root).as_posix() for p in sorted(found, key=lambda p: p.stat().st_mtime)]
@@ -110,6 +125,15 @@ class LocalFiles:
                 raise ReleaseError(f"{final} holds no {MANIFEST}: a copy that was not finished; remove it") from error
         finally:
             shutil.rmtree(building, ignore_errors=True)
+
+    def remove_folder(self, path: str) -> None:
+        folder = self._real(path)
+        # Hidden in one step: `manifests` leaves out what begins with a dot.
+        removed = folder.with_name(f".removed-{secrets.token_hex(4)}")
+        folder.rename(removed)
+        shutil.rmtree(removed)
+        with contextlib.suppress(OSError):  # other releases of this name stay
+            folder.parent.rmdir()
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -148,6 +172,17 @@ class UrlFiles:
         with as_oserror():
             return int(self._fs.size(self._path(path)))
 
+    def modified(self, path: str) -> datetime:
+        with as_oserror():
+            found: datetime = self._fs.modified(self._path(path))
+        # Drivers disagree on whether the time they tell in UTC says so.
+        return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+    def folder_size(self, path: str) -> int:
+        with as_oserror():
+            self._fs.invalidate_cache()
+            return int(self._fs.du(self._path(path)))
+
     def manifests(self) -> list[str]:
         with as_oserror():
             # Drivers remember listings; another machine may have added a release since.
@@ -165,6 +200,11 @@ class UrlFiles:
     def write_folder(self, path: str, files: Mapping[str, bytes]) -> None:
         for name in sorted(files, key=lambda name: name == MANIFEST):
             self.write(f"{path}/{name}", files[name])
+
+    def remove_folder(self, path: str) -> None:
+        with as_oserror():
+            self._fs.rm_file(self._path(f"{path}/{MANIFEST}"))
+            self._fs.rm(self._path(path), recursive=True)
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
         # Object stores have no locks: of two promotions without Redis in one moment, the last one stands.

@@ -8,10 +8,11 @@ from shared_model import devices
 from shared_model.encoding import Encoder, Encoding, Reads
 from shared_model.engine import Engine
 from shared_model.errors import ReleaseError, TandemError
-from shared_model.output import Floats, Output
-from shared_model.releases import measure, parity, report, verdict
+from shared_model.output import Floats, Output, OutputKind
+from shared_model.releases import measure, parity, quality, report, verdict
 from shared_model.releases.manifest import Variant
 from shared_model.releases.parity import Parity
+from shared_model.releases.quality import Baseline, Quality
 from shared_model.releases.settings import GateSettings
 from shared_model.releases.store import Release
 from shared_model.releases.texts import GateTexts
@@ -36,6 +37,12 @@ class Judge:
 
     def parity(self, scores: Floats) -> Parity:
         return parity.judge(self.output, scores, self.reference, self.texts.truth, self.bounds)
+
+    def quality(self, active: Baseline | None = None) -> Quality | None:
+        """How good fp32 is; None where the texts are not labelled."""
+        if self.texts.truth is None:
+            return None
+        return quality.judge(self.output, self.reference, self.texts.truth, self.bounds, active)
 
     def score(self, engine: Engine, what: str) -> Floats:
         """An engine's scores of all texts. Raises: ValueError for another shape; whatever its framework does."""
@@ -63,10 +70,12 @@ def judge_release(
     say: Say,
     scored: Mapping[Precision, Floats] | None = None,
     tried: Sequence[Tried] = (),
+    active: Baseline | None = None,
 ) -> ReleaseReport:
     """Judge every variant whose device is here, and write the report beside the release.
 
     `scored`: scores of variants that were run on the judge's texts already. `tried`: recipes the builder tried.
+    `active`: the active release on the same texts.
     """
     known = {Precision.FP32: judge.reference, **(scored or {})}
     variants = release.manifest.variants
@@ -78,6 +87,7 @@ def judge_release(
         verdicts.append(judge_variant(judge, variant, release.size(variant), release_opener(release), scores))
     if not any(variant.precision is Precision.INT8 for variant in variants):
         verdicts.append(_no_int8(tried))
+    measured = judge.quality(active)
     judged = ReleaseReport(
         release=release.id,
         output=release.output.kind.value,
@@ -88,6 +98,8 @@ def judge_release(
         calibration_sha256=release.manifest.calibration,
         variants=tuple(verdicts),
         unproven=tuple(str(variant) for variant in variants if variant not in here),
+        quality=measured,
+        failures=measured.failures if measured else _not_measured(judge),
     )
     report.write(release, judged)
     return judged
@@ -160,6 +172,22 @@ def _examples(judge: Judge, scores: Floats) -> tuple[verdict.Example, ...]:
 def _widths(device: Device) -> tuple[int, ...]:
     """All cores first: that is what a lane's budget is for."""
     return tuple(dict.fromkeys((devices.cores(), 1))) if device is Device.CPU else (1,)
+
+
+def _not_measured(judge: Judge) -> tuple[str, ...]:
+    """A floor that nothing was held against is no floor."""
+    floor = judge.bounds.gate_min_accuracy
+    if not floor or judge.output.kind is OutputKind.EMBEDDING:
+        return ()
+    return (f"needs {floor:.2%} accuracy (TANDEM_GATE_MIN_ACCURACY), but no text is labelled: pass --eval",)
+
+
+def baseline(release: Release, texts: GateTexts, bounds: GateSettings) -> Baseline | None:
+    """How good a release is on labelled texts. Raises: as `release_judge`."""
+    if texts.truth is None:
+        return None
+    judge = release_judge(release, texts, bounds)
+    return quality.baseline(release.id, release.output, judge.reference, texts.truth)
 
 
 def _no_int8(tried: Sequence[Tried]) -> Verdict:

@@ -28,15 +28,24 @@ class Measured:
 
 @dataclass(frozen=True)
 class Judged:
-    """`variants` by their name, such as "int8/cpu". `unproven`: those whose device the gate's machine lacks."""
+    """`variants` by their name, such as "int8/cpu". `unproven`: those whose device the gate's machine lacks.
+    `of_release`: failures of the release itself, beside its variants'."""
 
     passed: bool
     variants: Mapping[str, Measured]
     unproven: tuple[str, ...]
+    of_release: tuple[str, ...] = ()
+
+    @property
+    def accuracy(self) -> float | None:
+        """That of fp32, which the others are compared with; None where the texts had no labels."""
+        reference = self.variants.get("fp32/cpu")
+        return reference.accuracy if reference else None
 
     @property
     def failures(self) -> list[str]:
-        return [f"{name} {failure}" for name, measured in self.variants.items() for failure in measured.failures]
+        of_variants = (f"{name} {failure}" for name, found in self.variants.items() for failure in found.failures)
+        return [*self.of_release, *of_variants]
 
 
 def read(release: Release) -> Judged | None:
@@ -49,7 +58,9 @@ def read(release: Release) -> Judged | None:
         if document["release"] != release.id:
             raise ReleaseError(f"release {release.id}: {report.JSON} is of {document['release']!r}; judge it again")
         variants = {f"{v['precision']}/{v['device']}": _measured(v) for v in document["variants"]}
-        return Judged(document["passed"] is True, variants, tuple(document["unproven"]))
+        # Reports of earlier versions say nothing of the release itself.
+        of_release = tuple(document.get("failures", ()))
+        return Judged(document["passed"] is True, variants, tuple(document["unproven"]), of_release)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ReleaseError(f"release {release.id}: {report.JSON} is damaged; judge it again") from error
 

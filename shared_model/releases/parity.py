@@ -59,8 +59,8 @@ def judge(output: Output, scores: Floats, reference: Floats, truth: Truth | None
         agreement=float(same.mean()),
         clear_agreement=float(same[clear].mean()) if clear.any() else None,
         max_difference=float(difference[np.isfinite(difference)].max(initial=0.0)),
-        accuracy=None if truth is None else _accuracy(rules, scores, truth),
-        reference_accuracy=None if truth is None else _accuracy(rules, reference, truth),
+        accuracy=None if truth is None else accuracy(rules, scores, truth),
+        reference_accuracy=None if truth is None else accuracy(rules, reference, truth),
         mcnemar_p=None if truth is None else _paired_p(rules, scores, reference, truth),
         failures=(),
     )
@@ -86,7 +86,8 @@ def mcnemar_p(right: Bools, reference_right: Bools) -> float:
     return float(binomtest(gained, gained + lost).pvalue) if gained + lost else 1.0
 
 
-def _accuracy(rules: Rules, scores: Floats, truth: Truth) -> float:
+def accuracy(rules: Rules, scores: Floats, truth: Truth) -> float:
+    """The share answered right, or a regression's rank correlation with the truth."""
     if rules.right:
         return float(rules.right(scores, truth).mean())
     from scipy.stats import rankdata
@@ -109,9 +110,9 @@ def _failures(measured: Parity, output: Output, scores: Floats, bounds: GateSett
     if drop is not None and drop > bounds.gate_max_accuracy_drop + 1e-9:
         allowed = f"may lose {bounds.gate_max_accuracy_drop:g} (TANDEM_GATE_MAX_ACCURACY_DROP)"
         yield f"loses {drop:.2f} points of {rules.accuracy}, {allowed}"
-    if measured.asked_agreement < bounds.gate_min_agreement:
+    if drop is None and measured.clear_agreement is None:
+        yield "is never sure of a label (it looks untrained); pass --eval to judge it by accuracy"
+    elif measured.asked_agreement < bounds.gate_min_agreement:
         of = "texts" if drop is not None else rules.clear_texts
-        if drop is None and measured.clear_agreement is None:
-            of = f"no {rules.clear_texts} at all"
         needed = f"needs {bounds.gate_min_agreement:.2%} (TANDEM_GATE_MIN_AGREEMENT)"
         yield f"{rules.claim} for {measured.asked_agreement:.2%} of {of}, {needed}"

@@ -44,10 +44,17 @@ class Pointer:
 def read(store: Store, client: "redis.Redis | None") -> Pointer:
     """The newer of the pointer in Redis and its file twin. Raises: ReleaseError if there is neither, or if what there
     is cannot be read."""
-    found, damage = _newest(store, client)
-    if found:
+    if found := find(store, client):
         return found
-    raise damage or ReleaseError("no release is active: run `python -m shared_model build`")
+    raise ReleaseError("no release is active: run `python -m shared_model build`")
+
+
+def find(store: Store, client: "redis.Redis | None") -> Pointer | None:
+    """As `read`; None where no release was ever active."""
+    found, damage = _newest(store, client)
+    if damage and not found:
+        raise damage
+    return found
 
 
 def promote(store: Store, client: "redis.Redis | None", release_id: str) -> Pointer:

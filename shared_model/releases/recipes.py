@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import nncf
 import numpy as np
 import openvino as ov
+import rich
 from nncf.quantization.advanced_parameters import (
     AdvancedQuantizationParameters,
     AdvancedSmoothQuantParameters,
@@ -21,6 +22,8 @@ from shared_model.output import Floats
 
 # Else it tells of every layer that a recipe spares, twice.
 nncf.set_log_level(logging.WARNING)
+# Its progress bars would break the lines of a build into pieces, and be pages of a log.
+rich.reconfigure(quiet=True)
 
 #: How much of the activations' outliers moves into the weights: 0 none, 1 all. On the default release the logits' error
 #: is smallest here (NNCF's own 0.95: 0.120, 0.85: 0.115, 0.8: 0.107, 0.7: 0.119, 0.5: 0.226).

@@ -49,9 +49,11 @@ def _summary(report: ReleaseReport) -> list[str]:
     return [
         f"# {report.release}: {'passed' if report.passed else 'REFUSED'}",
         "",
+        *(f"- {failure}" for failure in report.failures),
         *(f"- {v.name} {failure}" for v in report.variants for failure in v.failures),
         f"- output: {report.output.replace('_', ' ')}",
         f"- judged on {texts} {report.evaluation} texts, sha256 `{report.evaluation_sha256}`",
+        *(f"- {line}" for line in (report.quality.in_words() if report.quality else ())),
         f"- INT8 calibrated on texts with sha256 `{report.calibration_sha256}`",
         f"- INT8 made by: {report.quantisation}",
         f"- not proven on this machine: {', '.join(report.unproven) or 'none'}",
@@ -75,6 +77,8 @@ def _refusals(report: ReleaseReport) -> list[str]:
 
 
 def _advice(report: ReleaseReport) -> Iterator[str]:
+    if report.failures:
+        yield "- The model itself is refused, whatever its variants: train it on more examples, or judge it on others."
     refused = [variant for variant in report.variants if not variant.passed]
     if any(v.parity and not v.parity.passed for v in refused):
         yield (

@@ -6,6 +6,8 @@ from shared_model.settings import NOT_NEGATIVE, POSITIVE, Check, setting
 
 _SHARE = Check(lambda value: 0 < value <= 1, "a share above 0 and at most 1")
 
+_SHARE_OR_NONE = Check(lambda value: 0 <= value <= 1, "a share from 0 to 1")
+
 
 @dataclass(frozen=True)
 class GateSettings:
@@ -18,5 +20,12 @@ class GateSettings:
 
     gate_min_agreement: float = setting(0.99, "Least share of texts on which a variant agrees with fp32.", _SHARE)
     gate_max_accuracy_drop: float = setting(0.3, "Most points of accuracy a variant may lose.", NOT_NEGATIVE)
+    gate_min_accuracy: float = setting(
+        0.0, "Least accuracy of fp32 on labelled texts, a share; 0: none is asked for.", _SHARE_OR_NONE
+    )
+    gate_beat_chance: bool = setting(True, "Whether fp32 must be right clearly more often than chance.")
+    gate_max_active_drop: float = setting(
+        1.0, "Most points of accuracy below the active release's on the same labelled texts.", NOT_NEGATIVE
+    )
     gate_latency_ms: float = setting(13.0, "Longest median call of INT8 with one text of 32 tokens.", POSITIVE)
     gate_batch_ms: float = setting(500.0, "Longest median call of half precision with 64 texts of 32 tokens.", POSITIVE)

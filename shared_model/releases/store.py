@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from shared_model.devices import HALF_PRECISION
@@ -135,6 +136,21 @@ class Store:
             raise ReleaseError(f"{self.files.root} cannot be read: {reason(error)}") from error
         return [folder for name, folder, _ in found if manifests.is_id(folder) and manifests.name_of(folder) == name]
 
+    def built(self, release_id: str) -> datetime:
+        """When a release came here. Raises: OSError."""
+        return self.files.modified(f"{_folder(release_id)}/{manifests.FILE}")
+
+    def size(self, release_id: str) -> int:
+        """Bytes of everything in a release's folder. Raises: OSError."""
+        return self.files.folder_size(_folder(release_id))
+
+    def remove(self, release_id: str) -> None:
+        """Whether anything needs the release is the caller's matter. Raises: ReleaseError."""
+        try:
+            self.files.remove_folder(_folder(release_id))
+        except OSError as error:
+            raise ReleaseError(f"release {release_id} cannot be removed: {reason(error)}") from error
+
     def seal(self, files: Mapping[str, bytes], facts: Facts) -> Release:
         """Write a release so that a reader sees all of it or nothing; it is not signed yet.
 
@@ -150,7 +166,7 @@ class Store:
         return self._open(sealed.id)
 
     def _open(self, release_id: str) -> Release:
-        path = f"{manifests.name_of(release_id)}/{release_id}/{manifests.FILE}"
+        path = f"{_folder(release_id)}/{manifests.FILE}"
         try:
             raw = self.files.read(path)
         except FileNotFoundError as error:
@@ -160,3 +176,8 @@ class Store:
             unread = f"release {release_id}: {manifests.FILE} cannot be read: {reason(error)}"
             raise ReleaseError(unread) from error
         return Release(self.files, manifests.parse(raw, release_id))
+
+
+def _folder(release_id: str) -> str:
+    """Raises: ReleaseError for what is no id."""
+    return f"{manifests.name_of(release_id)}/{release_id}"

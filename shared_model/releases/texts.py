@@ -31,7 +31,8 @@ GENERATED, HELD_OUT, LABELLED = "generated", "held-out", "labelled"
 class GateTexts:
     """What variants are judged on. `source`: GENERATED, HELD_OUT or LABELLED, and only then there is a `truth`.
 
-    `shown`: how a report may name each text: the text itself, or where it is, if it is somebody's data.
+    `shown`: how a report may name each text: the text itself, or where it is, if it is somebody's data. `columns`:
+    which columns of a CSV were read, in words.
     """
 
     texts: Sequence[Text]
@@ -39,6 +40,7 @@ class GateTexts:
     source: str
     sha256: str
     truth: Truth | None = None
+    columns: str = ""
 
 
 @dataclass(frozen=True)
@@ -54,17 +56,18 @@ class Texts:
 def choose(output: Output, reads: Reads, sample: Path | None = None, evaluation: Path | None = None) -> Texts:
     """Texts to build a release with: from files where there are some, else generated. Raises: BadInput, OSError.
 
-    A `sample` is JSON Lines of {"text": …} or, for pairs, {"text": …, "text_pair": …}. Every fifth line is held out
-    for the gate where no `evaluation` (a CSV of examples) is given, and every fifth for validation.
+    A `sample` is JSON Lines of {"text": …} or, for pairs, {"text": …, "text_pair": …}, or a CSV of examples, whose
+    labels are not looked at. Every fifth line is held out for the gate where no `evaluation` (a CSV of examples) is
+    given, and every fifth for validation.
     """
     labelled = labelled_texts(evaluation, output, reads) if evaluation else None
     if sample is None:
         calibration = _generated(_CALIBRATION_SEED, _CALIBRATION, reads)
         validation = _generated(_VALIDATION_SEED, _VALIDATION, reads)
         return Texts(calibration, validation, labelled or generated_texts(reads))
-    lines = read_sample(sample, reads)
+    lines, places = read_sample(sample, reads)
     parts = [range(start, len(lines), _PART) for start in range(_PART)]
-    gate = labelled or _held_out(lines, parts.pop(), sample)
+    gate = labelled or _held_out(lines, places, parts.pop())
     validation = [lines[number] for number in _drawn(parts.pop(), _VALIDATION)]
     rest = [number for part in parts for number in part]
     return Texts([lines[number] for number in _drawn(rest, _CALIBRATION)], validation, gate)
@@ -80,7 +83,7 @@ def labelled_texts(path: Path, output: Output, reads: Reads) -> GateTexts:
     """The examples of a CSV to judge on. Raises: BadInput naming the line with a label the model cannot give."""
     examples = read_examples(path, reads.pairs, unlabelled=output.kind is OutputKind.MULTI_LABEL)
     named = [shown(text) for text in examples.texts]
-    return GateTexts(examples.texts, named, LABELLED, examples.sha256, truth_of(examples, output))
+    return GateTexts(examples.texts, named, LABELLED, examples.sha256, truth_of(examples, output), examples.columns)
 
 
 def truth_of(examples: Examples, output: Output) -> Truth:
@@ -99,12 +102,23 @@ def truth_of(examples: Examples, output: Output) -> Truth:
     return truth
 
 
-def read_sample(path: Path, reads: Reads) -> list[Text]:
-    """The texts of a JSON Lines file. Raises: BadInput naming the file and line; OSError if it cannot be read."""
+def read_sample(path: Path, reads: Reads) -> tuple[list[Text], list[str]]:
+    """The texts of a JSON Lines or CSV file, and FILE:LINE of each without its folder. Raises: BadInput naming the file
+    and line; OSError if it cannot be read."""
+    if path.suffix.lower() == ".csv":
+        examples = read_examples(path, reads.pairs, unlabelled=True)
+        found, places = examples.texts, [place.removeprefix(f"{path.parent}/") for place in examples.places]
+        _check_enough(path, len(found))
+        return found, places
     lines = path.read_bytes().removesuffix(b"\n").split(b"\n")
-    if len(lines) < MIN_SAMPLE:
-        raise BadInput(str(path), f"has {len(lines)} lines, calibrating needs at least {MIN_SAMPLE}")
-    return [_sample_text(line, f"{path}:{number}", reads) for number, line in enumerate(lines, 1)]
+    _check_enough(path, len(lines))
+    found = [_sample_text(line, f"{path}:{number}", reads) for number, line in enumerate(lines, 1)]
+    return found, [f"{path.name}:{number}" for number in range(1, len(lines) + 1)]
+
+
+def _check_enough(path: Path, lines: int) -> None:
+    if lines < MIN_SAMPLE:
+        raise BadInput(str(path), f"has {lines} lines, calibrating needs at least {MIN_SAMPLE}")
 
 
 def digest(texts: Sequence[Text]) -> str:
@@ -123,10 +137,10 @@ def _generated(seed: int, count: int, reads: Reads) -> list[Text]:
     return list(itertools.islice(messages, count))
 
 
-def _held_out(lines: Sequence[Text], numbers: Sequence[int], sample: Path) -> GateTexts:
+def _held_out(lines: Sequence[Text], places: Sequence[str], numbers: Sequence[int]) -> GateTexts:
     chosen = _drawn(numbers, _GATE)
     texts = [lines[number] for number in chosen]
-    return GateTexts(texts, [f"{sample.name}:{number + 1}" for number in chosen], HELD_OUT, digest(texts))
+    return GateTexts(texts, [places[number] for number in chosen], HELD_OUT, digest(texts))
 
 
 def _drawn(numbers: Sequence[int], most: int) -> list[int]:

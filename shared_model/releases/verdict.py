@@ -9,6 +9,7 @@ from shared_model.output import Floats, Output
 from shared_model.releases import agreement, parity
 from shared_model.releases.measure import Latency
 from shared_model.releases.parity import Parity
+from shared_model.releases.quality import Quality
 
 _CONFUSIONS_KEPT, _EXAMPLES_KEPT = 10, 5
 
@@ -78,7 +79,8 @@ class Tried:
 class ReleaseReport:
     """`output`: a kind of output. `quantisation`: the recipe taken of those `tried`, in their order.
 
-    `evaluation`: where the texts are from. `unproven`: variants whose device is not here.
+    `evaluation`: where the texts are from. `unproven`: variants whose device is not here. `quality`: how good the
+    model is, where the texts are labelled. `failures`: of the release itself, beside its variants'.
     """
 
     release: str
@@ -90,10 +92,12 @@ class ReleaseReport:
     calibration_sha256: str
     variants: tuple[Verdict, ...]
     unproven: tuple[str, ...]
+    quality: Quality | None = None
+    failures: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
-        return all(variant.passed for variant in self.variants)
+        return not self.failures and all(variant.passed for variant in self.variants)
 
     def to_document(self) -> dict[str, Any]:
         variants = [variant.to_document() for variant in self.variants]

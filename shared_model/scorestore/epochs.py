@@ -69,6 +69,14 @@ def keys_of(release: str, name: str) -> tuple[str, str, str]:
     return keys.epoch_scores(release, name), keys.epoch_filter(release, name), keys.epoch_facts(release, name)
 
 
+def live(client: "redis.Redis", release: str) -> str:
+    """Name of the epoch that is pointed to, empty without one. Raises: StoreUnavailable."""
+    try:
+        return (client.hget(keys.epoch_pointer(release), "epoch") or b"").decode()
+    except redis.RedisError as error:
+        raise StoreUnavailable(f"looking at what is live of {release}: {error}") from error
+
+
 def live_keys(client: "redis.Redis", epoch: Epoch) -> int | None:
     """Keys of an epoch that is pointed to and whole; None when it is not. Raises: StoreUnavailable."""
     try:
@@ -111,7 +119,8 @@ def roll_back(
         pointer = {k.decode(): v.decode() for k, v in client.hgetall(keys.epoch_pointer(release)).items()}
         was = pointer.get("epoch", "")
         if not was or pointer["ds"] != ds:
-            raise JobError(f"release {release}: {was or 'no epoch'} answers, none of ds={ds}; nothing was rolled back")
+            live = f"epoch {was}, of ds={pointer['ds']}, is live" if was else "no epoch is live"
+            raise JobError(f"nothing was rolled back: {live} for release {release}, and ds={ds} is not")
         kept = pointer.get("previous", "").split()
         usable = [name for name in kept if whole(client, release, name) is not None]
         now = usable[0] if usable else ""

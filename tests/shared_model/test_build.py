@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -170,7 +171,10 @@ def test_a_model_that_openvino_cannot_convert_ends_the_build(tiny_checkpoint: Ch
 
 @pytest.mark.parametrize(
     ("times", "wrong"),
-    [(float("nan"), "gives scores that are no numbers for 200 texts"), (0.0, "of no texts with a clear label at all")],
+    [
+        (float("nan"), "gives scores that are no numbers for 200 texts"),
+        (0.0, "it is never sure of a label (it looks untrained); pass --eval"),
+    ],
 )
 def test_a_model_that_says_nothing_ends_the_build(
     tiny_checkpoint: Checkpoint, tmp_path: Path, times: float, wrong: str
@@ -231,6 +235,8 @@ def test_the_command_builds_any_model_on_a_sample_and_promotes_the_first(
     assert found["evaluation_sha256"] == texts.digest(chosen.gate.texts)
     for expected in ("converting", "quantising to INT8: ", "gate: int8/cpu", "int8/cpu: agreement ", "INT8 made by: "):
         assert expected in printed
+    assert re.findall("step (.) of 4", printed) == ["1", "2", "3", "4"]
+    assert "generated messages" not in printed
     assert f"release {release.id} is active" in printed
 
 
@@ -266,6 +272,29 @@ def test_a_build_takes_no_traffic_from_an_active_release_unless_asked_to(
     assert pointer.read(own_state, None).active == active.id
     assert main([*command, "--promote"]) == 0
     assert pointer.read(own_state, None).active.startswith("stars-")
+
+
+def test_a_build_of_the_active_release_leaves_its_report(
+    own_state: Store,
+    tiny: Built,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """That the same bytes come out is made so here: a tiny model of random weights is not quantised twice alike."""
+    active = tiny_builds.resealed(tiny[0], tmp_path / "releases")
+    small_release.judge(active)
+    pointer.promote(own_state, None, active.id)
+    before = active.read_note(report.JSON)
+    judge = gate.release_judge(active, texts.generated_texts(active.manifest.reads, 20), tiny_builds.BOUNDS)
+    monkeypatch.setattr(build, "make", lambda *_: build.Built(active, judge, {}, ()))
+    folder = tiny_models.make(tmp_path / "model", "bert")
+    capsys.readouterr()
+    assert main(["build", "--model", str(folder), "--name", "tiny", "--promote"]) == 0
+    says = f"release {active.id} is built already and active; its report stays (`gate` judges it anew)\n"
+    assert capsys.readouterr().out.endswith(f"\n{says}")
+    assert active.read_note(report.JSON) == before
+    assert pointer.read(own_state, None).version == 1
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from shared_model.releases.files import Files, LocalFiles, open_files
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 from tests.shared_model import folder_driver, small_release
+from tests.shared_model.commands import listed
 from tests.shared_model.full_disk import largest_file
 
 REPOSITORY = Path(__file__).parents[2]
@@ -67,6 +69,26 @@ def test_the_pointer_lies_beside_the_releases(root: str) -> None:
     promoted = pointer.promote(store, None, small_release.seal(store).id)
     assert pointer.read(Store(root), None) == promoted
     assert store.ids() == [promoted.active]
+
+
+def test_a_removed_release_is_gone_and_no_other(root: str) -> None:
+    store = Store(root)
+    kept, removed = small_release.seal(store), small_release.seal(store, quantisation="again")
+    report = b"x" * 1000
+    removed.write_note("report.json", report)
+    size = sum(map(len, small_release.FILES.values())) + len(removed.manifest.to_json()) + len(report)
+    assert store.size(removed.id) == size
+    assert abs(datetime.now(UTC) - store.built(removed.id)) < timedelta(minutes=5)
+    store.remove(removed.id)
+    assert Store(root).ids() == [kept.id]
+    with pytest.raises(FileNotFoundError):
+        store.files.read(f"small/{removed.id}/config.json")
+    Store(root).open(kept.id).verify()
+    store.remove(kept.id)
+    assert Store(root).ids() == []
+    assert not list(Path(root).rglob("*"))
+    with pytest.raises(ReleaseError, match=f"release {kept.id} cannot be removed: "):
+        store.remove(kept.id)
 
 
 def test_a_half_written_release_is_not_there(root: str) -> None:
@@ -163,7 +185,7 @@ def test_releases_behind_a_url_are_shared_by_processes(tmp_path: Path) -> None:
     root, state = tmp_path / "root", tmp_path / "state"
     release = small_release.seal(Store(f"shared://{root}"))
     small_release.judge(release)
-    assert command(root, state, "list") == f"{release.id}  passed\n"
+    assert listed(command(root, state, "list")) == [f"{release.id} passed"]
     assert command(root, state, "promote", release.id).startswith(f"release {release.id} is active (version 1)")
     assert pointer.read(Store(f"shared://{root}"), None).active == release.id
     assert f"place         shared://{root}/small/{release.id}" in command(root, state, "show")

@@ -76,7 +76,9 @@ def test_a_variant_that_is_too_slow_is_refused_with_its_budget(
     tiny: tuple[Release, ReleaseReport], tmp_path: Path
 ) -> None:
     release = tiny_builds.resealed(tiny[0], tmp_path)
-    found = judged(release, replace(tiny_builds.BOUNDS, gate_latency_ms=1e-3, gate_batch_ms=2e-3))
+    found = judged(
+        release, replace(tiny_builds.BOUNDS, gate_latency_ms=1e-3, gate_batch_ms=2e-3, gate_min_accuracy=0.9)
+    )
     refused = {variant.name: variant.failures for variant in found.variants}
     assert refused["fp32/cpu"] == ()
     cores = devices.cores()
@@ -88,6 +90,8 @@ def test_a_variant_that_is_too_slow_is_refused_with_its_budget(
         assert failure.startswith("takes ")
         assert failure.endswith(f" ms for {call} tokens on {cores} threads, its lane allows {budget}")
     assert "Calls are too slow" in (release.read_note(report.MARKDOWN) or b"").decode()
+    unmeasured = "needs 90.00% accuracy (TANDEM_GATE_MIN_ACCURACY), but no text is labelled: pass --eval"
+    assert found.failures == (unmeasured,)
 
 
 def test_a_refused_variant_shows_where_it_differs(tiny: tuple[Release, ReleaseReport], tmp_path: Path) -> None:
@@ -220,6 +224,56 @@ def surest(release: Release) -> list[tuple[str, str]]:
         scores = measure.score_all(engine, release.output, release.encoder().encode_many(asked))
     found = {release.labels[scores[row].argmax()]: asked[row] for row in scores.max(axis=1).argsort()}
     return [(text, label) for label, text in sorted(found.items())][:2]
+
+
+def test_a_model_is_held_against_chance_a_floor_and_the_active_release(
+    tiny: tuple[Release, ReleaseReport],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The active release is right on every text; another, whose head is turned by one label, on none."""
+    active, right = tiny_builds.resealed(tiny[0], tmp_path), surest(tiny[0])
+    graph = tiny[0].read("openvino/model.bin")
+    weight = safetensors.torch.load(tiny[0].read("weights.safetensors"))["model.classifier.weight"].numpy()
+    other = tiny_builds.resealed(
+        tiny[0],
+        tmp_path,
+        {"openvino/model.bin": graph.replace(weight.tobytes(), np.roll(weight, 1, axis=0).tobytes())},
+    )
+    pointer.promote(Store(tmp_path), None, active.id)
+    for name, value in (
+        ("MIN_AGREEMENT", "0.01"),
+        ("MAX_ACCURACY_DROP", "100"),
+        ("LATENCY_MS", "1e4"),
+        ("BATCH_MS", "1e4"),
+    ):
+        monkeypatch.setenv(f"TANDEM_GATE_{name}", value)
+    monkeypatch.setenv("TANDEM_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("TANDEM_RELEASES", str(tmp_path))
+    with open(tmp_path / "eval.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("utterance", "intent"), *right * 20])
+    evaluated = ["gate", "--eval", str(tmp_path / "eval.csv")]
+
+    assert main([*evaluated, active.id, "--min-accuracy", "1"]) == 0
+    assert "text from column 'utterance', label from column 'intent'" in capsys.readouterr().out
+    page = (active.read_note(report.MARKDOWN) or b"").decode()
+    assert "- accuracy of fp32 on 40 labelled texts: 100.00%; chance: 50.00% (p 0.000)\n" in page
+
+    assert main([*evaluated, other.id, "--min-accuracy", "0.9"]) == 1
+    found = json.loads(other.read_note(report.JSON) or b"")
+    assert found["quality"]["active"] == active.id
+    assert (found["quality"]["accuracy"], found["quality"]["active_accuracy"]) == (0, 1)
+    floor, chance, dropped = found["failures"]
+    assert floor.endswith("needs 90.00% (TANDEM_GATE_MIN_ACCURACY)")
+    assert "not clearly more than chance, 50.00%" in chance
+    assert f"100.00 points less than the active release {active.id}" in dropped
+    page = (other.read_note(report.MARKDOWN) or b"").decode()
+    assert f"- {floor}\n- {chance}\n- {dropped}\n" in page
+    assert f"- active release {active.id} on these texts: 100.00% (McNemar" in page
+    capsys.readouterr()
+    assert main(["promote", other.id]) == 1
+    assert chance in capsys.readouterr().out
 
 
 def test_a_broken_variant_is_refused_and_cannot_be_promoted(

@@ -16,6 +16,7 @@ from shared_model.redis_server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.pointer import Pointer
 from shared_model.releases.store import Store
+from tests.properties import examples
 
 IDS = [f"small-{digit * 12}" for digit in "abcd"]
 
@@ -138,10 +139,11 @@ class PointerMachine(RuleBasedStateMachine):
         self.in_file, self.in_redis = True, client is self.client
 
 
+@pytest.mark.hypothesis
 def test_any_order_of_changes_losses_and_damages(redis_server: RedisServer) -> None:
     with redis.Redis.from_url(redis_server.url) as client:
         machine = type("Machine", (PointerMachine,), {"client": client})
-        quick = settings(max_examples=40, stateful_step_count=25, suppress_health_check=list(HealthCheck))
+        quick = settings(max_examples=examples(40), stateful_step_count=25, suppress_health_check=list(HealthCheck))
         machine.TestCase.settings = quick
         result = machine.TestCase("runTest").run()
     assert result

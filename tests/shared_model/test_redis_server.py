@@ -1,10 +1,12 @@
 """The embedded Redis: one real server per state folder, and the data outlives it."""
 
+import contextlib
 import dataclasses
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -117,6 +119,43 @@ def test_processes_that_start_at_once_share_one_server(state: StateSettings) -> 
     finally:
         for process in joined:
             process.communicate()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_a_server_ends_with_the_last_of_its_users_however_each_ends(state: StateSettings, how: signal.Signals) -> None:
+    command = [sys.executable, "-c", _JOIN, str(state.state)]
+    owner, guest = (
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)
+    )
+    try:
+        for process in (owner, guest):
+            assert read_line(process) == "here"
+            tell(process, "go")
+            assert read_line(process).endswith(str(process is owner))
+        (server,) = (it for it in psutil.Process(owner.pid).children() if it.name() == "redis-server")
+        url = f"unix://{state.state / 'redis' / 'redis.sock'}"
+        owner.send_signal(how)
+        owner.wait()
+        # It is told to stop within a moment where it is: a server that is asked so often would not miss that.
+        for _ in range(50):
+            assert redis.Redis.from_url(url).ping()
+            time.sleep(0.01)
+        guest.kill()
+        server.wait(10)
+    finally:
+        for process in (owner, guest):
+            process.kill()
+            process.communicate()
+
+
+def test_an_owner_that_leaves_first_leaves_the_server_to_the_others(state: StateSettings) -> None:
+    with contextlib.ExitStack() as first:
+        owner = first.enter_context(RedisServer(state))
+        process = psutil.Process(owner.pid)
+        with RedisServer(state) as guest:
+            first.close()
+            assert client(guest).ping()
+        process.wait(10)
 
 
 def read_line(process: "subprocess.Popen[str]") -> str:

@@ -16,6 +16,7 @@ from shared_model.errors import JobError, StoreUnavailable
 from shared_model.scorestore import publish as store
 from shared_model.scorestore.epochs import KEEP_SECONDS, Epoch, Outcome
 from shared_model.scorestore.publish import publish
+from tests.properties import examples
 
 RELEASE = "small-0123456789ab"
 
@@ -123,7 +124,7 @@ def test_releases_do_not_touch_each_other(redis_client: "redis.Redis") -> None:
     assert redis_client.hget(keys.epoch_pointer(other), "epoch") == b"2026-01-13.1"
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(50), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(present=st.sets(st.binary(min_size=16, max_size=16), max_size=300))
 def test_the_filter_never_denies_a_key_that_is_there(redis_client: "redis.Redis", present: set[bytes]) -> None:
     name = publish(redis_client, epoch(), ((k, PublishedScore(labels=[1])) for k in present)).epoch

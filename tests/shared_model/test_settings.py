@@ -10,6 +10,8 @@ from shared_model.errors import SettingError
 from shared_model.settings import Check, StateSettings, group, setting
 from shared_model.types import Precision
 
+NOT_YET = "a local folder; object stores are not supported here yet: mount the bucket, and name its folder"
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -67,6 +69,22 @@ def test_a_wrong_value_names_the_variable_the_value_and_what_was_expected(name: 
     with pytest.raises(SettingError) as error:
         settings.load(Sample, {name: value})
     assert str(error.value) == f"{name}={value!r}: expected {expected}"
+
+
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        ("TANDEM_SCORES", NOT_YET),
+        ("TANDEM_STATE", NOT_YET),
+        ("TANDEM_MESSAGES", "a local folder; TANDEM_INPUT_PATH names messages behind a URL"),
+    ],
+)
+@pytest.mark.parametrize("url", ["s3://b/x", "file:///x", "abfss://b@c/x"])
+def test_a_url_is_no_local_folder(name: str, remedy: str, url: str) -> None:
+    with pytest.raises(SettingError) as error:
+        settings.load(StateSettings, {name: url})
+    assert str(error.value) == f"{name}='{url}': expected {remedy}"
+    assert settings.load(StateSettings, {"TANDEM_RELEASES": url}).releases_root == url
 
 
 def test_empty_means_default() -> None:

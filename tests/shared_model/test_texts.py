@@ -184,10 +184,57 @@ def test_texts_come_back_as_they_were_quoted(tmp_path_factory: pytest.TempPathFa
     assert examples.labels == ["label"] * len(found)
 
 
+HEADERLESS = b"my card is lost,lost\nthanks,thanks\nI lost it,lost\nbye,thanks\n"
+
+
+@pytest.mark.parametrize(
+    ("contents", "texts_read", "columns"),
+    [
+        (HEADERLESS, 4, "no header line, its first line is an example; text from column 1, label from column 2"),
+        (b"question,faq\nhello,faq\nbye,end\n", 3, "no header line, its first line is an example; text from column 1"),
+        (b"utterance,intent\n" + HEADERLESS, 4, "text from column 'utterance', label from column 'intent'"),
+        (b"id,Intent,Utterance\n1,a,x\n2,b,y\n", 2, "text from column 'Utterance', label from column 'Intent'"),
+        (b"intent,phrases\na,x\nb,y\n", 2, "text from column 'phrases', label from column 'intent'"),
+        (b"text,label\nlabel,label\n", 1, "text from column 'text', label from column 'label'"),
+    ],
+)
+def test_a_header_is_told_from_an_example(tmp_path: Path, contents: bytes, texts_read: int, columns: str) -> None:
+    (tmp_path / "data.csv").write_bytes(contents)
+    found = read_examples(tmp_path / "data.csv")
+    assert len(found.texts) == texts_read
+    assert found.columns.startswith(columns)
+
+
+@pytest.mark.parametrize(
+    "contents", [b"lost my card,lost\nbye,thanks\n", b"a,b\nx,c\n", b"id,utterance,kind\n1,x,c\n2,y,d\n"]
+)
+def test_a_first_line_that_may_be_either_is_asked_about(tmp_path: Path, contents: bytes) -> None:
+    path = tmp_path / "data.csv"
+    path.write_bytes(contents)
+    with pytest.raises(BadInput) as refused:
+        read_examples(path)
+    line = contents.decode().splitlines()[0]
+    says = f"'{line}' may be a header or an example: name its columns text,label, or write the line text,label above it"
+    assert str(refused.value) == f"{path}:1: {says}"
+
+
+def test_a_sample_may_be_a_csv_of_examples(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("utterance,intent\n" + "".join(f"message {number},a\n" for number in range(1, 501)))
+    chosen = texts.choose(LABELS, SINGLE, path)
+    assert (len(chosen.calibration), len(chosen.validation), len(chosen.gate.texts)) == (300, 100, 100)
+    assert chosen.gate.source == texts.HELD_OUT
+    numbers = [int(str(text).split()[1]) for text in chosen.gate.texts]
+    assert list(chosen.gate.shown) == [f"train.csv:{number + 1}" for number in numbers]
+    path.write_text("utterance,intent\nhello,a\n")
+    with pytest.raises(BadInput, match="has 1 lines, calibrating needs at least 500"):
+        texts.choose(LABELS, SINGLE, path)
+
+
 def test_examples_carry_their_lines_and_the_hash_of_their_file(tmp_path: Path) -> None:
     contents = b'text,label\n"hello\nyou",a\nbye,b\n'
     path = tmp_path / "data.csv"
     path.write_bytes(contents)
-    places = [f"{path}:3", f"{path}:4"]
-    expected = Examples(["hello\nyou", "bye"], ["a", "b"], places, hashlib.sha256(contents).hexdigest())
+    places, columns = [f"{path}:3", f"{path}:4"], "text from column 'text', label from column 'label'"
+    expected = Examples(["hello\nyou", "bye"], ["a", "b"], places, hashlib.sha256(contents).hexdigest(), columns)
     assert read_examples(path) == expected

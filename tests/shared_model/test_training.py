@@ -1,6 +1,7 @@
 """A head is trained from a CSV of text and label, by the command the model card names."""
 
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from shared_model.examples import read_examples
 from shared_model.releases import build, checkpoint
 from shared_model.training import Head
 from shared_model.types import Device, Precision
+from tests.shared_model import tiny_models
 
 EXAMPLES = {
     "lost": ["my card was stolen", "I lost my card", "somebody took my card", "I can't find my card any more"],
@@ -73,7 +75,7 @@ def test_the_command_trains_a_head_that_tells_its_labels_apart(trained: Trained,
 def test_training_is_repeatable(trained: Trained, tmp_path: Path) -> None:
     labels = ["lost", "rate", "thanks"]
     first = training.load_head(trained(*labels))
-    second = training.train(build.default_encoder(), read_examples(write_csv(tmp_path / "train.csv", labels)))
+    second = training.train(build.default_encoder(), read_examples(write_csv(tmp_path / "train.csv", labels))).head
     assert (first.weight == second.weight).all()
     assert (first.bias == second.bias).all()
 
@@ -83,6 +85,47 @@ def test_the_committed_head_is_whole() -> None:
     assert len(head.labels) == len(set(head.labels)) == 77
     assert head.weight.shape == (77, 384)
     assert np.isfinite(head.weight).all()
+
+
+def test_the_command_says_what_it_read_how_good_it_is_and_what_comes_next(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a CSV without a header line the first message is one too. The encoder is tiny and random, so the accuracy is
+    low."""
+    encoder = tiny_models.make(tmp_path / "encoder", "bert", encoder=True)
+    data = write_csv(tmp_path / "train.csv", list(EXAMPLES))
+    data.write_text("".join(data.read_text().splitlines(keepends=True)[1:]) + "what a day,lonely\n")
+    out = tmp_path / "My Head"
+    assert main(["train-head", "--data", str(data), "--encoder", str(encoder), "--out", str(out)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith(
+        f"{data}: no header line, its first line is an example; text from column 1, label from column 2"
+    )
+    assert lines[1].endswith("training a head for 4 labels on 13 texts")
+    assert lines[2] == "texts per label: 1 at least, median 4"
+    assert lines[3] == "fewer than 10 texts, too few to learn from: lonely (1), lost (4), rate (4), thanks (4)"
+    (accuracy,) = re.findall(r"^accuracy (.*)% in 4-fold cross-validation$", lines[4])
+    # The label with one text is never right.
+    assert 0 < float(accuracy) <= 92.31
+    options = f"--name my-head --head '{out}' --encoder {encoder}"
+    assert lines[-1] == f"next: python -m shared_model build {options} --eval HELD-OUT.csv"
+
+
+def test_labels_that_texts_do_not_tell_apart_are_no_better_than_chance() -> None:
+    """The same vectors trained on would give 100 %: folds keep texts out."""
+    vectors = np.random.default_rng(5).normal(size=(200, 300)).astype(np.float32)
+    folds, accuracy = training._cross_validated(vectors, ["a", "b"] * 100)
+    assert folds == 5
+    assert accuracy == pytest.approx(0.5, abs=0.12)
+
+
+def test_two_texts_are_too_few_to_cross_validate() -> None:
+    vectors = np.eye(3, dtype=np.float32)
+    folds, accuracy = training._cross_validated(vectors, ["a", "a", "b"])
+    assert (folds, accuracy) == (0, None)
+    head = Head(("a", "b"), vectors[:2], vectors[0, :2])
+    *_, last = training.in_words(["a", "a", "b"], training.Trained(head, folds, accuracy))
+    assert last == "accuracy not known: cross-validation needs two labels with two texts or more"
 
 
 def test_one_label_is_not_a_choice(tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """`python -m shared_model` for people: an answer is a line or a short table; what is wrong is one line, and the exit
 status says where: 1 in a release that its gate refuses, 2 in the call, 3 in Redis."""
 
+import json
 import re
 import stat
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from shared_model.releases import report
 from shared_model.releases.store import Release, Store
 from tests.shared_model import small_release
-from tests.shared_model.commands import Run
+from tests.shared_model.commands import Run, listed
 from tests.shared_model.small_release import passed
 
 
@@ -23,20 +25,34 @@ def test_list_marks_what_answers_and_what_may(run: Run, one: Release, two: Relea
     five = small_release.seal(store, name="five")
     six = small_release.seal(store, name="six")
     (Path(six.place) / "manifest.json").write_text("{}")
+    small_release.judge(one, accuracy=0.9321)
     status, printed, _ = run("list")
     assert status == 0
-    assert sorted(printed.splitlines()) == sorted([
-        f"{one.id}  passed  previous",
-        f"{two.id}  passed  active",
-        f"{three.id}  passed  canary 25.00%",
-        f"{four.id}  REFUSED",
-        f"{five.id}  not judged",
-        f"{six.id}  release {six.id}: manifest.json is damaged; copy the release again",
+    assert sorted(listed(printed)) == sorted([
+        f"{one.id} passed accuracy 93.21% previous",
+        f"{two.id} passed active",
+        f"{three.id} passed canary 25.00%",
+        f"{four.id} REFUSED",
+        f"{five.id} not judged",
+        f"{six.id} release {six.id}: manifest.json is damaged; copy the release again",
     ])  # fmt: skip
+    size = sum(path.stat().st_size for path in Path(one.place).rglob("*") if path.is_file())
+    (of_one,) = [found for found in json.loads(run("list", "--json")[1]) if found["release"] == one.id]
+    assert datetime.fromisoformat(of_one.pop("built")) == store.built(one.id)
+    assert of_one == {
+        "release": one.id,
+        "name": "one",
+        "bytes": size,
+        "gate": "passed",
+        "accuracy": 0.9321,
+        "role": "previous",
+        "weight": None,
+    }
 
 
 def test_list_of_nothing_is_nothing(run: Run) -> None:
     assert run("list") == (0, "", "")
+    assert run("list", "--json") == (0, "[]\n", "")
 
 
 def test_show_says_what_a_release_is(run: Run, one: Release) -> None:
@@ -100,14 +116,14 @@ def test_diff_says_what_differs(run: Run, one: Release, store: Store) -> None:
     status, printed, _ = run("diff", one.id, two.id)
     assert status == 0
     found = [re.sub(" +", " ", line) for line in printed.splitlines()]
-    measured = "agreement 99.20% → 99.30%; ms: 1×32 on 1 thread 2.50 → 20.00"
+    measured = "agreement 99.20% → 99.30%"
     assert found == [
         "name one → two",
-        f"parent {'0' * 64} → {'2' * 64}",
+        f"parent sha256 {'0' * 12}… → sha256 {'2' * 12}…",
         "output single_label/2 → single_label/3",
-        "labels added: maybe",
+        "labels 1 added: maybe",
         "labels in another order",
-        "reads Reads(max_tokens=8, pairs=False, types=False) → Reads(max_tokens=16, pairs=False, types=False)",
+        "reads texts of at most 8 tokens → texts of at most 16 tokens",
         "quantisation by hand → with care",
         "variants fp16/cuda is gone",
         "files extra.json: none → sha256 44136fa355b3…, 2 bytes",
@@ -116,7 +132,22 @@ def test_diff_says_what_differs(run: Run, one: Release, store: Store) -> None:
         f"files weights.safetensors: sha256 {one.manifest.files['weights.safetensors'][:12]}…, 4,096 bytes → none",
         "gate passed → refused",
         *(f"{variant} {measured}" for variant in ("fp32/cpu", "bf16/cpu", "int8/cpu")),
+        "",
+        "latency rows×tokens old ms new ms",
+        *(f"{variant} 1×32 on 1 thread 2.50 20.00" for variant in ("fp32/cpu", "bf16/cpu", "int8/cpu")),
+        "Each gate measured when it ran: latencies of two occasions also show how busy the host was.",
     ]
+    assert max(map(len, printed.splitlines())) < 130
+
+
+def test_diff_names_a_few_labels_unless_all_are_asked_for(run: Run, one: Release, store: Store) -> None:
+    names = tuple(f"intent{number:02}" for number in range(77))
+    two = small_release.seal(store, name="two", output=type(one.output)(one.output.kind, names, 77))
+    assert (
+        "labels        77 added: intent00, intent01, intent02, … (--all names them)\n" in run("diff", "one", "two")[1]
+    )
+    assert f"labels        77 removed: {', '.join(names)}\n" in run("diff", "two", "one", "--all")[1]
+    assert two.labels == names
 
 
 def test_diff_of_a_release_with_itself_is_nothing(run: Run, one: Release) -> None:
@@ -174,11 +205,22 @@ def test_messages_say_what_they_wrote_and_where(run: Run, place: Path) -> None:
         "",
     )
     assert (place / "messages" / "ds=2026-01-15" / "messages.jsonl").exists()
+    there = f"ds=2026-01-14, ds=2026-01-15 in {place / 'messages'}: there already; nothing written\n"
+    assert run("messages", "--count", "100") == (0, there, "")
+    assert run("messages", "--count", "100", "--days", "3") == (
+        0,
+        f"written to {place / 'messages'}: ds=2026-01-16\n{there}",
+        "",
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
+        (["train-head", "--data", "/nope.csv", "--out", "x"], "train-head: /nope.csv: cannot be read: No such file"),
+        (["sign", "--key", "/nope.key", "@active"], "sign: no release is active: run"),
+        (["rm", "@active"], "rm: no release is active: run"),
+        (["rm", "small-0123456789ab"], "rm: release small-0123456789ab is not in .*; nothing was removed"),
         (["verify"], "verify: no release is active: run `python -m shared_model build`"),
         (["show"], "show: no release is active: run `python -m shared_model build`"),
         (["rollback"], "rollback: no release is active: run `python -m shared_model build`"),

@@ -12,7 +12,7 @@ from shared_model import keys
 from shared_model.releases import pointer, report
 from shared_model.releases.store import Release, Store
 from tests.shared_model import small_release
-from tests.shared_model.commands import Run
+from tests.shared_model.commands import Run, listed
 
 UNPROVEN = "unproven until a replica has the device: fp16/cuda"
 
@@ -132,7 +132,7 @@ def test_an_embedded_redis_is_told(run: Run, one: Release, place: Path, monkeypa
     monkeypatch.delenv("TANDEM_REDIS_URL")
     assert run("promote", one.id)[0] == 0
     (place / "releases" / pointer.FILE).unlink()
-    assert run("list") == (0, f"{one.id}  passed  active\n", "")
+    assert listed(run("list")[1]) == [f"{one.id} passed active"]
 
 
 @pytest.mark.parametrize("weight", ["0", "1", "-1", "nan", "2"])
@@ -147,7 +147,8 @@ def test_a_damaged_pointer_is_mended_by_a_promotion(
 ) -> None:
     (place / "releases" / pointer.FILE).write_text("{")
     redis_client.hset(keys.release_pointer(), "version", "x")
-    assert run("list")[1] == f"{one.id}  passed\n"
+    assert listed(run("list")[1]) == [f"{one.id} passed"]
+    assert "damaged; promote a release to write it anew" in run("rm", one.id)[2]
     assert "damaged; promote a release to write it anew" in run("verify")[2]
     assert run("promote", one.id)[0] == 0
     assert json.loads((place / "releases" / pointer.FILE).read_text())["active"] == one.id

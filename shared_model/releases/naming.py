@@ -1,0 +1,34 @@
+"""What people may write for a release: its id, its name, the beginning of one of these, @active, @previous, @canary."""
+
+from collections.abc import Sequence
+
+from shared_model.errors import ReleaseError
+from shared_model.releases import manifest
+from shared_model.releases.pointer import Pointer
+
+#: For the help of every command that takes a release.
+HELP = "its id, its name if only one has it, the beginning of either, @active, @previous or @canary"
+
+_ROLES = ("active", "previous", "canary")
+
+
+def of_role(given: str, pointer: Pointer) -> str:
+    """The id that the pointer holds for `@active`, `@previous` or `@canary`. Raises: ReleaseError."""
+    role = given.removeprefix("@")
+    if role not in _ROLES:
+        raise ReleaseError(f"{given!r} is none of {', '.join(f'@{role}' for role in _ROLES)}")
+    if not (found := str(getattr(pointer, role))):
+        raise ReleaseError(f"{given}: there is no {role} release")
+    return found
+
+
+def resolve(given: str, ids: Sequence[str]) -> str:
+    """The one id among `ids` that has this name or, where none has, begins so. Raises: ReleaseError for none or
+    several."""
+    named = [one for one in ids if manifest.name_of(one) == given]
+    found = named or [one for one in ids if given and one.startswith(given)]
+    if len(found) > 1:
+        raise ReleaseError(f"{given!r} may be {', '.join(found[:-1])} or {found[-1]}; write more of the id")
+    if not found:
+        raise ReleaseError(f"{given!r} is not a release id, nor the name or beginning of one; `list` shows those here")
+    return found[0]

@@ -1,0 +1,66 @@
+"""Every environment variable of Tandem by name, so that a mistyped one is noticed when a program starts.
+
+Packages declare their settings themselves and do not import each other, and no program imports all of them: this is the
+one list of all names. A test holds it equal to what is declared.
+"""
+
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, MutableMapping
+from typing import TextIO
+
+from shared_model.settings import PREFIX
+
+_LANES = ("LATENCY", "DYNAMIC", "THROUGHPUT")
+_OF_A_LANE = """
+ASSUMED_TIMEOUT_MS CONCURRENCY LOAD_TARGET MAX_DELAY_MS MAX_ROWS P95_MS PRECISION RATE THREADS TOKEN_BUDGET WORKERS
+"""
+_OTHERS = """
+ADVERTISED_HOST AIRFLOW_PORT CONFIG
+DEFERRED_BOUND DEFERRED_DRAIN_LIMIT DEFERRED_KEEP_SECONDS DEFERRED_WAIT_SECONDS
+GATE_BATCH_MS GATE_BEAT_CHANCE GATE_LATENCY_MS GATE_MAX_ACCURACY_DROP GATE_MAX_ACTIVE_DROP GATE_MIN_ACCURACY
+GATE_MIN_AGREEMENT
+GRPC_ADDRESS HARVEST HEDGED
+INPUT_FORMAT INPUT_ID INPUT_PAIR INPUT_PARTITION INPUT_PATH INPUT_POLL_SECONDS INPUT_TEXT INPUT_WAIT_SECONDS
+INTERACTIVE_UNIT_MS KEEP_PREVIOUS_SECONDS LANES LATENCY_BELOW_MS MESSAGES METRICS_ADDRESS
+NIGHTLY_BATCH_ROWS NIGHTLY_BATCH_TOKENS NIGHTLY_COLLAPSE NIGHTLY_IDLE NIGHTLY_INT8 NIGHTLY_POISON NIGHTLY_TASK_ROWS
+NIGHTLY_UNIT_ROWS
+PRECOMPUTED PRECOMPUTED_TIMEOUT_MS PRICE_CURRENCY PRICE_PER_HOUR PROBE_SECONDS PUBLISH_KEEP_SECONDS PUBLISH_MEGABYTES
+QUARANTINE_SECONDS QUARANTINE_SHARE QUOTA
+REDIS_FSYNC REDIS_REPLICAS REDIS_REPLICAS_MS REDIS_URL REFLECTION RELEASE RELEASES RUNTIME_PREFIX
+SCORES SPARK_GPU_SCRIPT SPARK_MASTER SPARK_TASK_GPU STATE
+THREADS THROUGHPUT_ABOVE_MS TOKEN_KEYS TRUSTED_KEYS WORKERS
+"""
+
+KNOWN = frozenset(
+    PREFIX + name for name in (*_OTHERS.split(), *(f"{lane}_{it}" for lane in _LANES for it in _OF_A_LANE.split()))
+)
+#: Names that a parent process has warned of, with commas: its children stay silent about them.
+_TOLD = "_TANDEM_UNKNOWN_VARIABLES"
+#: Kubernetes sets NAME_SERVICE_HOST and more of the kind for each Service, and one may be called tandem-something.
+_SERVICE_HOST = "_SERVICE_HOST"
+
+
+def warn(environ: MutableMapping[str, str] = os.environ, stream: TextIO | None = None) -> None:
+    """Say in one line for each variable that no part of Tandem reads, and never fail. Once: not again in children."""
+    told = environ.get(_TOLD, "").split(",")
+    unknown = [name for name in _unknown(environ) if name not in told]
+    for name in unknown:
+        (stream or sys.stderr).write(f"warning: {name} is set, and Tandem has no such setting{_nearest(name)}\n")
+    if unknown:
+        environ[_TOLD] = ",".join([*filter(None, told), *unknown])
+
+
+def _unknown(environ: Mapping[str, str]) -> Iterator[str]:
+    services = [re.escape(name.removesuffix(_SERVICE_HOST)) for name in environ if name.endswith(_SERVICE_HOST)]
+    others = re.compile(f"(?:{'|'.join(services)})_(?:SERVICE_|PORT)" if services else r"(?!)")
+    return (it for it in sorted(environ) if it.startswith(PREFIX) and it not in KNOWN and not others.match(it))
+
+
+def _nearest(name: str) -> str:
+    # Not sooner: most programs never need it.
+    import difflib
+
+    found = difflib.get_close_matches(name, sorted(KNOWN), n=1, cutoff=0.75)
+    return f": did you mean {found[0]}?" if found else "; ARCHITECTURE.md lists them all"
