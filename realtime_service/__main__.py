@@ -2,25 +2,43 @@
 
 import argparse
 import contextlib
+import json
+import os
 import sys
 import time
 from typing import Any
 
-from realtime_service.client import DEFAULT_ADDRESS, Answer, CallError, Client
-from shared_model.errors import TandemError
-from shared_model.types import Priority
+from realtime_service import printing
+from realtime_service.client import DEFAULT_ADDRESS, DEFAULT_DEADLINE, CallError, Client
+from realtime_service.client.calls import ScoreOptions
+from shared_model import variables
+from shared_model.errors import BadInput, TandemError
+from shared_model.types import TOP_K, Priority, ServingPath
+
+_EXIT_STATUS = "exit status: 0 done, 1 the call failed, 2 wrong arguments or settings, or Redis not reached"
+_DEFAULT_MS = round(1000 * DEFAULT_DEADLINE)
+_LANES = (ServingPath.LATENCY, ServingPath.DYNAMIC, ServingPath.THROUGHPUT)
+
+Commands = Any  # argparse's own class for subparsers is private
 
 
 def main(arguments: list[str] | None = None) -> int:
+    variables.warn()
     args = _parser().parse_args(arguments)
     try:
-        return int(args.run(args) or 0)
+        status = int(args.run(args) or 0)
+        sys.stdout.flush()
+        return status
     except TandemError as error:
         print(f"realtime_service {args.command}: {error}", file=sys.stderr)
         return 2
     except CallError as error:
         print(f"realtime_service {args.command}: {error}", file=sys.stderr)
         return 1
+    except BrokenPipeError:
+        # The reader, `head` for one, has had enough. Python would flush once more at its exit, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
 
 
 def _serve(args: argparse.Namespace) -> int:
@@ -31,51 +49,55 @@ def _serve(args: argparse.Namespace) -> int:
         metrics_address=args.metrics,
         lanes=args.lanes,
         workers=args.workers,
-        reflection=args.reflection or None,
+        reflection="true" if args.reflection else None,
     )
 
 
 def _call(args: argparse.Namespace) -> None:
     started = time.perf_counter()
-    with Client(args.address) as client:
-        priority = Priority(args.priority)
-        answer = client.score(args.text, timeout_ms=args.timeout_ms, priority=priority, top_k=args.top_k)
-    print(_readable(answer, time.perf_counter() - started))
-
-
-def _readable(answer: Answer, seconds: float) -> str:
-    lines = []
-    for result in answer.results:
-        lines += [f"{label.name:<44}{label.score:8.3f}" for label in result.labels]
-        if result.vector:
-            start = ", ".join(f"{number:.3f}" for number in result.vector[:5])
-            lines.append(f"embedding of {len(result.vector)} numbers: {start}, …")
-        cut = ", truncated" if result.truncated else ""
-        lines.append(f"  {result.tokens} tokens{cut}")
-    lines.append(
-        f"  {answer.path} path ({answer.reason}), {answer.precision}, batch {answer.batch_size}, {answer.release}"
-    )
-    waited, computed = answer.queue_us / 1000, answer.compute_us / 1000
-    lines.append(f"  waited {waited:.2f} ms, computed {computed:.2f} ms, {seconds * 1000:.1f} ms with the connection")
-    return "\n".join(lines)
+    options: ScoreOptions = {
+        "timeout_ms": args.timeout_ms,
+        "priority": Priority(args.priority),
+        "top_k": args.top_k,
+        "release": args.release,
+        "lane": args.lane,
+    }
+    with Client(args.address, caller_id=args.caller) as client:
+        answer = client.score(args.text, **options)
+        if args.json:
+            print(json.dumps(printing.answer_data(answer)))
+            return
+        print(printing.answer(answer, time.perf_counter() - started))
+        # The answer is there, whatever becomes of the line about the policy.
+        with contextlib.suppress(CallError):
+            if policy := printing.operators_policy(client.describe().operators_policy):
+                print(f"  {policy}")
 
 
 def _chat(args: argparse.Namespace) -> None:
     from realtime_service import chat
 
-    with Client(args.address) as client, contextlib.suppress(KeyboardInterrupt):
-        chat.chat(client, chat.typed(), print, args.timeout_ms)
+    with Client(args.address) as client:
+        try:
+            chat.chat(client, chat.typed(print), print, args.timeout_ms)
+        except KeyboardInterrupt:
+            # The prompt of the shell gets a line of its own.
+            print()
 
 
 def _describe(args: argparse.Namespace) -> None:
     with Client(args.address) as client:
-        print(client.describe(), end="")
+        described = client.describe()
+    print(json.dumps(printing.description_data(described)) if args.json else printing.description(described))
 
 
 def _show_policy(args: argparse.Namespace) -> None:
     from realtime_service.routing import policy_command
 
-    print(policy_command.show())
+    if not args.brief:
+        print(policy_command.show())
+    elif line := printing.operators_policy(policy_command.by_operators()):
+        print(line)
 
 
 def _set_policy(args: argparse.Namespace) -> None:
@@ -87,6 +109,8 @@ def _set_policy(args: argparse.Namespace) -> None:
 def _reset_policy(args: argparse.Namespace) -> None:
     from realtime_service.routing import policy_command
 
+    if not (args.names or args.all):
+        raise BadInput("reset", "name the numbers to reset (`policy show` lists them), or give --all for every one")
     print(policy_command.reset_all() if args.all else policy_command.reset(args.names))
 
 
@@ -104,64 +128,153 @@ def _replay_dead_letters(args: argparse.Namespace) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m realtime_service", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m realtime_service", description=__doc__, epilog=_EXIT_STATUS)
     commands = parser.add_subparsers(dest="command", required=True)
-
-    serve = commands.add_parser("serve", help="answer calls until SIGTERM or Ctrl-C")
-    serve.set_defaults(run=_serve)
-    serve.add_argument("--address", help="HOST:PORT; overrides TANDEM_GRPC_ADDRESS")
-    serve.add_argument("--metrics", help="HOST:PORT; overrides TANDEM_METRICS_ADDRESS")
-    serve.add_argument("--lanes", help="which lanes to serve, with commas; overrides TANDEM_LANES")
-    serve.add_argument("--workers", help="supervised worker processes; overrides TANDEM_WORKERS")
-    serve.add_argument("--reflection", action="store_true", help="serve gRPC reflection")
-
-    call = commands.add_parser("call", help="score one text and print the answer")
-    call.set_defaults(run=_call)
-    call.add_argument("text")
-    call.add_argument("--timeout-ms", type=int)
-    call.add_argument("--priority", choices=[p.value for p in Priority], default=Priority.UNSPECIFIED.value)
-    call.add_argument("--top-k", type=int, default=3)
-    call.add_argument("--address", default=DEFAULT_ADDRESS)
-
-    chat = commands.add_parser("chat", help="type to the bot: intent, path and milliseconds of each line")
-    chat.set_defaults(run=_chat)
-    chat.add_argument("--timeout-ms", type=int, help="how long the bot may take for an answer")
-    chat.add_argument("--address", default=DEFAULT_ADDRESS)
-
-    letters = commands.add_parser("dead-letters", help="deferred work that was given up because its consumers died")
-    actions = letters.add_subparsers(dest="action", required=True)
-    listed = actions.add_parser("list", help="print it, oldest first")
-    listed.set_defaults(run=_list_dead_letters)
-    listed.add_argument("--count", type=int, default=20, help="lines, 20 unless told")
-    replayed = actions.add_parser("replay", help="accept it again, as if it had never been taken")
-    replayed.set_defaults(run=_replay_dead_letters)
-    which = replayed.add_mutually_exclusive_group(required=True)
-    which.add_argument("ids", nargs="*", default=[], metavar="ID", help="request ids")
-    which.add_argument("--all", action="store_true")
-
-    describe = commands.add_parser("describe", help="print what a service serves")
-    describe.set_defaults(run=_describe)
-    describe.add_argument("--address", default=DEFAULT_ADDRESS)
+    _add_serve(commands)
+    _add_call(commands)
+    _add_chat(commands)
+    _add_describe(commands)
     _add_policy(commands)
+    _add_dead_letters(commands)
     return parser
 
 
-def _add_policy(commands: "argparse._SubParsersAction[Any]") -> None:
-    policy = commands.add_parser("policy", help="look at or change how running replicas route; acts within a second")
+def _add(commands: Commands, name: str, run: Any, summary: str, more: str, example: str) -> argparse.ArgumentParser:
+    """`summary`: for the list of commands; with `more`, the description of this one."""
+    added: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=summary,
+        description=f"{summary[0].upper()}{summary[1:]}.\n{more}",
+        epilog=f"example:\n  python -m realtime_service {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    added.set_defaults(run=run)
+    return added
+
+
+def _add_serve(commands: Commands) -> None:
+    more = (
+        "Every number is a setting, in the environment or in the TOML file that TANDEM_CONFIG names (ARCHITECTURE.md,\n"
+        "§8); a flag overrides both. Without REDIS_URL the service starts a Redis of its own."
+    )
+    example = "serve --lanes latency,dynamic --address 127.0.0.1:50052 --metrics 127.0.0.1:9552"
+    serve = _add(commands, "serve", _serve, "answer calls until SIGTERM or Ctrl-C", more, example)
+    serve.add_argument("--address", metavar="HOST:PORT", help="where gRPC listens (default 127.0.0.1:50051)")
+    serve.add_argument("--metrics", metavar="HOST:PORT", help="where Prometheus scrapes (default 127.0.0.1:9464)")
+    serve.add_argument(
+        "--lanes", help="some of latency,dynamic,throughput, or none for a router (default: all of them)"
+    )
+    serve.add_argument("--workers", metavar="N", help="supervised processes behind one port (default: from the cores)")
+    serve.add_argument(
+        "--reflection", action="store_true", help="serve gRPC reflection (default: on a loopback address)"
+    )
+
+
+def _add_call(commands: Commands) -> None:
+    more = "Prints the best labels, the path and its reason, and the operators' policy where one is in force."
+    example = 'call "my card has not arrived" --timeout-ms 80'
+    call = _add(commands, "call", _call, "score one text and print the answer", more, example)
+    call.add_argument("text", help="the text, 1 byte to 64 KiB")
+    lanes = "below 100 the latency lane, above 1000 the throughput lane, unless the policy says otherwise"
+    _add_timeout(call, f"milliseconds to wait for an answer; {lanes} (default: {_DEFAULT_MS}, for no lane)")
+    call.add_argument(
+        "--priority",
+        choices=[p.value for p in Priority],
+        default=Priority.UNSPECIFIED.value,
+        help="real_time: the latency lane; batch: the throughput lane (default %(default)s)",
+    )
+    call.add_argument(
+        "--top-k", type=int, choices=range(1, TOP_K + 1), default=3, help="labels to print (default %(default)s)"
+    )
+    call.add_argument(
+        "--caller", default="", metavar="NAME", help="who calls, for quotas and canary (default: the host)"
+    )
+    call.add_argument(
+        "--lane", default="", choices=_LANES, help="a lane, whatever the rules say (default: by the rules)"
+    )
+    call.add_argument(
+        "--release", default="", metavar="ID", help="a release to be answered by (default: the active one)"
+    )
+    _add_json(call)
+    _add_address(call)
+
+
+def _add_chat(commands: Commands) -> None:
+    more = "Each line is scored. `help` explains; quit, exit, Ctrl-D and Ctrl-C leave."
+    example = "chat --timeout-ms 200"
+    chat = _add(commands, "chat", _chat, "type to the bot: intent, path and milliseconds of each line", more, example)
+    _add_timeout(chat, f"milliseconds the bot may take for an answer (default: {_DEFAULT_MS})")
+    _add_address(chat)
+
+
+def _add_describe(commands: Commands) -> None:
+    more = "Its release, lanes with targets and state, the operators' policy, releases and replicas."
+    describe = _add(commands, "describe", _describe, "print what a service serves", more, "describe --json")
+    _add_json(describe)
+    _add_address(describe)
+
+
+def _add_policy(commands: Commands) -> None:
+    summary = "look at or change how running replicas route; acts within a second"
+    policy = commands.add_parser("policy", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     actions = policy.add_subparsers(dest="action", required=True)
 
-    show = actions.add_parser("show", help="print the policy, and which numbers operators have set")
-    show.set_defaults(run=_show_policy)
+    more = "Reads Redis (REDIS_URL, else the one of TANDEM_STATE), as do `set` and `reset`."
+    summary = "print the policy, and which numbers operators have set"
+    show = _add(actions, "show", _show_policy, summary, more, "policy show --brief")
+    show.add_argument("--brief", action="store_true", help="one line; nothing where operators have set nothing")
 
-    change = actions.add_parser("set", help="set numbers: policy set latency_below_ms=80 quota.some-caller=20")
-    change.set_defaults(run=_set_policy)
-    change.add_argument("assignments", nargs="+", metavar="NAME=NUMBER")
+    more = (
+        "Names are those of `policy show`, and quota.CALLER for one caller; times are in milliseconds, quotas in\n"
+        "texts a second (0: no limit). All replicas follow within a second, also after a restart, until `policy reset`."
+    )
+    example = "policy set quota.back-office=500"
+    change = _add(actions, "set", _set_policy, "set numbers of the policy for all replicas", more, example)
+    change.add_argument("assignments", nargs="+", metavar="NAME=NUMBER", help="a number of the policy and its value")
 
-    reset = actions.add_parser("reset", help="let numbers be what the settings say again")
-    reset.set_defaults(run=_reset_policy)
-    which = reset.add_mutually_exclusive_group(required=True)
-    which.add_argument("names", nargs="*", default=[], metavar="NAME")
+    more = "They are then as the settings of each replica say."
+    reset = _add(actions, "reset", _reset_policy, "undo what operators have set", more, "policy reset --all")
+    which = reset.add_mutually_exclusive_group()
+    which.add_argument("names", nargs="*", default=[], metavar="NAME", help="numbers that operators have set")
     which.add_argument("--all", action="store_true", help="every number, also where the stored policy is damaged")
+
+
+def _add_dead_letters(commands: Commands) -> None:
+    summary = "deferred work that was given up because its consumers died"
+    letters = commands.add_parser("dead-letters", help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+    actions = letters.add_subparsers(dest="action", required=True)
+
+    more = "One line each, tab-separated: request id, when it was given up (UTC), texts, how often it was taken."
+    example = "dead-letters list --count 5"
+    listed = _add(actions, "list", _list_dead_letters, "print dead letters, oldest first", more, example)
+    listed.add_argument("--count", type=_positive, default=20, metavar="N", help="lines (default %(default)s)")
+
+    more = "It is done as if it had never been taken. An id that is no dead letter's: none is accepted."
+    example = "dead-letters replay ticket-4711"
+    replayed = _add(actions, "replay", _replay_dead_letters, "accept dead letters again", more, example)
+    which = replayed.add_mutually_exclusive_group(required=True)
+    which.add_argument("ids", nargs="*", default=[], metavar="ID", help="request ids, as `list` prints them")
+    which.add_argument("--all", action="store_true", help="every dead letter")
+
+
+def _add_timeout(parser: argparse.ArgumentParser, meaning: str) -> None:
+    parser.add_argument("--timeout-ms", type=_positive, metavar="MS", help=meaning)
+
+
+def _add_json(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print one line of JSON, for programs")
+
+
+def _add_address(parser: argparse.ArgumentParser) -> None:
+    meaning = "the service, or several with commas (default %(default)s)"
+    parser.add_argument("--address", default=DEFAULT_ADDRESS, metavar="HOST:PORT", help=meaning)
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number <= 0:
+        raise argparse.ArgumentTypeError(f"is {number}, must be positive")
+    return number
 
 
 if __name__ == "__main__":

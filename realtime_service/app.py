@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 import os
 import socket
 from collections.abc import Callable, Coroutine
@@ -31,12 +32,11 @@ from realtime_service.routing.registry import Registry
 from realtime_service.routing.relaying import Relay
 from realtime_service.routing.snapshot import ANY_RELEASE, Snapshot
 from realtime_service.routing.wanted import WantedReleases
-from realtime_service.scheduling.device import Device
+from realtime_service.scheduling.devices import Devices
 from realtime_service.settings import SERVED, Lane, ServiceSettings, lanes, variants
 from realtime_service.status import Status
 from realtime_service.streams import Streams
 from realtime_service.telemetry import Telemetry
-from realtime_service.warmup import Width
 from realtime_service.watching import Watcher
 from realtime_service.workers.place import Place
 from shared_model import devices
@@ -44,16 +44,17 @@ from shared_model.clock import SystemClock
 from shared_model.handoff import Handoff
 from shared_model.releases.store import Store
 from shared_model.settings import DeferredSettings
-from shared_model.types import Device as DeviceKind
 from shared_model.types import ServingPath
 
-#: What stands for all lanes in health checks, and what reflection lists.
+#: What stands for the whole replica in health checks, and what reflection lists.
 SERVICES = (servicer.SERVICE, open_inference.SERVICE)
 #: Between "not serving" and the listener's close, so that clients have looked elsewhere before calls are refused.
 LAME_DUCK_SECONDS = 0.5
 DRAIN_SECONDS = 10.0
 #: Between looks of a router at which lanes there are.
 MIRROR_SECONDS = 0.1
+
+log = logging.getLogger(__name__)
 
 
 class Service:
@@ -77,8 +78,6 @@ class Service:
         half_device = devices.detect()
         self._lanes = lanes(settings, half_device)
         self._variants = variants(self._lanes, half_device)
-        # On CPU a stream has one core; a GPU runs one call at a time.
-        self._width = Width(settings.width, settings.width if half_device is DeviceKind.CPU else 1)
         self._redis_url = redis_url
         self._deferred = deferred
         self._duties = Duties()
@@ -107,7 +106,8 @@ class Service:
         await self._stack.aclose()
 
     async def run_until(self, stop: asyncio.Event, ready: Callable[[], None]) -> None:
-        """Open one lane after the other, tell when all are `ready`, and serve until `stop`.
+        """Open one lane after the other, tell when all are `ready`, and serve until `stop`. A router is ready when an
+        endpoint is behind it.
 
         Raises: ReleaseError; what ended a background duty. A replica that lost one must not look alive.
         """
@@ -127,11 +127,11 @@ class Service:
     async def _start(self, stack: contextlib.AsyncExitStack) -> None:
         """Each step registers how it is undone; the stack undoes them in reverse.
 
-        The device starts first and stops last: what was admitted can always finish.
+        The devices start first and stop last: what was admitted can always finish.
         """
         self._patient = redis_clients.patient(self._redis_url)
         stack.push_async_callback(self._patient.aclose)
-        device = self._start_device(stack)
+        device = self._start_devices(stack)
         models = await self._load(stack, device)
         listener = listening.make_listener(self._place.shared)
         # Bound before Redis hears of us: the heartbeat carries the address.
@@ -139,12 +139,13 @@ class Service:
         self.metrics_address = listening.serve_metrics(stack, self._settings.metrics_address, self._telemetry.registry)
         local = f"{socket.gethostname()}-{os.getpid()}"
         self._quotas = Quotas(Snapshot(local))
-        self._status = Status(local, address, models, device, self._variants, self._wanted)
+        pinned = bool(self._settings.release)
+        self._status = Status(local, address, models, device, self._variants, self._wanted, pinned)
         self._registry = await self._start_routing(stack)
         self._start_duties(stack, self._registry)
         await self._start_listener(stack, listener, self._registry)
 
-    async def _load(self, stack: contextlib.AsyncExitStack, device: Device) -> Models:
+    async def _load(self, stack: contextlib.AsyncExitStack, device: Devices) -> Models:
         """What the process starts with; nothing for a router, which has no lanes."""
         if not self._lanes:
             return Models(Serving({}, self._first))
@@ -161,13 +162,14 @@ class Service:
         """What callers with a quota want of this replica, texts a second."""
         return self._quotas.wanted(self._clock.monotonic())
 
-    def _start_device(self, stack: contextlib.AsyncExitStack) -> Device:
+    def _start_devices(self, stack: contextlib.AsyncExitStack) -> Devices:
         unit_seconds = self._settings.interactive_unit_ms / 1000
-        device = Device(self._lanes, self._width.streams, unit_seconds, self._clock, self._place.guard)
-        stack.callback(device.close)
-        return device
+        cores, guard = self._settings.width, self._place.guard
+        started = Devices(self._lanes, self._variants, cores, unit_seconds, self._clock, guard)
+        stack.callback(started.close)
+        return started
 
-    def _make_loader(self, stack: contextlib.AsyncExitStack, device: Device) -> Loader:
+    def _make_loader(self, stack: contextlib.AsyncExitStack, device: Devices) -> Loader:
         settings = self._settings
         hasty = redis_clients.hasty(self._redis_url, settings.precomputed_timeout_ms / 1000)
         stack.push_async_callback(hasty.aclose)
@@ -175,7 +177,7 @@ class Service:
         def published(release_id: str) -> PrecomputedScores | None:
             return PrecomputedScores(hasty, release_id, self._clock) if settings.precomputed else None
 
-        loader = Loader(self._store, self._variants, self._width, settings.probe_seconds, device, published)
+        loader = Loader(self._store, self._variants, settings.width, settings.probe_seconds, device, published)
         stack.callback(loader.close)
         return loader
 
@@ -199,9 +201,13 @@ class Service:
         """Open the lanes that are not open yet, then take deferred work and follow the release pointer."""
         wanted = WantedReleases(self._store, lambda: self._registry.snapshot, self._clock)
         if not self._lanes:
-            self._spawn(self._stack, self._mirror())
             if not self._settings.release:
                 self._spawn(self._stack, rollout.follow(self._status.models, wanted, self._telemetry))
+            await self._reflect()
+            if not self._readiness.ready:
+                log.warning("the router on %s waits for an endpoint: no replica with lanes is known", self.address)
+            self._spawn(self._stack, self._mirror())
+            await self._readiness.until_ready()
             return
         if not self._place.shared:
             async for precision in self._loader.load_rest(self._status.models.active):
@@ -211,7 +217,14 @@ class Service:
         if self._settings.harvest and ServingPath.DEFERRED in self._lanes:
             self._spawn(self._stack, self._harvester.run())
         if not self._settings.release:
-            self._status.rollout = Rollout(self._status.models, wanted, self._loader, self._telemetry)
+            self._status.rollout = Rollout(
+                self._status.models,
+                wanted,
+                self._loader,
+                self._telemetry,
+                self._clock,
+                self._settings.keep_previous_seconds,
+            )
             self._spawn(self._stack, self._status.rollout.run())
 
     async def _start_listener(
@@ -246,7 +259,7 @@ class Service:
         )
         offered = (scoring.handlers(), inference.handlers())
         listener.add_generic_rpc_handlers((*offered, Links(offered, streams).handlers()))
-        if self._settings.reflection:
+        if self._settings.reflects:
             listening.offer_reflection(listener, SERVICES)
         await self._readiness.serve(listener)
         await listener.start()
@@ -271,12 +284,19 @@ class Service:
         await self._readiness.set(lane, True)
 
     async def _mirror(self) -> None:
-        """For a router: a lane is ready while any replica has it."""
+        """For a router: its health is that of what is behind it, until cancelled."""
         while True:
-            options = self._registry.snapshot.options
-            for lane in SERVED:
-                await self._readiness.set(lane, (ANY_RELEASE, lane) in options)
+            was = self._readiness.ready
+            await self._reflect()
+            if was and not self._readiness.ready:
+                log.warning("the last endpoint is gone: no call can be answered until one is back")
             await asyncio.sleep(MIRROR_SECONDS)
+
+    async def _reflect(self) -> None:
+        """A lane is ready while any replica has it."""
+        options = self._registry.snapshot.options
+        for lane in SERVED:
+            await self._readiness.set(lane, (ANY_RELEASE, lane) in options)
 
     async def _drain(self, listener: grpc.aio.Server, registry: Registry, watcher: Watcher, streams: Streams) -> None:
         self._status.draining = True
@@ -290,7 +310,7 @@ class Service:
     async def _watch(self, registry: Registry) -> None:
         while True:
             for path in self._lanes:
-                self._telemetry.set_waiting(path, self._status.device.scheduler.waiting(path))
+                self._telemetry.set_waiting(path, self._status.device.waiting(path))
                 self._telemetry.set_load(path, self._status.device.load_of(path))
             self._telemetry.set_quarantined(self._place.guard.quarantine.guilty())
             self._telemetry.set_redis_up(registry.snapshot.redis_available)

@@ -8,14 +8,27 @@ from collections.abc import Callable, Iterable, Iterator
 from realtime_service.client import Answer, CallError, Client
 from shared_model.types import Priority
 
+GREETING = "Each line you type is scored; `help` explains, `quit` leaves."
+HELP = """\
+  Type a message as a customer would: the best label, its probability, the path that answered, and the time it took.
+  help shows this; quit, exit, Ctrl-D or Ctrl-C leave."""
+_LEAVE = {"quit", "exit"}
+
 
 def chat(client: Client, lines: Iterable[str], say: Callable[[str], None], timeout_ms: int | None = None) -> None:
-    """Score every line that is not blank, until there are no more. A call that fails is said, and the chat goes on.
+    """Score every line that is not blank, until there are no more or one is `quit`. A call that fails is said, and the
+    chat goes on.
 
     `timeout_ms`: how long the bot may take for an answer. Raises: CallError when no service answers at all.
     """
     output = client.describe().output
     for text in filter(None, map(str.strip, lines)):
+        command = text.removeprefix("/").lower()
+        if command in _LEAVE:
+            return
+        if command == "help":
+            say(HELP)
+            continue
         started = time.perf_counter()
         try:
             answer = client.score(text, timeout_ms=timeout_ms, priority=Priority.REAL_TIME)
@@ -26,16 +39,21 @@ def chat(client: Client, lines: Iterable[str], say: Callable[[str], None], timeo
             say(f"  {understood(answer, output)}  ({answer.path} path, {milliseconds:.1f} ms)")
 
 
-def typed() -> Iterator[str]:
-    """Lines of standard input until it ends, with a prompt where a person types them."""
+def typed(say: Callable[[str], None]) -> Iterator[str]:
+    """Lines of standard input until it ends, with a greeting and a prompt where a person types them."""
     if isinstance(sys.stdin, io.TextIOWrapper):
         # Bytes that are no text are shown to be wrong by the answer they get, not by an end of the chat.
         sys.stdin.reconfigure(errors="replace")
-    prompt = "you> " if sys.stdin.isatty() else ""
+    person = sys.stdin.isatty()
+    if person:
+        say(GREETING)
     while True:
         try:
-            yield input(prompt)
+            yield input("you> " if person else "")
         except EOFError:
+            if person:
+                # The prompt of the shell gets a line of its own.
+                say("")
             return
 
 

@@ -30,7 +30,7 @@ from realtime_service.routing.policy import Decision, RoutedRequest, another, de
 from realtime_service.routing.quotas import Quotas
 from realtime_service.routing.registry import Registry
 from realtime_service.routing.snapshot import ANY_RELEASE
-from realtime_service.scheduling.device import Device
+from realtime_service.scheduling.devices import Devices
 from realtime_service.scheduling.scheduler import ADMITTED_SHARE
 from realtime_service.telemetry import Outcome, Telemetry
 from shared_model.clock import Clock
@@ -88,7 +88,7 @@ class Dispatcher:
     def __init__(
         self,
         models: Models,
-        device: Device,
+        device: Devices,
         registry: Registry,
         forwarder: Forwarder,
         quotas: Quotas,
@@ -240,7 +240,7 @@ class Dispatcher:
 
         Raises: Overloaded, ReplicaUnavailable.
         """
-        if life.deadline is None or call.hop or not self._device.scheduler.busy:
+        if life.deadline is None or call.hop or not self._device.busy:
             return
         if model.precomputed and model.precomputed.epoch:
             return
@@ -321,7 +321,7 @@ class _Here(Mapping[ServingPath, float]):
 
     def __init__(
         self,
-        device: Device,
+        device: Devices,
         model: Model,
         encodings: Sequence[Encoding],
         real_time: bool,

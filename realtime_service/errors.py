@@ -30,7 +30,7 @@ class Overloaded(TandemError):
     """`retry_after` is in seconds."""
 
     def __init__(self, why: str, retry_after: float) -> None:
-        super().__init__(f"{why}; retry in {retry_after * 1000:.0f} ms")
+        super().__init__(f"{why}; retry in {max(1.0, retry_after * 1000):.0f} ms")
         self.why = why
         self.retry_after = retry_after
 

@@ -10,11 +10,12 @@ from protos.scoring.v1.scoring_pb2 import ScoreResponse
 from realtime_service import replies, requests
 from realtime_service.dispatch import Dispatcher
 from realtime_service.errors import Overloaded, ReplicaUnavailable, ScoringFailed
-from realtime_service.scheduling.device import Device
+from realtime_service.scheduling.devices import Devices
 from realtime_service.telemetry import Telemetry
 from shared_model.clock import Clock
 from shared_model.errors import BadInput, StoreUnavailable, UnknownRelease
 from shared_model.handoff import Claimed, Handoff, Lease
+from shared_model.types import ServingPath
 
 #: Seconds between looks at the stream, and requests claimed at once: little is lost when this process dies.
 PERIOD_SECONDS = 0.1
@@ -43,7 +44,7 @@ class Harvester:
         self,
         handoff: Handoff,
         dispatcher: Dispatcher,
-        device: Device,
+        device: Devices,
         telemetry: Telemetry,
         clock: Clock,
         consumer: str,
@@ -59,7 +60,7 @@ class Harvester:
         """Harvest until cancelled."""
         while True:
             ended = 0
-            if self._device.scheduler.idle(self._clock.monotonic()):
+            if self._device.idle(ServingPath.DEFERRED, self._clock.monotonic()):
                 try:
                     ended = await self.run_once()
                 except StoreUnavailable as error:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ctypes
+import logging
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -12,12 +13,14 @@ from typing import Any
 from realtime_service import probe
 from realtime_service.models import Model
 from realtime_service.precomputed import PrecomputedScores
-from realtime_service.scheduling.device import Device
+from realtime_service.scheduling.devices import Devices
 from realtime_service.warmup import Turn, WarmVariant, Width, open_variant, specialise, warm_batches
 from shared_model.releases import proof
 from shared_model.releases.store import Release, Store
 from shared_model.types import Device as DeviceKind
 from shared_model.types import Precision
+
+log = logging.getLogger(__name__)
 
 #: A step of a warm-up starts when the device rests; one that never rests is not waited for longer.
 _TURN_SECONDS = 0.05
@@ -28,23 +31,23 @@ class Abandoned(Exception):
 
 
 class Loader:
-    """`variants`: what to run on which device, most urgent first. `published` makes a release's published scores, or
-    None where they are not used."""
+    """`variants`: what to run on which device, most urgent first; `cores`: of a call on CPU. `published` makes a
+    release's published scores, or None where they are not used."""
 
     def __init__(
         self,
         store: Store,
         variants: Mapping[Precision, DeviceKind],
-        width: Width,
+        cores: int,
         probe_seconds: float,
-        device: Device,
+        devices: Devices,
         published: Callable[[str], PrecomputedScores | None],
     ) -> None:
         self._store = store
         self._variants = variants
-        self._width = width
+        self._cores = cores
         self._probe_seconds = probe_seconds
-        self._device = device
+        self._devices = devices
         self._published = published
         self._background = ThreadPoolExecutor(1, thread_name_prefix="warm-up", initializer=_lower_priority)
 
@@ -78,11 +81,11 @@ class Loader:
 
         Raises: UnfitRelease, ReleaseError. Cancelled, it ends its probe, and its warm-up after the step that runs.
         """
-        await probe.run(self._store, release_id, self._variants, self._width.threads, self._probe_seconds)
+        await probe.run(self._store, release_id, self._variants, self._cores, self._probe_seconds)
         abandoned = threading.Event()
 
         def turn() -> None:
-            self._device.quiet.wait(_TURN_SECONDS)
+            self._devices.wait_for_quiet(_TURN_SECONDS)
             if abandoned.is_set():
                 raise Abandoned
 
@@ -95,9 +98,10 @@ class Loader:
     async def retire(self, model: Model) -> None:
         """Close a model that no new request can meet, after the last that holds it."""
         await model.leases.returned()
-        await self._device.settled()
+        await self._devices.settled()
         await asyncio.to_thread(model.close)
         await asyncio.to_thread(_give_back_memory)
+        log.info("release %s is closed", model.release)
 
     def close(self) -> None:
         self._background.shutdown(wait=True)
@@ -118,8 +122,9 @@ class Loader:
         warm_batches(variant, release, _at_once)
 
     def _open(self, model: Model, release: Release, precision: Precision, turn: Turn) -> WarmVariant:
-        proof.ensure(release, precision, self._variants[precision], self._width.threads)
-        variant = open_variant(release, precision, self._variants[precision], self._width, turn)
+        device = self._variants[precision]
+        proof.ensure(release, precision, device, self._cores)
+        variant = open_variant(release, precision, device, Width.on(device, self._cores), turn)
         model.engines[precision] = variant
         return variant
 

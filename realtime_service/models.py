@@ -83,13 +83,15 @@ class Serving:
 
 
 class Models:
-    """Holds what is served now. A request reads `serving` once; a switch replaces it whole.
+    """Holds what is served now. A request reads `serving` once; a switch replaces it whole. `kept`: loaded for a
+    rollback, answers nothing.
 
     A process without lanes has none loaded and knows only which release answers.
     """
 
     def __init__(self, serving: Serving) -> None:
         self.serving = serving
+        self.kept: Model | None = None
 
     @staticmethod
     def of(first: Model) -> "Models":
@@ -99,9 +101,15 @@ class Models:
     def active(self) -> Model:
         return self.serving.models[self.serving.active]
 
+    @property
+    def loaded(self) -> dict[str, Model]:
+        """By release, whether it answers or is kept."""
+        kept = {self.kept.release: self.kept} if self.kept else {}
+        return {**self.serving.models, **kept}
+
     def published(self) -> list[PrecomputedScores]:
-        """The published scores of what is loaded."""
-        return [model.precomputed for model in self.serving.models.values() if model.precomputed]
+        """The published scores of what is loaded: a kept release answers with those of today when it returns."""
+        return [model.precomputed for model in self.loaded.values() if model.precomputed]
 
 
 def unknown(release: str, active: str) -> UnknownRelease:

@@ -31,3 +31,4 @@ async def run_once(client: "redis.asyncio.Redis", telemetry: Telemetry) -> None:
     if raw:
         last = json.loads(raw)
         telemetry.set_nightly(last["ds"], last["rows"], last["rows_per_second"], last["finished_at"])
+        telemetry.set_nightly_release(last["release"])

@@ -3,9 +3,8 @@
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.errors import Status
 from realtime_service.results import Answer
-from realtime_service.settings import Lane
 from shared_model.handoff import Item, State
-from shared_model.types import Device, ServingPath
+from shared_model.types import ServingPath
 
 PATHS = {
     ServingPath.LATENCY: scoring_pb2.LATENCY,
@@ -58,15 +57,4 @@ def result_response(request_id: str, item: Item) -> scoring_pb2.GetResultRespons
         response=item.response,
         computed_by=item.computed_by,
         failure=item.failure,
-    )
-
-
-def lane_description(lane: Lane, device: Device) -> scoring_pb2.LaneDescription:
-    return scoring_pb2.LaneDescription(
-        name=lane.path,
-        precision=lane.precision,
-        device=device,
-        max_batch_size=lane.max_rows,
-        max_concurrent_requests=lane.max_concurrent,
-        serving=True,
     )

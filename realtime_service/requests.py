@@ -16,9 +16,8 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.errors import MessageTooLarge
 from shared_model.errors import BadInput
-from shared_model.types import MAX_TEXT_BYTES, TOP_K, Priority
+from shared_model.types import MAX_TEXT_BYTES, MAX_TEXTS, TOP_K, Priority
 
-MAX_TEXTS = 64
 DEFAULT_TOP_K = 3
 #: The largest request of single texts, and room for its other fields. Pairs of the longest texts come in two.
 MAX_MESSAGE_BYTES = MAX_TEXTS * MAX_TEXT_BYTES + 64 * 1024

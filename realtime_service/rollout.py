@@ -1,4 +1,7 @@
-"""Makes this replica serve what the release pointer names: probe, load, switch, retire. One release at a time."""
+"""Makes this replica serve what the release pointer names: probe, load, switch, retire. One release at a time.
+
+What was replaced stays loaded for a while, so that a rollback is only a switch.
+"""
 
 import asyncio
 import logging
@@ -11,6 +14,7 @@ from realtime_service.loading import Loader
 from realtime_service.models import Model, Models, Serving
 from realtime_service.routing.wanted import WantedReleases
 from realtime_service.telemetry import Telemetry
+from shared_model.clock import Clock
 from shared_model.errors import ReleaseError
 from shared_model.releases.pointer import Pointer
 
@@ -21,12 +25,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Step:
-    """Who answers from now on, and what to load next ("" for nothing). All else that is loaded retires."""
+    """Who answers from now on, what to load next, and what stays loaded without answering ("" for none of either). All
+    else that is loaded retires."""
 
     active: str
     canary: str
     weight: float
     load: str
+    keep: str = ""
 
 
 @dataclass(frozen=True)
@@ -38,27 +44,47 @@ class Failure:
     why: str
 
 
-def plan(pointer: Pointer, loaded: Collection[str], active: str, failed: Collection[str]) -> Step:
-    """What to do towards `pointer`, from what is loaded, what is `active` here and what has failed.
+def plan(
+    pointer: Pointer, loaded: Collection[str], active: str, failed: Collection[str], expired: Collection[str] = ()
+) -> Step:
+    """What to do towards `pointer`, from what is loaded, what is `active` here, what has failed, and what has been
+    without requests for too long to be kept.
 
-    A release takes traffic only once it is loaded, and one that answers stays until another takes its place.
+    A release takes traffic only once it is loaded, and one that answers stays until another takes its place. The
+    release that a rollback would return to is kept, but makes room for one that is to be loaded.
     """
     now = pointer.active if pointer.active in loaded else active
     canary = pointer.canary if pointer.canary in loaded and pointer.canary != now else ""
     missing = [it for it in (pointer.active, pointer.canary) if it and it not in loaded and it not in failed]
-    return Step(now, canary, pointer.weight if canary else 0.0, missing[0] if missing else "")
+    previous = pointer.previous
+    kept = previous in loaded and previous not in (now, canary, *expired) and not missing
+    weight = pointer.weight if canary else 0.0
+    return Step(now, canary, weight, missing[0] if missing else "", previous if kept else "")
 
 
 class Rollout:
-    """`failures`: by release, for the newest pointer. `loading`: the release that is being loaded, or ""."""
+    """`failures`: by release, for the newest pointer. `loading`: the release that is being loaded, or "". `version`: of
+    the pointer that was followed last; 0 before the first. `keep_seconds`: how long a replaced release stays loaded."""
 
-    def __init__(self, models: Models, wanted: WantedReleases, loader: Loader, telemetry: Telemetry) -> None:
+    def __init__(
+        self,
+        models: Models,
+        wanted: WantedReleases,
+        loader: Loader,
+        telemetry: Telemetry,
+        clock: Clock,
+        keep_seconds: float,
+    ) -> None:
         self.failures: dict[str, Failure] = {}
         self.loading = ""
+        self.version = 0
         self._models = models
         self._wanted = wanted
         self._loader = loader
         self._telemetry = telemetry
+        self._clock = clock
+        self._keep_seconds = keep_seconds
+        self._kept_since = 0.0
         self._load: asyncio.Task[Model] | None = None
         self._ending: set[asyncio.Task[Any]] = set()
 
@@ -79,13 +105,28 @@ class Rollout:
         if pointer is None:
             return
         self._forget_failures(pointer)
-        loaded = dict(self._models.serving.models)
+        loaded = self._models.loaded
         if model := self._finished_load(pointer):
             loaded[model.release] = model
-        step = plan(pointer, loaded, self._models.serving.active, self.failures)
+        step = plan(pointer, loaded, self._models.serving.active, self.failures, self._expired(loaded))
+        self._keep_warm(step.keep, loaded)
         self._switch(step, loaded)
         if step.load != self.loading:
             self._start_load(step.load)
+        self.version = pointer.version
+
+    def _expired(self, loaded: Collection[str]) -> Collection[str]:
+        """Releases that may not be kept any longer."""
+        if not self._keep_seconds:
+            return loaded
+        kept, rested = self._models.kept, self._clock.monotonic() - self._kept_since
+        return (kept.release,) if kept and rested >= self._keep_seconds else ()
+
+    def _keep_warm(self, release: str, loaded: dict[str, Model]) -> None:
+        before, self._models.kept = self._models.kept, loaded.pop(release, None)
+        if self._models.kept and self._models.kept is not before:
+            self._kept_since = self._clock.monotonic()
+            log.info("release %s stays loaded for %g s: a rollback to it is at once", release, self._keep_seconds)
 
     def _finished_load(self, pointer: Pointer) -> Model | None:
         if self._load is None or not self._load.done():
@@ -108,11 +149,11 @@ class Rollout:
         return None
 
     def _switch(self, step: Step, loaded: dict[str, Model]) -> None:
-        kept = {it: loaded.pop(it) for it in (step.active, step.canary) if it}
-        serving = Serving(kept, step.active, step.canary, step.weight)
+        answering = {it: loaded.pop(it) for it in (step.active, step.canary) if it}
+        serving = Serving(answering, step.active, step.canary, step.weight)
         before, self._models.serving = self._models.serving, serving
         for model in loaded.values():
-            self._keep(asyncio.create_task(self._loader.retire(model)))
+            self._hold(asyncio.create_task(self._loader.retire(model)))
         if before == serving:
             return
         self._telemetry.set_serving(step.active, step.canary, step.weight)
@@ -122,11 +163,11 @@ class Rollout:
     def _start_load(self, release: str) -> None:
         if self._load:
             self._load.cancel()
-            self._keep(self._load)
+            self._hold(self._load)
         self.loading = release
         self._load = asyncio.create_task(self._loader.load(release)) if release else None
 
-    def _keep(self, task: "asyncio.Task[Any]") -> None:
+    def _hold(self, task: "asyncio.Task[Any]") -> None:
         """Hold on to a task that ends by itself; what it may raise is of no more use than a line in the log."""
         self._ending.add(task)
         task.add_done_callback(self._ended)

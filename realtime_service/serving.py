@@ -6,17 +6,20 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import redis
+
 from realtime_service.settings import ServiceSettings
 from realtime_service.workers import lock
 from realtime_service.workers.place import Place
 from realtime_service.workers.sizing import worker_cores
-from shared_model import redis_clients, settings
+from shared_model import cgroups, devices, redis_clients, settings
 from shared_model.errors import TandemError
 from shared_model.redis_server import RedisServer
 from shared_model.releases.settings import GateSettings
@@ -31,6 +34,16 @@ Announce = Callable[[float, "Service"], None]
 #: Longest that a stream with work waits for the event loop to let go of the interpreter. Python's own 5 ms are several
 #: calls of an engine.
 _SWITCH_SECONDS = 0.0001
+#: Longest wait for Redis before it counts as not reached when a service starts.
+_REDIS_SECONDS = 1.0
+#: What a service without Redis does not do, and does.
+_WITHOUT = (
+    "Score works, on this replica alone; Submit and results, published scores, other replicas, quotas across replicas "
+    "and `policy set` do not"
+)
+_ROUTER_WITHOUT = "a router finds no endpoint without it, so no call is answered"
+
+log = logging.getLogger(__name__)
 
 
 def serve(**flags: Any) -> int:
@@ -43,8 +56,11 @@ def serve(**flags: Any) -> int:
     _log("%(asctime)s %(name)s %(levelname)s %(message)s")
     adopt_file()
     state, service = settings.load(StateSettings), settings.load(ServiceSettings, **flags)
-    cores = worker_cores(service, sorted(os.sched_getaffinity(0)))
+    limits = cgroups.limits()
+    available = devices.usable_cores(os.sched_getaffinity(0), limits.cpus, socket.gethostname())
+    cores = worker_cores(service, available, limits.memory)
     with lock.holding(service.grpc_address, state.state), RedisServer(state) as server:
+        _look_for_redis(server.url, router=not service.served)
         if service.workers or len(cores) > 1:
             return _supervise(service, state, server.url, cores, asked_to_stop)
         _run(service, state, server.url, Place(), _tell_people, asked_to_stop)
@@ -116,6 +132,16 @@ def _tell_supervisor(seconds: float, service: "Service") -> None:
     ready = {"release": service.release, "address": service.address, "metrics": service.metrics_address}
     sys.stdout.write(json.dumps(ready) + "\n")
     sys.stdout.flush()
+
+
+def _look_for_redis(url: str, router: bool) -> None:
+    """Say once when a service starts without Redis; its replicas say when it is reached."""
+    try:
+        with redis_clients.connect(url, _REDIS_SECONDS, _REDIS_SECONDS) as client:
+            client.ping()
+    except (redis.RedisError, OSError) as error:
+        place, lost = redis_clients.without_password(url), _ROUTER_WITHOUT if router else _WITHOUT
+        log.warning("Redis at %s is not reached (%s): %s, until it is", place, error, lost)
 
 
 def adopt_file() -> None:

@@ -1,5 +1,6 @@
 """Settings of one serving process. Read once, in `__main__`; documented in ARCHITECTURE.md."""
 
+import ipaddress
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,14 @@ def _is_address(value: str) -> bool:
     return bool(host) and port.isdigit() and int(port) < 65536
 
 
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 def _names_lanes(value: str) -> bool:
     names = value.split(",")
     return names == [NO_LANES] or (set(names) <= set(SERVED) and len(set(names)) == len(names))
@@ -31,6 +40,8 @@ SHARE = Check(lambda value: 0 <= value <= 1, "a share from 0 to 1")
 HEDGED = Check(lambda value: 0 <= value <= 0.02, "a share from 0 to 0.02")
 _ADDRESS = Check(_is_address, "HOST:PORT")
 _LANES = Check(_names_lanes, f"some of {','.join(SERVED)}")
+_SAID = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_REFLECTION = Check(lambda value: value == "auto" or value.lower() in _SAID, "auto, true or false")
 _PRECISION = Check(lambda value: value in ("int8", "half", "auto"), "int8, half or auto")
 
 
@@ -69,12 +80,17 @@ class ServiceSettings:
         "127.0.0.1:9464", "Where Prometheus scrapes; port 0 picks a free one. Worker i listens i ports above.", _ADDRESS
     )
     advertised_host: str = setting("", "Where other hosts find this one; empty: where gRPC listens.")
-    reflection: bool = setting(False, "Serve gRPC reflection, for grpcurl and the like.")
+    reflection: str = setting(
+        "auto", "Serve gRPC reflection, for grpcurl and the like; auto: where only this host can call.", _REFLECTION
+    )
     release: str = setting("", "Release to serve, whatever is promoted; empty means the active one.")
     lanes: str = setting(",".join(SERVED), "Which lanes this process serves.", _LANES)
     workers: int = setting(0, "Supervised worker processes; 0 means what the lanes' table says here.", NOT_NEGATIVE)
     threads: int = setting(0, "Cores one call of an engine uses; 0 means what the lanes' table says.", NOT_NEGATIVE)
     probe_seconds: float = setting(30.0, "Longest probe of a release before it may serve here.", POSITIVE)
+    keep_previous_seconds: float = setting(
+        600.0, "How long a replaced release stays loaded for a rollback; 0: not at all.", NOT_NEGATIVE
+    )
     quarantine_seconds: float = setting(600.0, "How long a text that killed a process is refused.", POSITIVE)
     precomputed: bool = setting(True, "Answer from published scores where the release scored the same text.")
     precomputed_timeout_ms: float = setting(2.0, "Longest wait for Redis in a precomputed look-up.", POSITIVE)
@@ -102,6 +118,11 @@ class ServiceSettings:
     def served(self) -> tuple[ServingPath, ...]:
         """The lanes this process serves, most urgent first."""
         return tuple(path for path in SERVED if path in self.lanes.split(","))
+
+    @property
+    def reflects(self) -> bool:
+        """Whether gRPC reflection is served."""
+        return _is_loopback(self.grpc_address) if self.reflection == "auto" else _SAID[self.reflection.lower()]
 
     @property
     def width(self) -> int:

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.storage_pb2 import ReplicaState
-from realtime_service import replies
 from realtime_service.models import Models
 from realtime_service.rollout import Rollout
 from realtime_service.routing import heartbeat
-from realtime_service.routing.heartbeat import LaneLoad
+from realtime_service.routing.heartbeat import Following, LaneLoad
 from realtime_service.routing.snapshot import Snapshot
-from realtime_service.scheduling.device import Device
+from realtime_service.scheduling.devices import Devices
+from realtime_service.settings import Lane
 from shared_model.types import Device as DeviceKind
 from shared_model.types import Precision, ServingPath
 
@@ -21,15 +21,17 @@ TYPICAL_TOKENS = 16
 
 @dataclass
 class Status:
-    """`wanted`: texts a second that callers with a quota want of this replica. `rollout` is None on a replica that
-    follows no pointer; `draining` is set when it takes no new calls."""
+    """`wanted`: texts a second that callers with a quota want of this replica. `pinned`: it serves one release,
+    whatever the pointer names. `rollout` is None on a replica that is pinned, or not warm yet; `draining` is set when
+    it takes no new calls."""
 
     replica: str
     address: str
     models: Models
-    device: Device
+    device: Devices
     variants: Mapping[Precision, DeviceKind]
     wanted: Callable[[], Mapping[str, float]]
+    pinned: bool = False
     rollout: Rollout | None = None
     draining: bool = False
 
@@ -44,7 +46,13 @@ class Status:
             releases=sorted(serving.models),
         )
         loads = {path: load for path in opened if (load := self._load(path))}
-        return heartbeat.state(replica, loads, self.wanted())
+        return heartbeat.state(replica, loads, self.wanted(), self._following())
+
+    def _following(self) -> Following:
+        if self.rollout is None:
+            return Following(pinned=self.pinned)
+        failures = {release: failure.why for release, failure in self.rollout.failures.items()}
+        return Following(self.rollout.version, failures)
 
     def _load(self, path: ServingPath) -> LaneLoad | None:
         """None where nothing can be predicted of a lane yet."""
@@ -53,7 +61,7 @@ class Status:
             return None
         finish, real_time, per_text = typical
         return LaneLoad(
-            waiting=self.device.scheduler.waiting(path),
+            waiting=self.device.waiting(path),
             places=self.device.lanes[path].max_concurrent,
             finish=finish,
             real_time=real_time,
@@ -67,16 +75,29 @@ class Status:
             release=active.release,
             labels=active.output.names,
             max_tokens=active.encoder.reads.max_tokens,
-            lanes=self._lanes(),
+            lanes=[self._lane(it, snapshot) for it in self.device.lanes.values()],
             replicas=[it.described for it in snapshot.replicas],
             redis_available=snapshot.redis_available,
             releases=self._releases(),
             output=active.output.kind,
             pairs=active.encoder.reads.pairs,
+            operators_policy=snapshot.policy.by_operators,
         )
 
-    def _lanes(self) -> list[scoring_pb2.LaneDescription]:
-        return [replies.lane_description(it, self.variants[it.precision]) for it in self.device.lanes.values()]
+    def _lane(self, lane: Lane, snapshot: Snapshot) -> scoring_pb2.LaneDescription:
+        # Deferred work is taken wherever bulk is.
+        takes = ServingPath.THROUGHPUT if lane.path is ServingPath.DEFERRED else lane.path
+        return scoring_pb2.LaneDescription(
+            name=lane.path,
+            precision=lane.precision,
+            device=self.variants[lane.precision],
+            max_batch_size=lane.max_rows,
+            max_concurrent_requests=lane.max_concurrent,
+            serving=takes in snapshot.lanes and not self.draining,
+            p95_target_ms=1000 * snapshot.policy.targets.get(lane.path, 0.0),
+            rate_target=lane.target_rate,
+            waiting=self.device.waiting(lane.path),
+        )
 
     def _releases(self) -> Iterator[scoring_pb2.ReleaseDescription]:
         describe, serving = scoring_pb2.ReleaseDescription, self.models.serving

@@ -54,6 +54,9 @@ class Telemetry:
         self._nightly_rows = self._gauge("tandem_nightly_rows", "Rows the last published nightly run scored.", "ds")
         self._nightly_rate = self._gauge("tandem_nightly_rows_per_second", "Its rate.", "ds")
         self._nightly_at = self._gauge("tandem_nightly_last_success_timestamp_seconds", "When it published, UTC.")
+        self._nightly_release = self._gauge(
+            "tandem_nightly_release_info", "The release that it scored with.", "release"
+        )
         self._release = self._gauge("tandem_release_info", "The release this replica serves.", "release")
         self._canary = self._gauge("tandem_canary_weight", "Share of callers the canary answers.", "release")
         forwarded = self._counter(
@@ -140,6 +143,10 @@ class Telemetry:
             gauge.clear()
             gauge.labels(ds).set(value)
         self._nightly_at.set(finished_at)
+
+    def set_nightly_release(self, release: str) -> None:
+        self._nightly_release.clear()
+        self._nightly_release.labels(release).set(1)
 
     def set_targets(self, p95: Mapping[ServingPath, float], load: Mapping[ServingPath, float]) -> None:
         """What operators may change: p95 targets in seconds, and loads above which a lane's tail grows. 0 is none."""

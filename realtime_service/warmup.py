@@ -43,6 +43,11 @@ class Width:
     threads: int
     streams: int
 
+    @staticmethod
+    def on(device: Device, cores: int) -> "Width":
+        """What suits a device: a stream has one core of a CPU, and a GPU runs one call at a time."""
+        return Width(cores, cores if device is Device.CPU else 1)
+
 
 @dataclass(frozen=True)
 class WarmVariant:

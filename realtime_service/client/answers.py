@@ -1,6 +1,6 @@
 """What a service answers, as frozen values. Each keeps the message of the wire it was read from."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
@@ -22,6 +22,9 @@ class Answer:
     batch it ran in, 0 without a device. `queue_us`, `compute_us`: how long it waited and how long the device took.
     `slack_us`: how far from its deadline it was, negative when late; None when it had none. `ticket`: set, and
     `results` empty, when the request was deferred (`allow_deferred`): ask `result(ticket)`.
+
+    More than 64 texts are several calls: `results` are those of all, `queue_us` and `compute_us` their sums, and the
+    rest is the last call's.
     """
 
     results: tuple[Score, ...]
@@ -92,6 +95,20 @@ def answer(message: scoring_pb2.ScoreResponse) -> Answer:
         ticket=message.ticket.request_id,
         message=message,
     )
+
+
+def merged(parts: Sequence[Answer]) -> Answer:
+    """One answer of those to the parts of one request."""
+    if len(parts) == 1:
+        return parts[0]
+    message = scoring_pb2.ScoreResponse()
+    message.CopyFrom(parts[-1].message)
+    del message.results[:]
+    for part in parts:
+        message.results.extend(part.message.results)
+    message.queue_us = sum(part.queue_us for part in parts)
+    message.compute_us = sum(part.compute_us for part in parts)
+    return answer(message)
 
 
 def submitted(message: scoring_pb2.SubmitResponse) -> Deferred:

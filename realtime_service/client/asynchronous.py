@@ -36,11 +36,17 @@ class AsyncClient:
     """
 
     def __init__(
-        self, addresses: str | Sequence[str] = channel.DEFAULT_ADDRESS, *, caller_id: str = "", attempts: int = 3
+        self,
+        addresses: str | Sequence[str] = channel.DEFAULT_ADDRESS,
+        *,
+        caller_id: str = "",
+        token: channel.Token = "",
+        attempts: int = 3,
     ) -> None:
-        """As `Client`. May be made before there is a loop; it connects with its first call."""
-        self._metadata = channel.metadata(caller_id)
-        self._retries = Retries(attempts)
+        """As `Client`; a function that returns the token must not block. May be made before there is a loop; it
+        connects with its first call."""
+        self._caller = channel.Caller(caller_id, token)
+        self._retries = Retries(attempts, channel.named(addresses))
         self._closed = asyncio.Event()
         self._target = channel.target(addresses)
         self._channel: grpc.aio.Channel | None = None
@@ -67,21 +73,25 @@ class AsyncClient:
 
     async def score(self, texts: str | Sequence[str], **options: Unpack[ScoreOptions]) -> Answer:
         """As `Client.score`."""
-        return await self._call(calls.score(texts, options))
+        scoring = calls.Scoring(texts, options)
+        for call in scoring:
+            scoring.add(await self._call(call))
+        return scoring.answer
 
     async def stream(
         self, texts: Iterable[Text] | AsyncIterable[Text], **options: Unpack[StreamOptions]
     ) -> AsyncIterator[tuple[int, Answer | CallError]]:
-        """As `Client.stream`."""
+        """As `Client.stream`: a text that is refused raises nothing, its value is the CallError."""
+        calls.check_timeout(options)
         stream = self._connected().ScoreStream(
             calls.stream_later(texts, options) if isinstance(texts, AsyncIterable) else calls.stream(texts, options),
-            metadata=self._metadata,
+            metadata=self._caller.metadata(options.get("lane", "")),
         )
         try:
             async for message in stream:
                 yield calls.streamed(message)
         except grpc.RpcError as error:
-            raise errors.read(error) from None
+            raise errors.read(error, self._retries.service) from None
         finally:
             stream.cancel()
 
@@ -97,14 +107,14 @@ class AsyncClient:
             calls.submit_stream_later(work, options)
             if isinstance(work, AsyncIterable)
             else calls.submit_stream(work, options),
-            metadata=self._metadata,
+            metadata=self._caller.metadata(),
         )
         try:
             async for message in stream:
                 for submitted in calls.submitted_together(message):
                     yield submitted
         except grpc.RpcError as error:
-            raise errors.read(error) from None
+            raise errors.read(error, self._retries.service) from None
         finally:
             stream.cancel()
 
@@ -116,10 +126,10 @@ class AsyncClient:
         self, request_ids: Iterable[str], *, seconds: float = calls.DEFAULT_DEADLINE
     ) -> AsyncIterator[Deferred]:
         """As `Client.watch`."""
-        watched = calls.Watched(request_ids)
+        watched, metadata = calls.Watched(request_ids), self._caller.metadata()
         attempts = self._retries.begin(seconds)
         while True:
-            messages = self._connected().WatchResults(watched.request(), timeout=attempts.left, metadata=self._metadata)
+            messages = self._connected().WatchResults(watched.request(), timeout=attempts.left, metadata=metadata)
             try:
                 async for message in messages:
                     yield watched.ended(message)
@@ -134,11 +144,11 @@ class AsyncClient:
         return await self._call(calls.describe())
 
     async def _call(self, call: Call[Reply]) -> Reply:
-        method = getattr(self._connected(), call.method)
-        attempts = self._retries.begin(call.seconds)
+        method, metadata = getattr(self._connected(), call.method), self._caller.metadata(call.lane)
+        attempts = self._retries.begin(call.seconds, call.began)
         while True:
             try:
-                reply = await method(call.request, timeout=attempts.left, metadata=self._metadata)
+                reply = await method(call.request, timeout=attempts.left, metadata=metadata)
             except grpc.RpcError as error:
                 await self._pause(attempts, error)
             else:

@@ -36,12 +36,19 @@ class Client:
     """
 
     def __init__(
-        self, addresses: str | Sequence[str] = channel.DEFAULT_ADDRESS, *, caller_id: str = "", attempts: int = 3
+        self,
+        addresses: str | Sequence[str] = channel.DEFAULT_ADDRESS,
+        *,
+        caller_id: str = "",
+        token: channel.Token = "",
+        attempts: int = 3,
     ) -> None:
         """`addresses`: see `channel.target`. `caller_id`: who calls, by default the host; a canary release answers a
-        caller always or never. `attempts`: how often a call may be made, 1 for no second one; see `retry`."""
-        self._metadata = channel.metadata(caller_id)
-        self._retries = Retries(attempts)
+        caller always or never. `token`: a bearer token that proves who calls, or a function that returns it, called
+        before each call so that it can renew it. **Connections have no TLS: a token travels in clear.** Use it only on
+        a network you trust. `attempts`: how often a call may be made, 1 for no second one; see `retry`."""
+        self._caller = channel.Caller(caller_id, token)
+        self._retries = Retries(attempts, channel.named(addresses))
         self._closed = threading.Event()
         self._channel = grpc.insecure_channel(channel.target(addresses), options=channel.OPTIONS)
         self._stub = ScoringServiceStub(self._channel)
@@ -62,37 +69,54 @@ class Client:
         self._channel.close()
 
     def score(self, texts: str | Sequence[str], **options: Unpack[ScoreOptions]) -> Answer:
-        """Score one text or several (1 to 64), all or none."""
-        return self._call(calls.score(texts, options))
+        """Score one text or any number, each of 1 byte to 64 KiB of UTF-8; what is longer than the model reads
+        (`describe().max_tokens`) is cut, and its result says `truncated`.
+
+        Up to 64 texts, and 4 MiB, are one call: all are answered or none. More are several calls of 64, one after the
+        other, with the same priority and lane, by one release, within one `timeout_ms` for all. The first that fails
+        ends it: its error is raised, and the answers before it are lost. For very many, or where each is to fail by
+        itself, see `stream`. `allow_deferred` is for one call.
+        """
+        scoring = calls.Scoring(texts, options)
+        for call in scoring:
+            scoring.add(self._call(call))
+        return scoring.answer
 
     def stream(
         self, texts: Iterable[Text], **options: Unpack[StreamOptions]
     ) -> Iterator[tuple[int, Answer | CallError]]:
         """Score any number of texts over one connection: (number of the text, its answer or why it has none), as they
-        finish. Texts are taken as fast as answers are. A connection that breaks ends it: texts are not sent twice."""
-        stream = self._stub.ScoreStream(calls.stream(texts, options), metadata=self._metadata)
+        finish. Texts are taken as fast as answers are. A connection that breaks ends it: texts are not sent twice.
+
+        **A text that is refused raises nothing: its value is the CallError**, so look at each with `isinstance(value,
+        CallError)`. Nothing is tried again: an Overloaded says in `retry_after` when to send the text anew.
+        """
+        calls.check_timeout(options)
+        metadata = self._caller.metadata(options.get("lane", ""))
+        stream = self._stub.ScoreStream(calls.stream(texts, options), metadata=metadata)
         try:
             yield from map(calls.streamed, stream)
         except grpc.RpcError as error:
-            raise errors.read(error) from None
+            raise errors.read(error, self._retries.service) from None
         finally:
             stream.cancel()
 
     def submit(self, request_id: str, texts: str | Sequence[str], **options: Unpack[SubmitOptions]) -> Deferred:
-        """Hand in work that can wait. Safe to repeat with the same `request_id`."""
+        """Hand in work that can wait, 1 to 64 texts. Safe to repeat with the same `request_id` (256 characters)."""
         return self._call(calls.submit(request_id, texts, options))
 
     def submit_stream(
         self, work: Iterable[Work], **options: Unpack[SubmitStreamOptions]
     ) -> Iterator[tuple[str, Deferred | CallError]]:
         """Hand in any amount of work, (request id, texts) each, over one connection: (request id, what became of it) as
-        it is stored. Work is taken as fast as it is stored. A connection that breaks ends it: what has no answer by
-        then may have been stored, and is safe to hand in again."""
-        stream = self._stub.SubmitStream(calls.submit_stream(work, options), metadata=self._metadata)
+        it is stored. Work is taken as fast as it is stored. Work that is refused raises nothing: its value is the
+        CallError. A connection that breaks ends it: what has no answer by then may have been stored, and is safe to
+        hand in again."""
+        stream = self._stub.SubmitStream(calls.submit_stream(work, options), metadata=self._caller.metadata())
         try:
             yield from itertools.chain.from_iterable(map(calls.submitted_together, stream))
         except grpc.RpcError as error:
-            raise errors.read(error) from None
+            raise errors.read(error, self._retries.service) from None
         finally:
             stream.cancel()
 
@@ -101,14 +125,14 @@ class Client:
         return self._call(calls.result(request_id))
 
     def watch(self, request_ids: Iterable[str], *, seconds: float = calls.DEFAULT_DEADLINE) -> Iterator[Deferred]:
-        """The ends of submitted work, each once, as they come; goes on elsewhere, once, when its connection
-        breaks. Raises: DeadlineExceeded when not all have ended after `seconds`.
+        """The ends of submitted work (1 to 1000 ids), each once, as they come; goes on elsewhere, once, when its
+        connection breaks. Raises: DeadlineExceeded when not all have ended after `seconds`.
         """
-        watched = calls.Watched(request_ids)
+        watched, metadata = calls.Watched(request_ids), self._caller.metadata()
         attempts = self._retries.begin(seconds)
         while True:
             try:
-                messages = self._stub.WatchResults(watched.request(), timeout=attempts.left, metadata=self._metadata)
+                messages = self._stub.WatchResults(watched.request(), timeout=attempts.left, metadata=metadata)
             except ValueError as error:
                 raise attempts.closed(error) from None
             try:
@@ -124,11 +148,11 @@ class Client:
         return self._call(calls.describe())
 
     def _call(self, call: Call[Reply]) -> Reply:
-        method = getattr(self._stub, call.method)
-        attempts = self._retries.begin(call.seconds)
+        method, metadata = getattr(self._stub, call.method), self._caller.metadata(call.lane)
+        attempts = self._retries.begin(call.seconds, call.began)
         while True:
             try:
-                reply = method(call.request, timeout=attempts.left, metadata=self._metadata)
+                reply = method(call.request, timeout=attempts.left, metadata=metadata)
             except grpc.RpcError as error:
                 self._pause(attempts, error)
             except ValueError as error:

@@ -1,5 +1,6 @@
 """Arguments → what is sent, and how the reply is read: what the two clients share."""
 
+import time
 import uuid
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from realtime_service.client import answers, errors
 from realtime_service.client.answers import Answer, Deferred
 from realtime_service.client.errors import CallError
 from realtime_service.retrying import RETRY_AFTER
-from shared_model.types import Priority
+from shared_model.types import MAX_TEXTS, Priority
 
 #: Seconds a call without a timeout of its own may take.
 DEFAULT_DEADLINE = 30.0
@@ -33,15 +34,17 @@ Work = tuple[str, str | Sequence[str]]
 
 
 class StreamOptions(TypedDict, total=False):
-    """`timeout_ms`: how long the caller waits, which also chooses the lane. `top_k`: labels of each text, 1 to 5, by
-    default 3. `release`: a release to be answered by, instead of the active one. `allow_deferred`: rather a ticket than
-    a refusal when the service is too busy."""
+    """`timeout_ms`: how long the caller waits, 1 or more, which also chooses the lane; without it a call may take 30 s,
+    which chooses none. `top_k`: labels of each text, 1 to 5, by default 3. `release`: a release to be answered by,
+    instead of the active one. `allow_deferred`: rather a ticket than a refusal when the service is too busy. `lane`:
+    "latency", "dynamic" or "throughput", whatever the rules of the router say; one for all texts of a stream."""
 
     timeout_ms: int | None
     priority: Priority
     top_k: int
     release: str
     allow_deferred: bool
+    lane: str
 
 
 class ScoreOptions(StreamOptions, total=False):
@@ -83,22 +86,63 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Reply]):
-    """One call to be made: the method, its message, the seconds it may take, and what its reply is read as."""
+    """One call to be made: the method, its message, the seconds it may take, what its reply is read as, the lane that
+    it names, and when its seconds began (monotonic), if that is before it is made."""
 
     method: str
     request: Any
     seconds: float
     read: Callable[[Any], Reply]
+    lane: str = ""
+    began: float | None = None
 
 
-def score(texts: str | Sequence[str], options: ScoreOptions) -> Call[Answer]:
+class Scoring:
+    """The calls that score texts: one for each 64, to be made in turn, each answer to be added before the next."""
+
+    def __init__(self, texts: str | Sequence[str], options: ScoreOptions) -> None:
+        """Raises: InvalidRequest."""
+        check_timeout(options)
+        self._texts, self._pairs = _several(texts), _several(options.get("text_pairs", ()))
+        if len(self._texts) > MAX_TEXTS:
+            if options.get("allow_deferred"):
+                raise errors.invalid(f"allow_deferred: takes 1 to {MAX_TEXTS} texts; `submit` what can wait in parts")
+            if self._pairs and len(self._pairs) != len(self._texts):
+                raise errors.invalid(f"text_pairs: holds {len(self._pairs)} texts, must hold {len(self._texts)}")
+        self._options = options
+        self._answers: list[Answer] = []
+
+    def __iter__(self) -> Iterator[Call[Answer]]:
+        seconds, began = (self._options.get("timeout_ms") or DEFAULT_DEADLINE * 1000) / 1000, time.monotonic()
+        for start in range(0, max(1, len(self._texts)), MAX_TEXTS):
+            request = self._request(slice(start, start + MAX_TEXTS))
+            yield Call("Score", request, seconds, answers.answer, self._options.get("lane", ""), began)
+
+    def add(self, answer: Answer) -> None:
+        self._answers.append(answer)
+
+    @property
+    def answer(self) -> Answer:
+        """Of all texts, when each call has been answered."""
+        return answers.merged(self._answers)
+
+    def _request(self, part: slice) -> scoring_pb2.ScoreRequest:
+        options: dict[str, Any] = {**self._options, "text_pairs": self._pairs[part]}
+        if self._answers:
+            # No answer mixes two releases, though another one was promoted meanwhile.
+            options["release"] = self._answers[0].release
+        request = _request(self._texts[part], **options)
+        if request.allow_deferred and not request.request_id:
+            # Made up here: with one made up by the service, a call that is made again could be deferred twice.
+            request.request_id = uuid.uuid4().hex
+        return request
+
+
+def check_timeout(options: StreamOptions) -> None:
+    """Raises: InvalidRequest."""
     timeout_ms = options.get("timeout_ms")
-    seconds = timeout_ms / 1000 if timeout_ms else DEFAULT_DEADLINE
-    request = _request(texts, **options)
-    if request.allow_deferred and not request.request_id:
-        # Made up here: with one made up by the service, a call that is made again could be deferred twice.
-        request.request_id = uuid.uuid4().hex
-    return Call("Score", request, seconds, answers.answer)
+    if timeout_ms is not None and timeout_ms <= 0:
+        raise errors.invalid(f"timeout_ms: is {timeout_ms}, must be positive; without one, leave it out")
 
 
 def submit(request_id: str, texts: str | Sequence[str], options: SubmitOptions) -> Call[Deferred]:
@@ -178,7 +222,8 @@ def _request(texts: str | Sequence[str], **options: Any) -> scoring_pb2.ScoreReq
         text_pairs=_several(options.pop("text_pairs", ())),
         priority=_PRIORITIES[options.pop("priority", Priority.UNSPECIFIED)],
         timeout_ms=options.pop("timeout_ms", None) or 0,
-        **options,
+        # Sent beside the request.
+        **{name: value for name, value in options.items() if name != "lane"},
     )
 
 

@@ -4,10 +4,15 @@ import ipaddress
 import json
 import re
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from realtime_service.pings import Options, watchful
 from shared_model.errors import BadInput
+
+#: A bearer token, or a function that returns the one that is valid now.
+Token = str | Callable[[], str]
+Metadata = tuple[tuple[str, str], ...]
 
 SERVICE = "scoring.v1.ScoringService"
 DEFAULT_ADDRESS = "127.0.0.1:50051"
@@ -30,9 +35,25 @@ OPTIONS: Options = (
 _SCHEME = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|xds|vsock):")
 
 
-def metadata(caller_id: str) -> tuple[tuple[str, str], ...]:
-    """What is sent beside every request: who calls, where the caller says so."""
-    return (("x-caller-id", caller_id),) if caller_id else ()
+@dataclass(frozen=True)
+class Caller:
+    """Who calls, as the caller says and as its token proves."""
+
+    id: str = ""
+    token: Token = field(default="", repr=False)
+
+    def metadata(self, lane: str = "") -> Metadata:
+        """What is sent beside a request. Raises: BadInput for a token that no header can carry, without quoting it."""
+        token = self.token if isinstance(self.token, str) else self.token()
+        if not (token.isascii() and token.isprintable()):
+            raise BadInput("token", "holds characters other than printable ASCII")
+        values = {"x-caller-id": self.id, "authorization": token and f"Bearer {token}", "x-tandem-lane": lane}
+        return tuple((name, value) for name, value in values.items() if value)
+
+
+def named(addresses: str | Sequence[str]) -> str:
+    """The addresses as a message names them."""
+    return addresses if isinstance(addresses, str) else ", ".join(addresses)
 
 
 def target(addresses: str | Sequence[str]) -> str:

@@ -9,9 +9,16 @@ CallError (grpc.RpcError)
 └── ServiceFailed     the service's own fault; its log has the details
 """
 
+import re
+
 import grpc
 
-from realtime_service.retrying import Trailers, retry_after, trailers_of
+from realtime_service.retrying import Failure, Trailers, by_transport, failure_of, retry_after, trailers_of
+
+#: How the transport ends its complaint when nothing listens at an address, or a name has none.
+_CAUSE = re.compile(r": ([A-Z][A-Za-z ]+)]?$")
+#: How it says that a replica is there and does not take calls.
+_UNHEALTHY = "backend unhealthy"
 
 
 class CallError(grpc.RpcError):
@@ -93,6 +100,28 @@ def error_of(code: grpc.StatusCode, details: str, trailers: Trailers = (), attem
     return KINDS[code](code, details, trailers, attempts)
 
 
-def read(error: grpc.RpcError, attempts: int = 1) -> CallError:
-    """What the transport raised, as one of ours."""
-    return error_of(error.code(), error.details() or "", trailers_of(error), attempts)
+def invalid(problem: str) -> CallError:
+    """For a request that is wrong before it is sent."""
+    return error_of(grpc.StatusCode.INVALID_ARGUMENT, problem)
+
+
+def read(error: grpc.RpcError, service: str, seconds: float | None = None, attempts: int = 1) -> CallError:
+    """What the transport raised, as one of ours. `service`: the addresses, for people; `seconds`: of its timeout."""
+    details = _explained(error.code(), error.details() or "", service, seconds)
+    return error_of(error.code(), details, trailers_of(error), attempts)
+
+
+def _explained(code: grpc.StatusCode, details: str, service: str, seconds: float | None) -> str:
+    """The transport's own complaint, as what a person can do about it; the service's words as they are."""
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED and seconds is not None and by_transport(details):
+        return f"no answer within the timeout of {seconds * 1000:.0f} ms; allow more time"
+    if failure_of(code, details, None) is not Failure.NOT_SENT:
+        return details
+    if _UNHEALTHY in details:
+        return (
+            f"no replica at {service} can answer: it starts, it stops, or it is a router without an endpoint; "
+            "try again in a moment, or see its log"
+        )
+    if cause := _CAUSE.search(details):
+        return f"no service at {service} ({cause[1]}); is it running? `make up` starts one"
+    return details

@@ -45,13 +45,22 @@ class Attempts:
     """The attempts of one call, whatever makes them."""
 
     def __init__(
-        self, attempts: int, seconds: float, budget: Budget, now: Callable[[], float] = time.monotonic
+        self,
+        attempts: int,
+        seconds: float,
+        budget: Budget,
+        now: Callable[[], float] = time.monotonic,
+        service: str = "",
+        began: float | None = None,
     ) -> None:
-        """`attempts`: how many there may be; `seconds`: how long all of them may take together."""
+        """`attempts`: how many there may be; `seconds`: how long all of them may take together, from now or from when
+        they `began`; `service`: the addresses, for people."""
         self._attempts = attempts
+        self._seconds = seconds
         self._budget = budget
+        self._service = service
         self._now = now
-        self._deadline = now() + seconds
+        self._deadline = (now() if began is None else began) + seconds
         self._failures: list[Failure] = []
 
     @property
@@ -71,9 +80,9 @@ class Attempts:
 
     def failed(self, error: grpc.RpcError) -> float:
         """Seconds until the next attempt. Raises: CallError, when there is none."""
-        call_error = errors.read(error, len(self._failures) + 1)
+        call_error = errors.read(error, self._service, self._seconds, len(self._failures) + 1)
         hint = retry_after(call_error.trailing_metadata())
-        self._failures.append(failure_of(call_error.code(), call_error.details(), hint))
+        self._failures.append(failure_of(error.code(), error.details() or "", hint))
         seconds = pause(self._failures, self._attempts, self.left, hint, random.random())  # noqa: S311 - no secret
         if seconds is None or not self._budget.spend():
             raise call_error from None
@@ -83,15 +92,16 @@ class Attempts:
 class Retries:
     """What the calls of one client share: the attempts each may make, and the budget of all."""
 
-    def __init__(self, attempts: int) -> None:
-        """Raises: ValueError when there may not even be one attempt."""
+    def __init__(self, attempts: int, service: str = "") -> None:
+        """`service`: the addresses, for people. Raises: ValueError when there may not even be one attempt."""
         if attempts < 1:
             raise ValueError(f"attempts={attempts}: expected 1 or more")
         self._attempts = attempts
         self._budget = Budget()
+        self.service = service
 
-    def begin(self, seconds: float) -> Attempts:
-        return Attempts(self._attempts, seconds, self._budget)
+    def begin(self, seconds: float, began: float | None = None) -> Attempts:
+        return Attempts(self._attempts, seconds, self._budget, service=self.service, began=began)
 
     def close(self) -> None:
         """From now on no call is made again, those under way included."""

@@ -11,10 +11,10 @@ from protos.inference import open_inference_pb2 as pb
 from realtime_service.errors import NotFound
 from realtime_service.models import Model, Serving
 from realtime_service.open_inference.requests import LABEL, SCORES, TEXT, TEXT_PAIR, InferRequest
-from realtime_service.requests import MAX_TEXTS
 from realtime_service.rollout import Rollout
 from shared_model.errors import BadInput
 from shared_model.releases.manifest import name_of
+from shared_model.types import MAX_TEXTS
 
 SERVER = "tandem"
 VERSION = "0.1.0"

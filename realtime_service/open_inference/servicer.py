@@ -127,7 +127,7 @@ class OpenInferenceServicer:
 
     @property
     def _ready(self) -> bool:
-        return self._readiness.complete and not self._status.draining
+        return self._readiness.ready and not self._status.draining
 
     def _understood(self, raw: bytes, caller: Callable[[], str]) -> tuple[InferRequest, list[Tensor], str]:
         """What is asked, for which outputs, of which release. A model that is not loaded here may be elsewhere: what it

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from realtime_service.requests import MAX_TEXTS, check_text
+from realtime_service.requests import check_text
 from shared_model.errors import BadInput
+from shared_model.types import MAX_TEXTS
 
 _LENGTH = struct.Struct("<I")
 

@@ -1,15 +1,16 @@
 """Sends a call on to the replica that was chosen for it, and to another one where the first fails and that is safe.
 
-What comes back goes to the caller as it came. The path is decided once, at the first hop, and kept; whether a call may
-be sent again is the rule in `retrying`, who gets no calls for a while that in `outliers`, and when one is sent twice
-that in `hedging`.
+What comes back goes to the caller as it came. The path is decided once, at the first hop, and kept while a replica that
+has it can be reached, so that a dead endpoint costs no answer before heartbeats have told of it. Whether a call may be
+sent again is the rule in `retrying`, who gets no calls for a while that in `outliers`, and when one is sent twice that
+in `hedging`.
 """
 
 import asyncio
 import dataclasses
 import logging
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,7 @@ from realtime_service.routing.hedging import Hedges
 from realtime_service.routing.hop import Hop
 from realtime_service.routing.outliers import Outliers, Sign, sign_of
 from realtime_service.routing.peers import Peers
-from realtime_service.routing.policy import Decision, RoutedRequest, another
+from realtime_service.routing.policy import Decision, RoutedRequest, another, stand_in
 from realtime_service.telemetry import Telemetry
 from shared_model.clock import Clock
 from shared_model.errors import TandemError
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 #: Between looks at the connections.
 PERIOD_SECONDS = 0.25
+
+#: `policy.another` or `policy.stand_in`.
+Choice = Callable[[Decision, RoutedRequest, "Snapshot", Collection[str], float], Decision | None]
 
 log = logging.getLogger(__name__)
 
@@ -126,17 +130,20 @@ class Forwarder:
         if not may_repeat(life.failures):
             return None
         other = self._another(life, decision)
+        # A lane that refused is full: what stands in for it must not be filled by the same flood.
+        if other is None and Failure.REFUSED not in life.failures:
+            other = self._another(life, decision, stand_in)
         if other is None or not self._budget.spend():
             return None
         self._telemetry.forwarded_again(life.failures[-1])
         return other
 
-    def _another(self, life: _Life, decision: Decision) -> Decision | None:
+    def _another(self, life: _Life, decision: Decision, choose: Choice = another) -> Decision | None:
         request = life.request
         if request.patience is not None:
             gone = self._clock.monotonic() - life.began
             request = dataclasses.replace(request, patience=request.patience - gone)
-        return another(decision, request, self._registry.snapshot, life.tried, self._draw())
+        return choose(decision, request, self._registry.snapshot, life.tried, self._draw())
 
     async def _attempt(self, life: _Life, decision: Decision, wait: float | None) -> bytes:
         # A call that failed before may have killed a replica: it is not also sent twice.

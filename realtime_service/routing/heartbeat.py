@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState
@@ -27,16 +27,36 @@ class LaneLoad:
     load: float = 0.0
 
 
+@dataclass(frozen=True)
+class Following:
+    """How far a replica follows the release pointer: the `version` it has seen, why it does not serve releases which
+    this version names, and whether it is `pinned` to one release instead."""
+
+    version: int = 0
+    failures: Mapping[str, str] = field(default_factory=dict)
+    pinned: bool = False
+
+
+_UNKNOWN = Following()
+
+
 def state(
     replica: ReplicaDescription,
     loads: Mapping[ServingPath, LaneLoad] | None = None,
     wanted: Mapping[str, float] | None = None,
+    following: Following = _UNKNOWN,
 ) -> ReplicaState:
     """`loads`: of the lanes that take requests; `wanted`: texts a second by caller."""
     told = {path: loads[path] for path in SERVED if path in loads} if loads else {}
     lanes = told.values()
     return ReplicaState(
-        profile=ReplicaProfile(replica=replica, lanes=told).SerializeToString(),
+        profile=ReplicaProfile(
+            replica=replica,
+            lanes=told,
+            pointer_version=following.version,
+            failures=following.failures,
+            pinned=following.pinned,
+        ).SerializeToString(),
         wanted=wanted,
         waiting=[it.waiting for it in lanes],
         max_concurrent_requests=[it.places for it in lanes],

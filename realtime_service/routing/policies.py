@@ -83,7 +83,7 @@ def over(settings: Policy, message: RoutingPolicy) -> Policy:
 
     Raises: BadInput where they cannot be together.
     """
-    values: dict[str, Any] = {"version": message.version}
+    values: dict[str, Any] = {"version": message.version, "by_operators": numbers(message)}
     for field in _FIELDS:
         stored = getattr(message, field.stored)
         if not field.single:

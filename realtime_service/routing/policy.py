@@ -54,6 +54,7 @@ class Policy:
     `version` grows with every change; 0 is what the settings of a process say. `targets`: p95 by lane, seconds;
     `load_targets`: ρ above which a lane gives work away, 0 for never. `quota`: texts a second of one caller, 0 for no
     limit; `quotas`: those of callers with one of their own. `hedged`: share of forwarded calls that may be sent twice.
+    `by_operators`: the numbers among these that operators have set, by the names of `policy set`.
     """
 
     version: int = 0
@@ -64,6 +65,11 @@ class Policy:
     quota: float = 0.0
     quotas: Mapping[str, float] = field(default_factory=dict)
     hedged: float = 0.0
+    by_operators: Mapping[str, float] = field(default_factory=dict)
+
+    def whose(self, *names: str) -> str:
+        """The end of a reason that one of these numbers decided: whose it is, where it is not the settings'."""
+        return " by the operators' policy" if any(name in self.by_operators for name in names) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +148,20 @@ def another(
     return replace(decision, replica=_better_of_two(left, request.texts, draw).replica) if left else None
 
 
+def stand_in(
+    decision: Decision, request: RoutedRequest, snapshot: "Snapshot", tried: Collection[str], draw: float
+) -> Decision | None:
+    """The next lane that can take a call whose own lane no replica can be reached for; None where none can. `tried`,
+    `draw`: as in `another`."""
+    for lane in _INSTEAD.get(decision.path, ()):
+        if lane is ServingPath.LATENCY and request.texts > 1:
+            continue
+        moved = replace(decision, path=lane, reason=f"{decision.reason}; {decision.path} could not be reached")
+        if found := another(moved, request, snapshot, tried, draw):
+            return found
+    return None
+
+
 def _path(request: RoutedRequest, policy: Policy) -> tuple[ServingPath, str]:
     if request.hint and (request.texts == 1 or request.hint is not ServingPath.LATENCY):
         return request.hint, "lane named by the caller"
@@ -151,7 +171,8 @@ def _path(request: RoutedRequest, policy: Policy) -> tuple[ServingPath, str]:
         return ServingPath.LATENCY, why
     if why := _bulk(request, policy):
         return ServingPath.THROUGHPUT, why
-    return ServingPath.DYNAMIC, "neither urgent nor bulk"
+    thresholds = ("latency_below_ms", "throughput_above_ms") if request.timeout is not None else ()
+    return ServingPath.DYNAMIC, f"neither urgent nor bulk{policy.whose(*thresholds)}"
 
 
 def _urgent(request: RoutedRequest, policy: Policy) -> str:
@@ -159,7 +180,7 @@ def _urgent(request: RoutedRequest, policy: Policy) -> str:
     if request.priority is Priority.REAL_TIME:
         return "priority REAL_TIME"
     tight = request.timeout is not None and request.timeout < policy.latency_below
-    return f"timeout below {policy.latency_below * 1000:.0f} ms" if tight else ""
+    return f"timeout below {policy.latency_below * 1000:.0f} ms{policy.whose('latency_below_ms')}" if tight else ""
 
 
 def _bulk(request: RoutedRequest, policy: Policy) -> str:
@@ -167,7 +188,9 @@ def _bulk(request: RoutedRequest, policy: Policy) -> str:
     if request.priority is Priority.BATCH:
         return "priority BATCH"
     patient = request.timeout is not None and request.timeout > policy.throughput_above
-    return f"timeout above {policy.throughput_above * 1000:.0f} ms" if patient else ""
+    if not patient:
+        return ""
+    return f"timeout above {policy.throughput_above * 1000:.0f} ms{policy.whose('throughput_above_ms')}"
 
 
 def _until_room(path: ServingPath, request: RoutedRequest, snapshot: "Snapshot") -> float:

@@ -26,6 +26,14 @@ def show() -> str:
     return _apply(lambda stored: stored)
 
 
+def by_operators() -> dict[str, float]:
+    """The numbers that operators have set. Raises: BadInput where they are damaged; StoreUnavailable."""
+    serving.adopt_file()
+    with common.redis_client(settings.load(StateSettings)) as client:
+        stored = move(client, lambda stored: stored)
+    return policies.numbers(policies.decode(stored)) if stored else {}
+
+
 def set_(assignments: Iterable[str]) -> str:
     """Each is NAME=VALUE."""
     return _apply(_changing(dict(map(_assignment, assignments))))

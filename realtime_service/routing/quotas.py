@@ -109,7 +109,9 @@ class Quotas:
         bucket.work = min(bucket.work + texts, quota * bucket.memory)
         missing = min(texts, bucket.size) - bucket.tokens
         if missing > 0:
-            raise Overloaded(f"the caller is over its quota of {quota:g} texts a second", missing / bucket.rate)
+            name = f"quota.{caller}" if caller in self._policy.quotas else "quota"
+            why = f"the caller is over its quota of {quota:g} texts a second{self._policy.whose(name)}"
+            raise Overloaded(why, missing / bucket.rate)
         bucket.tokens -= texts
 
     def wanted(self, now: float) -> dict[str, float]:

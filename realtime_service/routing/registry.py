@@ -91,7 +91,7 @@ class Registry:
             self._forgiven = _FORGIVEN_BEATS
             return
         if not self.snapshot.redis_available:
-            log.info("Redis is there")
+            log.info("Redis is reached: other replicas, deferred work and the policy are known from now on")
         self.snapshot = fresh
         self._forgiven = max(0, self._forgiven - 1)
         for follower in self._followers:

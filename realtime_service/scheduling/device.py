@@ -78,8 +78,8 @@ class _Scored(NamedTuple):
 
 
 class Device:
-    """All lanes of this process, on one device, whatever releases they serve. `quiet` is set while no unit runs; other
-    threads may wait for it."""
+    """All lanes of this process that run on one device, whatever releases they serve. `quiet` is set while no unit
+    runs; other threads may wait for it."""
 
     def __init__(
         self, lanes: Mapping[ServingPath, Lane], streams: int, unit_seconds: float, clock: Clock, guard: Guard

@@ -5,8 +5,12 @@ A task is one text. Tasks wait in a queue per lane, ordered by deadline; lanes a
     latency      at once, one at a time
     dynamic      in batches: at once if the device would idle, else held for company until
                  the tightest deadline less the predicted time less a margin
-    throughput   in full batches; in units of at most 10 ms while interactive work is about
-    deferred     the same, last
+    throughput   in full batches, held for company as dynamic ones are, while deferred work fills the device;
+                 in units of at most 10 ms while interactive work is about
+    deferred     the same, last, and never held
+
+A batch is held for at most its lane's `max_delay`, and only while a lane below has a unit for the device to do instead,
+which is over by then: the device never idles for company.
 
 A lane below the first earns a small share of the device's time while it waits, and goes first when it has earned a
 text's time: so what is low ages instead of starving.
@@ -33,7 +37,7 @@ from shared_model.types import ServingPath
 ADMITTED_SHARE = 0.8
 #: Interactive work is about while the last of it came within this many seconds.
 INTERACTIVE_SECONDS = 1.0
-#: Share of its timeout that a dynamic request is held for company, at most.
+#: Share of its timeout that a request is held for company, at most.
 HELD_SHARE = 0.25
 #: Share of the device's time that a lane earns while it waits.
 EARNED_SHARE = {ServingPath.DYNAMIC: 0.10, ServingPath.THROUGHPUT: 0.05, ServingPath.DEFERRED: 0.02}
@@ -69,6 +73,7 @@ class Scheduler:
         self._queues = {path: Queue(lane) for path, lane in lanes.items()}
         queues = list(self._queues.values())
         self._ahead = {path: queues[: place + 1] for place, path in enumerate(lanes)}  # its own queue, too
+        self._below = {path: queues[place + 1 :] for place, path in enumerate(lanes)}
         self._streams = streams
         self._unit_seconds = unit_seconds
         self._running: dict[Unit, float] = {}  # until when, as predicted
@@ -121,11 +126,15 @@ class Scheduler:
         for path in self._owed():
             if unit := _next_of(self._queues[path], now, self._unit_seconds, dead):
                 return unit, dead
+        instead = math.inf
         for path, queue in self._queues.items():
-            if not queue.size or (path is ServingPath.DYNAMIC and self._held(now)):
+            if not queue.size:
+                continue
+            if seconds := self._held(path, now):
+                instead = min(instead, seconds)
                 continue
             limit = self._bulk_limit(now) if path in BULK else math.inf
-            if unit := _next_of(queue, now, limit, dead):
+            if unit := _next_of(queue, now, min(limit, instead), dead):
                 return self._widened(unit), dead
         return None, dead
 
@@ -186,16 +195,19 @@ class Scheduler:
         predicted = wide.predict(1, unit.tokens)
         return replace(unit, wide=True, predicted=predicted) if predicted < unit.predicted else unit
 
-    def _held(self, now: float) -> bool:
-        """Whether dynamic work waits for company: only while the device has a whole unit of bulk work to do instead."""
-        bulk_waits = any(self._queues[path].size for path in BULK if path in self._queues)
-        return bulk_waits and now + self._unit_seconds <= self._close_at(now)
+    def _held(self, path: ServingPath, now: float) -> float:
+        """Seconds for which what waits in a lane is held for company: enough for a whole unit of a lane below; 0 where
+        it is not held, or nothing waits below."""
+        queue = self._queues[path]
+        if not queue.lane.max_delay or not any(it.size for it in self._below[path]):
+            return 0.0
+        seconds = self._close_at(queue, now) - now
+        return seconds if seconds >= self._unit_seconds else 0.0
 
-    def _close_at(self, now: float) -> float:
-        """When the waiting dynamic batch must start; `now` if it is full or empty."""
-        queue = self._queues[ServingPath.DYNAMIC]
+    def _close_at(self, queue: Queue, now: float) -> float:
+        """When the waiting batch of a lane must start; `now` if it is full or empty."""
         heads = queue.heads()
-        if not heads or queue.size >= queue.lane.max_rows:
+        if not heads or queue.size >= _most_rows(queue.lane, heads[0]):
             return now
         due, profile = queue.due(heads[0]), heads[0].speeds.narrow
         latest = due - profile.predict(queue.size + 1, heads[0].tokens) - profile.margin
@@ -223,11 +235,16 @@ def _unit(queue: Queue, leader: Task, end: float, now: float) -> Unit:
     It has one of the sizes that its engine is warmed for; who is left over leads or joins the next.
     """
     lane = queue.lane
-    company = queue.company(leader, max(1, min(lane.max_rows, lane.token_budget // leader.tokens)))
+    company = queue.company(leader, _most_rows(lane, leader))
     tasks = tuple(company[: _rows(company, end, now)])
     for task in tasks:
         queue.take(task)
     return Unit(lane.path, tasks, leader.tokens, leader.speeds.narrow.predict(len(tasks), leader.tokens))
+
+
+def _most_rows(lane: Lane, leader: Task) -> int:
+    """Of a unit of texts like the leader."""
+    return max(1, min(lane.max_rows, lane.token_budget // leader.tokens))
 
 
 def _rows(company: Sequence[Task], end: float, now: float) -> int:

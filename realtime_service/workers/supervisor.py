@@ -212,7 +212,7 @@ def _told(settings: ServiceSettings, address: str, redis_url: str) -> dict[str, 
     """What flags may have changed, and what only we know, as the environment of a worker."""
     return {
         "TANDEM_GRPC_ADDRESS": address,
-        "TANDEM_REFLECTION": str(settings.reflection),
+        "TANDEM_REFLECTION": settings.reflection,
         "TANDEM_LANES": settings.lanes,
         "TANDEM_REDIS_URL": redis_url,
     }

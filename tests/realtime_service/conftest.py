@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 
 READY = re.compile(r"ready in .* on (?P<grpc>\S+), metrics on (?P<metrics>\S+)")
+#: Within which a service is ready, also on a busy machine.
+READY_SECONDS = 120.0
 
 
 @dataclass
@@ -34,7 +37,8 @@ class RunningService:
 
 
 def start_service(state: Path, releases: Path, **environment: str) -> RunningService:
-    """Start `serve` and wait for its ready line; ports are free ones unless set."""
+    """Start `serve` and wait for its ready line; ports are free ones unless set. A service that is not ready in time is
+    killed, and the test fails: pytest's own time-out cannot end a thread that reads."""
     env = {
         **os.environ,
         "TANDEM_STATE": str(state),
@@ -47,10 +51,15 @@ def start_service(state: Path, releases: Path, **environment: str) -> RunningSer
         [sys.executable, "-m", "realtime_service", "serve"], env=env, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout
-    for line in process.stdout:
-        if match := READY.match(line):
-            return RunningService(process, match["grpc"], match["metrics"])
-    raise AssertionError(f"the service ended with {process.wait()} before it was ready")
+    late = threading.Timer(READY_SECONDS, process.kill)
+    late.start()
+    try:
+        for line in process.stdout:
+            if match := READY.match(line):
+                return RunningService(process, match["grpc"], match["metrics"])
+    finally:
+        late.cancel()
+    raise AssertionError(f"the service ended with {process.wait()} before it was ready, or took {READY_SECONDS} s")
 
 
 @pytest.fixture(scope="package")

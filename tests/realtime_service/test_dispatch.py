@@ -39,7 +39,7 @@ def dispatcher(busy: bool, seconds: float, epoch: str = "") -> Dispatcher:
     """On a device that would answer even the shortest text after so many seconds."""
     published = SimpleNamespace(epoch=epoch) if epoch else None
     model = Model("r-1", *cast(Any, (None, Encoder(), {}, published)))
-    device = SimpleNamespace(scheduler=SimpleNamespace(busy=busy), finish_of=lambda *asked: seconds)
+    device = SimpleNamespace(busy=busy, finish_of=lambda *asked: seconds)
     registry = SimpleNamespace(snapshot=Snapshot("here", lanes=SERVED, policy=Policy()))
     parts: Any = (Models.of(model), device, registry, None, None, Store(), Telemetry([]), SystemClock())
     return Dispatcher(*parts)

@@ -14,7 +14,7 @@ from pathlib import Path
 import grpc
 import psutil
 import pytest
-from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2_grpc
 
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
@@ -103,13 +103,25 @@ def test_sigterm_while_it_starts_leaves_no_process(tmp_path: Path, releases_dir:
     assert not any(child.is_running() for child in children)
 
 
-def test_reflection_is_there_when_asked_for(tmp_path: Path, releases_dir: Path, release: Release) -> None:
-    running = start_service(tmp_path, releases_dir, TANDEM_REFLECTION="true")
+def test_a_killed_service_leaves_no_redis_behind(tmp_path: Path) -> None:
+    env = {**os.environ, "TANDEM_STATE": str(tmp_path), "TANDEM_LANES": "none"}
+    env |= {"TANDEM_GRPC_ADDRESS": "127.0.0.1:0", "TANDEM_METRICS_ADDRESS": "127.0.0.1:0"}
+    router = subprocess.Popen([sys.executable, "-m", "realtime_service", "serve"], env=env)
+    eventually((tmp_path / "redis" / "redis.sock").exists)
+    children = psutil.Process(router.pid).children()
+    assert "redis-server" in {child.name() for child in children}
+    router.kill()
+    router.wait()
+    assert psutil.wait_procs(children, timeout=10)[1] == []
+
+
+def test_reflection_can_be_turned_off(tmp_path: Path, releases_dir: Path, release: Release) -> None:
+    running = start_service(tmp_path, releases_dir, TANDEM_REFLECTION="false")
     with grpc.insecure_channel(running.address) as channel:
-        question = reflection_pb2.ServerReflectionRequest(list_services="")
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-        answer = next(stub.ServerReflectionInfo(iter([question]), timeout=10))
-    assert "scoring.v1.ScoringService" in {service.name for service in answer.list_services_response.service}
+        with pytest.raises(grpc.RpcError) as error:
+            list(stub.ServerReflectionInfo(iter([]), timeout=10))
+    assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
     assert running.stop() == 0
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from realtime_service.errors import Overloaded, ReplicaUnavailable
-from realtime_service.routing.policy import Decision, Policy, RoutedRequest, another, decide, release_for
+from realtime_service.routing.policy import Decision, Policy, RoutedRequest, another, decide, release_for, stand_in
 from realtime_service.routing.snapshot import Option, Snapshot
 from realtime_service.settings import SERVED
 from shared_model.types import Priority, ServingPath
@@ -96,6 +96,26 @@ def test_several_texts_are_never_latency_work(request: RoutedRequest, lanes: set
             decide(request, Policy(), SNAPSHOT, 0.0)
     else:
         assert decide(request, Policy(), SNAPSHOT, 0.0).path is not LATENCY
+
+
+@pytest.mark.parametrize(
+    ("set_", "timeout", "reason"),
+    [
+        ({}, 0.079, "timeout below 80 ms"),
+        ({"quota": 200.0}, 0.079, "timeout below 80 ms"),
+        ({"latency_below_ms": 80.0}, 0.079, "timeout below 80 ms by the operators' policy"),
+        ({"latency_below_ms": 80.0}, 0.08, "neither urgent nor bulk by the operators' policy"),
+        ({"throughput_above_ms": 2000.0}, 1.5, "neither urgent nor bulk by the operators' policy"),
+        ({"throughput_above_ms": 2000.0}, 2.5, "timeout above 2000 ms by the operators' policy"),
+        ({"latency_below_ms": 80.0}, 2.5, "timeout above 2000 ms"),
+        ({"latency_below_ms": 80.0}, None, "neither urgent nor bulk"),
+    ],
+)
+def test_a_reason_says_where_a_number_of_the_operators_decided(
+    set_: Mapping[str, float], timeout: float | None, reason: str
+) -> None:
+    policy = Policy(latency_below=0.08, throughput_above=2.0, by_operators=set_)
+    assert decide(replace(PLAIN, timeout=timeout), policy, SNAPSHOT, 0.0).reason == reason
 
 
 @given(requests, st.floats(0.001, 0.5), st.floats(0.6, 5))
@@ -375,3 +395,28 @@ def test_whoever_is_chosen_has_the_lane_and_would_be_in_time(
     assert decision or not able or any(it.full(request.texts) for it in options)
     assert able or not decision
     assert decision is None or (decision.replica, decision.path) in able
+
+
+@pytest.mark.parametrize(
+    ("lane", "texts", "elsewhere", "tried", "expected"),
+    [
+        (THROUGHPUT, 1, [("b", LATENCY), ("c", DYNAMIC)], {"a"}, ("c", DYNAMIC)),
+        (THROUGHPUT, 1, [("b", LATENCY), ("c", DYNAMIC)], {"a", "c"}, ("b", LATENCY)),
+        (THROUGHPUT, 2, [("b", LATENCY)], {"a"}, None),
+        (LATENCY, 1, [("b", THROUGHPUT)], {"a"}, ("b", THROUGHPUT)),
+        (LATENCY, 1, [("a", DYNAMIC)], {"a"}, None),
+    ],
+)
+def test_a_lane_that_cannot_be_reached_has_a_stand_in(
+    lane: ServingPath,
+    texts: int,
+    elsewhere: list[tuple[str, ServingPath]],
+    tried: set[str],
+    expected: tuple[str, ServingPath] | None,
+) -> None:
+    snapshot = others(*(option(replica, 0.01, path) for replica, path in elsewhere))
+    request = replace(PLAIN, texts=texts, here={})
+    found = stand_in(Decision(lane, "a", "why"), request, snapshot, tried, 0.0)
+    assert (found and (found.replica, found.path)) == expected
+    if found:
+        assert found.reason == f"why; {lane} could not be reached"

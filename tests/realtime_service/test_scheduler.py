@@ -1,6 +1,7 @@
 """The scheduler under a simulated clock: every promise of its docstring, for any traffic hypothesis can think of."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +13,8 @@ from realtime_service.errors import Overloaded
 from realtime_service.scheduling.profile import Measurement, Profile, Speeds
 from realtime_service.scheduling.queue import Task
 from realtime_service.scheduling.scheduler import BULK, EARNED_SHARE, Scheduler, Unit
-from realtime_service.settings import ServiceSettings, lanes
+from realtime_service.settings import Lane, ServiceSettings, lanes
+from shared_model import settings as environment
 from shared_model.encoding import Encoding
 from shared_model.types import Device, Precision, ServingPath
 
@@ -41,6 +43,7 @@ class Simulation:
 
     streams: int = 1
     slowness: float = 1.0
+    lanes: Mapping[ServingPath, Lane] = field(default_factory=lambda: LANES)
     speeds: list[dict[Precision, Speeds]] = field(default_factory=speeds)
     now: float = 100.0
     admitted: list[Task] = field(default_factory=list)
@@ -50,7 +53,7 @@ class Simulation:
     most_at_once: int = 0
 
     def __post_init__(self) -> None:
-        self.scheduler = Scheduler(LANES, self.streams, UNIT_SECONDS)
+        self.scheduler = Scheduler(self.lanes, self.streams, UNIT_SECONDS)
 
     def task(
         self,
@@ -313,6 +316,37 @@ def test_a_dynamic_request_is_held_for_company_while_bulk_fills_the_device_and_t
     # Held at most min(50 ms, 25 % of 400 ms), and some bulk ran meanwhile.
     assert arrived < started <= arrived + LANES[ServingPath.DYNAMIC].max_delay
     assert simulation.started[0][1].lane is ServingPath.THROUGHPUT
+
+
+@pytest.mark.parametrize(
+    ("lane", "below"),
+    [(ServingPath.DYNAMIC, ServingPath.THROUGHPUT), (ServingPath.THROUGHPUT, ServingPath.DEFERRED)],
+)
+@pytest.mark.parametrize("delay_ms", [0, 20, 50])
+def test_each_lane_holds_a_request_for_as_long_as_its_setting_says(
+    lane: ServingPath, below: ServingPath, delay_ms: int
+) -> None:
+    chosen = environment.load(ServiceSettings, {f"TANDEM_{lane.upper()}_MAX_DELAY_MS": str(delay_ms)})
+    simulation = Simulation(lanes=lanes(chosen, Device.CPU))
+    for _ in range(200):
+        simulation.admit(simulation.task(below))
+    arrived = simulation.now
+    simulation.admit(simulation.task(lane, 0.4))
+    simulation.drain()
+    began = next(at for at, unit in simulation.started if unit.lane is lane)
+    # For a unit of the lane below at least, where it is held at all; the share that it earns may end that early.
+    assert (UNIT_SECONDS if delay_ms else 0.0) <= began - arrived + 1e-9 <= delay_ms / 1000 + 2e-9
+
+
+def test_nothing_is_held_where_the_device_would_idle() -> None:
+    chosen = environment.load(ServiceSettings, {f"TANDEM_{it}_MAX_DELAY_MS": "50" for it in ("DYNAMIC", "THROUGHPUT")})
+    for lane in (ServingPath.DYNAMIC, ServingPath.THROUGHPUT):
+        simulation = Simulation(streams=2, lanes=lanes(chosen, Device.CPU))
+        simulation.admit(simulation.task(ServingPath.DEFERRED))
+        simulation.admit(simulation.task(lane, 0.4))
+        # The deferred text has one stream; nothing is left that the other could do meanwhile.
+        started = [unit.lane for unit in (simulation.start(), simulation.start()) if unit]
+        assert started == [ServingPath.DEFERRED, lane]
 
 
 def test_bulk_runs_in_full_batches_when_alone() -> None:

@@ -9,7 +9,7 @@ import grpc
 import pytest
 import redis
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
@@ -241,7 +241,10 @@ def test_describe_tells_lanes_release_and_the_replicas_redis_knows(client: Clien
     assert list(described.labels) == list(release.labels)
     lanes = {lane.name: lane for lane in described.lanes}
     assert list(lanes) == ["latency", "dynamic", "throughput", "deferred"]
-    assert (lanes["latency"].precision, lanes["latency"].max_batch_size) == ("int8", 1)
+    latency = lanes["latency"]
+    assert (latency.precision, latency.max_batch_size, latency.serving) == ("int8", 1, True)
+    assert (latency.p95_target_ms, latency.rate_target, latency.waiting) == (50, 50, 0)
+    assert described.operators_policy == {}
     assert described.redis_available
     assert described.replicas[0].address.startswith("127.0.0.1:")
 
@@ -255,15 +258,16 @@ def test_a_damaged_pointer_in_redis_stops_nobody(client: Client, redis_client: "
     assert client.score("and calls are answered").results
 
 
-def test_health_is_serving_and_reflection_is_off_unless_asked_for(service: RunningService) -> None:
+def test_health_is_serving_and_reflection_is_on_for_loopback(service: RunningService) -> None:
     with grpc.insecure_channel(service.address) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         for name in ("", "scoring.v1.ScoringService"):
             status = health.Check(health_pb2.HealthCheckRequest(service=name)).status
             assert status == health_pb2.HealthCheckResponse.SERVING
+        question = reflection_pb2.ServerReflectionRequest(list_services="")
         reflection = reflection_pb2_grpc.ServerReflectionStub(channel)
-        code, _ = refused(lambda: list(reflection.ServerReflectionInfo(iter([]), timeout=5)))
-        assert code is grpc.StatusCode.UNIMPLEMENTED
+        answer = next(reflection.ServerReflectionInfo(iter([question]), timeout=10))
+    assert "scoring.v1.ScoringService" in {listed.name for listed in answer.list_services_response.service}
 
 
 def test_metrics_keep_the_service_levels_apart(client: Client, service: RunningService) -> None:

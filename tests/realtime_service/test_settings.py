@@ -73,6 +73,7 @@ WRONG = [
     ("TANDEM_QUARANTINE_SECONDS", "inf", "a number above 0"),
     ("TANDEM_QUOTA", "-1", "0 or more"),
     ("TANDEM_HEDGED", "0.03", "a share from 0 to 0.02"),
+    ("TANDEM_REFLECTION", "maybe", "auto, true or false"),
     ("TANDEM_LATENCY_BELOW_MS", "1001", "at most TANDEM_THROUGHPUT_ABOVE_MS, which is 1000"),
 ]
 
@@ -82,6 +83,23 @@ def test_a_wrong_value_is_named(name: str, value: str, expected: str) -> None:
     with pytest.raises(SettingError) as error:
         settings.load(ServiceSettings, {name: value})
     assert str(error.value) == f"{name}={value!r}: expected {expected}"
+
+
+@pytest.mark.parametrize(
+    ("address", "said", "reflects"),
+    [
+        ("127.0.0.1:0", "auto", True),
+        ("[::1]:50051", "auto", True),
+        ("localhost:50051", "auto", True),
+        ("0.0.0.0:50051", "auto", False),
+        ("replica-1:50051", "auto", False),
+        ("127.0.0.1:0", "False", False),
+        ("0.0.0.0:50051", "true", True),
+    ],
+)
+def test_reflection_is_served_where_only_this_host_can_call(address: str, said: str, reflects: bool) -> None:
+    environment = {"TANDEM_GRPC_ADDRESS": address, "TANDEM_REFLECTION": said}
+    assert settings.load(ServiceSettings, environment).reflects is reflects
 
 
 def test_every_setting_says_what_it_means() -> None:

@@ -72,6 +72,12 @@ def test_without_a_service_it_ends_with_one_line(typed: bytes) -> None:
     assert ended.stderr.startswith("realtime_service chat: addresses: 'nowhere': expected HOST:PORT")
 
 
+@pytest.mark.parametrize("leave", ["quit", "EXIT", "/quit"])
+def test_a_word_leaves_and_another_helps(service: RunningService, leave: str) -> None:
+    ended = piped(service.address, f"help\n/help\n {leave} \nwhere is my card\n".encode())
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, 2 * f"{chat.HELP}\n", "")
+
+
 @pytest.mark.parametrize("leave", ["ctrl-c", "ctrl-d"])
 def test_a_person_is_prompted_and_may_leave(service: RunningService, leave: str) -> None:
     ours, theirs = pty.openpty()
@@ -79,6 +85,7 @@ def test_a_person_is_prompted_and_may_leave(service: RunningService, leave: str)
     os.close(theirs)
     try:
         seen = until(ours, b"you> ")
+        assert seen.decode().splitlines()[0] == chat.GREETING
         os.write(ours, b"where is my card\n")
         seen = until(ours, b"you> ")
         assert b"card_arrival" in seen
@@ -89,7 +96,9 @@ def test_a_person_is_prompted_and_may_leave(service: RunningService, leave: str)
         else:
             os.write(ours, b"\x04")
         assert process.wait(timeout=20) == 0
-        assert b"Traceback" not in rest(ours)
+        left = rest(ours)
+        assert b"Traceback" not in left
+        assert left.endswith(b"\n")
     finally:
         process.kill()
         process.wait()

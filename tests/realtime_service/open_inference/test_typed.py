@@ -18,6 +18,7 @@ from shared_model import keys
 from shared_model.releases.store import Release
 from shared_model.scorestore.epochs import Epoch
 from shared_model.scorestore.publish import publish
+from tests.properties import examples
 from tests.realtime_service.conftest import eventually
 from tests.realtime_service.open_inference.conftest import refusal
 from tests.realtime_service.open_inference.test_tensors import nearly_elements, shapes
@@ -55,7 +56,7 @@ def test_bytes_that_are_no_message_are_the_callers_fault(infer_bytes: Callable[[
     assert (code, details) == (grpc.StatusCode.INVALID_ARGUMENT, "model_name: is not valid UTF-8 at byte 0")
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raw=nearly_elements, shape=st.just([1]) | shapes, noise=st.binary(max_size=4))
 def test_no_bytes_at_all_are_our_fault(
     infer_bytes: Callable[[bytes], bytes], raw: bytes, shape: list[int], noise: bytes

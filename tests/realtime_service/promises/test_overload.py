@@ -18,7 +18,8 @@ REAL_TIME_MS = 200
 
 def routed_to_a_sleeping_replica(fleet: Fleet) -> tuple[str, float]:
     """(address of a router, calls a second that the replica behind it can answer)."""
-    router, replica = fleet.router(), fleet.sleeping_replica()
+    replica = fleet.sleeping_replica()
+    router = fleet.router()
     wait_until_answered(router)
     return router.address, replica.opened["capacity"]
 

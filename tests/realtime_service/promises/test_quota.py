@@ -23,8 +23,8 @@ def test_a_caller_far_beyond_its_quota_is_not_felt_by_others(
     ours: Fleet, seconds: float, ratio: float, measured: Measured
 ) -> None:
     """`ratio`: p99 of the others' calls, over that while the greedy caller keeps to its quota."""
-    routers = ours.start(routers=2, replicas=0, TANDEM_QUOTA=str(QUOTA))
     ours.sleeping_replica()
+    routers = ours.start(routers=2, replicas=0, TANDEM_QUOTA=str(QUOTA))
     for router in routers:
         wait_until_answered(router)
 

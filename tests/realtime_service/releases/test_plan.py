@@ -22,9 +22,11 @@ OLD, NEW, TRIAL = "old", "new", "trial"
     [
         # nothing to do
         (Pointer(1, OLD), {OLD}, set(), Step(OLD, "", 0.0, "")),
-        # a promotion: load first, switch when it is loaded, and the old one is in no step any more
+        # a promotion: load first, switch when it is loaded, and keep the old one for a rollback
         (Pointer(2, NEW, OLD), {OLD}, set(), Step(OLD, "", 0.0, NEW)),
-        (Pointer(2, NEW, OLD), {OLD, NEW}, set(), Step(NEW, "", 0.0, "")),
+        (Pointer(2, NEW, OLD), {OLD, NEW}, set(), Step(NEW, "", 0.0, "", keep=OLD)),
+        # a rollback drops what it left
+        (Pointer(3, OLD), {OLD, NEW}, set(), Step(OLD, "", 0.0, "")),
         # it failed: the old one stays
         (Pointer(2, NEW, OLD), {OLD}, {NEW}, Step(OLD, "", 0.0, "")),
         # a canary takes its share once it is loaded
@@ -32,7 +34,13 @@ OLD, NEW, TRIAL = "old", "new", "trial"
         (Pointer(2, OLD, "", TRIAL, 0.3), {OLD, TRIAL}, set(), Step(OLD, TRIAL, 0.3, "")),
         (Pointer(2, OLD, "", TRIAL, 0.3), {OLD}, {TRIAL}, Step(OLD, "", 0.0, "")),
         # a canary that is promoted is there already
-        (Pointer(3, TRIAL, OLD), {OLD, TRIAL}, set(), Step(TRIAL, "", 0.0, "")),
+        (Pointer(3, TRIAL, OLD), {OLD, TRIAL}, set(), Step(TRIAL, "", 0.0, "", keep=OLD)),
+        # only what a rollback would return to is kept: of two promotions the second one's
+        (Pointer(3, TRIAL, NEW), {OLD, NEW, TRIAL}, set(), Step(TRIAL, "", 0.0, "", keep=NEW)),
+        # what is to be loaded takes the room of what is kept; beside a canary that is loaded, there is room
+        (Pointer(4, NEW, TRIAL, "next", 0.1), {NEW, TRIAL}, set(), Step(NEW, "", 0.0, "next")),
+        (Pointer(4, NEW, TRIAL, "next", 0.1), {NEW, TRIAL, "next"}, set(), Step(NEW, "next", 0.1, "", keep=TRIAL)),
+        (Pointer(4, NEW, TRIAL, "next", 0.1), {NEW, TRIAL}, {"next"}, Step(NEW, "", 0.0, "", keep=TRIAL)),
         # both are wanted: the active one first, and a failure of one does not hold up the other
         (Pointer(4, NEW, OLD, TRIAL, 0.1), {OLD}, set(), Step(OLD, "", 0.0, NEW)),
         (Pointer(4, NEW, OLD, TRIAL, 0.1), {OLD}, {NEW}, Step(OLD, "", 0.0, TRIAL)),
@@ -45,9 +53,18 @@ def test_the_plan(pointer: Pointer, loaded: set[str], failed: set[str], expected
     assert plan(pointer, loaded, OLD, failed) == expected
 
 
+def test_what_was_kept_for_long_enough_is_in_no_step() -> None:
+    assert plan(Pointer(2, NEW, OLD), {OLD, NEW}, NEW, set(), expired={OLD}) == Step(NEW, "", 0.0, "")
+
+
 names = st.sampled_from(["a", "b", "c", "d"])
 pointers = st.builds(
-    Pointer, version=st.integers(1, 9), active=names, canary=names | st.just(""), weight=st.floats(0, 0.99)
+    Pointer,
+    version=st.integers(1, 9),
+    active=names,
+    previous=names | st.just(""),
+    canary=names | st.just(""),
+    weight=st.floats(0, 0.99),
 )
 
 
@@ -64,7 +81,8 @@ def test_any_history_ends_where_the_pointer_says_and_nothing_unfit_ever_answers(
             assert step.canary in loaded | {""}
             assert {step.active, step.canary}.isdisjoint(unfit)
             assert step.load not in loaded | failed
-            loaded, active = {step.active} | ({step.canary} - {""}), step.active
+            assert step.keep in {pointer.previous, ""} - {step.active, step.canary} | {""}
+            loaded, active = {step.active, step.canary, step.keep} & loaded, step.active
             (failed if step.load in unfit else loaded).update({step.load} - {""})
         assert step.load == ""
         assert pointer.active in unfit or active == pointer.active

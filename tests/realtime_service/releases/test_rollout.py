@@ -1,5 +1,6 @@
 """A replica follows the release pointer under fire: no call is lost, no answer mixes releases, nothing unfit serves."""
 
+import re
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -13,12 +14,21 @@ import redis
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from realtime_service.client import Client
+from shared_model.__main__ import main as shared_model
 from shared_model.releases.store import Release, Store
 from shared_model.types import Priority
 from tests.realtime_service.conftest import eventually
 from tests.realtime_service.heartbeats import kept
 from tests.realtime_service.releases import tiny_releases
-from tests.realtime_service.releases.stage import Callers, Stage, states, wait_for_failure, wait_until_active
+from tests.realtime_service.releases.stage import (
+    Callers,
+    Stage,
+    staged,
+    states,
+    wait_for_failure,
+    wait_until_active,
+)
+from tests.shared_model import small_release
 
 
 @pytest.fixture
@@ -50,6 +60,60 @@ def test_a_promotion_and_its_rollback_lose_no_call_and_mix_no_answer(
     assert callers.releases == {before.id, after.id}
     for answer in callers.answers:
         assert {result.labels[0].name for result in answer.results} == {stage.favourites[answer.release]}
+
+
+def test_a_rollback_returns_to_a_release_that_is_still_loaded(stage: Stage, client: Client, before: Release) -> None:
+    after = stage.seal("after-kept", 2)
+    stage.promote(after)
+    wait_until_active(client, after)
+    # It answers nobody, not even those who ask for it.
+    assert set(states(client)) == {after.id}
+    eventually(lambda: set(client.describe().replicas[0].releases) == {after.id})
+    with pytest.raises(grpc.RpcError, match="is not served here"):
+        client.score("card", release=before.id)
+    # Nothing could load it any more.
+    (Path(before.place) / "cpu").rename(Path(before.place) / "gone")
+    stage.rollback()
+    wait_until_active(client, before)
+    answer = client.score("card")
+    assert (answer.release, answer.results[0].labels[0].name) == (before.id, stage.favourites[before.id])
+
+
+def test_commands_that_move_the_pointer_wait_for_the_replica(
+    stage: Stage, before: Release, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TANDEM_STATE", str(stage.folder))
+    monkeypatch.setenv("TANDEM_REDIS_URL", stage.redis.url)
+
+    waited, crashing = stage.seal("waited", 2), unfit(stage.store, "crash")
+    for release in (before, waited, crashing):
+        small_release.judge(release, passed=True)
+
+    def move(*command: str) -> tuple[int, str]:
+        return shared_model([*command, "--wait"]), capsys.readouterr().out.partition("\n")[2]
+
+    assert move("canary", waited.id, "--weight=0.1") == (0, "1 of 1 replicas follow\n")
+    assert move("rollback") == (0, "1 of 1 replicas follow\n")
+    status, says = move("promote", crashing.id)
+    assert status == 1
+    assert re.fullmatch(rf"0 of 1 replicas follow\nreplica \S+ does not serve {crashing.id}: .* SIGSEGV.*\n", says)
+    assert move("rollback") == (0, "1 of 1 replicas follow\n")
+
+
+def test_a_replaced_release_is_closed_when_its_time_is_over(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    said: list[str] = []
+
+    def closed(release: str) -> bool:
+        said.append(capfd.readouterr().err)
+        return f"release {release} is closed" in "".join(said)
+
+    with staged(tmp_path, TANDEM_KEEP_PREVIOUS_SECONDS="2") as stage, Client(stage.replica.address) as client:
+        (first,) = stage.favourites
+        after = stage.seal("after", 2)
+        stage.promote(after)
+        wait_until_active(client, after)
+        eventually(lambda: closed(first))
+        assert client.score("card").release == after.id
 
 
 def unfit(store: Store, kind: str) -> Release:

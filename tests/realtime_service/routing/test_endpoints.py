@@ -184,11 +184,13 @@ def test_a_router_is_as_healthy_as_what_is_behind_it(stage: Stage, tmp_path: Pat
                 return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
             eventually(lambda: serves(f"{SERVICE}/latency"))
+            assert serves(SERVICE)
             assert not serves(f"{SERVICE}/throughput")
             more = alone.another_replica("more", TANDEM_LANES="dynamic,throughput")
-            eventually(lambda: serves(SERVICE))
+            eventually(lambda: serves(f"{SERVICE}/throughput"))
             assert more.stop() == 0
-            eventually(lambda: not serves(SERVICE))
+            eventually(lambda: not serves(f"{SERVICE}/throughput"))
+            assert serves(SERVICE)
             assert serves(f"{SERVICE}/latency")
         assert lonely.stop() == 0
 

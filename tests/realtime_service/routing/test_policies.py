@@ -12,6 +12,7 @@ from realtime_service.routing import policies
 from realtime_service.routing.policy import Policy
 from realtime_service.settings import SERVED, LaneSettings, ServiceSettings
 from shared_model.errors import BadInput
+from tests.properties import examples
 
 LATENCY, DYNAMIC, THROUGHPUT = SERVED
 OURS = policies.of(ServiceSettings())
@@ -59,7 +60,7 @@ def test_the_settings_hold_where_operators_have_set_nothing() -> None:
     assert policies.read(None, policy) is policy
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(values)
 def test_each_number_is_what_was_set_and_the_others_are_as_before(changes: dict[str, float]) -> None:
     message = policies.change(RoutingPolicy(), changes)
@@ -69,7 +70,7 @@ def test_each_number_is_what_was_set_and_the_others_are_as_before(changes: dict[
     assert dict(policies.table(policy)) == pytest.approx({**dict(policies.table(OURS)), **changes})
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(values, values)
 def test_what_is_reset_is_as_the_settings_say(first: dict[str, float], second: dict[str, float]) -> None:
     message = policies.change(policies.change(RoutingPolicy(), first), second)
@@ -86,6 +87,7 @@ def test_numbers_act_in_seconds() -> None:
     assert (policy.version, policy.latency_below, policy.throughput_above) == (7, 0.08, 1.5)
     assert policy.targets == {LATENCY: 0.04, DYNAMIC: 0.0, THROUGHPUT: 0.5}
     assert policy.quotas == {"bob": 7.0}
+    assert policy.by_operators == changes
 
 
 WRONG = [

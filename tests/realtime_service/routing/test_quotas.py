@@ -15,6 +15,7 @@ from realtime_service.errors import Overloaded
 from realtime_service.routing.policy import Policy
 from realtime_service.routing.quotas import Quotas
 from realtime_service.routing.snapshot import Replica, Snapshot
+from tests.properties import examples
 from tests.realtime_service.routing.fleet import CALLER, Call, Fleet, most_in_a_second, rate
 
 REMEMBERED = 10_000
@@ -58,7 +59,7 @@ def spans(draw: st.DrawFn, replicas: int, quota: float) -> list[Span]:
 phases = st.lists(st.floats(0, 0.99), min_size=1, max_size=4)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.data(), phases, st.sampled_from([8.0, 40.0]), st.integers(0, 2**32), st.floats(0, 1))
 def test_no_second_has_much_more_than_the_quota(
     data: st.DataObject, phases: list[float], quota: float, seed: int, jitter: float
@@ -69,7 +70,7 @@ def test_no_second_has_much_more_than_the_quota(
     assert most_in_a_second(admitted) <= 1.25 * quota + 2 * len(phases)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data(), phases, st.integers(0, 2**32))
 def test_the_shares_never_add_up_to_more_than_the_quota(data: st.DataObject, phases: list[float], seed: int) -> None:
     """Also while demand moves, and where heartbeats come late, up to half a second apart."""
@@ -80,7 +81,7 @@ def test_the_shares_never_add_up_to_more_than_the_quota(data: st.DataObject, pha
         assert sum(replica.share(CALLER) for replica in fleet.replicas) <= quota * 1.000001
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.data(), phases, st.integers(2, 64), st.integers(0, 2**32))
 def test_several_texts_cost_as_many_and_what_was_too_much_is_paid_back(
     data: st.DataObject, phases: list[float], texts: int, seed: int
@@ -94,7 +95,7 @@ def test_several_texts_cost_as_many_and_what_was_too_much_is_paid_back(
     assert rate(admitted, 0.0, seconds) * seconds <= quota * seconds * 1.05 + (2 + texts) * len(phases)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.data(), phases, st.sampled_from([1.02, 1.3, 2.0, 10.0]), st.integers(0, 2**32))
 def test_a_steady_caller_gets_its_quota_wherever_it_calls(
     data: st.DataObject, phases: list[float], multiple: float, seed: int
@@ -201,6 +202,25 @@ def test_a_caller_may_have_a_quota_of_its_own() -> None:
     quotas = alone(quota=1000.0, quotas={"small": 10.0})
     assert [refusal(quotas, "small", 1, 0.0) is None for _ in range(3)] == [True, True, False]
     assert refusal(quotas, "other", 64, 0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("by_operators", "caller", "whose"),
+    [
+        ({}, "other", ""),
+        ({"quota": 10.0}, "other", " by the operators' policy"),
+        ({"quota": 10.0}, "small", ""),
+        ({"quota.small": 5.0}, "small", " by the operators' policy"),
+    ],
+)
+def test_a_refusal_says_where_the_quota_is_the_operators(
+    by_operators: dict[str, float], caller: str, whose: str
+) -> None:
+    quotas = alone(quota=10.0, quotas={"small": 5.0}, by_operators=by_operators)
+    quotas.admit(caller, 64, 0.0)
+    refused = refusal(quotas, caller, 1, 0.0)
+    assert refused
+    assert refused.why == f"the caller is over its quota of {5 if caller == 'small' else 10} texts a second{whose}"
 
 
 def test_one_caller_over_its_quota_costs_the_others_nothing() -> None:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from realtime_service.settings import ServiceSettings
-from realtime_service.workers.sizing import worker_cores
+from realtime_service.workers.sizing import WORKER_BYTES, worker_cores
 from shared_model import settings
 from shared_model.errors import SettingError
 
@@ -43,6 +43,17 @@ def test_the_table_is_a_setting() -> None:
 def test_a_number_of_workers_shares_the_cores() -> None:
     assert sized(16, workers="3") == [5, 5, 5]
     assert sized(2, workers="1") == [2]
+
+
+@pytest.mark.parametrize(("workers", "memory"), [(1, 0.5), (1, 1.0), (2, 2.0), (5, 5.9), (8, 8.0), (8, 100.0)])
+def test_the_table_starts_no_more_workers_than_the_memory_limit_allows(workers: int, memory: float) -> None:
+    """`memory`: in what one worker needs."""
+    assert len(worker_cores(ServiceSettings(), range(32), memory * WORKER_BYTES)) == workers
+
+
+def test_a_number_of_workers_that_memory_may_not_hold_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    assert len(worker_cores(ServiceSettings(workers=4), range(8), 3 * WORKER_BYTES)) == 4
+    assert "TANDEM_WORKERS=4: 4 workers need about 6.0 GB, and the memory limit is 4.5 GB" in caplog.text
 
 
 @given(st.integers(1, 64), st.integers(1, 64))

@@ -1,0 +1,105 @@
+"""Answers and descriptions of a service, as a terminal shows them."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from google.protobuf import json_format
+
+from protos.scoring.v1 import scoring_pb2
+from realtime_service.client import Answer
+
+#: Labels that a description names; there may be thousands.
+_LABELS = 5
+_STATES = {
+    scoring_pb2.RELEASE_ACTIVE: "active",
+    scoring_pb2.RELEASE_CANARY: "canary",
+    scoring_pb2.RELEASE_LOADING: "loading, takes no calls yet",
+    scoring_pb2.RELEASE_FAILED: "failed, takes no calls",
+}
+
+
+def answer(answer: Answer, seconds: float) -> str:
+    """`seconds`: what the whole call took, the connection included."""
+    lines = []
+    for result in answer.results:
+        lines += [f"{label.name:<44}{label.score:8.3f}" for label in result.labels]
+        if result.vector:
+            start = ", ".join(f"{number:.3f}" for number in result.vector[:5])
+            lines.append(f"embedding of {len(result.vector)} numbers: {start}, …")
+        cut = ", truncated" if result.truncated else ""
+        lines.append(f"  {result.tokens} tokens{cut}")
+    lines.append(
+        f"  {answer.path} path ({answer.reason}), {answer.precision}, batch {answer.batch_size}, {answer.release}"
+    )
+    waited, computed = answer.queue_us / 1000, answer.compute_us / 1000
+    lines.append(f"  waited {waited:.2f} ms, computed {computed:.2f} ms, {seconds * 1000:.1f} ms with the connection")
+    return "\n".join(lines)
+
+
+def answer_data(answer: Answer) -> dict[str, Any]:
+    """The same for programs."""
+    data = {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer) if field.name != "message"}
+    return {**data, "results": [dataclasses.asdict(result) for result in answer.results]}
+
+
+def operators_policy(numbers: Mapping[str, float]) -> str:
+    """One line on what operators have set; empty where they have set nothing."""
+    if not numbers:
+        return ""
+    shown = " ".join(f"{name}={numbers[name]:.10g}" for name in sorted(numbers))
+    return f"operators' policy in force: {shown} (`policy reset --all` undoes it)"
+
+
+def description_data(described: scoring_pb2.DescribeResponse) -> dict[str, Any]:
+    return json_format.MessageToDict(
+        described, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+
+
+def description(described: scoring_pb2.DescribeResponse) -> str:
+    return "\n".join(_description(described))
+
+
+def _description(described: scoring_pb2.DescribeResponse) -> Iterator[str]:
+    yield f"release    {described.release or 'none: a router'}"
+    reads = "pairs of texts" if described.pairs else "texts"
+    yield f"reads      {reads} of up to {described.max_tokens} tokens"
+    yield f"gives      {_output(described)}"
+    yield f"redis      {'available' if described.redis_available else 'not reached: Score answers, Submit does not'}"
+    yield operators_policy(described.operators_policy) or "policy     that of the settings: operators have set nothing"
+    yield "\nlanes"
+    yield from map(_lane, described.lanes)
+    yield "\nreleases"
+    yield from map(_release, described.releases)
+    yield "\nreplicas"
+    yield from map(_replica, described.replicas)
+
+
+def _output(described: scoring_pb2.DescribeResponse) -> str:
+    names = described.labels
+    kind = described.output.replace("_", " ")
+    if not names:
+        return kind
+    more = f", … ({len(names)} in all)" if len(names) > _LABELS else ""
+    return f"{kind}: {', '.join(names[:_LABELS])}{more}"
+
+
+def _lane(lane: scoring_pb2.LaneDescription) -> str:
+    state = "serving" if lane.serving else "not serving"
+    targets = [f"p95 {lane.p95_target_ms:g} ms"] * bool(lane.p95_target_ms)
+    targets += [f"{lane.rate_target:g} requests/s"] * bool(lane.rate_target)
+    return (
+        f"  {lane.name:<11}{state:<12}{lane.precision} on {lane.device}, batches up to {lane.max_batch_size}, "
+        f"{lane.waiting} texts waiting (holds {lane.max_concurrent_requests}), target: {', '.join(targets) or 'none'}"
+    )
+
+
+def _release(release: scoring_pb2.ReleaseDescription) -> str:
+    share = f", answers {release.share:.4g} of the callers" if release.share else ""
+    return f"  {release.id}  {_STATES[release.state]}{share}{release.failure and ': ' + release.failure}"
+
+
+def _replica(replica: scoring_pb2.ReplicaDescription) -> str:
+    state = "draining" if replica.draining else "in service"
+    return f"  {replica.id}  {replica.address}  {state}  {replica.release or 'a router'}"
