@@ -1,24 +1,44 @@
 """python -m batch_job: the nightly run, step by step. Steps exchange one run record.
 
 Exit codes: 0 done, 1 a gate refused the partition, 2 input, environment or settings are wrong, 3 a newer attempt owns
-the partition, 4 (of plan) the messages are not there, 70 nobody foresaw it: a traceback comes before its line.
+the partition, 4 (of plan) the messages are not there, 70 an unexpected error: a traceback comes before its line,
+75 Redis does not answer: try again later.
 """
 
 import argparse
 import os
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from batch_job import launch, plan, records
 from batch_job.checks import gate
+from batch_job.identity import Tables
+from batch_job.plan import WAIT_SECONDS
 from batch_job.settings import NightlySettings
-from shared_model import settings
+from shared_model import settings, variables
 from shared_model.errors import JobError
 from shared_model.settings import StateSettings
 
+Run = Callable[[argparse.Namespace, StateSettings], None]
+Steps: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+_DAY, _COLUMNS = "2026-01-14", 100
+#: Exit codes that any step may have, and those of some.
+_ANY_CODE = (
+    "0 done",
+    "2 input, environment or settings are wrong",
+    f"{plan.UNFORESEEN} an unexpected error",
+    f"{plan.UNAVAILABLE} Redis does not answer",
+)
+_REFUSED, _STALE = "1 refused by a gate", "3 a newer attempt at the day has begun"
+_NO_MESSAGES = f"{plan.NO_INPUT} the messages are not there"
+
 
 def main(arguments: list[str] | None = None) -> int:
+    variables.warn()
     args = _parser().parse_args(arguments)
     return launch.exit_code(args.step, lambda: args.run(args, settings.load(StateSettings)))
 
@@ -31,19 +51,36 @@ def _here(args: argparse.Namespace, state: StateSettings) -> None:
 
 
 def _score(args: argparse.Namespace, state: StateSettings) -> None:
+    path = records.find(args.record, args.ds, state)
+    if not args.force and _settle_unchanged(args.ds, path, state):
+        return
+    if args.check:
+        sys.exit(plan.CHANGED)
     accepted = [f"--accept={gate}" for gate in args.accept]
-    _spark_submit(args, state, [*(["--force"] if args.force else []), *accepted])
+    _spark_submit(args.ds, path, [*(["--force"] if args.force else []), *accepted])
+
+
+def _settle_unchanged(ds: str, path: Path, state: StateSettings) -> bool:
+    """Whether the day is scored already, and is settled without a JVM."""
+    if not path.exists():
+        return False
+    tables = Tables.of(state, records.open_for(path, ds).input.identity)
+    if not (tables.scores / f"ds={ds}").exists():
+        # Not scored yet, as a rule: what the look takes to import would be for nothing.
+        return False
+    from batch_job import job
+
+    return job.settle_unchanged(ds, path)
 
 
 def _drain(args: argparse.Namespace, state: StateSettings) -> None:
-    _spark_submit(args, state, ["--drain"])
+    _spark_submit(args.ds, records.find(args.record, args.ds, state), ["--drain"])
 
 
-def _spark_submit(args: argparse.Namespace, state: StateSettings, flags: list[str]) -> None:
+def _spark_submit(ds: str, path: Path, flags: list[str]) -> None:
     master = settings.load(NightlySettings).spark_master
     given = {**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}
-    path = str(records.find(args.record, args.ds, state))
-    command = [*plan.spark_submit_command(args.ds, path, master, given), *flags]
+    command = [*plan.spark_submit_command(ds, str(path), master, given), *flags]
     environment = {**os.environ, **plan.spark_environment(given)}
     # It would end with 1 itself, or not at all be there.
     if missing := plan.missing_program(environment):
@@ -53,26 +90,163 @@ def _spark_submit(args: argparse.Namespace, state: StateSettings, flags: list[st
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m batch_job", description=__doc__)
-    steps = parser.add_subparsers(dest="step", required=True)
-    planned = _step(
-        steps, "plan", _here, "pin the release, check and fingerprint the day's messages, write the run record"
+    parser = argparse.ArgumentParser(
+        prog="python -m batch_job", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    planned.add_argument("--wait", help="seconds to wait for messages that are not there; default: a setting")
-    score = _step(steps, "score", _score, "score the day in Spark and commit the scores")
-    score.add_argument("--force", action="store_true", help="score again what is committed already")
-    accept = "commit though this gate fails: a person has looked; may be given again"
-    score.add_argument("--accept", action="append", default=[], choices=gate.ACCEPTABLE, help=accept)
-    _step(steps, "drain", _drain, "answer deferred requests in Spark, without scoring the day")
-    publish = _step(steps, "publish", _here, "publish the committed scores to Redis, unless a newer day is there")
-    publish.add_argument("--publish", action="store_true", help="whatever is newer, or was rolled back")
-    rollback = _step(steps, "rollback", _here, "take the day's published scores back; the epoch before answers")
-    rollback.add_argument("--release", default="", help="release id; default: the active one")
-    _step(steps, "report", _here, "print the run; fail unless its counts add up")
-    read = _step(steps, "read", _here, "print committed scores, tab-separated")
-    read.add_argument("--limit", type=_count, default=20, help="rows, 20 unless told; 0: all")
-    read.add_argument("--json", action="store_true", help="every column, one JSON object a line")
+    steps = parser.add_subparsers(dest="step", required=True, metavar="STEP")
+    for add in (_add_plan, _add_score, _add_drain, _add_publish, _add_rollback, _add_report, _add_read, _add_listings):
+        add(steps)
     return parser
+
+
+def _add_plan(steps: Steps) -> None:
+    step = _step(
+        steps,
+        "plan",
+        _here,
+        "pin the release, check and fingerprint the day's messages, write the run record",
+        "It reads the schema of every file before any content, so that a missing column is named in seconds. "
+        "TANDEM_INPUT_PATH and the settings beside it say where the messages are and what their columns are called.",
+        f"--ds {_DAY} --wait 0",
+        _NO_MESSAGES,
+    )
+    _add_record(step, "file to write the run record to; default: a new one in STATE/runs/DAY")
+    wait = f"seconds to wait for messages that are not there; default: TANDEM_INPUT_WAIT_SECONDS, else {WAIT_SECONDS:g}"
+    step.add_argument("--wait", metavar="SECONDS", help=wait)
+
+
+def _add_score(steps: Steps) -> None:
+    step = _step(
+        steps,
+        "score",
+        _score,
+        "score the day in Spark and commit the scores",
+        "It scores a planned run, holds the result against the gates, and commits it in one transaction; then it "
+        "answers deferred requests. A day that is committed already, from the same input with the same release, is not "
+        "scored again. TANDEM_SPARK_MASTER names the cluster, local[*] unless set.",
+        f"--ds {_DAY} --accept labels",
+        _REFUSED,
+        _STALE,
+    )
+    _add_record(step, "run record to score; default: the day's newest")
+    step.add_argument("--force", action="store_true", help="score again what is committed already; default: do not")
+    accept = (
+        "commit although this gate fails, after a person has looked; may be given again; default: none. labels: the "
+        "distribution of labels differs from that of an earlier day. agreement: INT8 and half precision differ on "
+        "texts that are clear to half precision. agreement-drop: they differ on more texts than on an earlier day"
+    )
+    step.add_argument("--accept", action="append", default=[], choices=gate.ACCEPTABLE, help=accept)
+    check = f"start no Spark: end with 0 where the day is scored already, else with {plan.CHANGED}; default: score it"
+    step.add_argument("--check", action="store_true", help=check)
+
+
+def _add_drain(steps: Steps) -> None:
+    step = _step(
+        steps,
+        "drain",
+        _drain,
+        "answer deferred requests in Spark, without scoring the day",
+        "It answers with the release of a planned run, and commits the answers beside the day's scores, which stay as "
+        "they are. TANDEM_DEFERRED_DRAIN_LIMIT bounds how many.",
+        f"--ds {_DAY}",
+    )
+    _add_record(step, "run record whose release answers; default: the day's newest")
+
+
+def _add_publish(steps: Steps) -> None:
+    step = _step(
+        steps,
+        "publish",
+        _here,
+        "publish the committed scores to Redis, unless a newer day is there",
+        "It writes the day's scores as a new epoch, which the online service looks texts up in, and makes it the one "
+        "that answers in one step.",
+        f"--ds {_DAY}",
+    )
+    _add_record(step, "run record whose scores are published; default: the day's newest")
+    force = "publish also when a newer day answers already, or when this epoch was rolled back; default: do not"
+    step.add_argument("--publish", action="store_true", help=force)
+
+
+def _add_rollback(steps: Steps) -> None:
+    step = _step(
+        steps,
+        "rollback",
+        _here,
+        "take the day's published scores back; the epoch before answers",
+        "The committed scores stay in the table. The epoch is barred: only `publish --publish` brings it back.",
+        f"--ds {_DAY}",
+    )
+    # Without a use here; Airflow and scripts give it to every step.
+    _add_record(step, "accepted as in other steps, and not used: the epoch of the day and the release is taken back")
+    step.add_argument("--release", default="", metavar="ID", help="release id; default: the active one")
+
+
+def _add_report(steps: Steps) -> None:
+    step = _step(
+        steps,
+        "report",
+        _here,
+        "print the run; fail unless it is committed and its counts add up",
+        "It prints what came of a run and writes report.html and report.json beside its record. It ends as the run "
+        "did, and with 2 where lines in are not rows scored and lines quarantined.",
+        f"--ds {_DAY}",
+        _REFUSED,
+        _STALE,
+    )
+    _add_record(step, "run record to report; default: the day's newest")
+    published = "fail also where `publish` has not run to its end; default: do not"
+    step.add_argument("--published", action="store_true", help=published)
+
+
+def _add_read(steps: Steps) -> None:
+    step = _step(
+        steps,
+        "read",
+        _here,
+        "print committed scores, tab-separated",
+        "The archive's rows come first, then those of deferred requests, in the order of their files. The table holds "
+        "no texts: join the messages by id to see them.",
+        f"--ds {_DAY} --label card_arrival --limit 5",
+    )
+    _add_record(step, "accepted as in other steps, and not used: the committed scores of the day are read")
+    step.add_argument("--label", default="", help="only rows of this label; default: rows of all labels")
+    _add_printing(step, "rows", "every column, one JSON object a line; default: the main columns, tab-separated")
+
+
+def _add_listings(steps: Steps) -> None:
+    step = _step(
+        steps,
+        "runs",
+        _here,
+        "list the runs, the newest first",
+        "A line for each run record: day, run, status, rows scored, lines quarantined, when it was planned, its input, "
+        "and the gates' verdict or the run's problem.",
+        "--limit 5",
+        day="only the runs of this day, YYYY-MM-DD; default: all days",
+    )
+    _add_printing(step, "runs", "one JSON object a run; default: a table")
+    step = _step(
+        steps,
+        "quarantine",
+        _here,
+        "print the lines that the day's latest attempt quarantined",
+        "Reason, file and beginning of each line, whether the attempt was committed or refused. "
+        "TANDEM_QUARANTINE_SHARE is the share of a day's lines above which quarantining them refuses the day.",
+        f"--ds {_DAY} --limit 5",
+    )
+    _add_printing(step, "lines", "one JSON object a line, its size in bytes included; default: tab-separated")
+
+
+def _add_printing(step: argparse.ArgumentParser, what: str, as_json: str) -> None:
+    step.add_argument(
+        "--limit", type=_count, default=20, metavar="N", help=f"most {what} to print; default: 20; 0: all"
+    )
+    step.add_argument("--json", action="store_true", help=as_json)
+
+
+def _add_record(step: argparse.ArgumentParser, help: str) -> None:
+    step.add_argument("--record", type=Path, metavar="FILE", help=help)
 
 
 def _count(text: str) -> int:
@@ -82,16 +256,26 @@ def _count(text: str) -> int:
     return number
 
 
+def _number(code: str) -> int:
+    return int(code.partition(" ")[0])
+
+
 def _step(
-    steps: "argparse._SubParsersAction[argparse.ArgumentParser]",
-    name: str,
-    run: Callable[[argparse.Namespace, StateSettings], None],
-    help: str,
+    steps: Steps, name: str, run: Run, help: str, about: str, example: str, *codes: str, day: str = ""
 ) -> argparse.ArgumentParser:
-    step = steps.add_parser(name, help=help)
+    """`about`: more of what it does; `codes`: exit codes besides those of any step; `day`: help of an optional day."""
+    ends = "; ".join(sorted([*_ANY_CODE, *codes], key=_number))
+    step = steps.add_parser(
+        name,
+        help=help,
+        description=textwrap.fill(f"{help[0].upper()}{help[1:]}. {about}", _COLUMNS),
+        epilog=f"exit codes: {ends}\nexample:    python -m batch_job {name} {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     step.set_defaults(run=run)
-    step.add_argument("--ds", required=True, help="the day, YYYY-MM-DD")
-    step.add_argument("--record", type=Path, help="run record; default: a new one for plan, else the day's newest")
+    step.add_argument(
+        "--ds", required=not day, metavar="DAY", help=day or "the day, YYYY-MM-DD", default="" if day else None
+    )
     return step
 
 

@@ -1,6 +1,8 @@
-"""The `score` and `drain` steps inside spark-submit: check the Python, fence, score, commit, drain, report."""
+"""The `score` and `drain` steps inside spark-submit: check the Python, fence, score, commit, drain, report. And, before
+it starts, whether it need not."""
 
 import asyncio
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,7 +11,7 @@ from pathlib import Path
 import redis
 from pyspark.sql import SparkSession
 
-from batch_job import pipeline, record, records, reporting
+from batch_job import pipeline, plan, record, records, reporting
 from batch_job.checks import history
 from batch_job.checks.examination import Written, examine
 from batch_job.checks.gate import GateFailed
@@ -17,20 +19,22 @@ from batch_job.commits import fence, table
 from batch_job.commits.fence import Fence
 from batch_job.deferred.drain import drain
 from batch_job.deferred.scores import DeferredScores
-from batch_job.executors import workers
+from batch_job.executors import gpus, workers
 from batch_job.executors.scoring import ScoringOptions
+from batch_job.identity import Tables
 from batch_job.inputs.source import check_unchanged
-from batch_job.pipeline import Tables
 from batch_job.progress import say
-from batch_job.record import RecordError, RunRecord, State
+from batch_job.record import ARCHIVE, RecordError, RunRecord, Scoring, State
+from batch_job.reporting import report
 from batch_job.settings import NightlySettings
 from shared_model import devices, settings
-from shared_model.errors import JobError, Stale, TandemError
+from shared_model.errors import JobError, Refused, Stale, StoreUnavailable, TandemError
+from shared_model.handoff import Handoff
 from shared_model.redis_server import RedisServer
 from shared_model.settings import DeferredSettings, StateSettings
 
 #: What a run is in whose last attempt committed nothing.
-_NOT_COMMITTED = (State.PLANNED, State.STALE, State.FAILED)
+_NOT_COMMITTED = (State.PLANNED, State.REFUSED, State.FAILED, State.STALE)
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,11 @@ class Step:
     redis_url: str
     client: "redis.Redis"
     accepted: tuple[str, ...] = ()
+    identity: str = ARCHIVE
 
     @property
     def tables(self) -> Tables:
-        return Tables.of(self.state)
+        return Tables.of(self.state, self.identity)
 
 
 def score(ds: str, path: Path, force: bool = False, accepted: tuple[str, ...] = ()) -> RunRecord:
@@ -56,19 +61,77 @@ def score(ds: str, path: Path, force: bool = False, accepted: tuple[str, ...] = 
     Raises: Stale, and whatever else keeps the run from being scored; the record then says so.
     """
     run = records.open_for(path, ds)
-    with _step(path, accepted) as step:
-        try:
-            refuse_superseded(step.client, run)
-            check_unchanged(run.input)
-            return _with_spark(step, run, force)
-        except Stale as stale:
-            _note(step, State.STALE, str(stale))
-            raise
-        except Exception as error:
-            _note(step, State.FAILED, str(error))
-            raise
-        finally:
-            _report(step)
+    with _step(path, run.input.identity, accepted) as step, _reported(step):
+        _refuse(step, run)
+        return _with_spark(step, run, force)
+
+
+def settle_unchanged(ds: str, path: Path) -> bool:
+    """Bring a planned run to `unchanged`, as `score` does, where that takes no Spark. False where it does: the table
+    holds other scores than the run would compute, deferred requests wait, or only executors know what they compute on.
+
+    Raises: Stale, and whatever else keeps the run from being scored; the record then says so.
+    """
+    run = records.open_for(path, ds)
+    if plan.wrong_python(run.runtime.prefix, sys.prefix, "this"):
+        return False
+    with _step(path, run.input.identity) as step:
+        standing = _standing(step, run)
+        if standing is None or _requests_wait(step):
+            return False
+        with _reported(step):
+            _refuse(step, run)
+            # As after a drain that found nothing to answer.
+            record.write(path, replace(_unchanged(step, run, standing), problem=""))
+            say("0 deferred requests answered")
+        return True
+
+
+def _standing(step: Step, run: RunRecord) -> Scoring | None:
+    """What the table holds of this very run, as far as this host can tell without Spark."""
+    device = gpus.known_device(step.nightly.spark_master)
+    if device is None:
+        return None
+    options = ScoringOptions.of(step.state, step.nightly, run.release, device)
+    return pipeline.already_committed(step.tables, run, pipeline.plan_id(run, options, step.nightly.nightly_unit_rows))
+
+
+def _requests_wait(step: Step) -> bool:
+    """Whether there are deferred requests for this run to answer. A Redis that does not answer is for `_drain` to
+    report."""
+
+    async def waiting() -> int:
+        async with fence.connect_asyncio(step.redis_url) as client:
+            return await Handoff(client, step.deferred).waiting()
+
+    try:
+        return step.nightly.deferred_drain_limit > 0 and asyncio.run(waiting()) > 0
+    except StoreUnavailable:
+        return True
+
+
+def _refuse(step: Step, run: RunRecord) -> None:
+    """Raises: Stale where another run has begun on the day; JobError where the input is not what was planned."""
+    refuse_superseded(step.client, run)
+    check_unchanged(run.input)
+
+
+@contextmanager
+def _reported(step: Step) -> Iterator[None]:
+    """Whatever happens in here has a report; a failure stands in the record, too."""
+    try:
+        yield
+    except Stale as stale:
+        _note(step, State.STALE, str(stale))
+        raise
+    except Refused as refused:
+        _note(step, State.REFUSED, str(refused))
+        raise
+    except Exception as error:
+        _note(step, State.FAILED, str(error))
+        raise
+    finally:
+        _report(step)
 
 
 def drain_only(ds: str, path: Path) -> None:
@@ -77,7 +140,7 @@ def drain_only(ds: str, path: Path) -> None:
     Raises: StoreUnavailable, and whatever else keeps requests from being answered.
     """
     run = records.open_for(path, ds)
-    with _step(path) as step:
+    with _step(path, run.input.identity) as step:
         try:
             with _spark(step, run) as (spark, options):
                 answered = _answer_deferred(step, run, spark, options)
@@ -91,11 +154,11 @@ def drain_only(ds: str, path: Path) -> None:
 
 
 @contextmanager
-def _step(path: Path, accepted: tuple[str, ...] = ()) -> Iterator[Step]:
+def _step(path: Path, identity: str, accepted: tuple[str, ...] = ()) -> Iterator[Step]:
     state, nightly = settings.load(StateSettings), settings.load(NightlySettings)
     deferred = settings.load(DeferredSettings)
     with RedisServer(state) as server, fence.connect(server.url) as client:
-        yield Step(path, state, nightly, deferred, server.url, client, accepted)
+        yield Step(path, state, nightly, deferred, server.url, client, accepted, identity)
 
 
 @contextmanager
@@ -136,12 +199,7 @@ def _score_once(step: Step, run: RunRecord, spark: SparkSession, options: Scorin
         step.tables, run, pipeline.plan_id(run, options, step.nightly.nightly_unit_rows)
     )
     if standing and not force:
-        say(f"ds={run.ds}: unchanged; attempt {standing.token} committed this input with this release")
-        if run.scoring and run.scoring.token == standing.token:
-            return run
-        run = replace(run, state=State.UNCHANGED, scoring=standing, problem="")
-        record.write(step.path, run)
-        return run
+        return _unchanged(step, run, standing)
     attempt = Fence.take(step.client, run.ds, table.last_attempt(step.tables.folders, run.ds))
     run = replace(run, state=State.PLANNED, token=attempt.token, problem="")
     record.write(step.path, run)
@@ -151,21 +209,41 @@ def _score_once(step: Step, run: RunRecord, spark: SparkSession, options: Scorin
         run = _judge(step, run, written, options)
         return history.facts(run.findings) if run.findings else {}
 
-    with pipeline.supervised(spark, attempt):
-        scoring = pipeline.score_partition(spark, run, options, step.tables, attempt, step.nightly, force, judge)
-    run = replace(run, state=State.COMMITTED, scoring=scoring)
-    record.write(step.path, run)
-    say(f"ds={run.ds}: {scoring.rows:,} rows committed, {scoring.rows_per_second:,.0f} rows/s")
-    return run
-
-
-def _judge(step: Step, run: RunRecord, written: Written, options: ScoringOptions) -> RunRecord:
-    """The run with what the gate found, which is written down if that is bad. Raises: GateFailed."""
     try:
-        findings = examine(run, written, options, step.accepted)
+        with pipeline.supervised(spark, attempt):
+            scoring = pipeline.score_partition(spark, run, options, step.tables, attempt, step.nightly, force, judge)
     except GateFailed as refused:
         record.write(step.path, replace(run, findings=refused.findings))
         raise
+    run = replace(run, state=State.COMMITTED, scoring=scoring)
+    record.write(step.path, run)
+    say(f"ds={run.ds}: {scoring.rows:,} rows committed; {_speed(scoring)}")
+    return run
+
+
+def _unchanged(step: Step, run: RunRecord, standing: Scoring) -> RunRecord:
+    """The run whose scores the table holds already."""
+    say(f"ds={run.ds}: unchanged; attempt {standing.token} committed this input with this release")
+    if run.scoring and run.scoring.token == standing.token:
+        return run
+    run = replace(run, state=State.UNCHANGED, scoring=standing, problem="")
+    record.write(step.path, run)
+    return run
+
+
+def _speed(scoring: Scoring) -> str:
+    """What was fast, in words: scoring by itself, and all stages together."""
+    if not scoring.computed:
+        return report.speed(scoring)
+    return (
+        f"scored at {scoring.scored_per_second:,.0f} rows/s; {scoring.rows_per_second:,.0f} rows/s from reading to "
+        "commit"
+    )
+
+
+def _judge(step: Step, run: RunRecord, written: Written, options: ScoringOptions) -> RunRecord:
+    """The run with what the gate found. Raises: GateFailed."""
+    findings = examine(run, written, options, step.accepted)
     for verdict in findings.verdicts:
         say(f"gate {verdict.gate}: {verdict.outcome}{' (accepted)' if verdict.accepted else ''}: {verdict.line}")
     return replace(run, findings=findings)
@@ -185,7 +263,8 @@ def _drain(step: Step, run: RunRecord, spark: SparkSession, options: ScoringOpti
 
 
 def _answer_deferred(step: Step, run: RunRecord, spark: SparkSession, options: ScoringOptions) -> int:
-    scores = DeferredScores(step.tables.scores, run.ds, step.deferred.deferred_wait_seconds)
+    tables = [tables.scores for tables in Tables.all(step.state) if tables != step.tables]
+    scores = DeferredScores(step.tables.scores, run.ds, step.deferred.deferred_wait_seconds, tuple(tables))
 
     async def answer() -> int:
         async with fence.connect_asyncio(step.redis_url) as client:
@@ -199,7 +278,10 @@ def _answer_deferred(step: Step, run: RunRecord, spark: SparkSession, options: S
 def _report(step: Step) -> None:
     try:
         run = record.read(step.path)
-        page, _ = reporting.write(step.path, run, step.nightly.price_per_hour)
+        nightly = step.nightly
+        page, _ = reporting.write(
+            step.path, run, nightly.price_per_hour, nightly.price_currency, step.state.releases_root
+        )
         if run.findings:
             say(f"report {page}")
     except (JobError, RecordError) as error:
@@ -213,7 +295,7 @@ def _note(step: Step, state: State, problem: str) -> None:
     if state is State.STALE and run.token == fence.latest_token(step.client, run.ds):
         # What superseded us is a newer attempt at this very run: the record is its own now.
         return
-    if run.state in (State.PLANNED, State.FAILED):
+    if run.state in (State.PLANNED, State.REFUSED, State.FAILED):
         try:
             record.write(step.path, replace(run, state=state, problem=problem.partition("\n")[0]))
         except RecordError as error:

@@ -28,9 +28,12 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _run(args: argparse.Namespace) -> None:
-    # Not sooner: it needs the right Python.
+    # Not sooner: they need the right Python.
     from batch_job import job
+    from shared_model import variables
 
+    # Airflow starts the driver without the wrapper that would have warned.
+    variables.warn()
     if args.drain:
         job.drain_only(args.ds, args.record)
     else:
@@ -47,7 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def exit_code(step: str, run: Callable[[], object]) -> int:
     """0 done, 1 a gate refused the partition, 2 input, environment or settings are wrong, 3 a newer attempt owns the
-    partition, 4 the day's messages are not there, 70 what nobody foresaw: that has a traceback before its line."""
+    partition, 4 the day's messages are not there, 70 an unexpected error, with a traceback before its
+    line, 75 Redis does not answer."""
     try:
         _printing_all(run)
     except BrokenPipeError:
@@ -63,19 +67,21 @@ def exit_code(step: str, run: Callable[[], object]) -> int:
 
 def _judged(error: Exception) -> tuple[int, str]:
     """Exit code and line of a failure."""
-    from shared_model.errors import NoInput, Refused, Stale, TandemError
+    from shared_model.errors import NoInput, Refused, Stale, StoreUnavailable, TandemError
 
-    match error:
-        case Stale():
-            return 3, f"stale: {error}"
-        case Refused():
-            return 1, str(error)
-        case NoInput():
-            return plan.NO_INPUT, str(error)
-        case TandemError() | record.RecordError():
-            return 2, str(error)
-        case OSError(errno=number, filename=name) if number in _DISK:
-            return 2, f"{name or 'output'}: {error.strerror}; make room, or give this user the right to it"
+    codes: tuple[tuple[type[Exception], int], ...] = (
+        (Stale, 3),
+        (Refused, 1),
+        (NoInput, plan.NO_INPUT),
+        (StoreUnavailable, plan.UNAVAILABLE),
+        (TandemError, 2),
+        (record.RecordError, 2),
+    )
+    for kind, code in codes:
+        if isinstance(error, kind):
+            return code, f"stale: {error}" if kind is Stale else str(error)
+    if isinstance(error, OSError) and error.errno in _DISK:
+        return 2, f"{error.filename or 'output'}: {error.strerror}; make room, or give this user the right to it"
     what = str(error).partition("\n")[0]
     return plan.UNFORESEEN, f"unforeseen: {type(error).__name__}: {what}; the traceback above says where"
 

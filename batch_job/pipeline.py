@@ -2,47 +2,34 @@
 
 import hashlib
 import json
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from batch_job.checks import gate
 from batch_job.checks.examination import Written
+from batch_job.checks.gate import GateFailed
 from batch_job.commits import leftovers, table
 from batch_job.commits.fence import WATCH_SECONDS, Fence, Watch
 from batch_job.executors import gpus, workers
 from batch_job.executors.scoring import ScoringOptions
+from batch_job.identity import Tables
 from batch_job.inputs import reading
 from batch_job.inputs.messages import Reason
-from batch_job.outputs import rows, summary, units, writing
+from batch_job.outputs import quarantine, rows, summary, units, writing
 from batch_job.outputs.units import Bucket, Load
 from batch_job.outputs.writing import FileReport, Target
 from batch_job.progress import Progress, say
-from batch_job.record import RunRecord, Scoring
+from batch_job.record import Findings, QuarantinedLine, RunRecord, Scoring
 from batch_job.settings import NightlySettings
-from shared_model.errors import JobError, Refused
-from shared_model.settings import StateSettings
-
-
-@dataclass(frozen=True)
-class Tables:
-    """Folders of the two tables."""
-
-    scores: Path
-    quarantine: Path
-
-    @property
-    def folders(self) -> tuple[Path, Path]:
-        return self.scores, self.quarantine
-
-    @classmethod
-    def of(cls, state: StateSettings) -> "Tables":
-        return cls(state.scores_table, state.state / "quarantine")
+from shared_model.errors import JobError
 
 
 @dataclass
@@ -101,8 +88,9 @@ def plan_id(record: RunRecord, options: ScoringOptions, unit_rows: int) -> str:
 
 
 def already_committed(tables: Tables, record: RunRecord, plan: str) -> Scoring | None:
-    """What stands in the table, if this very plan produced it."""
+    """What stands in the table, if this very plan produced it. Raises: JobError when it is of another input."""
     delta = table.open_table(tables.scores, table.SCORES)
+    table.refuse_other_input(delta, record.ds, record.input.identity)
     standing = table.committed(delta, record.ds)
     if standing is None or standing.plan_id != plan:
         return None
@@ -134,8 +122,8 @@ def score_partition(
     commit says what it returns, and there is none if it raises.
 
     With `force` all is computed anew, whatever earlier attempts have left or committed.
-    Raises: Stale when a newer attempt owns the partition; Refused when too much of it is quarantined; JobError when the
-    counts do not reconcile, or a worker could not do its part.
+    Raises: Stale when a newer attempt owns the partition; GateFailed when too much of it is quarantined; JobError when
+    the counts do not reconcile, or a worker could not do its part.
     """
     plan, watch = plan_id(record, options, settings.nightly_unit_rows), Stopwatch()
     scores = Target(str(tables.scores), record.ds, plan, fence.token)
@@ -157,11 +145,12 @@ def score_partition(
             fresh = _score(attempt, lines, left, standing)
         files = [*taken, *fresh]
         with watch.stage("quarantine"):
-            reasons, quarantine_version = _quarantine(attempt, lines, reasons, files)
+            reasons, quarantine_version, shown = _quarantine(attempt, lines, reasons, files)
         _check(attempt, files, reasons)
         files = files or [_empty(attempt)]
         with watch.stage("gate"):
-            said = before_commit(Written(tables.scores, files, reasons, lines.filter("reason is null")))
+            said = before_commit(Written(scores, files, reasons, lines.filter("reason is null"), shown))
+        say(f"ds={record.ds}: committing {len(files):,} files of {sum(file.rows for file in files):,} rows")
         with watch.stage("commit"):
             facts = {**_facts(attempt, files, quarantine_version), **said}
             version = table.replace_partition(tables.scores, record.ds, files, fence.token, fence.check, facts)
@@ -255,34 +244,51 @@ def _empty(attempt: _Attempt) -> FileReport:
 
 def _quarantine(
     attempt: _Attempt, lines: DataFrame, reasons: Mapping[str, int], files: Sequence[FileReport]
-) -> tuple[dict[str, int], int | None]:
-    """Commit the lines that are no messages and those that no engine could score; reason → lines of both, and the
-    version of the quarantine table that holds them.
+) -> tuple[dict[str, int], int | None, tuple[QuarantinedLine, ...]]:
+    """Commit the lines that are no messages and those that no engine could score; reason → lines of both, the version
+    of the quarantine table that holds them, and examples.
 
-    Raises: Refused when they are too many. They are committed all the same, for people to look at.
+    Raises: GateFailed when they are too many. They are committed all the same, for people to look at.
     """
     poisoned = [each for file in files for each in file.poisoned]
     reasons = {**reasons, **({str(Reason.POISON): len(poisoned)} if poisoned else {})}
     if not reasons:
-        return reasons, None
+        return reasons, None, ()
     reason = sql.when(sql.col("id").isin(poisoned), sql.lit(str(Reason.POISON))).otherwise(sql.col("reason"))
     raw = sql.coalesce(sql.col("raw"), sql.col("text").cast("binary"))
     bad = lines.select("file", reason.alias("reason"), raw.alias("raw")).filter("reason is not null").coalesce(1)
     written = _reports(bad.mapInArrow(partial(writing.write_quarantine, target=attempt.set_aside), writing.REPORT_DDL))
     if sum(file.rows for file in written) != sum(reasons.values()):
         raise JobError(f"ds={attempt.record.ds}: other lines were quarantined than were counted; nothing committed")
-    version = table.add_quarantined(Path(attempt.set_aside.table), attempt.record.ds, written, attempt.scores.token)
+    folder = Path(attempt.set_aside.table)
+    version = table.add_quarantined(folder, attempt.record.ds, written, attempt.scores.token)
+    shown = quarantine.examples(quarantine.written(folder, written))
     if attempt.too_many(reasons):
-        raise Refused(_why_refused(attempt, reasons))
-    return reasons, version
+        _show(shown)
+        raise GateFailed(_findings_of_refused(attempt, reasons, shown), _why_refused(attempt, reasons))
+    return reasons, version, shown
+
+
+def _findings_of_refused(attempt: _Attempt, reasons: Mapping[str, int], shown: tuple[QuarantinedLine, ...]) -> Findings:
+    """What is known of a day of which too much is quarantined: no row was judged."""
+    verdict = gate.quarantine(attempt.lines, sum(reasons.values()), attempt.settings.quarantine_share)
+    findings = Findings(rows=0, labels={}, lengths=(), quarantined=dict(reasons), verdicts=(verdict,))
+    return replace(findings, quarantined_examples=shown)
+
+
+def _show(examples: Sequence[QuarantinedLine]) -> None:
+    found = (f"{line.reason}  {line.file}  {quarantine.printable(line.raw)}" for line in examples)
+    say("\n  ".join(["quarantined, for example:", *found]))
 
 
 def _why_refused(attempt: _Attempt, reasons: Mapping[str, int]) -> str:
-    share = attempt.settings.quarantine_share
+    share, count, ds = attempt.settings.quarantine_share, sum(reasons.values()), attempt.record.ds
+    # Rounded up: with this share the same day passes.
+    enough = math.ceil(1000 * count / attempt.lines) / 1000
     return (
-        f"ds={attempt.record.ds}: {sum(reasons.values()):,} of {attempt.lines:,} lines are quarantined, more than "
-        f"{share:.1%}: {summary.counts(reasons)}; no score committed; the lines are those of attempt "
-        f"{attempt.set_aside.token} in {attempt.set_aside.table}"
+        f"ds={ds}: {count:,} of {attempt.lines:,} lines are quarantined, more than {share:.1%}: "
+        f"{summary.counts(reasons)}; no score committed; `python -m batch_job quarantine --ds {ds}` prints them; "
+        f"TANDEM_QUARANTINE_SHARE={enough:g} lets such a day pass"
     )
 
 
@@ -317,6 +323,7 @@ def _facts(attempt: _Attempt, files: Sequence[FileReport], quarantine_version: i
         "tandem.content": rows.add_contents(file.content for file in files),
         "tandem.quarantine_version": "" if quarantine_version is None else str(quarantine_version),
         "tandem.precision": files[0].precision,
+        table.INPUT: attempt.record.input.identity,
         **_computed_by(attempt),
     }
 

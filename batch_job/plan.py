@@ -4,23 +4,34 @@ Standard library only, as `batch_job.record` is: Airflow's environment imports t
 """
 
 import os
-import shlex
 import shutil
-import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 #: What spark-submit runs.
 APPLICATION = str(Path(__file__).parent / "jobs" / "score.py")
+
+#: What its JVM logs.
+LOGGING = str(Path(__file__).parent / "jobs" / "log4j2.properties")
 
 #: How long and how often `plan` looks for messages that are not there, unless TANDEM_INPUT_WAIT_SECONDS and
 #: TANDEM_INPUT_POLL_SECONDS say so.
 WAIT_SECONDS, POLL_SECONDS = 600.0, 30.0
 #: Exit code of `plan` when they are not there.
 NO_INPUT = 4
+#: Exit code of `score --check` where there is work for Spark.
+CHANGED = 5
 #: Exit code of what nobody foresaw: EX_SOFTWARE of sysexits.h. Python's own, 1, is what a refusing gate has.
 UNFORESEEN = 70
+#: Exit code where Redis does not answer: EX_TEMPFAIL. A later try may succeed.
+UNAVAILABLE = 75
+#: Exit codes that a second try ends with as well: a gate refused, input or settings are wrong, a newer attempt owns the
+#: day, there are no messages. Other codes, and signals, may pass: a lost executor, a killed process.
+FINAL = frozenset({1, 2, 3, NO_INPUT})
+#: Setting: what finds the GPUs of an executor's host, where Spark is to hand them out.
+GPU_SCRIPT = "TANDEM_SPARK_GPU_SCRIPT"
 #: Most Python workers that Spark keeps for the next task of an executor; more may work.
 IDLE_WORKERS = "spark.python.factory.idleWorkerMaxPoolSize"
 
@@ -50,12 +61,14 @@ SPARK_CONF = {
 
 
 def spark_conf(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """SPARK_CONF; with the runtime's archive of classes, where it has one; with TANDEM_SPARK_GPU_SCRIPT also what gives
-    each executor one GPU of its host."""
+    """SPARK_CONF; with the runtime's archive of classes, where it has one; with LOGGING, unless a person keeps Spark's
+    configuration in a folder; with TANDEM_SPARK_GPU_SCRIPT also what gives each executor one GPU of its host."""
     conf, archive = dict(SPARK_CONF), class_archive(runtime_prefix(environ))
     if archive.exists():
         conf[JAVA_OPTIONS] += f" {archived(archive)}"
-    script = environ.get("TANDEM_SPARK_GPU_SCRIPT")
+    if not environ.get("SPARK_CONF_DIR"):
+        conf[JAVA_OPTIONS] += f' "-Dlog4j2.configurationFile={Path(LOGGING).as_uri()}"'
+    script = environ.get(GPU_SCRIPT)
     if not script:
         return conf
     return {
@@ -113,24 +126,48 @@ def spark_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]
     }
 
 
-def step_command(step: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Shell command of a step that needs no JVM. It takes the day and the record from $DS and $RECORD, so that no
-    text a person typed is ever part of a command line."""
+def step_command(step: str, ds: str, record: str, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Command line of a step as far as it needs no JVM: of `score` its look whether the day is scored already. No shell
+    reads it: a person may have typed the day."""
     python = os.path.join(runtime_prefix(environ), "bin", "python")
-    return f'exec {shlex.quote(python)} -m batch_job {step} --ds "$DS" --record "$RECORD"'
+    # Airflow looks for messages again by itself. The report fails where `publish` was killed.
+    flags = {"plan": ["--wait", "0"], "score": ["--check"], "report": ["--published"]}.get(step, [])
+    return [python, "-m", "batch_job", step, *flags, *step_args(ds, record)]
 
 
-def plan_day(ds: str, record: str, environ: Mapping[str, str] = os.environ) -> bool:
-    """The step `plan` as a sensor asks for it: False while the day's messages are not there.
+def step_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    return {**environ, **python_environment()}
 
-    Raises: CalledProcessError when it fails otherwise; it has said why in one line.
-    """
-    python = os.path.join(runtime_prefix(environ), "bin", "python")
-    command = [python, "-m", "batch_job", "plan", "--wait", "0", *step_args(ds, record)]
-    done = subprocess.run(command, env={**environ, **python_environment()}, check=False)
-    if done.returncode != NO_INPUT:
-        done.check_returncode()
-    return done.returncode == 0
+
+def complaint(lines: Sequence[str]) -> str:
+    """The line in which a step said why it failed; the last one where it could not."""
+    said = [line for line in lines if line.strip()]
+    own = [line for line in said if line.startswith("batch_job ")]
+    return (own or said or [""])[-1]
+
+
+def is_final(code: object) -> bool:
+    """Whether a step that ended with this exit code would end with it again."""
+    return code in FINAL
+
+
+def day_of(partition_key: str | None, conf: Mapping[str, object] | None) -> str:
+    """The day of an Airflow run: its partition key, else the `day` of its configuration; empty without either."""
+    return partition_key or str((conf or {}).get("day") or "")
+
+
+def day_problem(partition_key: str | None, conf: Mapping[str, object] | None) -> str:
+    """One line when a run that a person triggered does not say which day, or names two; else empty."""
+    asked = (conf or {}).get("day")
+    if not day_of(partition_key, conf):
+        return 'no day: trigger the DAG with a day, {"day": "YYYY-MM-DD"} in its configuration, or a partition key'
+    if partition_key and asked and partition_key != asked:
+        return f"two days: day is {asked}, the partition key {partition_key}; trigger the DAG with one of them"
+    return ""
+
+
+def yesterday() -> str:
+    return str(datetime.now(UTC).date() - timedelta(days=1))
 
 
 def patience(environ: Mapping[str, str] = os.environ) -> tuple[float, float]:

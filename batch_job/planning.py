@@ -3,13 +3,13 @@
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TypeVar
 
 import redis
 
-from batch_job import records
+from batch_job import identity, records
 from batch_job.inputs.source import Source
 from batch_job.progress import say
 from batch_job.record import RunRecord, Runtime
@@ -73,7 +73,7 @@ def plan_run(
         planned_at=datetime.now(UTC).isoformat(timespec="seconds"),
         release=release.id,
         runtime=Runtime(sys.prefix, f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"),
-        input=messages,
+        input=replace(messages, identity=identity.of(state, inputs)),
     )
 
 

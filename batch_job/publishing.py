@@ -14,8 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import redis
 
+from batch_job import records
 from batch_job.checks import history
 from batch_job.commits import fence, table
+from batch_job.identity import Tables
 from batch_job.inputs.delta import find_table
 from batch_job.outputs.rows import ARCHIVE
 from batch_job.progress import watched
@@ -34,11 +36,10 @@ from shared_model.settings import StateSettings
 _COLUMNS = ("release", "precision", "encoding_key", "tokens", "truncated", "top_k", "vector")
 _BATCH = 10_000
 
-_NEWER_DAY = "a newer day, {}, is committed; `publish --publish` has this one answer all the same"
-_WHY_NOT = {
-    Outcome.OLDER: "a newer one answers; `publish --publish` has this one answer all the same",
-    Outcome.BARRED: "a person went back from it, or from a newer one; score the day again, or `publish --publish`",
-}
+_NO_ROWS = "the day holds no rows"
+_NEWER_DAY = "a newer day, {} of {}, is committed; `publish --publish` makes this one live all the same"
+_OLDER = "a newer one, {}, is; `publish --publish` makes this one live all the same"
+_BARRED = "a person went back from it, or from a newer one; score the day again, or `publish --publish`"
 
 
 @dataclass(frozen=True)
@@ -61,25 +62,38 @@ def publish_run(
     Raises: JobError when there is nothing to publish, StoreUnavailable when Redis fails.
     """
     if run.scoring is None:
-        raise JobError(f"run {run.run_id} of ds={run.ds} is {run.state}: nothing was committed; score it first")
-    partition = committed_partition(state.scores_table, run.ds)
+        raise JobError(
+            f"run {run.run_id} of ds={run.ds} is {run.state}, so there is nothing to publish; score it first"
+        )
+    partition = committed_partition(Tables.of(state, run.input.identity).scores, run.ds)
     if partition is None:
-        return replace(run, state=State.PUBLISHED, publication=Publication("", 0, moved=False, live=False))
-    publication = _publish(state, nightly, client, partition, insist)
+        return _with(run, Publication("", 0, moved=False, live=False, why=_NO_ROWS))
+    publication = _publish(state, nightly, client, partition, run.input.identity, insist)
     if publication.moved:
         _tell_service(client, run, partition.epoch)
-    return replace(run, state=State.PUBLISHED, publication=publication)
+    return _with(run, publication)
+
+
+def _with(run: RunRecord, publication: Publication) -> RunRecord:
+    """The run once its publication is known. What is not live is committed, and no more than that."""
+    committed = State.UNCHANGED if run.state is State.UNCHANGED else State.COMMITTED
+    return replace(run, state=State.PUBLISHED if publication.live else committed, publication=publication)
 
 
 def _publish(
-    state: StateSettings, nightly: NightlySettings, client: "redis.Redis", partition: Partition, insist: bool
+    state: StateSettings,
+    nightly: NightlySettings,
+    client: "redis.Redis",
+    partition: Partition,
+    identity: str,
+    insist: bool,
 ) -> Publication:
-    epoch, texts = partition.epoch, partition.rows.num_rows
+    epoch, texts, scores_table = partition.epoch, partition.rows.num_rows, Tables.of(state, identity).scores
     standing = epochs.live_keys(client, epoch)
     if standing is not None:
         done = Publication(epoch.name, standing, moved=False, live=True)
-    elif not insist and (newer := history.newer_day(state.scores_table, epoch.ds)):
-        return Publication(epoch.name, 0, moved=False, live=False, why=_NEWER_DAY.format(newer))
+    elif not insist and (newer := history.newer_day(scores_table, epoch.ds, identity)):
+        return Publication(epoch.name, 0, moved=False, live=False, why=_NEWER_DAY.format(newer, identity))
     else:
         scores = scores_of(partition.rows, Store.of(state).open(epoch.release).output)
         room = nightly.publish_megabytes * 1e6
@@ -87,7 +101,8 @@ def _publish(
         with closing(watched("publishing", "keys", texts, scores)) as taken:
             made = publish(client, epoch, taken, room, nightly.publish_keep_seconds, insist)
         if not made.outcome.live:
-            return Publication(epoch.name, 0, moved=False, live=False, why=_WHY_NOT[made.outcome])
+            why = _BARRED if made.outcome is Outcome.BARRED else _OLDER.format(_live(state, client, epoch.release))
+            return Publication(epoch.name, 0, moved=False, live=False, why=why)
         moved = made.outcome is Outcome.MOVED
         done = Publication(epoch.name, made.keys, moved=moved, live=True, bytes=made.bytes, bound=int(room))
     times = partition.times.to_numpy()
@@ -95,11 +110,16 @@ def _publish(
     return replace(done, left_out=texts - done.keys, covered=round(covered, 4))
 
 
-def roll_back(
-    state: StateSettings, nightly: NightlySettings, client: "redis.Redis", release: str, ds: str
-) -> RolledBack:
+def _live(state: StateSettings, client: "redis.Redis", release: str) -> str:
+    """Which day of which input is live, in words. Inputs share a release's epochs: a text has one score."""
+    epoch = epochs.live(client, release)
+    of = records.identity_of(state, epoch, release)
+    return f"epoch {epoch}{f', of {of}' if of else ''}"
+
+
+def roll_back(scores: Path, nightly: NightlySettings, client: "redis.Redis", release: str, ds: str) -> RolledBack:
     """Have the epoch before answer instead of that of day `ds`. Raises: JobError, StoreUnavailable."""
-    latest = max(fence.latest_token(client, ds) or 0, table.last_attempt([state.scores_table], ds))
+    latest = max(fence.latest_token(client, ds) or 0, table.last_attempt([scores], ds))
     return epochs.roll_back(client, release, ds, latest, nightly.publish_keep_seconds)
 
 

@@ -1,10 +1,10 @@
 """The run record: the one JSON file through which a run's steps speak to each other. Standard library only.
 
 planned ──score──▶ committed ──publish──▶ published
-   │  │               ▲                      ▲
+   │  │               │ ▲                    ▲
    │  └──score──▶ unchanged ─────publish─────┘
-   ├──score──▶ stale      a newer attempt owns the partition; final
-   └──score──▶ failed     score may be tried again
+   ├──score──▶ stale              a newer attempt owns the day; final
+   └──score──▶ refused, failed    score may be tried again
 """
 
 import dataclasses
@@ -19,12 +19,27 @@ from typing import Any
 
 
 class State(StrEnum):
+    """The status of a run. Record, log, summary, page and JSON use these words and no others.
+
+    planned    its input is known and its release pinned; nothing is scored
+    refused    a gate, or too many quarantined lines, kept its scores from being committed; it may be scored again
+    failed     an error ended it; none of its scores are committed; it may be scored again
+    stale      a newer attempt owns the day; final
+    committed  its scores are the day's in the table; they are not published, or their epoch is not live
+    unchanged  the same, and an earlier run with the same input and release had committed them: nothing was scored
+    published  its scores are committed, and `publish` made their epoch live
+
+    A day of the table is committed or not. An epoch is live, which means that it answers online, or not live, and then
+    `Publication.why` says why.
+    """
+
     PLANNED = "planned"
+    REFUSED = "refused"
+    FAILED = "failed"
+    STALE = "stale"
     COMMITTED = "committed"
     UNCHANGED = "unchanged"
     PUBLISHED = "published"
-    STALE = "stale"
-    FAILED = "failed"
 
 
 class Format(StrEnum):
@@ -56,7 +71,8 @@ class InputFile:
     """`lines`: its rows. Lines of JSON Lines and records of CSV count where they are empty too.
 
     `sha256` is empty where files never change once they are written: those of a Delta table. `unchecked`: Parquet, some
-    pages of which carry no checksums, so that damage to them may read back as other values.
+    pages of which carry no checksums, so that damage to them may read back as other values. `id_type`: what the ids are
+    of that are read as text (`inputs.ids`); empty where they are text.
     """
 
     name: str
@@ -64,13 +80,19 @@ class InputFile:
     sha256: str
     lines: int
     unchecked: bool = False
+    id_type: str = ""
+
+
+#: The identity of the archive in STATE/messages, and of what an earlier version planned.
+ARCHIVE = "the default archive"
 
 
 @dataclass(frozen=True)
 class Input:
     """The files a run reads. Files that arrive after planning belong to a later run.
 
-    `folder`: as Spark is told, a URL perhaps; of a Delta table its root.
+    `folder`: as Spark is told, a URL perhaps; of a Delta table its root. `identity`: of what input this is a day
+    (`batch_job.identity`).
     """
 
     folder: str
@@ -78,6 +100,7 @@ class Input:
     fingerprint: str
     format: Format = Format.JSON_LINES
     columns: Columns = COLUMNS
+    identity: str = ARCHIVE
 
     @property
     def lines(self) -> int:
@@ -155,12 +178,21 @@ class Agreement:
 
 
 @dataclass(frozen=True)
+class QuarantinedLine:
+    """An example of a quarantined line. `file`: the input file that it is from, by name; `raw`: its beginning."""
+
+    reason: str
+    file: str
+    raw: str
+
+
+@dataclass(frozen=True)
 class Findings:
     """What an attempt wrote, as the gate saw it, whether or not it was then committed.
 
     labels: label → rows, and `labels_before` those of the day it is held against, `before`. lengths: rows by tokens,
     the first number those of 1 to LENGTH_STEP. quarantined: reason → lines. pace: rows per second of all workers
-    together, in equal parts of `pace_seconds` each.
+    together, in equal parts of `pace_seconds` each. quarantined_examples: a few of the quarantined lines.
     """
 
     rows: int
@@ -173,6 +205,7 @@ class Findings:
     pace: tuple[float, ...] = ()
     pace_seconds: float = 0.0
     verdicts: tuple[Verdict, ...] = ()
+    quarantined_examples: tuple[QuarantinedLine, ...] = ()
 
 
 #: Tokens of one step of `Findings.lengths`.
@@ -212,10 +245,26 @@ class Scoring:
     slots: int = 0
 
     @property
+    def computed(self) -> bool:
+        """Whether this run's engines scored anything: what was taken over, or committed already, has no speed."""
+        return self.distinct > 0
+
+    @property
+    def rows_taken_over(self) -> int:
+        """Rows in the units that an earlier attempt had left."""
+        return self.rows - sum(worker.rows for worker in self.workers) if self.units_resumed else 0
+
+    @property
     def tokens_per_second(self) -> float:
         """Of all workers together while there was something to score, padding left out; 0 where nothing was."""
         took = self.seconds.get("score", 0.0)
         return self.tokens / took if took else 0.0
+
+    @property
+    def scored_per_second(self) -> float:
+        """Rows of all workers together while there was something to score; 0 where nothing was."""
+        took = self.seconds.get("score", 0.0)
+        return sum(worker.rows for worker in self.workers) / took if took else 0.0
 
     @property
     def busy_share(self) -> float | None:
@@ -305,8 +354,15 @@ def _findings(document: dict[str, Any]) -> Findings:
         pace=tuple(document.pop("pace")),
         agreement=Agreement(**agreement) if agreement else None,
         verdicts=verdicts,
+        quarantined_examples=tuple(QuarantinedLine(**it) for it in document.pop("quarantined_examples", ())),
         **document,
     )
+
+
+def _state(state: State, publication: Publication | None) -> State:
+    """Earlier versions called a run published whose epoch was not made live."""
+    not_live = state is State.PUBLISHED and publication is not None and not publication.live
+    return State.COMMITTED if not_live else state
 
 
 def _record(document: dict[str, Any]) -> RunRecord:
@@ -314,12 +370,13 @@ def _record(document: dict[str, Any]) -> RunRecord:
     findings = document.pop("findings", None)
     files = tuple(InputFile(**file) for file in source.pop("files"))
     columns, form = Columns(**source.pop("columns", {})), Format(source.pop("format", Format.JSON_LINES))
+    published = Publication(**publication) if publication else None
     return RunRecord(
         runtime=Runtime(**document.pop("runtime")),
         input=Input(files=files, columns=columns, format=form, **source),
-        state=State(document.pop("state")),
+        state=_state(State(document.pop("state")), published),
         scoring=_scoring(scoring) if scoring else None,
-        publication=Publication(**publication) if publication else None,
+        publication=published,
         findings=_findings(findings) if findings else None,
         **document,
     )

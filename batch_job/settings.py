@@ -81,9 +81,8 @@ class NightlySettings:
     nightly_idle: bool = setting(False, "Run executors at idle priority, where they share a host with the service.")
     nightly_int8: bool = setting(False, "Score in INT8 instead of half precision, on CPU: faster, and less exact.")
     nightly_poison: int = setting(20, "Texts of a task that may fail by themselves; with more it fails.", NOT_NEGATIVE)
-    price_per_hour: float = setting(
-        0.10, "What the machines of a run cost per hour, in your currency; for the report.", NOT_NEGATIVE
-    )
+    price_per_hour: float = setting(0.10, "What the machines of a run cost per hour; for the report.", NOT_NEGATIVE)
+    price_currency: str = setting("USD", "The currency of that price.")
     deferred_drain_limit: int = setting(
         10_000, "Most deferred requests one run answers; 0 leaves them to idle lanes.", NOT_NEGATIVE
     )

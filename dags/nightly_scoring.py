@@ -1,28 +1,15 @@
-"""The nightly run as Airflow sees it: one partition, four steps, one run record between them."""
+"""The nightly run as Airflow sees it: one day, four steps, one run record between them."""
 
 from datetime import UTC, datetime, timedelta
 
-from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
-from airflow.providers.standard.operators.bash import BashOperator
-from airflow.providers.standard.sensors.python import PythonSensor
-from airflow.sdk import DAG, CronPartitionTimetable
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, CronPartitionTimetable, Param, TriggerRule
 
 from batch_job import plan
+from dags.operators import OnlyUnexpected, Plan, Report, Score, Step
 
-DS = "{{ partition_key }}"
+DS = "{{ day_of(dag_run.partition_key, dag_run.conf) }}"
 RECORD = plan.record_path(DS, "{{ run_id }}")
-WAIT_SECONDS, POLL_SECONDS = plan.patience()
-
-
-def step(name: str) -> BashOperator:
-    """A step that runs on the runtime's Python, without a JVM."""
-    return BashOperator(
-        task_id=name,
-        bash_command=plan.step_command(name),
-        env={"DS": DS, "RECORD": RECORD, **plan.python_environment()},
-        append_env=True,
-    )
-
 
 with DAG(
     dag_id="nightly_scoring",
@@ -30,41 +17,51 @@ with DAG(
     schedule=CronPartitionTimetable("0 2 * * *", timezone="UTC", run_offset=-1, key_format="%Y-%m-%d"),
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
-    max_active_runs=1,
+    # A day that waits for its messages must not hold up the others.
+    max_active_runs=16,
     is_paused_upon_creation=True,
-    default_args={"retries": 2, "retry_delay": timedelta(seconds=30)},
+    # The trigger form shows it filled in. Runs that the schedule starts have a partition key and do not look at it.
+    params={"day": Param(plan.yesterday(), type="string", format="date", description="The day to score, YYYY-MM-DD.")},
+    user_defined_macros={"day_of": plan.day_of},
+    default_args={"retries": 2, "retry_delay": timedelta(seconds=30), "retry_policy": OnlyUnexpected()},
     tags=["tandem", "nightly"],
     doc_md="""
 ### Nightly scoring
 
-Scores the messages of one day (the **partition key**, `YYYY-MM-DD`) with the active release in half precision,
-commits them to the scores table in one transaction, and publishes them to Redis for the online service.
+Scores the messages of one day with the active release in half precision, commits the scores to the scores table in one
+transaction, and publishes them to Redis for the online service.
 
-* Scheduled at 02:00 UTC for the day before. By hand: trigger with a partition key.
-* A day whose messages are not there yet is looked for now and then, without a worker slot in between.
-* A day that is committed already, with the same input and release, is left as it is.
-* Two runs of one day: the newer wins, the older fails with `stale`.
-* A day that the gate refuses fails in `score`, with one line that says why. To commit it all the same, run
+* **Which day.** The schedule runs at 02:00 UTC for the day before. To run another day, trigger the DAG and choose the
+  `day`. Through the API, pass `{"day": "YYYY-MM-DD"}` as configuration, or a partition key; a run without either fails
+  at once. To run several days, start a backfill. The note of each run is its day.
+* **A day without messages.** `plan` looks for them now and then, without a worker slot in between, and fails when its
+  time is up. Other days run meanwhile; one day at a time is scored.
+* **A failed task.** The ERROR line of its log says why. A step fails at once when another try would end in the same
+  way: the gate refuses the day, input or settings are wrong, or a newer run owns the day. A step whose process is
+  killed, or that meets an unexpected error, is tried three times.
+* **A day that the gate refuses** fails in `score`. To commit it all the same, run
   `python -m batch_job score --ds DAY --accept GATE` where the job runs, then clear the task.
-* Each run's figures are in `STATE/runs/<day>/<run id>.json`, its report in the folder of that name; the task `report`
-  prints them.
+* **The report.** `report` prints the run, also one that failed. The run's figures are in
+  `STATE/runs/<day>/<run id>.json`, its report page in the folder of that name. `complete` succeeds, and the run with
+  it, when the scores are published and the figures add up.
+* A day that is committed already, with the same input and release, is left as it is. Of two runs of one day the newer
+  wins; the older fails with `stale`.
 """,
 ) as dag:
-    planned = PythonSensor(
-        task_id="plan",
-        python_callable=plan.plan_day,
-        op_kwargs={"ds": DS, "record": RECORD},
-        mode="reschedule",
-        poke_interval=POLL_SECONDS,
-        timeout=WAIT_SECONDS,
-    )
-    score = SparkSubmitOperator(
+    planned = Plan(task_id="plan", ds=DS, record=RECORD)
+    score = Score(
         task_id="score",
+        ds=DS,
+        record=RECORD,
         conn_id="spark_default",
         name=f"nightly_scoring {DS}",
-        application=plan.APPLICATION,
-        application_args=plan.step_args(DS, RECORD),
         conf=plan.spark_conf(),
         env_vars=plan.spark_environment(),
+        # Spark takes all cores, and one device holds one copy of the model.
+        max_active_tis_per_dag=1,
     )
-    planned >> score >> step("publish") >> step("report")
+    publish = Step(task_id="publish", ds=DS, record=RECORD)
+    report = Report(task_id="report", ds=DS, record=RECORD, trigger_rule=TriggerRule.ALL_DONE)
+    complete = EmptyOperator(task_id="complete")
+    planned >> score >> publish >> report
+    [publish, report] >> complete

@@ -14,7 +14,10 @@ from pyspark.sql import functions as sql
 from batch_job.executors import gpus, scoring
 from batch_job.executors.scoring import ScoringOptions
 from batch_job.executors.workers import slots_of
-from batch_job.outputs import rows
+from batch_job.outputs import rows, tally
+from batch_job.outputs.tally import Tally
+from batch_job.outputs.writing import Target
+from batch_job.progress import Progress, say
 from batch_job.record import Agreement
 from shared_model.errors import ReleaseError
 from shared_model.output import Floats, Output
@@ -27,15 +30,20 @@ SAMPLE = 2_000
 #: Texts that are worth compiling one more engine for.
 _TEXTS_PER_TASK = 1_000
 
+#: What its tasks are called where they say how far they are.
+_TASK = "gate-"
+
 _ANSWERS = ("text_hash", "top_k", "vector")
 _ANSWERS_DDL = "text_hash string, top_k array<struct<label: string, score: float>>, vector array<float>"
 
 
-def measure(messages: DataFrame, sample: pa.Table, release: Release, options: ScoringOptions) -> Agreement | None:
+def measure(
+    messages: DataFrame, sample: pa.Table, release: Release, options: ScoringOptions, target: Target
+) -> Agreement | None:
     """Score the sample's texts in the other precision, and compare. None where the release has no INT8 for CPU.
 
     messages: columns id, text_hash, text and pair of all messages, cheap to read again.
-    sample: as `contents.read` makes it.
+    sample: as `contents.read` makes it. target: of the attempt, beside whose files tasks say how far they are.
     """
     if not _has_int8(release):
         return None
@@ -43,7 +51,11 @@ def measure(messages: DataFrame, sample: pa.Table, release: Release, options: Sc
         return Agreement(0, 0, 0, 0)
     written_in_int8 = sample.column("precision")[0].as_py() == Precision.INT8
     device = options.device if written_in_int8 else Device.CPU
-    answers = _score(messages, sample, replace(options, int8=not written_in_int8, device=device))
+    other = replace(options, int8=not written_in_int8, device=device)
+    say(f"gate: {sample.num_rows:,} texts with {other.precision.upper()}, to compare")
+    with Progress("gate", "texts", sample.num_rows, lambda: sum(tally.read(target, f"{_TASK}*").values())):
+        answers = _score(messages, sample, other, target)
+    tally.remove(target, f"{_TASK}*")
     half, int8 = (answers, sample) if written_in_int8 else (sample, answers)
     return compare(half, int8, release.output)
 
@@ -67,7 +79,7 @@ def _has_int8(release: Release) -> bool:
     return True
 
 
-def _score(messages: DataFrame, sample: pa.Table, options: ScoringOptions) -> pa.Table:
+def _score(messages: DataFrame, sample: pa.Table, options: ScoringOptions, target: Target) -> pa.Table:
     """Answers to the texts of the sample, but for those that fail by themselves."""
     spark = messages.sparkSession
     sampled = sql.broadcast(spark.createDataFrame(sample.select(["text_hash"])))
@@ -77,15 +89,22 @@ def _score(messages: DataFrame, sample: pa.Table, options: ScoringOptions) -> pa
         .dropDuplicates(["text_hash"])
         .repartition(min(slots_of(spark), -(-sample.num_rows // _TEXTS_PER_TASK)))
     )
-    answer, profile = partial(_answer, options=options), gpus.scoring_profile(texts.sparkSession)
+    answer, profile = partial(_answer, options=options, target=target), gpus.scoring_profile(texts.sparkSession)
     return texts.mapInArrow(answer, _ANSWERS_DDL, profile=profile).toArrow()
 
 
-def _answer(batches: Iterator[pa.RecordBatch], options: ScoringOptions) -> Iterator[pa.RecordBatch]:
+def _answer(batches: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target) -> Iterator[pa.RecordBatch]:
     """mapInArrow: score texts of the sample."""
     model = scoring.open_model(options, scoring.task_threads())
-    for window in scoring.score_windows(batches, rows.texts, model, options, options.poison):
+    counted, task, done = Tally(target), f"{_TASK}{scoring.task_number()}", 0
+
+    def scored(count: int) -> None:
+        counted.tell(task, done + count)
+
+    for window in scoring.score_windows(batches, rows.texts, model, options, options.poison, scored):
+        done += window.batch.num_rows
         yield rows.score_rows(window, model).select(list(_ANSWERS))
+    counted.tell(task, done, last=True)
 
 
 def _dense(answers: pa.Table, hashes: pa.Array, output: Output) -> tuple[Floats, NDArray[np.bool_]]:

@@ -11,24 +11,29 @@ from batch_job.checks.contents import Contents
 from batch_job.checks.history import Day
 from batch_job.executors.scoring import ScoringOptions
 from batch_job.outputs.pace import pace
-from batch_job.outputs.writing import FileReport
+from batch_job.outputs.writing import FileReport, Target
 from batch_job.progress import watched
-from batch_job.record import Findings, RunRecord, Verdict
+from batch_job.record import Findings, QuarantinedLine, RunRecord, Verdict
 from shared_model.output import Output
 
 
 @dataclass(frozen=True)
 class Written:
-    """What an attempt has written to the scores table's folder and not yet committed.
+    """What an attempt has written to the scores table's folder, `target`, and not yet committed.
 
-    quarantined: reason → lines. messages: columns id, text_hash, text and pair of all that were to be scored, cheap to
-    read again.
+    quarantined: reason → lines, and examples of them. messages: columns id, text_hash, text and pair of all that were
+    to be scored, cheap to read again.
     """
 
-    table: Path
+    target: Target
     files: Sequence[FileReport]
     quarantined: Mapping[str, int]
     messages: DataFrame
+    examples: tuple[QuarantinedLine, ...] = ()
+
+    @property
+    def table(self) -> Path:
+        return Path(self.target.table)
 
 
 def examine(run: RunRecord, written: Written, options: ScoringOptions, accepted: Collection[str] = ()) -> Findings:
@@ -40,15 +45,16 @@ def examine(run: RunRecord, written: Written, options: ScoringOptions, accepted:
     paths = [str(written.table / file.path) for file in written.files]
     held = contents.read(watched("reading back", "files", len(paths), paths), agreement.SAMPLE)
     seconds, rates = pace((file.began, file.ended, file.rows) for file in written.files if not file.adopted)
-    before = history.last_day(written.table, run.ds)
+    before = history.last_day(written.table, run.ds, run.input.identity)
     findings = Findings(
         rows=held.rows,
         labels=held.labels,
         lengths=held.lengths,
         quarantined=dict(written.quarantined),
+        quarantined_examples=written.examples,
         before=before.ds,
         labels_before=before.labels,
-        agreement=agreement.measure(written.messages, held.sample, release, options),
+        agreement=agreement.measure(written.messages, held.sample, release, options, written.target),
         pace=rates,
         pace_seconds=seconds,
     )

@@ -23,7 +23,11 @@ CLEAR_AGREEMENT, FEWEST_CLEAR = 0.985, 400
 MOST_POINTS_LOST = 3.0
 
 COUNTS, FINITE, LABELS, CLEAR, ALL = "counts", "finite", "labels", "agreement", "agreement-drop"
-#: Gates whose failure a person may accept. The other two hold what every reader relies on.
+QUARANTINE = "quarantine"
+#: The measure in words: few readers of a refusal have met it.
+PSI = "PSI (population stability index: how far the distribution of labels has moved)"
+NO_EARLIER_DAY = "no earlier day of this input is committed, so there is nothing to compare with"
+#: Gates whose failure a person may accept. The others hold what every reader relies on, or have a setting.
 ACCEPTABLE = (LABELS, CLEAR, ALL)
 
 
@@ -42,6 +46,13 @@ def counts(planned: int, reported: int, found: int, quarantined: int) -> Verdict
     return Verdict(COUNTS, _judge(missing > 0), missing, "0 rows apart", line)
 
 
+def quarantine(lines: int, quarantined: int, most: float) -> Verdict:
+    """`most`: share of the lines that may be quarantined."""
+    share = quarantined / lines if lines else 0.0
+    line = f"{quarantined:,} of {lines:,} lines are quarantined"
+    return Verdict(QUARANTINE, _judge(share > most), share, f"at most {most:.1%} (TANDEM_QUARANTINE_SHARE)", line)
+
+
 def finite(rows: int, not_finite: int) -> Verdict:
     """`not_finite`: scores that are no number, of all that the rows hold."""
     line = f"{not_finite:,} scores of {rows:,} rows are no number"
@@ -51,12 +62,12 @@ def finite(rows: int, not_finite: int) -> Verdict:
 def labels(now: Mapping[str, int], before: Mapping[str, int], known: Collection[str], before_ds: str) -> Verdict:
     """The distribution of labels, label → rows, against that of an earlier day. `known`: what the release can say."""
     if not before:
-        return _untold(LABELS, "no other day is committed that has labels")
+        return _untold(LABELS, NO_EARLIER_DAY)
     if strangers := before.keys() - set(known):
         return _untold(LABELS, f"ds={before_ds} has other labels, {min(strangers)} for one")
     rows, rows_before = sum(now.values()), sum(before.values())
     value, chance = psi(now, before), 2 * expected_psi(now, before) if rows else 0.0
-    line = f"PSI {value:.3f} against ds={before_ds}, {rows:,} and {rows_before:,} rows"
+    line = f"{PSI} {value:.3f} against ds={before_ds}, {rows:,} and {rows_before:,} rows"
     if min(rows, rows_before) < FEWEST:
         return _untold(LABELS, f"{line}: too few to judge by", value)
     warn, fail = PSI_WARN + chance, PSI_FAIL + chance
@@ -80,13 +91,13 @@ def agreement_drop(agreement: Agreement | None, before: float | None, before_ds:
         return Verdict(ALL, Outcome.UNPROVEN, None, "", "the release has no INT8 to compare")
     line = f"INT8 says the same on {agreement.share:.2%} of {agreement.texts:,} texts"
     if before is None:
-        return _untold(ALL, f"{line}; no other day is known")
+        return _untold(ALL, f"{line}; {f'it is not known of ds={before_ds}' if before_ds else NO_EARLIER_DAY}")
     # As exact as a commit keeps it: what is just at the bound must not fail by the last bit.
     lost = round(100 * (before - agreement.share), 4)
     line = f"{line}, on {before:.2%} at ds={before_ds}"
     if agreement.texts < FEWEST:
         return _untold(ALL, f"{line}: too few to judge by", lost)
-    return Verdict(ALL, _judge(lost > MOST_POINTS_LOST), lost, f"at most {MOST_POINTS_LOST:g} points lost", line)
+    return Verdict(ALL, _judge(lost > MOST_POINTS_LOST), lost, f"at most {MOST_POINTS_LOST:g} points fewer", line)
 
 
 def psi(now: Mapping[str, int], before: Mapping[str, int]) -> float:

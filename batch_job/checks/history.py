@@ -1,4 +1,7 @@
-"""Other days than a run's, as the scores table knows them: which one it is held against, and whether one is newer."""
+"""Other days of a run's input, as the scores table knows them: which one it is held against, and whether one is newer.
+
+A day whose commit names no input, because an earlier version wrote it or the log has forgotten, counts as one of them.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -12,7 +15,7 @@ from batch_job.checks import contents
 from batch_job.commits import table
 from batch_job.inputs.delta import find_table, open_table
 from batch_job.outputs import rows
-from batch_job.record import Findings
+from batch_job.record import ARCHIVE, Findings
 
 #: Of a commit: the share of texts on which INT8 and half precision agreed.
 _AGREEMENT = "tandem.agreement"
@@ -33,30 +36,32 @@ def facts(findings: Findings) -> dict[str, str]:
     return {_AGREEMENT: f"{measured.share:.6f}" if measured and measured.texts else ""}
 
 
-def last_day(folder: Path, ds: str) -> Day:
-    """The committed day before `ds`; where none is, the next after it; an empty one where the table holds no other.
+def last_day(folder: Path, ds: str, identity: str = ARCHIVE) -> Day:
+    """The nearest committed day of the input before `ds`; an empty one where there is none.
 
     Days without messages say nothing, and are passed over. Raises: JobError naming a damaged file or log.
     """
-    if (delta := find_table(folder)) is None or not (others := _days(delta) - {ds}):
+    if (delta := find_table(folder)) is None:
         return Day()
-    earlier = [day for day in others if day < ds]
-    day = max(earlier) if earlier else min(others)
+    if not (earlier := [day for day in _days(delta, identity) if day < ds]):
+        return Day()
+    day = max(earlier)
     labels = Counter[str]()
     for batch in table.read_files(delta, day, ["label"], rows.ARCHIVE):
         labels.update(contents.count_labels(batch.column("label")))
     return Day(day, dict(labels), _agreement(delta, day))
 
 
-def newer_day(folder: Path, ds: str) -> str:
-    """The newest committed day, if it is newer than `ds`, else empty. Days without messages are passed over."""
-    return max((day for day in _days(open_table(folder)) if day > ds), default="")
+def newer_day(folder: Path, ds: str, identity: str = ARCHIVE) -> str:
+    """The input's newest committed day, if it is newer than `ds`, else empty. Days without messages are passed over."""
+    return max((day for day in _days(open_table(folder), identity) if day > ds), default="")
 
 
-def _days(delta: DeltaTable) -> set[str]:
-    """Committed days that hold messages."""
-    files = pa.table(delta.get_add_actions(flatten=True)).to_pylist()
-    return {file["partition.ds"] for file in files if file["num_records"] and file["partition.source"] == rows.ARCHIVE}
+def _days(delta: DeltaTable, identity: str) -> set[str]:
+    """Committed days of the input that hold messages."""
+    files, inputs = pa.table(delta.get_add_actions(flatten=True)).to_pylist(), table.inputs(delta)
+    held = {file["partition.ds"] for file in files if file["num_records"] and file["partition.source"] == rows.ARCHIVE}
+    return {ds for ds in held if inputs.get(ds, identity) == identity}
 
 
 def _agreement(delta: DeltaTable, ds: str) -> float | None:

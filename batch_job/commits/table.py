@@ -16,6 +16,8 @@ from deltalake import CommitProperties, DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
+from batch_job import identity
+from batch_job.identity import Tables
 from batch_job.inputs import delta, frames
 from batch_job.outputs import rows, writing
 from batch_job.outputs.writing import FileReport
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 SCORES = pa.schema([("ds", pa.string()), ("source", pa.string()), *rows.SCORES])
 QUARANTINE = pa.schema([("ds", pa.string()), *rows.QUARANTINE])
 
+#: Of a commit: the identity of the input that its rows are of.
+INPUT = "tandem.input"
 #: Another day's commit makes ours conflict; this many in a row is more than a night has days to commit.
 _COMMIT_ATTEMPTS = 100
 
@@ -84,6 +88,27 @@ def commit_facts(table: DeltaTable, ds: str, token: int) -> dict[str, str]:
     return {}
 
 
+def inputs(table: DeltaTable) -> dict[str, str]:
+    """Committed day → the identity of its input. Days of earlier versions and those that the log has forgotten are not
+    in it."""
+    said: dict[str, str] = {}
+    # The newest commit comes first.
+    for commit in table.history():
+        if ds := commit.get("tandem.ds"):
+            said.setdefault(ds, str(commit.get(INPUT, "")))
+    return {ds: name for ds, name in said.items() if name}
+
+
+def refuse_other_input(table: DeltaTable, ds: str, wanted: str) -> None:
+    """Raises: JobError when the committed day is known to be of another input."""
+    standing = inputs(table).get(ds, wanted)
+    if standing != wanted:
+        raise JobError(
+            f"{table.table_uri} holds ds={ds} of {standing}, which scores of {wanted} must not replace; nothing was "
+            "committed: name another table by TANDEM_SCORES, or unset it: then each input has its own"
+        )
+
+
 def holds(table: DeltaTable, ds: str) -> bool:
     """Whether there is anything of a day. Raises: JobError when the table is of an earlier version."""
     refuse_earlier(table)
@@ -111,7 +136,7 @@ def replace_partition(
     loads the table, refuses a token that is not larger than the committed one, and commits on that very snapshot:
     whatever was committed in between makes it conflict, and the next try sees it.
 
-    Raises: Stale from `still_ours` or from the table.
+    Raises: Stale from `still_ours` or from the table; JobError when the day is another input's.
     """
 
     archive = {"ds": ds, "source": rows.ARCHIVE}
@@ -120,6 +145,8 @@ def replace_partition(
         still_ours()
         refuse_earlier(table)
         refuse_stale(table, ds, token)
+        if mine := metadata.get(INPUT):
+            refuse_other_input(table, ds, mine)
         table.create_write_transaction(
             actions=_actions(archive, files),
             mode="overwrite",
@@ -254,11 +281,12 @@ def read_scores(
     """The committed scores as a Spark DataFrame; of one day and of one source, `archive` or `deferred`, where given.
 
     Spark has no Delta source here, and the folder read as Parquet would show replaced and unfinished rows too.
-    `table`: default STATE/scores. `verify`: executors first hold every file against the hash in its name, which page
-    checksums, checked in any case, leave little to find; where names have none, one line on standard error says so.
+    `table`: default that of the input which the environment sets, STATE/scores without. `verify`: executors first hold
+    every file against the hash in its name, which page checksums, checked in any case, leave little to find; where
+    names have none, one line on standard error says so.
     Raises: JobError when a file is damaged, when the table is not there or asks for a newer reader.
     """
-    folder = str(table or settings.load(StateSettings).scores_table)
+    folder = str(table or _current_table())
     if (found := delta.find_table(folder)) is None:
         raise JobError(f"{folder} is no scores table; run the nightly job first, or check TANDEM_SCORES")
     refuse_earlier(found)
@@ -271,12 +299,19 @@ def read_scores(
     return frames.parquet_files(spark, rows.SCORES_DDL, folder, files)
 
 
+def _current_table() -> Path:
+    state = settings.load(StateSettings)
+    return Tables.of(state, identity.current(state)).scores
+
+
 def _refuse_damaged(spark: "SparkSession", files: Sequence[str]) -> None:
-    context = spark.sparkContext
-    looked_at = context.parallelize(files, min(len(files), context.defaultParallelism))
-    damaged = looked_at.filter(lambda file: not writing.is_intact(file)).collect()
+    """Hold every file against the hash in its name, in Spark's JVM: a reader's Python workers may lack our packages."""
+    if not (named := [file for file in files if writing.says_hash(file)]):
+        return
+    damaged = frames.files_with_another_hash(spark, named, writing.NAMED_HASH).collect()
     if damaged:
-        raise JobError(f"{damaged[0]} is not as it was written, one of {len(damaged)} such files; score the day again")
+        first = damaged[0].path.removeprefix("file:")
+        raise JobError(f"{first} is not as it was written, one of {len(damaged)} such files; score the day again")
 
 
 def _commit(folder: Path, schema: pa.Schema, write: Callable[[DeltaTable], None]) -> int:

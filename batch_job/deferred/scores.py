@@ -37,12 +37,13 @@ class DeferredScores:
     """Day `ds` of the scores table in `folder`, as a drain reads and writes it.
 
     `unfinished_seconds`: how long a request may be unfinished. A run that died had committed a request's rows at most
-    that long ago, whichever day it worked on.
+    that long ago, whichever day it worked on, and in one of the `others` if that was a day of another input.
     """
 
     folder: Path
     ds: str
     unfinished_seconds: int
+    others: tuple[Path, ...] = ()
 
     def scored(self, keys: Collection[bytes], precisions: Collection[str]) -> dict[bytes, Row]:
         """The day's scores of these encoding keys, of whatever source, at one of these precisions. A key names its
@@ -81,8 +82,10 @@ class DeferredScores:
         """Deferred rows of these ids that were committed while a request may have been unfinished since."""
         since = int((time.time() - self.unfinished_seconds) * 1000)
         wanted = pa.array(ids, pa.string())
-        for batch in table.read_recent(delta, since, rows.SCORES.names, rows.DEFERRED):
-            yield from batch.filter(pc.is_in(batch["id"], wanted)).to_pylist()
+        others = [found for folder in self.others if (found := find_table(folder))]
+        for each in (*others, delta):
+            for batch in table.read_recent(each, since, rows.SCORES.names, rows.DEFERRED):
+                yield from batch.filter(pc.is_in(batch["id"], wanted)).to_pylist()
 
 
 def _name(row: Row) -> tuple[str, str]:

@@ -43,6 +43,14 @@ def task_device(master: str) -> Device:
     return devices.detect() if local_cores(master) else Device.CPU
 
 
+def known_device(master: str) -> Device | None:
+    """What tasks will compute on, for who asks before there is a Spark; None where only Spark, which may hand out GPUs,
+    can say."""
+    if os.environ.get(plan.GPU_SCRIPT):
+        return None
+    return devices.detect() if local_cores(master) else Device.CPU
+
+
 def given() -> int | None:
     """Number of the GPU that Spark gave this task; None where it gave none, or there is no task.
 

@@ -1,6 +1,6 @@
 """Encodings → scores, batch by batch: around what cannot be scored, and within the memory of the device."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -64,14 +64,21 @@ class Runner:
         self._poison = 0
         self._ceilings = ceilings
 
-    def run(self, encodings: Sequence[Encoding], most_rows: int, token_budget: int) -> Ran:
-        """Score every encoding once, in batches of one width, but those that fail whatever they run with.
+    def run(
+        self,
+        encodings: Sequence[Encoding],
+        most_rows: int,
+        token_budget: int,
+        told: Callable[[int], None] = lambda done: None,
+    ) -> Ran:
+        """Score every encoding once, in batches of one width, but those that fail whatever they run with. `told` how
+        many tokens are done, after each batch.
 
         Raises: JobError where more of them fail than may, or the engine cannot even run what any can: the fault is then
         the release's or the device's; and where a single text does not fit the device's memory.
         """
         kept = self._output.kept(TOP_K)
-        ran = Ran.blank(len(encodings), kept)
+        ran, done = Ran.blank(len(encodings), kept), 0
         for rows in plan_batches([encoding.tokens for encoding in encodings], most_rows, token_budget, snug):
             outcomes = apart(partial(self._score, encodings, ran), rows, _Unscored, self._most_poison - self._poison)
             failures = {row: it.error for row, it in zip(rows, outcomes, strict=True) if isinstance(it, Failure)}
@@ -80,6 +87,8 @@ class Runner:
                 ran.poisoned += failures
                 lengths = ", ".join(str(encodings[row].tokens) for row in failures)
                 say(f"texts of {lengths} tokens cannot be scored: {next(iter(failures.values()))}")
+            done += sum(encodings[row].tokens for row in rows)
+            told(done)
         return ran
 
     def _score(self, encodings: Sequence[Encoding], ran: Ran, rows: Sequence[int]) -> Sequence[int]:

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -237,14 +238,22 @@ def task_threads() -> int:
     return context.cpus() if context else 1
 
 
+def task_number() -> int:
+    """This task's among those of its stage."""
+    context = TaskContext.get()
+    return context.partitionId() if context else 0
+
+
 def score_windows(
     batches: Iterator[pa.RecordBatch],
     texts_of: Callable[[pa.RecordBatch], list[Text]],
     model: Model,
     options: ScoringOptions,
     most_poison: int = 0,
+    scored: Callable[[int], None] = lambda rows: None,
 ) -> Iterator[ScoredWindow]:
-    """Score every batch. Reading and tokenising run ahead in a thread while the engine works.
+    """Score every batch. Reading and tokenising run ahead in a thread while the engine works. `scored` is told how many
+    rows of the batch are scored, after each batch of the engine.
 
     Raises: JobError where more than `most_poison` texts fail by themselves, or one does not fit the device's memory.
     """
@@ -261,10 +270,17 @@ def score_windows(
     idle_since = time.perf_counter()
     for window in ahead(tokenised(), PREFETCH_DEPTH):
         started, began = time.perf_counter(), time.time()
-        ran = runner.run(window.encodings, options.batch_rows, options.batch_tokens)
+        tokens = sum(encoding.tokens for encoding in window.encodings)
+        told = partial(_rows_scored, scored, window.batch.num_rows, tokens)
+        ran = runner.run(window.encodings, options.batch_rows, options.batch_tokens, told)
         ended = time.perf_counter()
         yield _scored(window, ran, waited=started - idle_since, ran_for=ended - started, began=began)
         idle_since = time.perf_counter()
+
+
+def _rows_scored(scored: Callable[[int], None], rows: int, tokens: int, done: int) -> None:
+    """Rows by the share of their tokens that is done: long texts run first, and a text may stand for several rows."""
+    scored(rows * done // tokens)
 
 
 def _scored(window: _Window, ran: Ran, waited: float, ran_for: float, began: float) -> ScoredWindow:

@@ -11,6 +11,8 @@ FIELD_LIMIT = 16 << 20
 #: Stands for a carriage return within a line, which `csv` would take for the record's end. Half a surrogate pair that
 #: no decoded line holds.
 _RETURN = "\ud800"
+#: Of what other tools call CSV, and the separator's name.
+_SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'"}
 _BOM = b"\xef\xbb\xbf"
 
 
@@ -19,11 +21,19 @@ def records(lines: Iterable[bytes]) -> Iterator[list[str]]:
 
     Bytes that are no UTF-8 are in it as half surrogate pairs. Raises: ValueError where quotes do not fit.
     """
+    return (record for record, _ in with_raw(lines))
+
+
+def with_raw(lines: Iterable[bytes]) -> Iterator[tuple[list[str], bytes]]:
+    """The same, each record beside its lines as they stand in the file."""
     csv.field_size_limit(FIELD_LIMIT)
-    reader = csv.reader(_decoded(lines), strict=True)
+    taken: list[bytes] = []
+    reader = csv.reader(_decoded(_kept(lines, taken)), strict=True)
     try:
         for record in reader:
-            yield [field.replace(_RETURN, "\r") for field in record]
+            # The reader takes no line before it needs it.
+            yield [field.replace(_RETURN, "\r") for field in record], b"\n".join(taken)
+            taken.clear()
     except csv.Error as error:
         raise ValueError(f"line {reader.line_num}: {error}; quotes inside quotes are written twice") from error
 
@@ -35,10 +45,16 @@ def problem(content: BinaryIO, names: Sequence[str]) -> str:
         return ""
     for name in names:
         if name not in header:
-            return f"has no column {name!r}; its header names {', '.join(header)}"
+            return f"has no column {name!r}; its header names {', '.join(header)}{_other_separator(header)}"
         if header.count(name) > 1:
             return f"has column {name!r} more than once"
     return ""
+
+
+def _other_separator(header: list[str]) -> str:
+    """A hint where a header of one field looks like several."""
+    found = [name for separator, name in _SEPARATORS.items() if len(header) == 1 and separator in header[0]]
+    return f": it looks like {found[0]} separates the columns, and Tandem reads commas" if found else ""
 
 
 def rows(content: BinaryIO) -> int:
@@ -48,6 +64,12 @@ def rows(content: BinaryIO) -> int:
 
 def _lines(content: BinaryIO) -> Iterator[bytes]:
     return (line.removesuffix(b"\n") for line in content)
+
+
+def _kept(lines: Iterable[bytes], taken: list[bytes]) -> Iterator[bytes]:
+    for line in lines:
+        taken.append(line)
+        yield line
 
 
 def _decoded(lines: Iterable[bytes]) -> Iterator[str]:

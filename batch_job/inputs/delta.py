@@ -14,9 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
-from deltalake.schema import PrimitiveType
 
-from batch_job.inputs import parquet
+from batch_job.inputs import ids, parquet
 from batch_job.inputs.files import Folder
 from batch_job.record import InputFile
 from shared_model.errors import JobError, NoInput
@@ -70,19 +69,17 @@ def _refuse_newer(table: DeltaTable, location: str | Path) -> None:
 
 
 def problem(table: DeltaTable, names: Sequence[str]) -> str:
-    """Why the table cannot be read, from its schema; empty when it can."""
-    kinds = {field.name: field.type for field in table.schema().fields}
+    """Why the table cannot be read, from its schema; empty when it can. The first name is that of the ids."""
+    kinds = _kinds(table)
     for name in names:
         if name not in kinds:
             return f"has no column {name!r}; it has {', '.join(kinds)}"
-        if kinds[name] != PrimitiveType("string"):
-            return f"has column {name!r} as {kinds[name]}, not as string"
-    return ""
+    return ids.problem(kinds, names)
 
 
-def files(table: DeltaTable, location: str, partition: str, ds: str, names: Collection[str]) -> tuple[InputFile, ...]:
+def files(table: DeltaTable, location: str, partition: str, ds: str, names: Sequence[str]) -> tuple[InputFile, ...]:
     """The files of a day, or all of them where `partition` is empty. They never change, so their names stand for their
-    bytes. `names`: the columns that are read.
+    bytes. `names`: the columns that are read, that of the ids first.
 
     Raises: NoInput when there are none; JobError when it is not partitioned by that column.
     """
@@ -97,15 +94,19 @@ def files(table: DeltaTable, location: str, partition: str, ds: str, names: Coll
     if not rows:
         day = f"partition {partition}={ds}" if partition else "files"
         raise NoInput(f"no messages: {location} has no {day} in version {table.version()}")
-    folder = Folder(location)
-    return tuple(sorted((_file(folder, row, names) for row in rows), key=lambda file: file.name))
+    folder, id_type = Folder(location), ids.type_of(_kinds(table)[names[0]]) or ids.TEXT
+    return tuple(sorted((_file(folder, row, names, id_type) for row in rows), key=lambda file: file.name))
 
 
-def _file(folder: Folder, action: dict[str, Any], names: Collection[str]) -> InputFile:
+def _kinds(table: DeltaTable) -> dict[str, pa.DataType]:
+    return {field.name: field.type for field in pa.schema(table.schema().to_arrow())}
+
+
+def _file(folder: Folder, action: dict[str, Any], names: Collection[str], id_type: str) -> InputFile:
     # On disk a path is escaped once, in the log twice.
     name = unquote(action["path"])
     lines = action["num_records"]
     # A writer need not say how many rows there are.
     lines = folder.look(name, parquet.rows) if lines is None else int(lines)
     unchecked = folder.look(name, partial(parquet.unchecked, names=names))
-    return InputFile(name, action["size_bytes"], "", lines, unchecked)
+    return InputFile(name, action["size_bytes"], "", lines, unchecked, id_type)

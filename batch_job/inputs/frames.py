@@ -1,12 +1,12 @@
 """Spark's side of the input: files → DataFrames. A damaged file fails the run with its path; it is never left out."""
 
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-from pyspark.sql.types import StringType, StructType
+from pyspark.sql import functions as sql
 
-from batch_job.inputs import judging
+from batch_job.inputs import ids, judging
 from batch_job.inputs.judging import JUDGED_DDL
 from batch_job.record import Format, Input
 
@@ -28,9 +28,17 @@ def judged(spark: SparkSession, source: Input) -> DataFrame:
     return _rows(spark, source).mapInArrow(partial(judging.judge_rows, columns=columns), JUDGED_DDL)
 
 
-def parquet_files(spark: SparkSession, schema: StructType | str, root: str, files: Sequence[str]) -> DataFrame:
+def parquet_files(spark: SparkSession, schema: str, root: str, files: Sequence[str]) -> DataFrame:
     """These files of a table as one DataFrame, columns of its partitions included, every page's checksum verified."""
     return _reader(spark).schema(schema).option("basePath", root).parquet(*files)
+
+
+def files_with_another_hash(spark: SparkSession, files: Sequence[str], named: str) -> DataFrame:
+    """The column `path`: those of `files` whose SHA-256 does not begin with the digits in their path, which are the
+    first group of the pattern `named`. No Python worker takes part."""
+    contents = _reader(spark).format("binaryFile").load(list(files))
+    found = sql.regexp_extract("path", named, 1)
+    return contents.where(~sql.sha2("content", 256).startswith(found)).select("path")
 
 
 def _reader(spark: SparkSession) -> DataFrameReader:
@@ -50,13 +58,19 @@ def _whole_files(spark: SparkSession, source: Input) -> DataFrame:
 
 
 def _rows(spark: SparkSession, source: Input) -> DataFrame:
-    schema = StructType()
-    for name in source.columns.names:
-        schema = schema.add(name, StringType())
-    frame = parquet_files(spark, schema, source.folder, source.paths)
+    """Files whose ids are of one type are read together."""
+    types = sorted({file.id_type for file in source.files})
+    return reduce(DataFrame.union, (_rows_with(spark, source, id_type) for id_type in types))
+
+
+def _rows_with(spark: SparkSession, source: Input, id_type: str) -> DataFrame:
+    id_column, *texts = map(_quoted, source.columns.names)
+    schema = ", ".join([f"{id_column} {ids.read_as(id_type)}", *(f"{column} string" for column in texts)])
+    paths = [path for file, path in zip(source.files, source.paths, strict=True) if file.id_type == id_type]
+    frame = parquet_files(spark, schema, source.folder, paths)
     # As bytes: a text that is no UTF-8 would fail the task on its way to Python.
-    texts = (f"cast({_quoted(name)} as binary)" for name in source.columns.names)
-    return _placed(frame, **{f"text{place}": text for place, text in enumerate(texts)})
+    columns = [f"cast({text} as binary)" for text in (ids.text_sql(id_type, id_column), *texts)]
+    return _placed(frame, **{f"text{place}": column for place, column in enumerate(columns)})
 
 
 def _placed(frame: DataFrame, **columns: str) -> DataFrame:

@@ -1,12 +1,25 @@
 """JSON Lines as planning sees them. Rows are judged one by one later; here a file has to have its columns at all."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import BinaryIO
 
-from batch_job.inputs.messages import Unreadable, parse_line
+from batch_job.inputs import ids
+from batch_job.inputs.messages import Number, Unreadable, id_text, parse_line
 
 _CHUNK = 1 << 20
+
+#: JSON's names of what a parsed line holds; Python reads NaN and Infinity as floats.
+_KINDS: dict[type, str] = {
+    str: "text",
+    Number: "number",
+    bool: "boolean",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+    float: "NaN or Infinity",
+}
 
 #: Lines of a file in which each column must hold a text once. A file that lacks a column has no line that ends the
 #: search: without a bound, the larger the day, the later its plan would fail.
@@ -14,26 +27,30 @@ MOST_LINES = 100_000
 
 
 def problem(content: BinaryIO, names: Sequence[str]) -> str:
-    """Why a file's rows are no messages, by its first MOST_LINES; empty as soon as each column was seen to hold text.
+    """Why a file's rows are no messages, by its first MOST_LINES; empty as soon as each column was seen to hold text,
+    the first of them, that of the ids, text or what is read as text.
 
     Where none of them is an object there are no columns to judge by: its lines are quarantined one by one.
     """
     held: dict[str, object] = {}
     objects = False
-    for line in islice(content, MOST_LINES):
-        try:
-            record = parse_line(line)
-        except Unreadable:
-            continue
-        if isinstance(record, dict):
-            objects = True
-            held.update(
-                {name: record[name] for name in names if name in record and not isinstance(held.get(name), str)}
-            )
-            if all(isinstance(held.get(name), str) for name in names):
-                return ""
+    for record in _objects(content):
+        objects = True
+        values = {name: record[name] for name in names if name in record and not isinstance(held.get(name), str)}
+        if names[0] in values:
+            values[names[0]] = id_text(values[names[0]])
+        held.update(values)
+        if all(isinstance(held.get(name), str) for name in names):
+            return ""
     seen = f"any of its first {MOST_LINES:,} rows" if content.readline() else "any row"
     return _wrong(held, names, seen) if objects else ""
+
+
+def id_type(content: BinaryIO, name: str) -> str:
+    """What the first id is of those that could be one."""
+    found = (record.get(name) for record in _objects(content))
+    first = next((value for value in found if isinstance(value, str | Number | bool)), "")
+    return ids.TEXT if isinstance(first, str) else _KINDS[type(first)]
 
 
 def rows(content: BinaryIO) -> int:
@@ -49,4 +66,16 @@ def _wrong(held: dict[str, object], names: Sequence[str], seen: str) -> str:
     name = next(name for name in names if not isinstance(held.get(name), str))
     if name not in held:
         return f"has no column {name!r} in {seen}"
-    return f"has no text in column {name!r} of {seen}, but {type(held[name]).__name__}"
+    kind = _KINDS[type(held[name])]
+    if name == names[0]:
+        return f"has no id in column {name!r} of {seen}, but {kind}: {ids.CAST}"
+    return f"has no text in column {name!r} of {seen}, but {kind}"
+
+
+def _objects(content: BinaryIO) -> Iterator[dict[str, object]]:
+    """Those of its first MOST_LINES that are objects."""
+    for line in islice(content, MOST_LINES):
+        with suppress(Unreadable):
+            record = parse_line(line)
+            if isinstance(record, dict):
+                yield record

@@ -1,6 +1,6 @@
 """mapInArrow: batches of what Spark read → the same rows judged. Each row ends up once, as a message or as none."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
@@ -51,40 +51,34 @@ def judge_records(batches: Iterator[pa.RecordBatch], columns: Columns) -> Iterat
 
 
 def _records(file: str, lines: Iterator[tuple[str, bytes]], columns: Columns) -> Iterator[dict[str, Any]]:
-    records = csv_records.records(line for _, line in lines)
-    header = next(records)
-    for number, record in enumerate(records):
-        yield {"file": file, "block": 0, "line": number, **_judged_record(header, record, columns)}
+    records = csv_records.with_raw(line for _, line in lines)
+    header, _ = next(records)
+    for number, (record, raw) in enumerate(records):
+        yield {"file": file, "block": 0, "line": number, "raw": raw, **_judged_record(header, record, columns)}
 
 
 def _judged_line(line: bytes, columns: Columns) -> dict[str, Any]:
-    try:
-        return _fields(read_line(line, columns))
-    except Unreadable as unreadable:
-        return {"reason": unreadable.reason}
+    return _judged(lambda: read_line(line, columns))
 
 
 def _judged_row(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
-    return _judged({name: as_text(value) for name, value in zip(columns.names, row.values(), strict=True)}, columns)
+    record = {name: as_text(value) for name, value in zip(columns.names, row.values(), strict=True)}
+    return {"raw": as_json(record), **_judged(lambda: read_record(record, columns))}
 
 
 def _judged_record(header: list[str], record: list[str], columns: Columns) -> dict[str, Any]:
     if not record:
-        return {"raw": b"", "reason": Reason.EMPTY}
+        return {"reason": Reason.EMPTY}
     if len(record) != len(header):
-        return {"raw": as_json(record), "reason": Reason.WRONG_TYPE}
-    return _judged({name: record[header.index(name)] for name in columns.names}, columns)
+        return {"reason": Reason.WRONG_TYPE}
+    return _judged(lambda: read_record({name: record[header.index(name)] for name in columns.names}, columns))
 
 
-def _judged(row: dict[str, str | None], columns: Columns) -> dict[str, Any]:
-    raw = as_json(row)
+def _judged(read: Callable[[], Message]) -> dict[str, Any]:
     try:
-        return {"raw": raw, **_fields(read_record(row, columns))}
+        message = read()
     except Unreadable as unreadable:
-        return {"raw": raw, "reason": unreadable.reason}
-
-
-def _fields(message: Message) -> dict[str, str | None]:
+        return {"reason": unreadable.reason}
     return {"id": message.id, "text": message.text, "pair": message.pair}
 
 

@@ -30,6 +30,13 @@ class Message:
     pair: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A number as JSON spells it: an id may have more digits than a float holds."""
+
+    spelled: str
+
+
 class Unreadable(Exception):
     """A row that is no message; `reason` says why."""
 
@@ -44,7 +51,7 @@ def read_line(line: bytes, columns: Columns = COLUMNS) -> Message:
 
 
 def parse_line(line: bytes) -> object:
-    """Raises: Unreadable unless the line is JSON."""
+    """Its value, each number as a Number. Raises: Unreadable unless the line is JSON."""
     try:
         content = line.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -52,7 +59,7 @@ def parse_line(line: bytes) -> object:
     if not content.strip():
         raise Unreadable(Reason.EMPTY)
     try:
-        return json.loads(content)
+        return json.loads(content, parse_int=Number, parse_float=Number)
     except (ValueError, RecursionError) as error:
         raise Unreadable(Reason.BAD_JSON) from error
 
@@ -61,7 +68,7 @@ def read_record(record: object, columns: Columns = COLUMNS) -> Message:
     """One row as a mapping of its columns. Raises: Unreadable."""
     if not isinstance(record, dict):
         raise Unreadable(Reason.WRONG_TYPE)
-    values = [record.get(name) for name in columns.names]
+    values = [id_text(record.get(columns.id)), *(record.get(name) for name in columns.names[1:])]
     strings = [value for value in values if isinstance(value, str)]
     if len(strings) < len(values) or not strings[0]:
         raise Unreadable(Reason.WRONG_TYPE)
@@ -79,11 +86,18 @@ def read_record(record: object, columns: Columns = COLUMNS) -> Message:
     return Message(message_id, *texts)
 
 
+def id_text(value: object) -> object:
+    """What names a message, as text where it is a number or a truth value."""
+    if isinstance(value, Number):
+        return value.spelled
+    return json.dumps(value) if isinstance(value, bool) else value
+
+
 def as_text(value: bytes | None) -> str | None:
     """A column's bytes; those that are no UTF-8 become half surrogate pairs, which `read_record` finds."""
     return None if value is None else value.decode("utf-8", "surrogateescape")
 
 
-def as_json(row: Mapping[str, str | None] | list[str]) -> bytes:
+def as_json(row: Mapping[str, str | None]) -> bytes:
     """A row of a table for the quarantine; what was no UTF-8 is in it as it was."""
     return json.dumps(row, ensure_ascii=False).encode("utf-8", "surrogateescape")

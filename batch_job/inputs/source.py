@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-import os
-import string
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
 
+from batch_job import identity
 from batch_job.inputs import csv_records, delta, json_lines, parquet
 from batch_job.inputs.files import Folder
 from batch_job.record import COLUMNS, Columns, Format, Input, InputFile
@@ -22,19 +21,20 @@ _DELTA_LOG = "_delta_log"
 
 @dataclass(frozen=True)
 class _Rules:
-    """How files of a format are recognised, why one cannot be read (empty when it can), how many rows it has, and
-    whether damage to it would go unnoticed."""
+    """How files of a format are recognised, why one cannot be read (empty when it can), how many rows it has, whether
+    damage to it would go unnoticed, and what its ids are (empty when they are text)."""
 
     endings: tuple[str, ...]
     problem: Callable[..., str]
     rows: Callable[[BinaryIO], int]
     unchecked: Callable[..., bool] = lambda content, names: False
+    id_type: Callable[..., str] = lambda content, name: ""
 
 
 _RULES = {
-    Format.JSON_LINES: _Rules((".jsonl", ".jsonl.gz"), json_lines.problem, json_lines.rows),
+    Format.JSON_LINES: _Rules((".jsonl", ".jsonl.gz"), json_lines.problem, json_lines.rows, id_type=json_lines.id_type),
     Format.CSV: _Rules((".csv", ".csv.gz"), csv_records.problem, csv_records.rows),
-    Format.PARQUET: _Rules((".parquet",), parquet.problem, parquet.rows, parquet.unchecked),
+    Format.PARQUET: _Rules((".parquet",), parquet.problem, parquet.rows, parquet.unchecked, parquet.id_type),
 }
 
 
@@ -53,15 +53,12 @@ class Source:
     @classmethod
     def of(cls, state: StateSettings, inputs: InputSettings) -> "Source":
         form = Format(inputs.input_format) if inputs.input_format else None
-        path = inputs.input_path or _literally(str(state.messages_dir))
-        # Spark may have another working directory.
-        path = path if "://" in path else os.path.abspath(path)
-        return cls(path, inputs.input_partition, form, inputs.columns)
+        return cls(identity.template(state, inputs), inputs.input_partition, form, inputs.columns)
 
     def read(self, ds: str) -> Input:
         """Check every file's schema, then count and fingerprint. Raises: NoInput naming where the messages should be;
         JobError naming what cannot be read and why."""
-        path, dated = self.path.format(**_words(ds)), _has_day(self.path)
+        path, dated = self.path.format(**_words(ds)), identity.has_day(self.path)
         root = path.rstrip("/") or path
         if self.format is Format.DELTA or (self.format is None and Folder(root).is_there(_DELTA_LOG)):
             return _read_delta(root, "" if dated else self.partition, ds, self.columns)
@@ -112,11 +109,17 @@ def _found(folder: Folder, form: Format | None) -> tuple[Format, list[str]]:
         known = {form: [name for name in names if name.endswith(rules.endings)] for form, rules in _RULES.items()}
         found = {form: names for form, names in known.items() if names}
     if not found:
-        endings = ", ".join(ending for rules in _RULES.values() for ending in rules.endings)
-        raise NoInput(f"no messages: {folder.location} holds no file" + ("" if form else f" that ends in {endings}"))
+        raise NoInput(f"no messages: {folder.location} holds no file" + ("" if form else _no_ending(names)))
     if len(found) > 1:
         raise JobError(f"{folder.location} holds {' and '.join(found)} files; say which by TANDEM_INPUT_FORMAT")
     return next(iter(found.items()))
+
+
+def _no_ending(names: Sequence[str]) -> str:
+    endings = ", ".join(ending for rules in _RULES.values() for ending in rules.endings)
+    json_names = [name for name in names if name.removesuffix(".gz").endswith((".json", ".ndjson"))]
+    hint = f"; if {json_names[0]} has an object in each line, set TANDEM_INPUT_FORMAT=jsonl" if json_names else ""
+    return f" that ends in {endings}{hint}"
 
 
 def _refuse(path: str, problem: str) -> None:
@@ -130,7 +133,8 @@ def _read_file(folder: Folder, name: str, rules: _Rules, columns: Columns) -> In
         raise JobError(f"{folder.location}/{name} went away while it was read; plan the run anew")
     rows = folder.look(name, rules.rows)
     unchecked = folder.look(name, partial(rules.unchecked, names=columns.names))
-    return InputFile(name, size, folder.sha256(name), rows, unchecked)
+    id_type = folder.look(name, partial(rules.id_type, name=columns.id))
+    return InputFile(name, size, folder.sha256(name), rows, unchecked, id_type)
 
 
 def _input(location: str, files: tuple[InputFile, ...], form: Format, columns: Columns) -> Input:
@@ -141,11 +145,3 @@ def _input(location: str, files: tuple[InputFile, ...], form: Format, columns: C
 
 def _words(ds: str) -> dict[str, str]:
     return dict(zip(DAY_FIELDS, (ds, *ds.split("-")), strict=True))
-
-
-def _has_day(path: str) -> bool:
-    return any(field for _, field, _, _ in string.Formatter().parse(path))
-
-
-def _literally(path: str) -> str:
-    return path.replace("{", "{{").replace("}", "}}")

@@ -19,14 +19,17 @@ import pyarrow.parquet as pq
 
 from batch_job.executors import processes, scoring
 from batch_job.executors.scoring import Model, ScoredWindow, ScoringOptions
-from batch_job.outputs import rows, units
+from batch_job.outputs import rows, tally, units
 from batch_job.outputs.rows import NO_CONTENT
+from batch_job.outputs.tally import Tally
 from batch_job.outputs.units import Unit
 from shared_model.errors import JobError
 
 #: Digits of a file's hash in its name.
 _DIGITS = 16
-_NAMED = re.compile(rf"-(?P<digest>[0-9a-f]{{{_DIGITS}}})\.parquet\Z")
+#: Finds them in a path, as the first group; a pattern of Python and of Java.
+NAMED_HASH = rf"-([0-9a-f]{{{_DIGITS}}})\.parquet$"
+_NAMED = re.compile(NAMED_HASH)
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,7 @@ def write_units(
     if first is None:
         return
     model = scoring.open_model(options, scoring.task_threads())
-    taken: deque[Unit] = deque()
+    taken, counted = deque[Unit](), Tally(target)
     # Of this very attempt: this task was lost with its executor and begins again, or runs twice.
     notes, done = {unit_of(note): note for note in _own_sidecars(target)}, list[FileReport]()
 
@@ -140,8 +143,15 @@ def write_units(
             taken.append(unit)
             yield rows.unscored(unit.rows, model.engine.precision)
 
-    for window in scoring.score_windows(fresh(), rows.texts, model, options, options.poison):
-        yield _as_batch(write_unit(taken.popleft(), window, model, target))
+    def scored(count: int) -> None:
+        # Units that were only read wait behind the one that the engine has.
+        counted.tell(unit_name(taken[0].bucket, taken[0].part), count)
+
+    for window in scoring.score_windows(fresh(), rows.texts, model, options, options.poison, scored):
+        unit = taken.popleft()
+        report = write_unit(unit, window, model, target)
+        counted.end(unit_name(unit.bucket, unit.part))
+        yield _as_batch(report)
     yield from map(_as_batch, done)
 
 
@@ -212,8 +222,11 @@ def finished(note: Path, target: Target) -> FileReport | None:
 
 
 def rows_done(target: Target) -> int:
-    """Rows of the units that an attempt has finished so far."""
-    return sum(FileReport.from_json(note.read_text()).judged for note in _own_sidecars(target))
+    """Rows that an attempt has scored so far, those of running units too."""
+    # First: a unit that is finished meanwhile is then found finished, and never missed.
+    running = tally.read(target)
+    finished = {unit_of(note): FileReport.from_json(note.read_text()).judged for note in _own_sidecars(target)}
+    return sum({**running, **finished}.values())
 
 
 def _own_sidecars(target: Target) -> Iterator[Path]:
@@ -261,7 +274,7 @@ def is_intact(path: str) -> bool:
     One whose name says none passes; see `says_hash`. Raises: OSError.
     """
     named = _NAMED.search(path)
-    return named is None or file_digest(Path(path)).startswith(named["digest"])
+    return named is None or file_digest(Path(path)).startswith(named[1])
 
 
 def says_hash(path: str) -> bool:

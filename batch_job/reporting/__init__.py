@@ -6,38 +6,77 @@ They lie beside the record, RUN/report.html and RUN/report.json for RUN.json. Th
 import dataclasses
 import json
 import os
+import re
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from batch_job.record import LENGTH_STEP, RunRecord
+from batch_job.record import LENGTH_STEP, RecordError, RunRecord, read
 from batch_job.reporting import page
 from batch_job.reporting.cost import cost_per_million
+from batch_job.reporting.page import Around
 from shared_model.errors import JobError
+from shared_model.releases import manifest
+
+_PAGE = "report.html"
 
 
-def write(record: Path, run: RunRecord, price_per_hour: float) -> tuple[Path, Path]:
-    """Write both, each in one rename; returns their paths. `price_per_hour`: of the machines, in any currency.
+def write(
+    record: Path, run: RunRecord, price_per_hour: float, currency: str = "USD", releases: str = ""
+) -> tuple[Path, Path]:
+    """Write both, each in one rename; returns their paths. `price_per_hour`: of the machines, in `currency`.
+    `releases`: the folder or URL of all releases, whose reports the page names.
 
     Raises: JobError naming what could not be written.
     """
     folder = record.with_suffix("")
-    html = _replace(folder / "report.html", page.html(run, price_per_hour))
-    return html, _replace(folder / "report.json", json.dumps(document(run, price_per_hour), indent=1) + "\n")
+    around = Around(price_per_hour, currency, _previous(record, run), _release_report(releases, run.release))
+    html = _replace(folder / _PAGE, page.html(run, around))
+    return html, _replace(folder / "report.json", json.dumps(document(run, price_per_hour, currency), indent=1) + "\n")
 
 
-def document(run: RunRecord, price_per_hour: float) -> dict[str, Any]:
+def document(run: RunRecord, price_per_hour: float, currency: str = "USD") -> dict[str, Any]:
     """The record, and what follows from it."""
     scoring = run.scoring
     rate = scoring.rows_per_second if scoring else 0.0
     derived = {
         "price_per_hour": price_per_hour,
+        "price_currency": currency,
         "cost_per_million": cost_per_million(price_per_hour, rate) if rate else None,
         "tokens_per_second": round(scoring.tokens_per_second, 1) if scoring and scoring.seconds else None,
         "busy_share": round(scoring.busy_share, 4) if scoring and scoring.busy_share is not None else None,
         "length_step": LENGTH_STEP,
     }
     return {**dataclasses.asdict(run), **derived}
+
+
+def _previous(record: Path, run: RunRecord) -> str:
+    """A link, from page to page, to the newest report of the day that this one is held against; empty without one.
+    Days are held against those of the same input."""
+    before = run.findings.before if run.findings else ""
+    if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", before):
+        return ""
+    of_input = [path for path in (record.parents[1] / before).glob("*.json") if _identity(path) == run.input.identity]
+    there = [page for path in of_input if (page := path.with_suffix("") / _PAGE).exists()]
+    newest = max(there, key=lambda page: page.stat().st_mtime, default=None)
+    return f"../../{before}/{quote(os.fsencode(newest.parent.name), safe='')}/{_PAGE}" if newest else ""
+
+
+def _identity(record: Path) -> str:
+    """The input of another run; empty where its record cannot be read, which is for its own steps to report."""
+    try:
+        return read(record).input.identity
+    except RecordError:
+        return ""
+
+
+def _release_report(releases: str, release: str) -> str:
+    """A link to the release's own report; empty where that is not a file of this host."""
+    if not releases or not manifest.is_id(release):
+        return ""
+    path = Path(releases, manifest.name_of(release), release, "report.md").absolute()
+    return path.as_uri() if path.exists() else ""
 
 
 def _replace(path: Path, text: str) -> Path:

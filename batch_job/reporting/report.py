@@ -1,13 +1,24 @@
 """The `report` step: a run in lines that a person reads, and whether its counts add up."""
 
 from batch_job.record import Input, RunRecord, Scoring, State, Verdict, Worker
+from shared_model.errors import JobError, Refused, Stale
+
+
+def status(run: RunRecord) -> str:
+    """The run's status, and of a committed one whether it is live."""
+    done = run.publication
+    if run.state is State.PUBLISHED:
+        return f"{run.state}, live as epoch {done.epoch}" if done else str(run.state)
+    if run.state in (State.COMMITTED, State.UNCHANGED):
+        return f"{run.state}, {'not live' if done else 'not published'}"
+    return str(run.state)
 
 
 def summary(run: RunRecord) -> str:
     lines = [
-        f"nightly run {run.run_id} of ds={run.ds}: {run.state}",
+        f"nightly run {run.run_id} of ds={run.ds}: {status(run)}",
         f"  release     {run.release}",
-        f"  input       {run.input.lines:,} lines in {len(run.input.files)} files of {run.input.folder}",
+        f"  input       {source(run.input)}; {run.input.identity}",
     ]
     if missing := unchecked(run.input):
         lines.append(f"  unchecked   {missing}")
@@ -18,8 +29,13 @@ def summary(run: RunRecord) -> str:
     if run.findings:
         lines += map(_verdict, run.findings.verdicts)
     lines.append(f"  deferred    {run.drained:,} requests answered")
-    lines.append(f"  published   {publication(run)}")
+    lines.append(f"  online      {publication(run)}")
     return "\n".join(lines)
+
+
+def source(planned: Input) -> str:
+    """What a run reads, in words."""
+    return f"{planned.lines:,} lines in {len(planned.files)} files of {planned.folder}"
 
 
 def unchecked(source: Input) -> str:
@@ -29,19 +45,32 @@ def unchecked(source: Input) -> str:
     return f"{count} of {files} input files have no page checksums: damage to them may go unnoticed" if count else ""
 
 
-def discrepancy(run: RunRecord) -> str:
-    """Why the run is not as it should be, in one line; empty when it is."""
-    if run.scoring is None:
-        return f"run {run.run_id} of ds={run.ds} is {run.state}: nothing is committed"
-    set_aside = sum(run.scoring.quarantined.values())
-    if run.scoring.rows + set_aside != run.input.lines:
-        return (
+def check(run: RunRecord, published: bool = False) -> None:
+    """Raises: what the run ended with where it committed nothing, Refused, Stale or JobError; JobError where its counts
+    do not add up. `published`: publishing was asked for too; JobError where no step has decided on it."""
+    _check_committed(run)
+    set_aside = sum(run.scoring.quarantined.values()) if run.scoring else 0
+    if run.scoring and run.scoring.rows + set_aside != run.input.lines:
+        raise JobError(
             f"ds={run.ds}: {run.input.lines} lines in, but {run.scoring.rows} scored and {set_aside} quarantined; "
             "score the day again with --force"
         )
-    if run.state is not State.PUBLISHED:
-        return f"run {run.run_id} of ds={run.ds} is {run.state}: it was not published"
-    return ""
+    if published and run.publication is None:
+        publish = f"python -m batch_job publish --ds {run.ds}"
+        raise JobError(f"run {run.run_id} of ds={run.ds} is {status(run)}: `publish` did not end; `{publish}` goes on")
+
+
+def _check_committed(run: RunRecord) -> None:
+    named = f"run {run.run_id} of ds={run.ds}"
+    match run.state:
+        case State.PLANNED:
+            raise JobError(f"{named} was planned and not scored; run `python -m batch_job score --ds {run.ds}`")
+        case State.REFUSED:
+            raise Refused(f"{named}: {run.problem.removeprefix(f'ds={run.ds}: ')}")
+        case State.STALE:
+            raise Stale(f"{named}: {run.problem}")
+        case State.FAILED:
+            raise JobError(f"{named} failed and committed nothing: {run.problem}")
 
 
 def _scoring(scoring: Scoring) -> list[str]:
@@ -51,27 +80,41 @@ def _scoring(scoring: Scoring) -> list[str]:
         f"  quarantined {sum(scoring.quarantined.values()):,} lines{f' ({reasons})' if reasons else ''}",
     ]
     if scoring.units_resumed or scoring.rows_reused:
-        lines.append(f"  not again   {spared(scoring)}")
+        lines.append(f"  taken over  {spared(scoring)}")
+    if scoring.computed:
+        run_for = scoring.rows - scoring.rows_taken_over
+        said = f"{tokens(scoring)}, {scoring.padding_share:.1%} padding, {scoring.distinct:,} rows run for {run_for:,}"
+        lines.append(f"  speed       {speed(scoring)}, {said}")
+    else:
+        lines.append(f"  speed       {speed(scoring)}")
+    if scoring.computed and (said := busy(scoring)):
+        lines.append(f"  devices     {said}")
     if scoring.seconds:
         stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in scoring.seconds.items())
-        lines += [
-            f"  speed       {scoring.rows_per_second:,.0f} rows/s in {scoring.precision}, {tokens(scoring)}, "
-            f"{scoring.padding_share:.1%} padding, {scoring.distinct:,} rows run for {scoring.rows:,}",
-            *([f"  devices     {said}"] if (said := busy(scoring)) else []),
-            f"  seconds     {stages}",
-            *map(_worker, scoring.workers),
-        ]
-    else:
-        lines.append("  speed       nothing was computed: the partition stood already")
+        lines += [f"  seconds     {stages}", *map(_worker, scoring.workers)]
     return lines
+
+
+def speed(scoring: Scoring) -> str:
+    """Rows a second, in words; where this run scored nothing, why not."""
+    if scoring.computed:
+        return f"{scoring.rows_per_second:,.0f} rows/s in {scoring.precision}"
+    if not scoring.seconds:
+        return "nothing was scored: an earlier run had committed the day"
+    if scoring.units_resumed or scoring.rows_reused:
+        return f"nothing was scored: all {scoring.rows:,} rows were taken over"
+    return "nothing was scored: the day holds no row that could be"
 
 
 def spared(scoring: Scoring) -> str:
     """What need not be computed again, in words."""
-    return (
-        f"{scoring.units_resumed:,} of {scoring.units:,} units taken over from earlier attempts, "
-        f"{scoring.rows_reused:,} rows with the scores of the partition before"
-    )
+    said = []
+    if scoring.units_resumed:
+        rows = f"{scoring.rows_taken_over:,} of {scoring.rows:,} rows"
+        said.append(f"{rows} from earlier attempts, {scoring.units_resumed:,} of {scoring.units:,} units")
+    if scoring.rows_reused:
+        said.append(f"{scoring.rows_reused:,} rows with the scores that were committed before")
+    return "; ".join(said) or "nothing"
 
 
 def tokens(scoring: Scoring) -> str:
@@ -98,18 +141,17 @@ def _worker(worker: Worker) -> str:
 
 
 def publication(run: RunRecord) -> str:
-    """What became of the epoch, in one line."""
+    """Whether the run's scores answer online, in one line: live, or not live and why."""
     done = run.publication
     if done is None:
         return "not published"
-    if not done.epoch:
-        return "nothing to publish: the partition holds no rows"
     if not done.live:
-        return f"not epoch {done.epoch}: {done.why}"
+        # Earlier versions gave no reason for a day without rows.
+        return f"not live: {done.why or 'the day holds no rows'}"
     if not done.bytes:
-        return f"epoch {done.epoch} was live already, with {done.keys:,} keys; nothing to do"
+        return f"live already as epoch {done.epoch}, with {done.keys:,} keys; nothing to do"
     bound = f" of at most {done.bound / 1e6:,g} MB" if done.bound else ""
-    line = f"{done.keys:,} keys as epoch {done.epoch}, {done.bytes / 1e6:,.1f} MB{bound}"
+    line = f"live: {done.keys:,} keys as epoch {done.epoch}, {done.bytes / 1e6:,.1f} MB{bound}"
     if not done.left_out:
         return line
     return (

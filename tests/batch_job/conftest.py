@@ -19,7 +19,7 @@ from batch_job.commits import table
 from batch_job.commits.fence import Fence, connect
 from batch_job.deferred.scores import DeferredScores
 from batch_job.executors.scoring import ScoringOptions
-from batch_job.pipeline import Tables
+from batch_job.identity import Tables
 from batch_job.record import RunRecord, Scoring
 from batch_job.settings import NightlySettings
 from shared_model.releases.store import Release
@@ -110,7 +110,7 @@ def attempt(
     settings: NightlySettings = SMALL,
 ) -> Scoring:
     """One attempt at a partition; the watch sleeps unless told, so that the commit rule is on its own."""
-    tables = Tables.of(state)
+    tables = Tables.of(state, run.input.identity)
     fence = Fence.take(client, run.ds, table.last_attempt(tables.folders, run.ds))
 
     def wait(_: Written) -> dict[str, str]:

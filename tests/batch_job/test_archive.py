@@ -32,7 +32,8 @@ def test_a_run_takes_sparks_classes_from_the_archive(tmp_path: Path, folder: str
 
 
 def test_without_an_archive_there_is_no_word_of_one(tmp_path: Path) -> None:
-    assert plan.spark_conf({"TANDEM_RUNTIME_PREFIX": str(tmp_path)}) == plan.SPARK_CONF
+    given = {"TANDEM_RUNTIME_PREFIX": str(tmp_path), "SPARK_CONF_DIR": str(tmp_path)}
+    assert plan.spark_conf(given) == plan.SPARK_CONF
 
 
 def test_where_it_does_not_fit_it_is_passed_over_in_silence(tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ import redis.asyncio
 from deltalake import DeltaTable
 
 from batch_job import job, launch, plan, record
+from batch_job.__main__ import main
+from batch_job.commits import table
 from batch_job.commits.fence import Fence, latest_token
 from batch_job.record import RunRecord, Scoring, State
 from batch_job.settings import NightlySettings
@@ -35,6 +37,7 @@ from shared_model.releases.store import Release
 from shared_model.settings import DeferredSettings, StateSettings
 from tests.batch_job.cluster import other_python
 from tests.batch_job.conftest import DAY, Cli, message, planned, write_day
+from tests.batch_job.outputs import written
 
 SECOND = "2026-01-15"
 
@@ -85,8 +88,8 @@ def find_it_unchanged(cli: Cli, state: StateSettings, day: str) -> None:
     version = version_of(state)
     succeed(cli, "plan", "--ds", day)
     assert f"ds={day}: unchanged" in succeed(cli, "score", "--ds", day)
-    assert "was live already" in succeed(cli, "publish", "--ds", day)
-    assert "the partition stood already" in succeed(cli, "report", "--ds", day)
+    assert "live already as epoch" in succeed(cli, "publish", "--ds", day)
+    assert "nothing was scored: an earlier run had committed the day" in succeed(cli, "report", "--ds", day)
     assert version_of(state) == version
 
 
@@ -144,11 +147,25 @@ def jvms() -> Iterator[set[int]]:
 
 
 def read_rows(cli: Cli, day: str, release: Release) -> None:
-    assert len(succeed(cli, "read", "--ds", day, "--limit", "7").splitlines()) == 8
-    rows = [json.loads(line) for line in succeed(cli, "read", "--ds", day, "--limit", "0", "--json").splitlines()]
+    assert len(cli("read", "--ds", day, "--limit", "7").stdout.splitlines()) == 8
+    rows = [json.loads(line) for line in cli("read", "--ds", day, "--limit", "0", "--json").stdout.splitlines()]
     assert Counter(row["source"] for row in rows) == {"archive": 300, "deferred": 1}
     assert len({row["id"] for row in rows}) == len(rows)
     assert {(row["ds"], row["release"], len(row["encoding_key"])) for row in rows} == {(day, release.id, 32)}
+
+
+def roll_back_and_publish_again(cli: Cli, state: StateSettings, release: Release) -> None:
+    back = f"epoch {SECOND}.1 is no longer live; epoch {DAY}.1 is live again"
+    assert back in succeed(cli, "rollback", "--ds", SECOND)
+    assert f"ds={SECOND} of the default archive: not live: a person went back" in succeed(
+        cli, "publish", "--ds", SECOND
+    )
+    assert newest(state, SECOND).state is State.COMMITTED
+    again = cli("rollback", "--ds", SECOND)
+    assert (again.returncode, again.stdout) == (2, "")
+    live = f"epoch {DAY}.1, of ds={DAY}, is live for release {release.id}"
+    assert again.stderr == f"batch_job rollback: nothing was rolled back: {live}, and ds={SECOND} is not\n"
+    assert f"keys as epoch {SECOND}.1" in succeed(cli, "publish", "--ds", SECOND, "--publish")
 
 
 @pytest.mark.timeout(480)
@@ -170,7 +187,12 @@ def test_two_days_from_messages_to_redis(
         request_id = submit(state.redis_url, "my card has not arrived")
         succeed(cli, "plan", "--ds", day)
         with jvms() as priorities:
-            assert f"ds={day}: reading 305 lines of 1 files" in succeed(cli, "score", "--ds", day)
+            said = succeed(cli, "score", "--ds", day)
+        assert f"ds={day}: reading 305 lines of 1 files" in said
+        assert "scoring: 300 of 300 rows in " in said
+        assert f"ds={day}: 300 rows committed; scored at " in said
+        # The JVM itself says one line, of a module that Spark asks for.
+        assert [line for line in said.splitlines() if line.startswith(("Using", "Setting")) or " INFO " in line] == []
         assert (os.SCHED_IDLE in priorities) is idle
         assert f"keys as epoch {day}.1" in succeed(cli, "publish", "--ds", day)
         summary = succeed(cli, "report", "--ds", day)
@@ -192,27 +214,64 @@ def test_two_days_from_messages_to_redis(
     assert latest_token(client, SECOND) == 1
     read_rows(cli, SECOND, release)
 
-    assert f"epoch {SECOND}.1 is gone, epoch {DAY}.1 answers" in succeed(cli, "rollback", "--ds", SECOND)
-    assert f"not epoch {SECOND}.1: a person went back" in succeed(cli, "publish", "--ds", SECOND)
-    again = cli("rollback", "--ds", SECOND)
-    assert (again.returncode, again.stdout) == (2, "")
-    assert again.stderr.endswith(f"{DAY}.1 answers, none of ds={SECOND}; nothing was rolled back\n")
-    assert f"keys as epoch {SECOND}.1" in succeed(cli, "publish", "--ds", SECOND, "--publish")
-
+    roll_back_and_publish_again(cli, state, release)
     drain_answers(cli, state, SECOND)
     score_anew(cli, state, SECOND)
+
+
+@pytest.mark.timeout(480)
+def test_own_messages_are_scored_beside_the_archive_that_the_state_has(
+    cli: Cli, environment: dict[str, str], state: StateSettings, client: "redis.Redis", tmp_path: Path
+) -> None:
+    """README's own CSV, on a day that is committed of the default archive, as is one before it."""
+    for day in (DAY, SECOND):
+        written.commit(state.scores_table, day, ["yes"] * 1_000, **{table.INPUT: record.ARCHIVE})
+    write_day(state, [message(number, "hello") for number in range(10)], SECOND)
+    archived, scoring = planned(state, client, SECOND, "archived"), Scoring(1, "plan", 2, 10, {})
+    archived_at = state.runs_dir / SECOND / "archived.json"
+    record.write(archived_at, replace(archived, state=State.COMMITTED, scoring=scoring))
+    version, days = version_of(state), tmp_path / "own"
+    (days / SECOND).mkdir(parents=True)
+    rows = [f"m{number},my own message number {number}" for number in range(1_100)]
+    (days / SECOND / "messages.csv").write_text("\n".join(["message_id,body", *rows]))
+    environment |= {
+        "TANDEM_INPUT_PATH": f"{days}/{{ds}}",
+        "TANDEM_INPUT_ID": "message_id",
+        "TANDEM_INPUT_TEXT": "body",
+    }
+    mine, own = f"{days}/{{ds}} (body)", state.state / "inputs"
+    said = succeed(cli, "plan", "--ds", SECOND)
+    assert f"ds={SECOND}: 1,100 lines in 1 files of {days}/{SECOND}, release" in said
+    assert f"\ninput {mine}; its scores: {own}/" in said
+    scored = succeed(cli, "score", "--ds", SECOND)
+    for gate in ("labels", "agreement-drop"):
+        assert f"gate {gate}: report-only: " in scored
+    assert scored.count("no earlier day of this input is committed, so there is nothing to compare with") == 2
+    # As README has it, without `publish`.
+    summary = succeed(cli, "report", "--ds", SECOND)
+    assert f"of ds={SECOND}: committed, not published\n" in summary
+    assert f"1,100 lines in 1 files of {days}/{SECOND}; {mine}\n" in summary
+    read = succeed(cli, "read", "--ds", SECOND, "--limit", "0")
+    assert f"ds={SECOND} of {mine}, in {own}/" in read
+    assert len([line for line in read.splitlines() if line.startswith("m")]) == 1_100
+    assert version_of(state) == version
+    # In another terminal, without the settings.
+    for name in ("PATH", "ID", "TEXT"):
+        del environment[f"TANDEM_INPUT_{name}"]
+    assert f"ds={SECOND} of the default archive, {state.messages_dir}, in" in succeed(cli, "read", "--ds", SECOND)
+    assert f"the newest, is of {mine}; this is run" in succeed(cli, "report", "--ds", SECOND)
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["plan", "--ds", "None"], "--ds 'None': expected a day as YYYY-MM-DD"),
+        (["plan", "--ds", "None"], "--ds 'None': expected a day as YYYY-MM-DD; trigger the DAG"),
         (["score", "--ds", DAY], "holds no run; run `python -m batch_job plan --ds 2026-01-14` first"),
         (["publish", "--ds", DAY, "--record", "/nowhere/run.json"], "/nowhere/run.json is not there"),
         (["read", "--ds", DAY], "is no scores table"),
         (["drain", "--ds", DAY], "holds no run; run `python -m batch_job plan --ds 2026-01-14` first"),
-        (["rollback", "--ds", "today"], "--ds 'today': expected a day as YYYY-MM-DD"),
-        (["rollback", "--ds", DAY], "no epoch answers, none of ds=2026-01-14; nothing was rolled back"),
+        (["rollback", "--ds", "today"], "--ds 'today': expected a day as YYYY-MM-DD; for example --ds 2026-01-14"),
+        (["rollback", "--ds", DAY], "nothing was rolled back: no epoch is live for release"),
     ],
 )
 def test_what_is_missing_is_named_in_one_line_with_exit_code_2(cli: Cli, arguments: list[str], problem: str) -> None:
@@ -244,22 +303,60 @@ def test_a_missing_column_fails_within_ten_seconds_with_nothing_written(cli: Cli
     assert not state.scores_table.exists()
 
 
-def test_a_plan_says_in_how_many_files_damage_may_go_unnoticed(
+def test_a_plan_says_in_how_many_files_damage_may_go_unnoticed_and_what_ids_are(
     cli: Cli, environment: dict[str, str], tmp_path: Path
 ) -> None:
     environment["TANDEM_INPUT_PATH"] = str(tmp_path / "{ds}")
     (tmp_path / DAY).mkdir()
     for name, checksums in (("a", True), ("b", False)):
-        table = pa.table({"id": [name], "text": ["hello"]})
+        table = pa.table({"id": [ord(name)], "text": ["hello"]})
         pq.write_table(table, tmp_path / DAY / f"{name}.parquet", write_page_checksum=checksums)
     said = succeed(cli, "plan", "--ds", DAY)
     assert "\n1 of 2 input files have no page checksums: damage to them may go unnoticed\n" in said
+    assert "\nids of type int64 are read as text\n" in said
 
 
 def test_a_record_of_another_day_is_refused(cli: Cli, recorded: Path) -> None:
     done = cli("publish", "--ds", SECOND, "--record", str(recorded))
     assert done.returncode == 2
     assert "is the record of ds=2026-01-14, not of ds=2026-01-15" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("ended", "code", "line"),
+    [
+        (State.PLANNED, 2, "was planned and not scored; run `python -m batch_job score --ds 2026-01-14`"),
+        (State.REFUSED, 1, "run run of ds=2026-01-14: refused by the gate: labels"),
+        (State.FAILED, 2, "run run of ds=2026-01-14 failed and committed nothing: ds=2026-01-14: refused by the gate"),
+        (State.STALE, 3, "stale: run run of ds=2026-01-14: ds=2026-01-14: refused by the gate"),
+        (State.COMMITTED, 0, ""),
+    ],
+)
+def test_a_report_ends_as_its_run_did(
+    in_process: None, recorded: Path, ended: State, code: int, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    problem = "" if ended is State.COMMITTED else f"ds={DAY}: refused by the gate: labels"
+    scoring = record.Scoring(1, "plan", 1, rows=10, quarantined={}) if ended is State.COMMITTED else None
+    record.write(recorded, replace(record.read(recorded), state=ended, problem=problem, scoring=scoring))
+    assert main(["report", "--ds", DAY]) == code
+    said = capsys.readouterr()
+    assert line in said.err
+    assert f"of ds={DAY}: {ended}" in said.out
+
+
+def test_a_report_of_the_dag_fails_where_publishing_did_not_end(
+    in_process: None, recorded: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scoring = record.Scoring(1, "plan", 1, rows=10, quarantined={})
+    run = replace(record.read(recorded), state=State.COMMITTED, scoring=scoring)
+    record.write(recorded, run)
+    assert main(["report", "--ds", DAY]) == 0
+    assert main(["report", "--ds", DAY, "--published"]) == 2
+    assert "is committed, not published: `publish` did not end;" in capsys.readouterr().err
+    # It decided that a newer one stays live: nothing went wrong.
+    kept_back = record.Publication(f"{DAY}.1", 0, moved=False, live=False, why="a newer one is")
+    record.write(recorded, replace(run, publication=kept_back))
+    assert main(["report", "--ds", DAY, "--published"]) == 0
 
 
 def test_a_report_fails_on_counts_that_do_not_add_up(cli: Cli, recorded: Path) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from batch_job import pipeline, read_scores
 from batch_job.commits.fence import Fence
 from batch_job.executors.scoring import ScoringOptions
-from batch_job.pipeline import Tables
+from batch_job.identity import Tables
 from batch_job.settings import NightlySettings
 from shared_model import demo_messages
 from shared_model.encoding import Widths, collate, padded, plan_batches, snug

@@ -31,7 +31,7 @@ from tests.shared_model.full_disk import largest_file
         (Refused("labels drifted"), 1, "batch_job score: labels drifted\n"),
         (JobError("counts differ"), 2, "batch_job score: counts differ\n"),
         (NoInput("no messages"), 4, "batch_job score: no messages\n"),
-        (StoreUnavailable("Redis did not answer"), 2, "batch_job score: Redis did not answer\n"),
+        (StoreUnavailable("Redis did not answer"), 75, "batch_job score: Redis did not answer\n"),
         (record.RecordError("run.json is not there"), 2, "batch_job score: run.json is not there\n"),
     ],
 )

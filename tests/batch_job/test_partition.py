@@ -23,9 +23,9 @@ from batch_job.commits import table
 from batch_job.commits.fence import Fence
 from batch_job.executors import scoring
 from batch_job.executors.scoring import ScoringOptions
+from batch_job.identity import Tables
 from batch_job.outputs import units
 from batch_job.outputs.writing import FileReport
-from batch_job.pipeline import Tables
 from batch_job.progress import Progress
 from batch_job.record import Scoring
 from batch_job.settings import InputSettings
@@ -34,6 +34,7 @@ from shared_model.errors import JobError, Stale
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 from tests.batch_job.conftest import DAY, SMALL, attempt, data_files, held_files, message, planned, write_day
+from tests.batch_job.outputs import written
 from tests.shared_model import small_release
 
 LINES = [message(number, f"my card number {number % 40} has not arrived") for number in range(200)]
@@ -63,6 +64,8 @@ def test_every_line_is_scored_or_quarantined_once(
     said = capsys.readouterr().err
     assert f"ds={DAY}: reading {run.input.lines} lines of 2 files\n" in said
     assert "scoring: 0 of 201 rows in 0 s\n" in said
+    assert "scoring: 201 of 201 rows in " in said
+    assert f"ds={DAY}: committing " in said
     assert done.slots == 2
     assert done.busy_share is not None
     assert 0 < done.busy_share <= 1
@@ -114,10 +117,16 @@ def test_a_day_of_another_format_and_other_columns_is_scored(
     (archive / "14.csv").write_text("\n".join(lines))
     (archive / "14.md").write_text("no message")
     inputs = InputSettings(input_path=f"{tmp_path}/chats/{{year}}/{{month}}", input_id="key", input_text="body")
+    written.commit(state.scores_table, DAY, ["yes"])
     run = planning.plan_run(state, client, DAY, "run", inputs)
     done = attempt(spark, state, client, options, run)
     assert (done.rows, done.quarantined) == (30, {"wrong_type": 1})
-    scored = read_scores(spark, state.scores_table, DAY).collect()
+    tables = Tables.of(state, run.input.identity)
+    # Beside the day that the default archive has in its own.
+    assert commits(state.scores_table) == 1
+    assert tables.quarantine.is_dir()
+    assert table.inputs(DeltaTable(str(tables.scores))) == {DAY: f"{inputs.input_path} (body)"}
+    scored = read_scores(spark, tables.scores, DAY).collect()
     assert {row["id"] for row in scored} == {f"k{number}" for number in range(30)}
     text = b'my card\nhas "not" arrived'
     assert {row["text_hash"] for row in scored} == {hashlib.sha256(text).hexdigest()}

@@ -1,10 +1,11 @@
 """The planning module that Airflow imports: standard library only, and the environment that spark-submit needs."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 from batch_job import plan
 
@@ -44,20 +45,60 @@ def test_a_cluster_may_set_the_address_it_needs() -> None:
     assert plan.spark_environment({"SPARK_LOCAL_IP": "10.0.0.7"})["SPARK_LOCAL_IP"] == "10.0.0.7"
 
 
-def test_a_step_takes_day_and_record_from_its_environment(tmp_path: Path) -> None:
+def test_a_steps_command_line_is_read_by_no_shell(tmp_path: Path) -> None:
     """No text of a person's becomes part of a command: a key with quotes and semicolons arrives as it is."""
     fake = tmp_path / "runtime with spaces" / "bin" / "python"
     fake.parent.mkdir(parents=True)
     fake.symlink_to(sys.executable)
     (tmp_path / "batch_job").mkdir()
     (tmp_path / "batch_job" / "__main__.py").write_text("import json, sys; print(json.dumps(sys.argv[1:]))")
-    command = plan.step_command("plan", {"TANDEM_RUNTIME_PREFIX": str(fake.parents[1])})
     hostile = "2026-01-14'\"; exit 7 #"
-    environment = {**os.environ, "DS": hostile, "RECORD": "/r/a b.json"}
-    done = subprocess.run(
-        ["bash", "-c", command], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
-    )
-    assert json.loads(done.stdout) == ["plan", "--ds", hostile, "--record", "/r/a b.json"]
+    environ = {"TANDEM_RUNTIME_PREFIX": str(fake.parents[1])}
+    command = plan.step_command("publish", hostile, "/r/a b.json", environ)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == ["publish", "--ds", hostile, "--record", "/r/a b.json"]
+
+
+@pytest.mark.parametrize("code", range(-15, 80))
+def test_a_step_is_tried_again_unless_it_would_end_in_the_same_way(code: int) -> None:
+    assert plan.is_final(code) == (code in (1, 2, 3, 4))
+
+
+def test_the_line_that_says_why_is_the_steps_own_and_not_the_jvms() -> None:
+    why = "batch_job score: ds=2026-01-14: refused"
+    assert plan.complaint(["reading", why, "WARN ShutdownHookManager: gone", ""]) == why
+    assert plan.complaint(["java.lang.OutOfMemoryError", " "]) == "java.lang.OutOfMemoryError"
+    assert plan.complaint([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("key", "conf", "day", "problem"),
+    [
+        ("2026-01-14", None, "2026-01-14", ""),
+        (None, {"day": "2026-01-14"}, "2026-01-14", ""),
+        ("2026-01-14", {"day": "2026-01-14"}, "2026-01-14", ""),
+        (
+            "2026-01-14",
+            {"day": "2026-01-15"},
+            "2026-01-14",
+            "two days: day is 2026-01-15, the partition key 2026-01-14",
+        ),
+        (None, {}, "", "no day: "),
+        (None, None, "", "no day: "),
+    ],
+)
+def test_a_run_says_which_day_it_scores(
+    key: str | None, conf: dict[str, object] | None, day: str, problem: str
+) -> None:
+    assert plan.day_of(key, conf) == day
+    found = plan.day_problem(key, conf)
+    assert found.startswith(problem) if problem else not found
+    assert len(found.splitlines()) <= 1
+
+
+def test_a_report_of_the_dag_fails_where_nothing_was_published() -> None:
+    assert "--published" in plan.step_command("report", "2026-01-14", "/r.json")
+    assert "--published" not in plan.step_command("publish", "2026-01-14", "/r.json")
 
 
 def test_records_lie_by_day_in_the_state_folder() -> None:
@@ -71,3 +112,10 @@ def test_another_python_is_named(tmp_path: Path) -> None:
     assert plan.wrong_python(str(link), sys.prefix, "the driver") == ""
     problem = plan.wrong_python("/opt/runtime", "/usr", "a worker")
     assert problem == "a worker runs on the Python of /usr, the run was planned on /opt/runtime; set PYSPARK_PYTHON"
+
+
+def test_the_drivers_jvm_logs_warnings_unless_a_person_configures_spark() -> None:
+    options = plan.spark_conf({})[plan.JAVA_OPTIONS]
+    assert f'"-Dlog4j2.configurationFile={Path(plan.LOGGING).as_uri()}"' in options
+    assert Path(plan.LOGGING).read_text().splitlines()[2] == "rootLogger.level = warn"
+    assert "log4j2" not in plan.spark_conf({"SPARK_CONF_DIR": "/etc/spark"})[plan.JAVA_OPTIONS]

@@ -38,9 +38,10 @@ def test_a_missing_partition_is_named(state: StateSettings, client: "redis.Redis
         planned(state, client)
 
 
-@pytest.mark.parametrize("ds", ["None", "2026-1-4", "2026-02-30", "../etc", "20260114"])
+@pytest.mark.parametrize("ds", ["None", "14.01.2026", "2026-1-4", "2026-02-30", "../etc", "20260114"])
 def test_what_is_no_day_is_refused(ds: str) -> None:
-    with pytest.raises(JobError, match="expected a day as YYYY-MM-DD"):
+    remedy = "trigger the DAG with a partition key" if ds == "None" else "for example --ds 2026-01-14"
+    with pytest.raises(JobError, match=f"expected a day as YYYY-MM-DD; {remedy}$"):
         records.check_day(ds)
 
 

@@ -17,6 +17,7 @@ from batch_job.outputs import rows
 from batch_job.outputs.writing import FileReport, Target, write_file
 from shared_model.errors import JobError
 from tests.batch_job.conftest import DAY
+from tests.batch_job.outputs import written
 
 IDS = ["plain", "tab\there", "line\nend", "日本 🙂", 'quote"']
 Commit = Callable[..., None]
@@ -51,7 +52,7 @@ def test_every_row_is_one_line_and_every_value_one_cell(commit: Commit, tmp_path
     heading, *lines = printing.lines(tmp_path, DAY, 0, as_json=False)
     assert heading.split("\t") == ["id", "label", "score", "release", "precision", "scored_at", "source"]
     assert [len(line.split("\t")) for line in lines] == [7] * len(IDS)
-    assert lines[0] == "plain\tcard_arrival\t0.5\tsmall-0123456789ab\tbf16\t2026-01-15T02:00:00+00:00\tarchive"
+    assert lines[0] == "plain\tcard_arrival\t0.5000\tsmall-0123456789ab\tbf16\t2026-01-15T02:00:00+00:00\tarchive"
 
 
 def test_json_lines_hold_every_column_as_it_was(commit: Commit, tmp_path: Path) -> None:
@@ -60,6 +61,12 @@ def test_json_lines_hold_every_column_as_it_was(commit: Commit, tmp_path: Path) 
     assert [row["id"] for row in found] == IDS
     assert set(found[0]) == {"ds", "source", *rows.SCORES.names}
     assert (found[0]["encoding_key"], found[0]["vector"]) == ("00ff" * 8, None)
+
+
+def test_a_label_leaves_the_rows_of_others_out(commit: Commit, tmp_path: Path) -> None:
+    commit(1, IDS)
+    assert len(list(printing.lines(tmp_path, DAY, 2, as_json=True, label="card_arrival"))) == 2
+    assert list(printing.lines(tmp_path, DAY, 2, as_json=True, label="refund")) == []
 
 
 def test_only_what_is_committed_is_read(commit: Commit, tmp_path: Path) -> None:
@@ -73,6 +80,25 @@ def test_a_day_that_was_never_committed_is_named(commit: Commit, tmp_path: Path)
     commit(1, ["a"])
     with pytest.raises(JobError, match="holds no ds=2026-01-15; score it first"):
         list(printing.lines(tmp_path, "2026-01-15", 0, as_json=False))
+
+
+def test_the_input_and_an_attempt_that_was_refused_are_told_beside_the_rows(
+    commit: Commit, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = printing.About("/mine/{ds}", "the latest attempt was refused: labels", ". `make demo` has it")
+    commit(1, ["a"])
+    assert len(list(printing.lines(tmp_path, DAY, 0, False, about))) == 2
+    told, refused = capsys.readouterr().err.splitlines()
+    assert told.endswith(f"ds={DAY} of /mine/{{ds}}, in {tmp_path}")
+    assert refused.endswith("the latest attempt was refused: labels; these are the scores that were committed before")
+    # What the commit says counts for more than what the environment does.
+    written.commit(tmp_path, "2026-01-15", ["yes"], **{table.INPUT: "/theirs/{ds}"})
+    list(printing.lines(tmp_path, "2026-01-15", 0, False, printing.About("/mine/{ds}")))
+    assert f"ds=2026-01-15 of /theirs/{{ds}}, in {tmp_path}" in capsys.readouterr().err
+    with pytest.raises(JobError) as caught:
+        list(printing.lines(tmp_path, "2026-01-16", 0, False, about))
+    missing = f"{tmp_path} holds no ds=2026-01-16; score it first (input: /mine/{{ds}})"
+    assert str(caught.value) == f"{missing}; the latest attempt was refused: labels. `make demo` has it"
 
 
 def test_a_damaged_file_is_named(commit: Commit, tmp_path: Path) -> None:
@@ -107,5 +133,9 @@ def test_who_has_read_enough_gets_no_complaint(commit: Commit, tmp_path: Path, e
     assert done.stderr
     assert done.stdout.readline().startswith(b"id\t")
     done.stdout.close()
-    assert (done.stderr.read(), done.wait(60)) == (b"", 0)
+    [told] = done.stderr.read().splitlines()
+    assert told.endswith(
+        f"ds={DAY} of the default archive, {environment['TANDEM_STATE']}/messages, in {tmp_path}".encode()
+    )
+    assert done.wait(60) == 0
     done.stderr.close()

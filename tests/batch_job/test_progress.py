@@ -1,16 +1,28 @@
-"""What is said of a job that runs: how far, how fast, how long still; units on disk are what is done."""
+"""What is said of a job that runs: how far, how fast, how long still; rows of running units count, too."""
 
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
+import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from batch_job import progress
-from batch_job.outputs import writing
+from batch_job.commits import leftovers
+from batch_job.executors import scoring
+from batch_job.executors.scoring import ScoringOptions
+from batch_job.outputs import tally, units, writing
+from batch_job.outputs.tally import Tally
 from batch_job.outputs.writing import FileReport, Target
 from batch_job.progress import Progress
+from shared_model.errors import JobError
+from tests.shared_model.full_disk import largest_file
 
 
 def running() -> list[threading.Thread]:
@@ -19,13 +31,51 @@ def running() -> list[threading.Thread]:
 
 
 def test_a_line_says_rows_a_second_and_the_time_that_is_left() -> None:
-    assert progress.line("scoring", "rows", 55_397, 221_591, 61.0) == (
+    assert progress.line("scoring", "rows", 55_397, 221_591, 61.0, 61.0) == (
         "scoring: 55,397 of 221,591 rows in 1 min 1 s, 908 rows/s, 3 min 3 s left"
     )
 
 
+def test_the_rate_is_that_of_the_time_in_which_rows_came() -> None:
+    assert progress.line("scoring", "rows", 500, 1_000, 15.0, 5.0) == (
+        "scoring: 500 of 1,000 rows in 15 s, 100 rows/s, 5 s left"
+    )
+
+
+def test_nothing_is_said_of_the_time_left_before_a_tenth_or_a_minute() -> None:
+    """Engines warm up: 10 of 1,500 rows in 5 s were once `12 min 26 s left` of a run of 35 s."""
+    assert progress.line("scoring", "rows", 10, 1_500, 5.0, 5.0) == "scoring: 10 of 1,500 rows in 5 s, 2 rows/s"
+    assert progress.line("scoring", "rows", 150, 1_500, 5.0, 5.0).endswith(", 45 s left")
+    assert progress.line("scoring", "rows", 60, 1_500, 60.0, 60.0).endswith(", 24 min 0 s left")
+
+
+def test_work_that_is_done_has_no_time_left() -> None:
+    assert progress.line("scoring", "rows", 10_000, 10_000, 20.0, 20.0) == (
+        "scoring: 10,000 of 10,000 rows in 20 s, 500 rows/s"
+    )
+    assert progress.line("scoring", "rows", 5, 5, 0.0, 0.0) == "scoring: 5 of 5 rows in 0 s"
+
+
 def test_before_the_first_unit_nobody_knows() -> None:
-    assert progress.line("scoring", "rows", 0, 1_000, 5.0) == "scoring: 0 of 1,000 rows in 5 s"
+    assert progress.line("scoring", "rows", 0, 1_000, 5.0, 5.0) == "scoring: 0 of 1,000 rows in 5 s"
+
+
+@given(st.lists(st.integers(1, 50), min_size=2, max_size=40), st.integers(0, 4))
+def test_at_a_steady_rate_the_time_left_never_grows(rows: list[int], preparing: int) -> None:
+    """Looks 5 s apart; nothing comes in the first few, and the same rows a second in the others."""
+    rate, total = rows[0], rows[0] * 5 * len(rows)
+    looks = [(5.0 * (preparing + look), rate * 5 * look, 5.0 * look) for look in range(1, len(rows) + 1)]
+    lines = [progress.line("scoring", "rows", done, total, seconds, working) for seconds, done, working in looks]
+    left = [_seconds(line) for line in lines[:-1] if "left" in line]
+    assert left == sorted(left, reverse=True)
+    assert all(f", {rate:,} rows/s" in line for line in lines)
+    assert "left" not in lines[-1]
+
+
+def _seconds(line: str) -> int:
+    """What a line says is left."""
+    minutes, seconds = re.findall(r", (?:(\d+) min )?(\d+) s left", line)[0]
+    return 60 * int(minutes or 0) + int(seconds)
 
 
 def said(rows: int, counts: list[int], capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -65,9 +115,31 @@ def test_what_is_taken_of_items_is_told_and_all_of_them_come(monkeypatch: pytest
     assert not running()
 
 
-def test_what_is_over_before_the_first_interval_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_work_says_once_that_it_is_done_however_soon(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(progress.watched("publishing", "keys", 5, range(5))) == [0, 1, 2, 3, 4]
+    [line] = capsys.readouterr().err.splitlines()
+    assert "publishing: 5 of 5 keys in 0 s" in line
+
+
+def test_no_work_and_work_that_fails_have_no_end_to_be_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert list(progress.watched("answering", "requests", 0, [])) == []
+    with pytest.raises(ValueError, match="broken"), Progress("scoring", "rows", 5, lambda: 3):
+        raise ValueError("broken")
     assert capsys.readouterr().err == ""
+
+
+def test_a_rate_is_not_made_up_of_the_moment_between_two_looks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """All comes just after a look that found nothing."""
+    now, counts = iter([0.0, 5.0, 5.001]), iter([0, 0, 1_000])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(now))
+    watching = Progress("scoring", "rows", 1_000, lambda: next(counts), seconds=5.0)
+    monkeypatch.setattr(watching, "_thread", Mock())
+    with watching:
+        watching._say()
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.endswith("scoring: 1,000 of 1,000 rows in 5 s, 200 rows/s")
 
 
 def test_who_takes_no_more_is_told_no_more() -> None:
@@ -77,12 +149,85 @@ def test_who_takes_no_more_is_told_no_more() -> None:
     assert not running()
 
 
+MINE = ("2026-01-14", "plan", 2)
+
+
+def finish(target: Target, unit: str, rows: int) -> None:
+    path = target.path(unit, "0" * 64)
+    Path(target.table, path).parent.mkdir(parents=True, exist_ok=True)
+    writing.write_sidecar(target, FileReport(path, 0, rows, poisoned=("m1",)))
+
+
 def test_rows_are_done_when_their_unit_is_there(tmp_path: Path) -> None:
-    mine = Target(str(tmp_path), "2026-01-14", "plan", 2, driver="ab12")
+    mine = Target(str(tmp_path), *MINE, driver="ab12")
     other = Target(str(tmp_path), "2026-01-14", "plan", 1, driver="ab13")
     assert writing.rows_done(mine) == 0
     for target, unit, rows in ((mine, "00000-0", 10), (mine, "00001-0", 20), (other, "00002-0", 40)):
-        path = target.path(unit, "0" * 64)
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        writing.write_sidecar(target, FileReport(path, 0, rows, poisoned=("m1",)))
+        finish(target, unit, rows)
     assert writing.rows_done(mine) == 32
+
+
+def test_rows_of_running_units_are_done_too_and_none_counts_twice(tmp_path: Path) -> None:
+    mine, other = Target(str(tmp_path), *MINE, driver="ab12"), Target(str(tmp_path), *MINE, driver="ab13")
+    seconds = iter(range(100))
+    first, copy, others = (Tally(target, lambda: next(seconds)) for target in (mine, mine, other))
+    others.tell("00000-0", 700)
+    first.tell("00000-0", 64)
+    assert (writing.rows_done(mine), tally.read(mine)) == (64, {"00000-0": 64})
+    # A task that Spark runs twice, and the unit that it leaves.
+    copy.tell("00000-0", 32)
+    first.tell("00001-0", 5)
+    assert writing.rows_done(mine) == 37
+    finish(mine, "00000-0", 99)
+    assert writing.rows_done(mine) == 105
+    first.end("00000-0")
+    first.end("00000-0")
+    assert writing.rows_done(mine) == 105
+    leftovers.remove_temporary(mine)
+    assert tally.read(mine) == {}
+    assert tally.read(other) == {"00000-0": 700}
+
+
+def test_a_task_writes_at_most_once_a_second_but_always_its_last_word(tmp_path: Path) -> None:
+    mine, now = Target(str(tmp_path), *MINE), [0.0]
+    task = Tally(mine, lambda: now[0])
+    for now[0], rows in ((0.5, 10), (1.0, 20), (1.9, 30)):
+        task.tell("gate-0", rows)
+    assert tally.read(mine, "gate-*") == {"gate-0": 20}
+    task.tell("gate-0", 31, last=True)
+    assert tally.read(mine, "gate-*") == {"gate-0": 31}
+    assert tally.read(mine, "0*") == {}
+
+
+def test_a_tally_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    mine = Target(str(tmp_path), *MINE)
+    with largest_file(0), pytest.raises(JobError, match=r"gate-0.* could not be written: "):
+        Tally(mine).tell("gate-0", 31, last=True)
+    assert tally.read(mine) == {}
+
+
+def test_rows_of_a_unit_count_while_the_engine_is_at_it(
+    tmp_path: Path, options: ScoringOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One task of two units, four texts in each batch of its engine."""
+    monkeypatch.setattr(scoring, "_opened", {})
+    monkeypatch.setattr(tally, "_SECONDS", 0.0)
+    target, seen = Target(str(tmp_path), *MINE), list[int]()
+    told = Tally.tell
+
+    def tell(self: Tally, unit: str, rows: int, last: bool = False) -> None:
+        told(self, unit, rows, last)
+        seen.append(writing.rows_done(target))
+
+    monkeypatch.setattr(Tally, "tell", tell)
+    lines = {
+        "id": [f"m{number:02d}" for number in range(24)],
+        "text": [f"card {number % 12}" for number in range(24)],
+        "pair": pa.nulls(24, pa.string()),
+        units.TEXT_HASH: [f"{number // 2:02d}" for number in range(24)],
+        units.BUCKET: pa.array([0] * 12 + [1] * 12, pa.int32()),
+    }
+    small = replace(options, batch_rows=4, collapse=False)
+    reports = list(writing.write_units(iter([pa.RecordBatch.from_pydict(lines)]), small, target, 25))
+    assert seen == [4, 8, 12, 16, 20, 24]
+    assert (len(reports), writing.rows_done(target), tally.read(target)) == (2, 24, {})

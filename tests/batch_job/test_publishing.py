@@ -15,12 +15,13 @@ import pytest
 import redis
 from rbloom import Bloom
 
-from batch_job import progress, publishing
+from batch_job import progress, publishing, record
 from batch_job.commits import table
 from batch_job.commits.fence import Fence
+from batch_job.identity import Tables
 from batch_job.outputs import rows
 from batch_job.outputs.writing import FileReport, Target, write_file
-from batch_job.record import RunRecord, Scoring, State
+from batch_job.record import ARCHIVE, RunRecord, Scoring, State
 from batch_job.reporting import report
 from batch_job.settings import NightlySettings
 from protos.scoring.v1.storage_pb2 import PublishedScore
@@ -36,7 +37,7 @@ from tests.batch_job.outputs import written
 NIGHTLY = NightlySettings()
 
 NEXT = "2026-01-15"
-NEWER_DAY = f"a newer day, {NEXT}, is committed; `publish --publish` has this one answer all the same"
+NEWER_DAY = f"a newer day, {NEXT} of {ARCHIVE}, is committed; `publish --publish` makes this one live all the same"
 
 
 def encoding_key(number: int) -> bytes:
@@ -47,7 +48,9 @@ def encoding_key(number: int) -> bytes:
 def commit(state: StateSettings, client: "redis.Redis", release: Release):  # type: ignore[no-untyped-def]
     """Commits rows under a token, as a run that scored them would; returns that run."""
 
-    def run(token: int, numbers: Sequence[int], ds: str = DAY, releases: tuple[str, ...] = ()) -> RunRecord:
+    def run(
+        token: int, numbers: Sequence[int], ds: str = DAY, releases: tuple[str, ...] = (), identity: str = ARCHIVE
+    ) -> RunRecord:
         write_day(state, [message(number, "x") for number in range(len(numbers))], ds)
         count = len(numbers)
         columns = {
@@ -71,12 +74,13 @@ def commit(state: StateSettings, client: "redis.Redis", release: Release):  # ty
             "vector": [None] * count,
         }
         batch = pa.RecordBatch.from_pydict(columns, schema=rows.SCORES)
-        folder = state.scores_table
+        folder = Tables.of(state, identity).scores
         file = FileReport(*write_file(Target(str(folder), ds, "plan", token), rows.SCORES, [batch]))
         version = table.replace_partition(folder, ds, [file], token, lambda: None, {})
         scoring = Scoring(token, "plan", version, count, {}, rows_per_second=12.5)
-        record = planned(state, client, ds)
-        return RunRecord(**{**record.__dict__, "state": State.COMMITTED, "token": token, "scoring": scoring})
+        run = planned(state, client, ds)
+        source = replace(run.input, identity=identity)
+        return replace(run, state=State.COMMITTED, token=token, scoring=scoring, input=source)
 
     return run
 
@@ -119,7 +123,7 @@ def test_the_pointer_only_moves_forward(  # type: ignore[no-untyped-def]
     older = publishing.publish_run(state, NIGHTLY, client, commit(9, range(5), DAY)).publication
     assert older is not None
     assert (older.moved, older.live, pointer(client, release)) == (False, False, "2026-01-15.3")
-    assert older.why == "a newer one answers; `publish --publish` has this one answer all the same"
+    assert older.why == "a newer one, epoch 2026-01-15.3, is; `publish --publish` makes this one live all the same"
     assert not client.exists(keys.epoch_scores(release.id, f"{DAY}.9"))
     publishing.publish_run(state, NIGHTLY, client, commit(4, range(6), "2026-01-15"))
     assert pointer(client, release) == "2026-01-15.4"
@@ -188,7 +192,7 @@ def test_an_older_day_is_published_where_a_person_insists(  # type: ignore[no-un
     assert (older.moved, older.live, older.keys, pointer(client, release)) == (True, True, 7, f"{DAY}.9")
     # A retry of the newer day does not undo what a person did.
     assert report.publication(publishing.publish_run(state, NIGHTLY, client, newer)).startswith(
-        "not epoch 2026-01-15.3: a person went back from it"
+        "not live: a person went back from it"
     )
     assert pointer(client, release) == f"{DAY}.9"
 
@@ -202,14 +206,32 @@ def test_an_older_day_does_not_publish_itself_where_redis_knows_of_no_newer_one(
     commit(3, range(5), NEXT, other)
     older = commit(9, range(7), DAY)
     run = publishing.publish_run(state, NIGHTLY, client, older)
-    assert run.state is State.PUBLISHED
-    assert report.publication(run) == f"not epoch {DAY}.9: {NEWER_DAY}"
+    assert run.state is State.COMMITTED
+    assert report.status(run) == "committed, not live"
+    assert report.publication(run) == f"not live: {NEWER_DAY}"
     assert pointer(client, release) == ""
     insisted = publishing.publish_run(state, NIGHTLY, client, older, insist=True).publication
     assert insisted is not None
     assert (insisted.live, insisted.keys, pointer(client, release)) == (True, 7, f"{DAY}.9")
     # What answers already is nothing to publish.
-    assert "was live already" in report.publication(publishing.publish_run(state, NIGHTLY, client, older))
+    again = publishing.publish_run(state, NIGHTLY, client, older)
+    assert report.status(again) == f"published, live as epoch {DAY}.9"
+    assert report.publication(again).startswith(f"live already as epoch {DAY}.9, with 7 keys")
+
+
+def test_a_newer_day_of_another_input_is_named_and_gives_way_to_a_person(  # type: ignore[no-untyped-def]
+    commit, state: StateSettings, client: "redis.Redis", release: Release
+) -> None:
+    theirs = publishing.publish_run(state, NIGHTLY, client, commit(3, range(5), NEXT))
+    record.write(state.runs_dir / NEXT / "theirs.json", theirs)
+    mine = commit(4, range(7), DAY, identity="/mine/{ds}")
+    kept_back = publishing.publish_run(state, NIGHTLY, client, mine)
+    newer = f"a newer one, epoch {NEXT}.3, of {ARCHIVE}, is; `publish --publish` makes this one live all the same"
+    assert (report.status(kept_back), report.publication(kept_back)) == ("committed, not live", f"not live: {newer}")
+    insisted = publishing.publish_run(state, NIGHTLY, client, mine, insist=True)
+    assert (insisted.state, pointer(client, release)) == (State.PUBLISHED, f"{DAY}.4")
+    assert insisted.publication
+    assert insisted.publication.keys == 7
 
 
 def test_a_newer_day_without_messages_keeps_none_from_being_published(  # type: ignore[no-untyped-def]
@@ -230,7 +252,7 @@ def test_a_rolled_back_day_answers_again_only_when_it_was_scored_again(  # type:
     publishing.publish_run(state, NIGHTLY, client, bad)
     # An attempt that has begun by then is of the same doubtful origin.
     assert Fence.take(client, "2026-01-15", 1).token == 2
-    done = publishing.roll_back(state, NIGHTLY, client, release.id, "2026-01-15")
+    done = publishing.roll_back(state.scores_table, NIGHTLY, client, release.id, "2026-01-15")
     assert (done.was, done.now, pointer(client, release)) == ("2026-01-15.1", f"{DAY}.1", f"{DAY}.1")
     retried = publishing.publish_run(state, NIGHTLY, client, bad).publication
     begun = publishing.publish_run(state, NIGHTLY, client, commit(2, range(5), "2026-01-15")).publication
@@ -289,7 +311,7 @@ def test_long_publishing_says_how_many_keys_are_written(  # type: ignore[no-unty
 
 def test_a_run_that_was_not_scored_is_refused(state: StateSettings, client: "redis.Redis") -> None:
     write_day(state, [message(0, "x")])
-    with pytest.raises(JobError, match="is planned: nothing was committed; score it first"):
+    with pytest.raises(JobError, match="is planned, so there is nothing to publish; score it first"):
         publishing.publish_run(state, NIGHTLY, client, planned(state, client))
 
 

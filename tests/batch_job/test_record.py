@@ -14,6 +14,7 @@ from batch_job.record import (
     InputFile,
     Outcome,
     Publication,
+    QuarantinedLine,
     RecordError,
     RunRecord,
     Runtime,
@@ -58,13 +59,14 @@ FINDINGS = Findings(
     before="2026-01-13",
     labels_before={"yes": 120, "no": 96, **{f"label {number}": 10 for number in range(18)}, "rare": 2, "rarer": 2},
     agreement=Agreement(2_000, 1_850, 1_000, 999),
-    pace=(100.0, 150.0, 0.0),
+    pace=(100.0, 150.0, 160.0, 140.0, 150.0, 90.0, 0.0),
     pace_seconds=0.8,
     verdicts=(
         Verdict("counts", Outcome.OK, 0, "0 rows apart", "384 lines in"),
         Verdict("labels", Outcome.FAIL, 0.8123, "fail > 0.270", "PSI 0.812", accepted=True),
         Verdict("agreement", Outcome.UNPROVEN, None, "", "the release has no INT8 to compare"),
     ),
+    quarantined_examples=(QuarantinedLine("empty", "b.jsonl", ""),),
 )
 
 
@@ -100,6 +102,24 @@ def test_what_a_record_does_not_say_of_speed_is_not_made_up(tmp_path: Path) -> N
     assert SCORING.busy_share == pytest.approx(0.75)
     stood_already = replace(SCORING, seconds={})
     assert (stood_already.tokens_per_second, stood_already.busy_share) == (0.0, None)
+
+
+@pytest.mark.parametrize(("live", "state"), [(True, State.PUBLISHED), (False, State.COMMITTED)])
+def test_a_run_that_an_earlier_version_called_published_is_so_only_if_it_was_live(
+    tmp_path: Path, live: bool, state: State
+) -> None:
+    path, publication = tmp_path / "run.json", Publication("2026-01-14.3", 2, moved=live, live=live)
+    record.write(path, replace(PLANNED, state=State.PUBLISHED, scoring=SCORING, publication=publication))
+    assert record.read(path).state is state
+
+
+def test_findings_of_an_earlier_version_have_no_examples(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    record.write(path, replace(PLANNED, findings=FINDINGS))
+    document = json.loads(path.read_text())
+    del document["findings"]["quarantined_examples"]
+    path.write_text(json.dumps(document))
+    assert record.read(path).findings == replace(FINDINGS, quarantined_examples=())
 
 
 def test_a_missing_record_says_to_plan(tmp_path: Path) -> None:

@@ -264,14 +264,25 @@ def test_late_data_is_reused_by_the_precision_that_was_compiled_and_not_by_the_o
 
 
 def test_too_much_in_quarantine_fails_the_day_and_can_be_looked_at(
-    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_day(state, [*LINES, b"", b"", b"no JSON"])
     run, strict = planned(state, client), replace(SMALL, quarantine_share=0.015)
     with pytest.raises(
-        Refused, match=r"^[^\n]*: 3 of 193 lines are quarantined, more than 1.5%: empty 2, bad_json 1; "
+        Refused,
+        match=r"^[^\n]*: 3 of 193 lines are quarantined, more than 1.5%: empty 2, bad_json 1; [^\n]*"
+        r"`python -m batch_job quarantine --ds 2026-01-14` prints them; TANDEM_QUARANTINE_SHARE=0.016 lets such a day",
     ):
         attempt(spark, state, client, options, run, settings=strict)
+    _, shown = capsys.readouterr().err.split("quarantined, for example:\n")
+    assert sorted(shown.splitlines()[:3]) == [
+        "  bad_json  messages.jsonl  no JSON",
+        *["  empty  messages.jsonl  "] * 2,
+    ]
     assert table.last_attempt([state.scores_table], DAY) == -1
     assert sidecars(state) == set()
     assert table.quarantined(state.state / "quarantine", DAY, 1) == {"empty": 2, "bad_json": 1}

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -50,15 +51,41 @@ def test_it_parses_and_sees_only_the_planning_module(dag: dict[str, Any]) -> Non
     assert dag["heavy"] == []
 
 
-def test_four_steps_in_a_row_each_tried_three_times(dag: dict[str, Any]) -> None:
-    assert dag["downstream"] == {"plan": ["score"], "score": ["publish"], "publish": ["report"], "report": []}
+def test_four_steps_in_a_row_and_what_decides_the_runs_state(dag: dict[str, Any]) -> None:
+    assert dag["downstream"] == {
+        "plan": ["score"],
+        "score": ["publish"],
+        "publish": ["complete", "report"],
+        "report": ["complete"],
+        "complete": [],
+    }
+    steps = ("plan", "score", "publish", "complete")
+    assert dag["rules"] == {"report": "all_done", **dict.fromkeys(steps, "all_success")}
+
+
+def test_only_an_unexpected_end_is_tried_again(dag: dict[str, Any]) -> None:
     assert set(map(tuple, dag["retries"].values())) == {(2, 30.0)}
+    assert dag["retried"] == {**dict.fromkeys("1234", "fail"), "70": "default", "75": "default", "-9": "default"}
+
+
+def test_spark_is_started_only_for_a_day_that_is_not_scored_already(dag: dict[str, Any]) -> None:
+    assert dag["started"] == {"0": False, "2": None, str(plan.CHANGED): True}
 
 
 def test_it_is_paused_at_creation_and_never_catches_up(dag: dict[str, Any]) -> None:
-    assert (dag["paused"], dag["catchup"], dag["max_active_runs"]) == (True, False, 1)
+    assert (dag["paused"], dag["catchup"]) == (True, False)
     assert dag["doc"]
     assert dag["tags"]
+
+
+def test_days_run_beside_each_other_and_are_scored_one_at_a_time(dag: dict[str, Any]) -> None:
+    assert dag["max_active_runs"] == 16
+    assert dag["at_once"] == 1
+
+
+def test_the_trigger_form_asks_for_a_day_and_offers_yesterday(dag: dict[str, Any]) -> None:
+    assert (dag["day"]["schema"]["type"], dag["day"]["schema"]["format"]) == ("string", "date")
+    assert date.fromisoformat(dag["day"]["value"]) in {datetime.now(UTC).date() - timedelta(days=n) for n in (1, 2)}
 
 
 def test_it_runs_at_two_for_the_day_before(dag: dict[str, Any]) -> None:
@@ -86,32 +113,37 @@ def test_spark_submit_gets_the_runtime_the_day_and_the_record(dag: dict[str, Any
 
 def test_plan_waits_without_a_worker_slot(dag: dict[str, Any], environment: dict[str, str]) -> None:
     record = f"{environment['TANDEM_STATE']}/runs/{DAY}/{RUN}.json"
-    asked = {"ds": DAY, "record": record}
-    assert dag["plan"] == {"asked": asked, "mode": "reschedule", "every": 7, "wait": plan.WAIT_SECONDS}
+    waits = {"mode": "reschedule", "every": 7, "wait": plan.WAIT_SECONDS}
+    assert dag["plan"] == {"ds": DAY, "record": record, **waits}
+
+
+def test_a_plan_that_has_waited_long_enough_fails_with_what_it_looked_for(dag: dict[str, Any]) -> None:
+    assert dag["timed_out"] == [plan.NO_INPUT, ["no messages: it is not there"]]
 
 
 def test_a_day_whose_messages_are_not_there_is_named_in_one_line_and_asked_for_again(
-    dag: dict[str, Any],
-    environment: dict[str, str],
-    releases_dir: Path,
-    release: Release,
-    redis_url: str,
-    capfd: pytest.CaptureFixture[str],
+    dag: dict[str, Any], environment: dict[str, str], releases_dir: Path, release: Release, redis_url: str
 ) -> None:
     """The step as Airflow would run it, on the runtime's Python."""
     own = {**environment, "REDIS_URL": redis_url, "TANDEM_RELEASES": str(releases_dir)}
-    assert plan.plan_day(**dag["plan"]["asked"], environ=own) is False
-    said = capfd.readouterr().err
+    ds, record = dag["plan"]["ds"], dag["plan"]["record"]
+
+    def planned(day: str) -> tuple[int, str]:
+        command = plan.step_command("plan", day, record, own)
+        done = subprocess.run(command, env=plan.step_environment(own), capture_output=True, text=True, check=False)
+        return done.returncode, done.stderr
+
+    code, said = planned(ds)
+    assert code == plan.NO_INPUT
     assert said.startswith("batch_job plan: no messages: ")
     assert f"ds={DAY}" in said
     assert len(said.splitlines()) == 1
-    with pytest.raises(subprocess.CalledProcessError):
-        plan.plan_day("no day", dag["plan"]["asked"]["record"], own)
+    assert planned("no day")[0] == 2
     folder = Path(own["TANDEM_STATE"], "messages", f"ds={DAY}")
     folder.mkdir(parents=True)
     (folder / "a.jsonl").write_text('{"id": "a", "text": "hello"}')
-    assert plan.plan_day(**dag["plan"]["asked"], environ=own) is True
-    assert Path(dag["plan"]["asked"]["record"]).exists()
+    assert planned(ds)[0] == 0
+    assert Path(record).exists()
 
 
 def test_the_dag_file_stays_thin() -> None:

@@ -1,4 +1,5 @@
-"""One real night: Airflow runs the DAG, Spark scores, Delta keeps, Redis serves, the service answers."""
+"""Real nights: Airflow runs the DAG, Spark scores, Delta keeps, Redis serves, the service answers. Beside the one that
+succeeds there is one that the gate refuses, one whose messages are missing, and one of no day."""
 
 import contextlib
 import time
@@ -10,6 +11,7 @@ import redis
 from deltalake import DeltaTable
 from tandem_stack import calls
 from tandem_stack.airflow_api import FINAL, RunState
+from tandem_stack.checks import Problem
 from tandem_stack.stack import DAG, Stack
 
 from realtime_service.client import Client
@@ -19,7 +21,8 @@ from shared_model.releases.store import Release
 from shared_model.types import ServingPath
 
 ROWS = 300
-RUN_SECONDS = 180.0
+RUN_SECONDS = 220.0
+REFUSED, MISSING = "2026-01-20", "2026-01-30"
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +40,27 @@ class Night:
 
 
 @pytest.fixture(scope="module")
-def night(running: Stack, known_dag: dict[str, object]) -> Night:
-    run_id = running.api.trigger(DAG, str(FIRST_DAY))
+def runs(running: Stack, known_dag: dict[str, object]) -> dict[str, str]:
+    """Run ids by day, in the order they were triggered: by partition key, and as the trigger form does it."""
+    folder = running.plan.state.messages_dir / f"ds={REFUSED}"
+    folder.mkdir(parents=True)
+    (folder / "messages.jsonl").write_text('{"id": "a", "text": "hello"}\n' + "no JSON\n" * 9)
+    asked: dict[str, tuple[dict[str, str], str | None]] = {
+        MISSING: ({"day": MISSING}, None),
+        "": ({}, None),
+        str(FIRST_DAY): ({}, str(FIRST_DAY)),
+        REFUSED: ({"day": REFUSED}, None),
+    }
+    ids = {day: running.api.trigger(DAG, *how) for day, how in asked.items()}
     running.api.pause(DAG, False)
+    return ids
+
+
+@pytest.fixture(scope="module")
+def night(running: Stack, runs: dict[str, str]) -> Night:
     listened: set[tuple[str, int]] = set()
     deadline = time.monotonic() + RUN_SECONDS
-    while (run := running.api.run_state(DAG, run_id)).state not in FINAL:
+    while (run := running.api.run_state(DAG, runs[str(FIRST_DAY)])).state not in FINAL:
         assert time.monotonic() < deadline, run
         running.check()
         listened |= listening()
@@ -61,7 +79,6 @@ def listening() -> set[tuple[str, int]]:
 
 def test_the_dag_is_paused_at_creation(known_dag: dict[str, object]) -> None:
     assert known_dag["is_paused"] is True
-    assert known_dag["max_active_runs"] == 1
 
 
 def test_everything_listens_on_loopback_only(running: Stack, night: Night) -> None:
@@ -74,8 +91,9 @@ def test_everything_listens_on_loopback_only(running: Stack, night: Night) -> No
 
 def test_every_task_succeeds(night: Night) -> None:
     assert night.run.partition == str(FIRST_DAY)
-    assert night.run.tasks == {"plan": "success", "score": "success", "publish": "success", "report": "success"}
+    assert night.run.tasks == dict.fromkeys(("plan", "score", "publish", "report", "complete"), "success")
     assert night.run.state == "success"
+    assert night.run.note == str(FIRST_DAY)
 
 
 def test_task_logs_can_be_read_without_log_servers(running: Stack, night: Night) -> None:
@@ -101,5 +119,50 @@ def test_the_scores_are_published_and_answer_calls(running: Stack, night: Night,
         assert online.score(text).path == ServingPath.PRECOMPUTED
 
 
-def test_only_what_is_triggered_runs(running: Stack, night: Night) -> None:
-    assert running.api.run_ids(DAG) == [night.run.run_id]
+def errors(running: Stack, run_id: str, task: str) -> list[str]:
+    """What the UI shows as errors of a task, Airflow's own closing line left out."""
+    events = running.api.task_events(DAG, run_id, task)
+    assert not any(event.get("error_detail") for event in events), "a traceback"
+    said = [str(event["event"]) for event in events if event.get("level") == "error"]
+    assert said[-1:] == ["Task exited"]
+    return said[:-1]
+
+
+def test_a_refused_night_fails_at_once_says_why_in_one_line_and_is_reported(
+    running: Stack, night: Night, runs: dict[str, str]
+) -> None:
+    run = running.api.wait_run(DAG, runs[REFUSED], RUN_SECONDS)
+
+    before, after = ("plan", "report"), ("publish", "complete")
+    assert run.tasks == {
+        "score": "failed",
+        **dict.fromkeys(before, "success"),
+        **dict.fromkeys(after, "upstream_failed"),
+    }
+    assert (run.state, run.note, run.tries["score"]) == ("failed", REFUSED, 1)
+    (line,) = errors(running, run.run_id, "score")
+    assert line.startswith(f"batch_job score: ds={REFUSED}: 9 of 10 lines are quarantined")
+    assert "9 of 10 lines are quarantined" in running.api.task_log(DAG, run.run_id, "report")
+
+
+def test_a_run_of_no_day_fails_at_once(running: Stack, night: Night, runs: dict[str, str]) -> None:
+    run = running.api.wait_run(DAG, runs[""], RUN_SECONDS)
+
+    assert (run.state, run.tasks["plan"], run.tries["plan"], run.tasks["report"]) == ("failed", "failed", 1, "skipped")
+    (line,) = errors(running, run.run_id, "plan")
+    assert line.startswith("no day: ")
+
+
+def test_a_day_that_is_none_is_refused_when_it_is_triggered(running: Stack) -> None:
+    with pytest.raises(Problem, match="'14 January' is not a 'date'"):
+        running.api.trigger(DAG, {"day": "14 January"})
+
+
+def test_a_day_without_messages_waits_and_holds_up_no_other(running: Stack, night: Night, runs: dict[str, str]) -> None:
+    run = running.api.run_state(DAG, runs[MISSING])
+
+    assert (run.state, run.note) == ("running", MISSING)
+
+
+def test_only_what_is_triggered_runs(running: Stack, night: Night, runs: dict[str, str]) -> None:
+    assert set(running.api.run_ids(DAG)) == set(runs.values())

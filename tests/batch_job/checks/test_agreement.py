@@ -5,6 +5,7 @@ from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 import redis
 from pyspark.sql import SparkSession
 
@@ -13,7 +14,8 @@ from batch_job.checks import agreement, contents
 from batch_job.checks.examination import Written
 from batch_job.commits.fence import Fence
 from batch_job.executors.scoring import ScoringOptions
-from batch_job.pipeline import Tables
+from batch_job.identity import Tables
+from batch_job.outputs.writing import Target
 from batch_job.record import Agreement
 from batch_job.settings import NightlySettings
 from shared_model import demo_messages
@@ -75,11 +77,17 @@ def test_a_release_without_int8_is_not_compared(tmp_path: Path, options: Scoring
     without = [variant for variant in small_release.VARIANTS if variant.precision != "int8"]
     files = {name: content for name, content in small_release.FILES.items() if not name.startswith("int8/")}
     release = small_release.seal(Store(tmp_path), files, variants=tuple(without))
-    assert agreement.measure(None, rows_of(["a"], ["yes"]), release, options) is None  # type: ignore[arg-type]
+    target = Target(str(tmp_path), DAY, "plan", 1)
+    assert agreement.measure(None, rows_of(["a"], ["yes"]), release, options, target) is None  # type: ignore[arg-type]
 
 
 def test_the_written_rows_are_compared_with_what_the_other_precision_says(
-    spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions, release: Release
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    release: Release,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Every text twice, of which a sample holds one; compared while nothing is committed."""
     write_day(state, [message(number, text) for number, text in enumerate([*TEXTS, *TEXTS])])
@@ -95,11 +103,14 @@ def test_the_written_rows_are_compared_with_what_the_other_precision_says(
         wrong = all_of_it.set_column(1, "top_k", turned)
         as_int8 = all_of_it.set_column(3, "precision", pa.array(["int8"] * all_of_it.num_rows))
         for name, sample in (("as int8", as_int8), ("all", all_of_it), ("few", few), ("wrong", wrong)):
-            found[name] = agreement.measure(files.messages, sample, release, options)
+            found[name] = agreement.measure(files.messages, sample, release, options, files.target)
         return {}
 
     with pipeline.supervised(spark, fence):
         pipeline.score_partition(spark, run, options, tables, fence, NightlySettings(), before_commit=look)
+    said = capsys.readouterr().err
+    assert f"gate: {len(TEXTS)} texts with INT8, to compare\n" in said
+    assert f"gate: {len(TEXTS)} of {len(TEXTS)} texts in " in said
     whole, few, wrong, half = (found[name] for name in ("all", "few", "wrong", "as int8"))
     assert whole
     assert few

@@ -16,6 +16,7 @@ from batch_job.checks.examination import Written
 from batch_job.commits import table
 from batch_job.executors.scoring import ScoringOptions
 from batch_job.job import Step
+from batch_job.outputs.writing import Target
 from batch_job.record import Agreement, Outcome, RunRecord
 from batch_job.settings import NightlySettings
 from shared_model.settings import DeferredSettings, StateSettings
@@ -78,8 +79,8 @@ def test_long_reading_back_says_how_many_files_are_read(
     found.append(None)
     write_day(state, LINES[:2])
     files = [written.file(state.scores_table, written.batch([text], ["yes"])) for text in ("a", "b")]
-    run = planned(state, client)
-    findings = examination.examine(run, Written(state.scores_table, files, {}, None), options)  # type: ignore[arg-type]
+    run, target = planned(state, client), Target(str(state.scores_table), DAY, "plan", 1)
+    findings = examination.examine(run, Written(target, files, {}, None), options)  # type: ignore[arg-type]
     assert findings.rows == 2
     assert told.is_set()
 
@@ -95,13 +96,17 @@ def test_a_day_of_other_labels_is_refused_and_then_accepted(
     assert verdict(first, gate.LABELS) == (Outcome.REPORT_ONLY, False)
     assert {verdict(first, name) for name in (gate.COUNTS, gate.FINITE, gate.CLEAR)} == {(Outcome.OK, False)}
     assert (first.findings.rows, first.findings.quarantined) == (1_100, {"bad_json": 1})
+    [example] = first.findings.quarantined_examples
+    assert (example.reason, example.file, example.raw) == ("bad_json", "messages.jsonl", "nothing")
     assert sum(first.findings.labels.values()) == sum(first.findings.lengths) == 1_100
     assert len(first.findings.pace) == 60
     assert first.scoring
     assert first.scoring.seconds["gate"] > 0
     version = DeltaTable(str(state.scores_table)).version()
 
-    with pytest.raises(gate.GateFailed, match=r"ds=2026-01-15: refused by the gate, nothing committed: labels: PSI "):
+    with pytest.raises(
+        gate.GateFailed, match=r"ds=2026-01-15: refused by the gate, nothing committed: labels: PSI \(population "
+    ):
         score(spark, step, options, SECOND)
     assert DeltaTable(str(state.scores_table)).version() == version
     assert committed_days(state) == [DAY]
@@ -150,3 +155,19 @@ def test_what_tasks_reported_and_what_files_hold_must_be_the_same(
     with pytest.raises(gate.GateFailed, match=r"counts: 40 lines in, 39 rows written \(40 reported\), 0 quarantined"):
         score(spark, step, options, DAY, *gate.ACCEPTABLE)
     assert table.last_attempt([state.scores_table], DAY) == -1
+
+
+def test_a_day_that_is_too_damaged_leaves_its_examples_in_the_record(
+    spark: SparkSession, state: StateSettings, step: Step, options: ScoringOptions
+) -> None:
+    write_day(state, [*LINES[:40], b"", b"no JSON"], DAY)
+    with pytest.raises(gate.GateFailed, match=r"2 of 42 lines are quarantined, more than 1\.0%"):
+        score(spark, replace(step, nightly=NightlySettings(quarantine_share=0.01)), options, DAY)
+    refused = record.read(step.path)
+    assert refused.findings
+    assert (refused.scoring, refused.findings.quarantined) == (None, {"bad_json": 1, "empty": 1})
+    assert {(it.reason, it.raw) for it in refused.findings.quarantined_examples} == {
+        ("bad_json", "no JSON"),
+        ("empty", ""),
+    }
+    assert verdict(refused, gate.QUARANTINE) == (Outcome.FAIL, False)

@@ -86,7 +86,8 @@ def test_few_rows_have_wider_bounds_and_very_few_none() -> None:
 
 
 def test_without_a_day_of_the_same_labels_labels_are_only_reported() -> None:
-    assert gate.labels(EVEN, {}, ["a", "b"], "").outcome is Outcome.REPORT_ONLY
+    first = gate.labels(EVEN, {}, ["a", "b"], "")
+    assert (first.outcome, first.line) == (Outcome.REPORT_ONLY, gate.NO_EARLIER_DAY)
     verdict = gate.labels(EVEN, {"x": 10_000}, ["a", "b"], "2026-01-13")
     assert (verdict.outcome, verdict.line) == (Outcome.REPORT_ONLY, "ds=2026-01-13 has other labels, x for one")
 
@@ -135,6 +136,19 @@ def test_agreement_must_not_fall_by_more_than_three_points(
     agreeing: int, before: float | None, outcome: Outcome
 ) -> None:
     assert gate.agreement_drop(Agreement(2_000, agreeing, 0, 0), before, "d").outcome is outcome
+
+
+def test_a_first_day_has_no_agreement_to_fall_from_and_says_so() -> None:
+    first, unmeasured = (gate.agreement_drop(Agreement(2_000, 1_000, 0, 0), None, ds) for ds in ("", "2026-01-13"))
+    assert first.outcome is unmeasured.outcome is Outcome.REPORT_ONLY
+    assert first.line.endswith(f"texts; {gate.NO_EARLIER_DAY}")
+    assert unmeasured.line.endswith("texts; it is not known of ds=2026-01-13")
+
+
+def test_a_refusal_says_what_the_index_is() -> None:
+    verdict = gate.labels(shifted(10_000, 0.99), EVEN, ["a", "b"], "2026-01-13")
+    what = "PSI (population stability index: how far the distribution of labels has moved) "
+    assert what in gate.refusal("2026-01-14", [verdict])
 
 
 def test_a_small_sample_does_not_fail_for_a_fall() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from batch_job.checks import history
 from batch_job.checks.history import Day
 from batch_job.commits import table
-from batch_job.record import Agreement, Findings
+from batch_job.record import ARCHIVE, Agreement, Findings
 from tests.batch_job.outputs import written
 
 DAYS = ("2026-01-12", "2026-01-13", "2026-01-15")
@@ -21,13 +21,32 @@ def test_a_table_that_is_not_there_or_holds_no_other_day_has_none(tmp_path: Path
     assert history.last_day(tmp_path, "2026-01-14") == Day()
 
 
-def test_the_day_before_counts_else_the_next_after_it(tmp_path: Path) -> None:
+def test_the_nearest_earlier_day_counts_and_no_later_one(tmp_path: Path) -> None:
     for number, ds in enumerate(DAYS):
         written.commit(tmp_path, ds, ["yes"] * (number + 1) + ["no"])
     assert history.last_day(tmp_path, "2026-01-14") == Day("2026-01-13", {"yes": 2, "no": 1})
     assert history.last_day(tmp_path, "2026-01-13").ds == "2026-01-12"
-    assert history.last_day(tmp_path, "2026-01-12").ds == "2026-01-13"
+    assert history.last_day(tmp_path, "2026-01-12") == Day()
     assert history.last_day(tmp_path, "2026-02-01").ds == "2026-01-15"
+
+
+def test_days_of_another_input_in_the_table_are_no_history(tmp_path: Path) -> None:
+    """Two inputs under one TANDEM_SCORES; a day whose commit names none was written before commits did."""
+    for ds, said in (
+        ("2026-01-10", {}),
+        ("2026-01-11", {table.INPUT: "/mine/ds={ds}"}),
+        ("2026-01-12", {table.INPUT: ARCHIVE}),
+        ("2026-01-16", {table.INPUT: ARCHIVE}),
+    ):
+        written.commit(tmp_path, ds, ["yes"], **said)
+    assert history.last_day(tmp_path, "2026-01-14", "/mine/ds={ds}").ds == "2026-01-11"
+    assert history.last_day(tmp_path, "2026-01-14").ds == "2026-01-12"
+    assert history.last_day(tmp_path, "2026-01-11", "/mine/ds={ds}").ds == "2026-01-10"
+    assert history.newer_day(tmp_path, "2026-01-14", "/mine/ds={ds}") == ""
+    assert history.newer_day(tmp_path, "2026-01-14") == "2026-01-16"
+    # Scored again by a version that does not say.
+    written.commit(tmp_path, "2026-01-12", ["no"], token=2)
+    assert history.last_day(tmp_path, "2026-01-14", "/mine/ds={ds}").ds == "2026-01-12"
 
 
 def test_a_day_without_rows_is_passed_over(tmp_path: Path) -> None:
@@ -43,7 +62,7 @@ def test_rows_that_were_replaced_do_not_count_nor_does_what_their_commit_said(tm
     written.commit(tmp_path, "2026-01-12", ["no"] * 3, **history.facts(findings(None)))
     assert history.last_day(tmp_path, "2026-01-14") == Day("2026-01-13", {"no": 3}, 0.95)
     # Of that day nothing was measured.
-    assert history.last_day(tmp_path, "2026-01-13").agreement is None
+    assert history.last_day(tmp_path, "2026-01-13") == Day("2026-01-12", {"no": 3}, None)
 
 
 def test_answers_to_deferred_requests_are_no_messages(tmp_path: Path) -> None:

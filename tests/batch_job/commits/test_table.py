@@ -243,6 +243,13 @@ def test_spark_reads_only_what_is_committed(tmp_path: Path, spark: SparkSession)
     assert spark.read.parquet(str(tmp_path / f"ds={DAY}" / "source=archive")).count() == 4
 
 
+def test_reading_needs_no_python_worker(tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(tmp_path, 1, ["a", "b"])
+    # As in a reader's shell, whose `python3` has none of our packages.
+    monkeypatch.setattr(spark.sparkContext, "pythonExec", "/bin/false")
+    assert read_scores(spark, tmp_path, DAY).count() == 2
+
+
 def test_a_table_of_newer_readers_is_refused_by_name(tmp_path: Path, spark: SparkSession) -> None:
     table.open_table(tmp_path, pa.schema([("ds", pa.string()), ("scored_at", pa.timestamp("us"))]))
     with pytest.raises(JobError, match=r"asks for reader version 3 \(features: .*timestampNtz"):

@@ -234,6 +234,17 @@ async def test_nothing_is_answered_that_is_not_committed(
     assert [row["id"] for row in committed(scores)] == [request_id]
 
 
+def test_a_request_that_a_day_of_another_input_answered_is_not_committed_again(tmp_path: Path) -> None:
+    """The driver died after its commit, and the next night that drains is another input's, with a table of its own."""
+    theirs, mine = tmp_path / "scores", tmp_path / "inputs" / "mine" / "scores"
+    answer = {**row("a"), "id": "same"}
+    assert DeferredScores(theirs, DAY, unfinished_seconds=3600).commit([answer]) == [answer]
+    others = (theirs, tmp_path / "none")
+    again = DeferredScores(mine, NEXT, 3600, others).commit([{**answer, "score": 0.1}])
+    assert again[0]["score"] == answer["score"]
+    assert not list(mine.glob("ds=*/**/*.parquet"))
+
+
 def test_a_request_that_was_forgotten_may_come_again(tmp_path: Path) -> None:
     """Its rows of long ago, or of another text, are not taken for its own."""
     scores = DeferredScores(tmp_path, DAY, unfinished_seconds=3600)

@@ -64,6 +64,14 @@ def assert_scored(ran: Ran, rows: Sequence[int]) -> None:
     np.testing.assert_array_equal(ran.scores[list(rows)], -np.sort(-expected, axis=1))
 
 
+def test_tokens_that_are_done_are_told_after_each_batch_poison_too() -> None:
+    told = list[int]()
+    runner = Runner("r-1", "cpu", Engine({3}), OUTPUT, 1, Ceilings())  # type: ignore[arg-type]
+    runner.run(encodings([9, 5, 5, 5, 5]), 2, 2048, told.append)
+    assert sorted(told) == told
+    assert (len(told), told[-1]) == (3, 29)
+
+
 windows = st.lists(st.integers(1, 40), min_size=1, max_size=150).flatmap(
     lambda lengths: st.tuples(st.just(lengths), st.sets(st.integers(0, len(lengths) - 1), max_size=30))
 )

@@ -35,12 +35,17 @@ def reason_of(line: bytes) -> Reason | None:
         (b'{"id": "a", "te', Reason.BAD_JSON),
         (b"no json", Reason.BAD_JSON),
         (b"[" * 100_000, Reason.BAD_JSON),
-        (b"1" * 5_000, Reason.BAD_JSON),
+        (b"1" * 5_000, Reason.WRONG_TYPE),
         (b"17", Reason.WRONG_TYPE),
         (b'["a", "b"]', Reason.WRONG_TYPE),
         (b'{"text": "no id"}', Reason.WRONG_TYPE),
         (b'{"id": "", "text": "no id"}', Reason.WRONG_TYPE),
-        (b'{"id": 7, "text": "a number"}', Reason.WRONG_TYPE),
+        (b'{"id": "a", "text": 7}', Reason.WRONG_TYPE),
+        (b'{"id": "a", "text": true}', Reason.WRONG_TYPE),
+        (b'{"id": [7], "text": "a list"}', Reason.WRONG_TYPE),
+        (b'{"id": {"a": 7}, "text": "an object"}', Reason.WRONG_TYPE),
+        (b'{"id": null, "text": "null"}', Reason.WRONG_TYPE),
+        (b'{"id": NaN, "text": "no number"}', Reason.WRONG_TYPE),
         (b'{"id": "a", "text": null}', Reason.WRONG_TYPE),
         (b'{"id": "a", "text": "\xff\xfe"}', Reason.BAD_ENCODING),
         (b'{"id": "a", "text": "half a pair: \\ud83d"}', Reason.BAD_ENCODING),
@@ -63,6 +68,14 @@ def test_a_line_that_is_no_message_has_its_reason(line: bytes, reason: Reason) -
 )
 def test_a_message_is_read(line: bytes) -> None:
     assert read_line(line) == Message("a", "hello")
+
+
+@pytest.mark.parametrize(
+    "spelled",
+    ["7", "-0", "9007199254740993", "1" * 5_000, "1.50", "1E400", "0.1000000000000000055511", "true", "false"],
+)
+def test_an_id_that_is_a_number_is_read_as_it_is_spelled(spelled: str) -> None:
+    assert read_line(f'{{"id": {spelled}, "text": "hello"}}'.encode()) == Message(spelled, "hello")
 
 
 def test_the_longest_text_is_a_message() -> None:

@@ -2,9 +2,10 @@
 
 import gzip
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -85,8 +86,16 @@ def test_any_text_comes_back_or_has_a_reason(
     assert [row["reason"] for row in rows if row["reason"]] == ["empty"] * (len(texts) - len(read))
 
 
+def raw(form: Format, row: Mapping[str, Any]) -> bytes:
+    if form is Format.CSV:
+        return ",".join(map(str, row.values())).encode() + b"\r"
+    return json.dumps({"key": row["key"], "body": row["body"]}).encode()
+
+
 @pytest.mark.parametrize("form", [Format.CSV, Format.PARQUET, Format.DELTA])
-def test_a_row_that_is_no_message_is_set_aside_as_its_json(spark: SparkSession, tmp_path: Path, form: Format) -> None:
+def test_a_row_that_is_no_message_is_set_aside_as_its_line_or_its_json(
+    spark: SparkSession, tmp_path: Path, form: Format
+) -> None:
     rows = [
         {"n": 1, "key": "a", "body": "hello"},
         {"n": 2, "key": "b", "body": " "},
@@ -97,9 +106,9 @@ def test_a_row_that_is_no_message_is_set_aside_as_its_json(spark: SparkSession, 
     write(tmp_path, form, rows)
     read = judged(spark, found(tmp_path, form, Columns("key", "body")))
     assert [(row["id"], row["text"], row["raw"]) for row in read if row["reason"] is None] == [("a", "hello", None)]
-    set_aside = {row["reason"]: (json.loads(row["raw"]), row["id"], row["text"]) for row in read if row["reason"]}
+    set_aside = {row["reason"]: (bytes(row["raw"]), row["id"], row["text"]) for row in read if row["reason"]}
     assert set_aside == {
-        reason: ({"key": row["key"], "body": row["body"]}, None, None)
+        reason: (raw(form, row), None, None)
         for reason, row in zip(["empty", "too_long", "wrong_type", "duplicate_id"], rows[1:], strict=True)
     }
 
@@ -115,14 +124,14 @@ def test_parquet_nulls_and_bytes_that_are_no_text_are_set_aside(spark: SparkSess
 
 
 def test_csv_rows_that_do_not_fit_are_set_aside(spark: SparkSession, tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(b"text,id\nhello,a\n\nno id\nb,b,one too many\nb\xff,b\n")
+    (tmp_path / "a.csv").write_bytes(b'text,id\nhello,a\n\nno id\n"b ""1""\n2",b,one too many\nb\xff,b\n')
     rows = judged(spark, read_folder(tmp_path))
     assert [row["text"] for row in rows if row["id"] == "a"] == ["hello"]
     assert sorted((row["reason"], row["raw"]) for row in rows if row["reason"]) == [
-        ("bad_encoding", b'{"id": "b", "text": "b\xff"}'),
+        ("bad_encoding", b"b\xff,b"),
         ("empty", b""),
-        ("wrong_type", b'["b", "b", "one too many"]'),
-        ("wrong_type", b'["no id"]'),
+        ("wrong_type", b'"b ""1""\n2",b,one too many'),
+        ("wrong_type", b"no id"),
     ]
 
 

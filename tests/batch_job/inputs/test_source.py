@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from batch_job.inputs import delta, json_lines, source
+from batch_job.inputs import delta, ids, json_lines, source
 from batch_job.inputs.files import Folder
 from batch_job.inputs.source import Source, read_folder
 from batch_job.record import COLUMNS, Columns, Format, Input
@@ -60,9 +60,23 @@ def test_a_missing_column_is_named(tmp_path: Path, form: Format) -> None:
 
 @pytest.mark.parametrize("form", [form for form in FORMATS if form is not Format.CSV])
 def test_a_retyped_column_is_named(tmp_path: Path, form: Format) -> None:
-    write_day(tmp_path, form, [{"id": number, "text": row["text"]} for number, row in enumerate(ROWS)])
-    with pytest.raises(JobError, match=r"column 'id'.* (int|int64|PrimitiveType\(\"long\"\))"):
+    write_day(tmp_path, form, [{"id": row["id"], "text": number} for number, row in enumerate(ROWS)])
+    with pytest.raises(JobError, match=r"column 'text'.* (but number|as int64, not as string: cast it)"):
         read(tmp_path, form)
+
+
+@pytest.mark.parametrize("form", [form for form in FORMATS if form is not Format.CSV])
+def test_ids_that_are_lists_are_refused_by_name(tmp_path: Path, form: Format) -> None:
+    write_day(tmp_path, form, [{"id": [number], "text": row["text"]} for number, row in enumerate(ROWS)])
+    with pytest.raises(JobError, match=r"column 'id'.* (array|list<.*>, which is not read as an id).*: cast it to str"):
+        read(tmp_path, form)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_ids_that_are_numbers_are_noted(tmp_path: Path, form: Format) -> None:
+    write_day(tmp_path, form, [{"id": number, "text": row["text"]} for number, row in enumerate(ROWS)])
+    kind = {Format.CSV: "", Format.JSON_LINES: "number"}.get(form, "int64")
+    assert ids.note(read(tmp_path, form)) == (kind and f"ids of type {kind} are read as text")
 
 
 @pytest.mark.parametrize("compression", ["none", "zstd"])
@@ -117,7 +131,7 @@ class Counted(io.BytesIO):
     ("line", "problem"),
     [
         (b'{"id": "a"}\n', "has no column 'text' in any of its first 100,000 rows"),
-        (b'{"id": "a", "text": 7}\n', "has no text in column 'text' of any of its first 100,000 rows, but int"),
+        (b'{"id": "a", "text": 7}\n', "has no text in column 'text' of any of its first 100,000 rows, but number"),
     ],
 )
 def test_of_a_large_file_the_first_lines_are_judged(line: bytes, problem: str) -> None:
@@ -142,6 +156,27 @@ def test_csv_whose_quotes_do_not_fit_is_named_with_its_line(tmp_path: Path, cont
     (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(JobError, match=rf"a\.csv .*{problem}"):
         read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(("separator", "named"), [(";", "';'"), ("\t", "a tab"), ("|", r"'\|'")])
+def test_columns_between_other_separators_are_told(tmp_path: Path, separator: str, named: str) -> None:
+    (tmp_path / "a.csv").write_text(f"key{separator}text\na{separator}b\n")
+    with pytest.raises(
+        JobError, match=rf"has no column 'id'; .*: it looks like {named} separates the columns, and Tandem"
+    ):
+        read_folder(tmp_path)
+    (tmp_path / "a.csv").write_text("key;1,text\na,b\n")
+    with pytest.raises(JobError, match=r"its header names key;1, text; nothing was scored"):
+        read_folder(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["chats.json", "chats.json.gz", "chats.ndjson"])
+def test_json_lines_of_another_ending_are_told_how_to_be_read(tmp_path: Path, name: str) -> None:
+    line = b'{"id": "a", "text": "b"}\n'
+    (tmp_path / name).write_bytes(gzip.compress(line) if name.endswith(".gz") else line)
+    with pytest.raises(NoInput, match=f"if {name} has an object in each line, set TANDEM_INPUT_FORMAT=jsonl"):
+        read_folder(tmp_path)
+    assert read_folder(tmp_path, form=Format.JSON_LINES).lines == 1
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.jsonl.gz", "a.csv.gz"])

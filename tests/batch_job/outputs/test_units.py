@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from batch_job.outputs import units
 from batch_job.outputs.rows import text_hash
 from batch_job.outputs.units import Bucket, Load, Unit
+from tests.properties import examples
 
 #: Few texts, some said again and again.
 SAID = st.lists(st.integers(0, 30), max_size=200)
@@ -169,7 +170,7 @@ def test_work_follows_a_text_as_far_as_a_model_reads(spark: SparkSession) -> Non
     assert [row["work"] for row in frame.selectExpr(f"{units.WORK} as work").collect()] == [8, 14, 16, 1032]
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(st.integers(0, 10**9), st.integers(1, 4096))
 def test_the_driver_holds_a_bounded_number_of_cells(lines: int, unit_rows: int) -> None:
     assert 1 <= units.cell_bits(lines, unit_rows) <= 20

@@ -7,6 +7,7 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from unittest.mock import Mock
+from urllib.parse import unquote
 from xml.etree import ElementTree
 
 import pytest
@@ -15,14 +16,15 @@ from hypothesis import strategies as st
 
 from batch_job import job, record, reporting
 from batch_job.checks import gate
-from batch_job.record import Findings, Outcome, Publication, RunRecord, State, Verdict
-from batch_job.reporting import charts, markup, page, report
+from batch_job.record import Findings, Outcome, Publication, QuarantinedLine, RunRecord, State, Verdict, Worker
+from batch_job.reporting import charts, markup, page, report, words
 from batch_job.reporting.cost import cost_per_million
+from batch_job.reporting.page import Around
 from tests.batch_job.test_record import FINDINGS, PLANNED, SCORING
 
 VOID = {"meta"}
 #: What the document has beside the record.
-DERIVED = ("price_per_hour", "cost_per_million", "tokens_per_second", "busy_share", "length_step")
+DERIVED = ("price_per_hour", "price_currency", "cost_per_million", "tokens_per_second", "busy_share", "length_step")
 PUBLISHED = replace(
     PLANNED,
     state=State.PUBLISHED,
@@ -73,25 +75,29 @@ def sides(svg: ElementTree.Element) -> tuple[float, float]:
 
 
 def test_the_page_says_everything_of_the_night() -> None:
-    html = page.html(PUBLISHED, 0.36)
+    html = page.html(PUBLISHED, Around(0.36, "EUR"))
     text = " ".join(Page(html).text)
     for said in (
-        "Nightly run of 2026-01-14: published",
+        "Nightly run of 2026-01-14: published, live as epoch 2026-01-14.3",
         "name-0123456789ab",
         "0123",
         "7, attempt 3",
-        "2 scored, 1 quarantined",
-        "12 rows/s in bf16",
+        "2 of 3 lines, committed",
+        "1 of 3 lines (33.33%): empty 1",
+        "fail, accepted: PSI 0.812",
+        "scoring alone 1 rows/s in bf16",
+        "from reading to commit 12 rows/s",
+        "unknown to 2026-11-21 08:01 UTC",
+        "planned 2026-11-21 08:00 UTC",
         "40 tokens, 25 tokens/s while scoring; 1.0% of all run is padding",
         "busy 75.0% of the time of scoring, in 2 slots",
-        "8.0000 at 0.36 per hour",
+        "8.00 EUR, at 0.36 EUR per hour",
         "120 keys as epoch 2026-01-14.3",
         "deferred requests answered",
-        "PSI 0.812",
-        "fail, accepted",
         "grey: 2026-01-13",
         "2 other labels: 1.6% of the rows, 1.0% before.",
         "threads asked for",
+        "b.jsonl (an empty line)",
     ):
         assert said in text, said
     assert set(plots(html)) == {
@@ -103,17 +109,119 @@ def test_the_page_says_everything_of_the_night() -> None:
     }
 
 
+def test_what_matters_comes_first_and_facts_for_insiders_last() -> None:
+    text = " ".join(Page(page.html(PUBLISHED, Around(0.1))).text)
+    order = ("scored", "quarantined", "label shift", "online", "Gates", "Labels", "Speed and cost", "Details")
+    places = [text.index(f" {part} ") for part in order]
+    assert places == sorted(places)
+    for fact in (SCORING.plan_id, "attempt 3", "in 2 slots", "threads asked for"):
+        assert text.index(fact, text.index("Gates")) > places[-1], fact
+
+
+def body_of(html: str) -> ElementTree.Element:
+    return ElementTree.fromstring(html.partition("</head>")[2].rpartition("</html>")[0])  # noqa: S314 (ours)
+
+
+def test_every_column_has_a_heading_and_as_many_cells() -> None:
+    tables = list(body_of(page.html(PUBLISHED, Around(0.1))).iter("table"))
+    assert len(tables) == 6
+    for rows in map(list, tables):
+        assert {len(row) for row in rows} == {len(rows[0])}
+        assert all(cell.text for row in rows for cell in row if cell.tag == "th")
+
+
+def test_no_rule_breaks_words() -> None:
+    """`verdic/t` and `0.999/4` were; what is too wide scrolls."""
+    html = page.html(PUBLISHED, Around(0.1))
+    assert not re.search(r"overflow-wrap|word-break|word-wrap|hyphens", html)
+    body = body_of(html)
+    scroll = [it for it in body.iter("div") if it.get("class") == "wide"]
+    inside = {id(part) for it in scroll for part in it.iter()}
+    assert all(id(part) in inside for name in ("table", "svg") for part in body.iter(name))
+
+
+def verdict_of(gate_name: str, value: float | None) -> Verdict:
+    return Verdict(gate_name, Outcome.OK, value, "bound", "line")
+
+
+@pytest.mark.parametrize(
+    ("gate_name", "value", "said"),
+    [
+        (gate.ALL, -0.701, "0.7 points more"),
+        (gate.ALL, 3.1, "3.1 points fewer"),
+        (gate.CLEAR, 0.99943, "99.94%"),
+        (gate.QUARANTINE, 0.0123, "1.23%"),
+        (gate.LABELS, 0.8123, "PSI 0.8123"),
+        (gate.COUNTS, 0, "0"),
+        (gate.CLEAR, None, "–"),
+    ],
+)
+def test_a_gates_value_says_its_unit_and_its_sign_in_words(gate_name: str, value: float | None, said: str) -> None:
+    assert words.value(verdict_of(gate_name, value)) == said
+
+
+def test_every_gate_and_every_verdict_is_explained() -> None:
+    gates = (gate.COUNTS, gate.FINITE, gate.LABELS, gate.CLEAR, gate.ALL, gate.QUARANTINE)
+    assert set(words.TERMS) == {*gates, *map(str, Outcome)} - {str(Outcome.OK)}
+    text = " ".join(Page(page.html(PUBLISHED, Around(0.1))).text)
+    assert words.TERMS["labels"] in text
+    assert words.TERMS["unproven"] in text
+    assert words.TERMS["finite"] not in text
+
+
+def test_moments_are_readable_and_in_utc() -> None:
+    assert words.moment("2026-11-23T04:36:34.354+00:00") == "2026-11-23 04:36 UTC"
+    assert words.moment("2026-11-23T06:36:34+02:00") == "2026-11-23 04:36 UTC"
+    assert (words.moment(""), words.moment("yesterday")) == ("unknown", "yesterday")
+
+
+def test_a_refused_day_shows_examples_of_what_is_quarantined() -> None:
+    lines = (QuarantinedLine("bad_json", "a.jsonl", "<b>no JSON</b>"), QuarantinedLine("empty", "b.jsonl", ""))
+    found = Findings(0, {}, (), {"bad_json": 2, "empty": 1}, quarantined_examples=lines)
+    html = page.html(replace(PLANNED, state=State.FAILED, findings=found), Around(0.1))
+    text = " ".join(Page(html).text)
+    assert "nothing is committed; 3 lines were planned" in text
+    assert "3 of 3 lines (100.00%): bad_json 2, empty 1" in text
+    assert "bad_json a.jsonl <b>no JSON</b>" in text
+    assert "not measured" in text
+
+
+def test_the_page_links_to_the_day_before_and_to_the_release(tmp_path: Path) -> None:
+    runs, releases = tmp_path / "runs", tmp_path / "releases"
+    (releases / "name" / PUBLISHED.release).mkdir(parents=True)
+    own = runs / PUBLISHED.ds / "scheduled__2026.json"
+    before = replace(PUBLISHED, ds="2026-01-13", findings=None)
+    assert Page(reporting.write(own, PUBLISHED, 0.1, "USD", str(releases))[0].read_text()).links == []
+    for name in ("manual__1+00:00.json", "manual__2+00:00.json"):
+        record.write(runs / before.ds / name, before)
+    reporting.write(runs / before.ds / "manual__1+00:00.json", before, 0.1)
+    report_md = releases / "name" / PUBLISHED.release / "report.md"
+    report_md.write_text("# report")
+    html, _ = reporting.write(own, PUBLISHED, 0.1, "USD", str(releases))
+    links = [link for link in Page(html.read_text()).links if link]
+    assert links == ["../../2026-01-13/manual__1%2B00%3A00/report.html", report_md.as_uri()]
+    assert (html.parent / unquote(links[0])).resolve().exists()
+    text = " ".join(Page(html.read_text()).text)
+    assert "report of 2026-01-13 · report of release name-0123456789ab" in re.sub(" +", " ", text)
+
+
+def test_few_rates_are_no_plot() -> None:
+    """Those of a few units, one beside the other, look as if the speed had changed."""
+    few = replace(PUBLISHED, findings=replace(FINDINGS, pace=(100.0, 100.0, 150.0, 0.0)))
+    assert "Rows per second" not in plots(page.html(few, Around(0.1)))
+
+
 def test_files_without_page_checksums_are_told_on_the_page_and_in_the_summary() -> None:
     checked, other = PUBLISHED.input.files
     run = replace(PUBLISHED, input=replace(PUBLISHED.input, files=(checked, replace(other, unchecked=True))))
     said = "1 of 2 input files have no page checksums: damage to them may go unnoticed"
-    assert said in Page(page.html(run, 0.1)).text
+    assert said in Page(page.html(run, Around(0.1))).text
     assert f"\n  unchecked   {said}\n" in report.summary(run)
-    assert "unchecked" not in page.html(PUBLISHED, 0.1) + report.summary(PUBLISHED)
+    assert "unchecked" not in page.html(PUBLISHED, Around(0.1)) + report.summary(PUBLISHED)
 
 
 def test_the_page_needs_no_network_and_runs_nothing() -> None:
-    html = page.html(PUBLISHED, 0.1)
+    html = page.html(PUBLISHED, Around(0.1))
     parsed = Page(html)
     assert parsed.links == []
     assert not set(parsed.tags) & {"script", "link", "img", "iframe", "object", "form", "base"}
@@ -122,9 +230,9 @@ def test_the_page_needs_no_network_and_runs_nothing() -> None:
 
 @pytest.mark.parametrize("state", list(State))
 def test_a_run_in_any_state_has_a_page(state: State) -> None:
-    Page(page.html(replace(PLANNED, state=state, problem="it went wrong"), 0.1))
-    Page(page.html(replace(PUBLISHED, state=state, findings=None), 0.1))
-    Page(page.html(replace(PUBLISHED, scoring=None, findings=Findings(0, {}, ())), 0.0))
+    Page(page.html(replace(PLANNED, state=state, problem="it went wrong"), Around(0.1)))
+    Page(page.html(replace(PUBLISHED, state=state, findings=None), Around(0.1)))
+    Page(page.html(replace(PUBLISHED, scoring=None, findings=Findings(0, {}, ())), Around(0.0)))
 
 
 def hostile(text: str) -> RunRecord:
@@ -145,8 +253,8 @@ def hostile(text: str) -> RunRecord:
 
 @given(st.text())
 def test_whatever_text_goes_in_comes_out_as_text(text: str) -> None:
-    plain = Page(page.html(hostile("plain"), 0.1))
-    assert Page(page.html(hostile(f"not {text}"), 0.1)).tags == plain.tags
+    plain = Page(page.html(hostile("plain"), Around(0.1)))
+    assert Page(page.html(hostile(f"not {text}"), Around(0.1))).tags == plain.tags
 
 
 def test_hostile_text_is_shown_and_not_run(tmp_path: Path) -> None:
@@ -165,6 +273,7 @@ def test_the_document_is_the_record_and_what_follows_from_it(tmp_path: Path) -> 
     found = json.loads(document.read_text())
     assert {name: found.pop(name) for name in DERIVED} == {
         "price_per_hour": 0.36,
+        "price_currency": "USD",
         "cost_per_million": pytest.approx(8.0),
         "tokens_per_second": 25.0,
         "busy_share": 0.75,
@@ -178,7 +287,7 @@ def test_the_document_is_the_record_and_what_follows_from_it(tmp_path: Path) -> 
 
 def test_a_run_that_computed_nothing_costs_nothing_that_is_known() -> None:
     document = reporting.document(PLANNED, 0.1)
-    assert [document[name] for name in DERIVED[1:4]] == [None] * 3
+    assert [document[name] for name in DERIVED[2:5]] == [None] * 3
 
 
 def test_the_summary_says_how_fast_and_how_busy() -> None:
@@ -188,13 +297,63 @@ def test_the_summary_says_how_fast_and_how_busy() -> None:
     assert "devices" not in report.summary(replace(PUBLISHED, scoring=replace(SCORING, slots=0)))
 
 
+def resumed(own: int) -> RunRecord:
+    """A run of 2,000 rows, of which its own attempt scored some, the last two of four units."""
+    workers = (Worker(17, 1, 1, False, own),) if own else ()
+    scoring = replace(SCORING, rows=2_000, distinct=own, workers=workers, units=4, units_resumed=2 if own else 4)
+    scoring = scoring if own else replace(scoring, rows_per_second=0, tokens=0, began_at="")
+    return replace(PUBLISHED, scoring=scoring, findings=None)
+
+
+def test_a_run_that_took_everything_over_has_no_speed() -> None:
+    said, text = report.summary(resumed(0)), " ".join(Page(page.html(resumed(0), Around(0.1))).text)
+    for line in ("2,000 of 2,000 rows from earlier attempts, 4 of 4 units", "all 2,000 rows were taken over"):
+        assert line in said
+        assert line in text
+    for figure in ("rows/s", "tokens/s", "0 tokens", "from  to"):
+        assert figure not in said
+        assert figure not in text
+
+
+def test_a_run_that_took_half_over_has_the_speed_of_the_other_half() -> None:
+    said = report.summary(resumed(500))
+    assert "\n  taken over  1,500 of 2,000 rows from earlier attempts, 2 of 4 units\n" in said
+    assert "12 rows/s in bf16, 40 tokens, 25 tokens/s while scoring, 1.0% padding, 500 rows run for 500\n" in said
+
+
+@pytest.mark.parametrize(
+    ("state", "publication", "status", "online"),
+    [
+        (State.REFUSED, None, "refused", "not published"),
+        (State.COMMITTED, None, "committed, not published", "not published"),
+        (State.UNCHANGED, None, "unchanged, not published", "not published"),
+        (
+            State.COMMITTED,
+            Publication("e.1", 0, False, False, "a newer day"),
+            "committed, not live",
+            "not live: a newer",
+        ),
+        (State.PUBLISHED, Publication("e.1", 2, False, True), "published, live as epoch e.1", "live already as epoch"),
+    ],
+)
+def test_page_and_summary_have_the_same_words_for_how_a_run_stands(
+    state: State, publication: Publication | None, status: str, online: str
+) -> None:
+    run = replace(PUBLISHED, state=state, publication=publication)
+    said, text = report.summary(run), " ".join(Page(page.html(run, Around(0.1))).text)
+    assert f"of ds=2026-01-14: {status}\n" in said
+    assert f"\n  online      {online}" in said
+    assert f"Nightly run of 2026-01-14: {status}" in text
+    assert online in text
+
+
 def test_a_million_messages_at_a_thousand_a_second_take_as_many_seconds() -> None:
     assert cost_per_million(3.6, 1_000) == pytest.approx(1.0)
 
 
 @given(st.lists(st.floats(0, 1e9), max_size=130))
 def test_columns_stand_on_the_floor_within_the_plot(values: list[float]) -> None:
-    svg = charts.columns("plot", values, 4, "tokens")
+    svg = charts.columns("plot", values, 4, "tokens", "rows")
     width, height = sides(svg)
     bars = svg.findall("rect")
     assert len(bars) == len(values)
@@ -207,7 +366,7 @@ def test_columns_stand_on_the_floor_within_the_plot(values: list[float]) -> None
 
 
 def test_the_highest_column_is_the_largest_value() -> None:
-    bars = charts.columns("plot", [1, 4, 2], 1, "x").findall("rect")
+    bars = charts.columns("plot", [1, 4, 2], 1, "x", "rows").findall("rect")
     first, second, third = (float(bar.attrib["height"]) for bar in bars)
     assert (second, third) == (pytest.approx(4 * first, rel=0.01), pytest.approx(2 * first, rel=0.01))
     assert bars[1].findtext("title") == "1 to 2 x: 4"
@@ -243,6 +402,27 @@ def test_an_axis_ends_above_what_it_shows_and_not_far_above(value: float) -> Non
     assert value <= charts.nice(value) * (1 + 1e-9) <= 2.01 * value
 
 
+@given(st.floats(1e-6, 1e12), st.integers(3, 10))
+def test_ticks_are_round_numbers_from_nothing_to_the_end(end: float, most: int) -> None:
+    ticks = charts.ticks(end, most)
+    step = ticks[1]
+    assert ticks[0] == 0
+    assert ticks == [pytest.approx(step * number) for number in range(len(ticks))]
+    assert ticks[-1] <= end * (1 + 1e-9) < ticks[-1] + step * (1 + 1e-9)
+    assert len(ticks) <= most + 1
+    digits = f"{step:.6e}".partition("e")[0]
+    assert digits in ("1.000000", "2.000000", "5.000000")
+
+
+@pytest.mark.parametrize(("end", "found"), [(9.29869, "0 2 4 6 8"), (0.753086, "0 0.1 0.2 0.3 0.4 0.5 0.6 0.7")])
+def test_an_axis_of_any_length_says_round_numbers(end: float, found: str) -> None:
+    svg = charts.over_time("plot", [1.0] * 10, end / 10)
+    said = [str(text.text) for text in svg.findall("text")]
+    assert " ".join(said[-len(found.split()) - 2 : -2]) == found
+    assert said[-2:] == ["rows/s", "s"]
+    assert [str(text.text) for text in charts.over_time("plot", [1.0], 7_200).findall("text")][-1] == "min"
+
+
 @pytest.mark.parametrize("value", [0.0, -1.0, 5e-324, math.inf, math.nan])
 def test_an_axis_of_nothing_has_an_end(value: float) -> None:
     assert charts.nice(value) == 1.0
@@ -258,7 +438,7 @@ def test_text_keeps_its_place_among_elements() -> None:
 def test_every_gate_has_a_line_on_the_page() -> None:
     names = (gate.COUNTS, gate.FINITE, *gate.ACCEPTABLE)
     verdicts = tuple(Verdict(name, Outcome.OK, None, "", f"said by {name}") for name in names)
-    text = Page(page.html(replace(PUBLISHED, findings=replace(FINDINGS, verdicts=verdicts)), 0.1)).text
+    text = Page(page.html(replace(PUBLISHED, findings=replace(FINDINGS, verdicts=verdicts)), Around(0.1))).text
     assert {f"said by {name}" for name in names} <= set(text)
 
 

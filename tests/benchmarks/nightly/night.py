@@ -19,7 +19,7 @@ from batch_job.commits import fence, table
 from batch_job.commits.fence import Fence
 from batch_job.executors import gpus, workers
 from batch_job.executors.scoring import ScoringOptions
-from batch_job.pipeline import Tables
+from batch_job.identity import Tables
 from batch_job.settings import NightlySettings
 from shared_model.settings import StateSettings
 from tests.benchmarks.online import child

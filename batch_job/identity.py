@@ -1,0 +1,93 @@
+"""Which input a run reads, and the tables that hold its history.
+
+A day is compared with earlier days of the same input, and its scores stand beside those alone. An input is known by
+where its days are and which texts of them are read; what they are written as may change.
+"""
+
+import hashlib
+import os
+import re
+import string
+from dataclasses import dataclass
+from pathlib import Path
+
+from batch_job.record import ARCHIVE, COLUMNS
+from batch_job.settings import InputSettings
+from shared_model import settings
+from shared_model.settings import StateSettings
+
+#: Most characters of a folder's name that say which input it is of, before those that tell it from all others.
+_READABLE = 40
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Folders of the two tables."""
+
+    scores: Path
+    quarantine: Path
+
+    @property
+    def folders(self) -> tuple[Path, Path]:
+        return self.scores, self.quarantine
+
+    @classmethod
+    def of(cls, state: StateSettings, identity: str = ARCHIVE) -> "Tables":
+        """Those of an input: in a folder of its own, but for the default archive and where TANDEM_SCORES names one."""
+        if state.scores or identity == ARCHIVE:
+            return cls(state.scores_table, state.state / "quarantine")
+        return cls._in(_own_folders(state) / _folder_name(identity))
+
+    @classmethod
+    def all(cls, state: StateSettings) -> list["Tables"]:
+        """Those of the default archive, or of TANDEM_SCORES, and of every other input."""
+        return [cls.of(state), *(cls._in(folder) for folder in sorted(_own_folders(state).glob("*/")))]
+
+    @classmethod
+    def _in(cls, folder: Path) -> "Tables":
+        return cls(folder / "scores", folder / "quarantine")
+
+
+def template(state: StateSettings, inputs: InputSettings) -> str:
+    """Where the input's days are: a URL or an absolute path, its day in braces or, without, a partition of it."""
+    path = inputs.input_path or _literally(state.messages_dir)
+    # Spark may have another working directory.
+    return path if "://" in path else os.path.abspath(path)
+
+
+def has_day(path: str) -> bool:
+    return any(field for _, field, _, _ in string.Formatter().parse(path))
+
+
+def of(state: StateSettings, inputs: InputSettings) -> str:
+    """The name of an input: people read it, and records and commits are compared by it."""
+    path = template(state, inputs).rstrip("/")
+    if path == _literally(state.state / "messages"):
+        return ARCHIVE
+    days = path if has_day(path) else f"{path}/{inputs.input_partition}={{ds}}"
+    texts = [name for name in (inputs.input_text, inputs.input_pair) if name]
+    return days if texts == [COLUMNS.text] else f"{days} ({' and '.join(texts)})"
+
+
+def current(state: StateSettings) -> str:
+    """The name of the input that the environment sets. Raises: SettingError."""
+    return of(state, settings.load(InputSettings))
+
+
+def described(state: StateSettings, identity: str) -> str:
+    """The name, and of the default archive where that is."""
+    return f"{identity}, {state.state / 'messages'}" if identity == ARCHIVE else identity
+
+
+def _own_folders(state: StateSettings) -> Path:
+    return state.state / "inputs"
+
+
+def _folder_name(identity: str) -> str:
+    literal = re.sub(r"\w*=?\{[^}]*\}", "", identity)
+    readable = "-".join(re.findall("[A-Za-z0-9]+", literal))[-_READABLE:].strip("-").lower()
+    return f"{readable or 'input'}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
+
+
+def _literally(path: Path) -> str:
+    return str(path).replace("{", "{{").replace("}", "}}")

@@ -1,0 +1,113 @@
+"""The `runs` and `quarantine` steps: what ran, and what was quarantined, as lines. No JVM."""
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from batch_job import identity, quarantined, record
+from batch_job.commits import table
+from batch_job.identity import Tables
+from batch_job.outputs import summary
+from batch_job.progress import say
+from batch_job.record import Outcome, RecordError, RunRecord, State, Verdict
+from shared_model.errors import JobError
+from shared_model.settings import StateSettings
+
+#: Columns of the list of runs; the last may be long.
+_COLUMNS = ("day", "run", "status", "rows", "quarantined", "planned", "input", "verdict")
+_WORTH_TELLING = (Outcome.WARN, Outcome.FAIL, Outcome.UNPROVEN)
+
+
+def runs(folder: Path, ds: str, limit: int, as_json: bool) -> Iterator[str]:
+    """Up to `limit` runs, 0 for all, the newest first: of one day, or of all where `ds` is empty.
+
+    Raises: JobError where there is none.
+    """
+    found = sorted(map(_run, folder.glob(f"{ds or '*'}/*.json")), key=lambda run: run["planned"], reverse=True)
+    if not found:
+        where = folder / ds if ds else folder
+        raise JobError(f"{where} holds no run; run `python -m batch_job plan` first, or check TANDEM_STATE")
+    shown = found[: limit or None]
+    return map(json.dumps, shown) if as_json else _aligned(shown)
+
+
+def quarantine(state: StateSettings, ds: str, limit: int, as_json: bool) -> Iterator[str]:
+    """Up to `limit` lines, 0 for all, that the latest attempt at a day of the current input quarantined, committed or
+    not.
+
+    Raises: JobError where no attempt is known.
+    """
+    wanted = identity.current(state)
+    tables = Tables.of(state, wanted)
+    attempt = max(table.last_attempt(tables.folders, ds), *_attempts(state.runs_dir / ds, wanted), -1)
+    if attempt < 0:
+        raise JobError(f"ds={ds} was never scored: {tables.quarantine} knows no attempt at it; check TANDEM_STATE")
+    reasons = table.quarantined(tables.quarantine, ds, attempt)
+    counted = f"{sum(reasons.values()):,} lines ({summary.counts(reasons)})" if reasons else "no line"
+    say(f"ds={ds}: attempt {attempt} quarantined {counted}")
+    found = islice(quarantined.lines(tables.quarantine, ds, attempt), limit or None)
+    if as_json:
+        return (json.dumps(_document(line), ensure_ascii=False) for line in found)
+    return ("\t".join(cells) for cells in _with_heading(found))
+
+
+def _run(path: Path) -> dict[str, Any]:
+    try:
+        return _described(record.read(path))
+    except RecordError as error:
+        changed = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
+        unknown = dict.fromkeys(_COLUMNS)
+        known = {"day": path.parent.name, "run": path.stem, "status": "unreadable"}
+        return {**unknown, **known, "planned": changed, "verdict": str(error)}
+
+
+def _described(run: RunRecord) -> dict[str, Any]:
+    rows = run.scoring.rows if run.scoring else None
+    reasons = run.scoring.quarantined if run.scoring else run.findings.quarantined if run.findings else None
+    verdict = run.problem or _verdict(run.findings.verdicts if run.findings else ())
+    count = sum(reasons.values()) if reasons is not None else None
+    values = (run.ds, run.run_id, str(run.state), rows, count, run.planned_at, run.input.folder, verdict)
+    return dict(zip(_COLUMNS, values, strict=True))
+
+
+def _verdict(verdicts: Sequence[Verdict]) -> str:
+    """Of the gates, those that have something to tell; empty where none has judged."""
+    told = [f"{it.gate} {it.outcome}{' (accepted)' if it.accepted else ''}" for it in verdicts]
+    worth = [text for text, it in zip(told, verdicts, strict=True) if it.outcome in _WORTH_TELLING]
+    return ", ".join(worth) or ("ok" if verdicts else "")
+
+
+def _aligned(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    cells = [_COLUMNS, *(tuple(_cell(run[column]) for column in _COLUMNS) for run in runs)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:-1]
+    for *row, last in cells:
+        yield "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=True)), last])
+
+
+def _cell(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value or "-")
+
+
+def _attempts(folder: Path, wanted: str) -> Iterator[int]:
+    """Of the day's runs of one input that are known to have ended."""
+    for path in folder.glob("*.json"):
+        try:
+            run = record.read(path)
+        except RecordError as error:
+            say(str(error))
+            continue
+        if run.token and run.state is not State.PLANNED and run.input.identity == wanted:
+            yield run.token
+
+
+def _document(line: quarantined.Line) -> dict[str, Any]:
+    return {**dataclasses.asdict(line), "raw": line.raw.decode("utf-8", "backslashreplace")}
+
+
+def _with_heading(found: Iterable[quarantined.Line]) -> Iterator[tuple[str, str, str]]:
+    yield "reason", "file", "raw"
+    yield from ((line.reason, line.file, line.text) for line in found)

@@ -1,0 +1,131 @@
+"""The steps of the nightly run as Airflow operators.
+
+A step that fails says why in one line, the ERROR of its task's log, and ends the task with the step's exit code:
+Airflow writes no traceback for SystemExit. `OnlyUnexpected` decides by the code whether to try again.
+"""
+
+from pathlib import Path
+from typing import Any, NoReturn
+
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
+from airflow.providers.standard.hooks.subprocess import SubprocessHook
+from airflow.sdk import BaseOperator, BaseSensorOperator, RetryDecision, RetryPolicy
+from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout, AirflowSkipException
+
+from batch_job import plan
+
+
+class OnlyUnexpected(RetryPolicy):  # type: ignore[misc]  # Airflow has no types here
+    """Retries a task unless its step would end in the same way again."""
+
+    def evaluate(self, exception: BaseException, try_number: int, max_tries: int, context: Any = None) -> RetryDecision:
+        if isinstance(exception, SystemExit) and plan.is_final(exception.code):
+            return RetryDecision.fail("another try would end in the same way")
+        return RetryDecision.default()
+
+
+def fail(task: BaseOperator, code: int, line: str) -> NoReturn:
+    task.log.error(line or f"{task.task_id} ended with code {code} and without a word")
+    raise SystemExit(code)
+
+
+class Step(BaseOperator):  # type: ignore[misc]  # Airflow has no types here
+    """A step that runs on the runtime's Python, without a JVM."""
+
+    template_fields = ("ds", "record")
+
+    def __init__(self, *, ds: str, record: str, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.ds, self.record = ds, record
+        self._hook = SubprocessHook()
+
+    def run_step(self) -> tuple[int, str]:
+        """Exit code and last line of the step; the log has all that it prints."""
+        command = plan.step_command(self.task_id, self.ds, self.record)
+        ended = self._hook.run_command(command, env=plan.step_environment())
+        return ended.exit_code, ended.output
+
+    def execute(self, context: Any) -> None:
+        code, line = self.run_step()
+        if code:
+            fail(self, code, line)
+
+    def on_kill(self) -> None:
+        self._hook.send_sigterm()
+
+
+class Plan(BaseSensorOperator, Step):  # type: ignore[misc]  # Airflow has no types here
+    """Looks for the day's messages now and then, without a worker slot in between, and writes the run record."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        wait, poll = plan.patience()
+        super().__init__(mode="reschedule", poke_interval=poll, timeout=wait, **kwargs)
+        self._line = ""
+
+    def execute(self, context: Any) -> None:
+        try:
+            BaseSensorOperator.execute(self, context)
+        except AirflowSensorTimeout:
+            fail(self, plan.NO_INPUT, self._line)
+
+    def poke(self, context: Any) -> bool:
+        run = context["dag_run"]
+        # A backfill hands one configuration to the runs of all its days.
+        if run.run_type == "manual" and (problem := plan.day_problem(run.partition_key, run.conf)):
+            fail(self, 2, problem)
+        code, self._line = self.run_step()
+        if code not in (0, plan.NO_INPUT):
+            fail(self, code, self._line)
+        return code == 0
+
+
+class Score(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no types here
+    """`score` in spark-submit, by the Spark connection; without Spark where the day is scored already."""
+
+    template_fields = (*SparkSubmitOperator.template_fields, "ds", "record")
+
+    def __init__(self, *, ds: str, record: str, **kwargs: Any) -> None:
+        super().__init__(application=plan.APPLICATION, application_args=plan.step_args(ds, record), **kwargs)
+        self.ds, self.record = ds, record
+
+    def execute(self, context: Any) -> None:
+        looked = SubprocessHook().run_command(
+            plan.step_command("score", self.ds, self.record), env=plan.step_environment()
+        )
+        if looked.exit_code not in (0, plan.CHANGED):
+            fail(self, looked.exit_code, looked.output)
+        if looked.exit_code == plan.CHANGED:
+            self._score(context)
+
+    def _score(self, context: Any) -> None:
+        try:
+            super().execute(context)
+        except AirflowException as error:
+            code, said = self._ended()
+            if not code:
+                raise
+            fail(self, code, plan.complaint(said) or str(error))
+
+    def _ended(self) -> tuple[int, list[str]]:
+        """Exit code of spark-submit and its last lines; code 0 where it was not what failed."""
+        process = self._hook._submit_sp if self._hook else None
+        return (process.returncode or 0, list(self._hook._last_submit_log_lines)) if process else (0, [])
+
+
+class Report(Step):
+    """Prints the run, also one that failed. Its own task fails for the run's figures only: that a step before it failed
+    is that step's to say."""
+
+    def execute(self, context: Any) -> None:
+        if not Path(self.record).exists():
+            raise AirflowSkipException(f"nothing to report: `plan` wrote no {self.record}")
+        code, line = self.run_step()
+        if code and self._all_before_succeeded(context):
+            fail(self, code, line)
+
+    def _all_before_succeeded(self, context: Any) -> bool:
+        run = context["run_id"]
+        before = context["ti"].get_task_states(
+            self.dag_id, task_ids=sorted(self.get_flat_relative_ids(upstream=True)), run_ids=[run]
+        )
+        return set(before.get(run, {}).values()) == {"success"}
