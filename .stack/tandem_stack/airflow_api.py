@@ -4,10 +4,11 @@ import json
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from batch_job import plan
 from tandem_stack.checks import Problem
 
 _CALL_SECONDS = 30.0
@@ -22,12 +23,14 @@ class NotYet(Problem):
 
 @dataclass(frozen=True)
 class RunState:
-    """One DAG run: its state, and each task's, in the order they started."""
+    """One DAG run: its state and note, and each task's state and number of tries, in the order they started."""
 
     run_id: str
     partition: str
     state: str
     tasks: dict[str, str]
+    tries: Mapping[str, int] = field(default_factory=dict)
+    note: str = ""
 
 
 class AirflowApi:
@@ -68,9 +71,9 @@ class AirflowApi:
     def pause(self, dag: str, paused: bool) -> None:
         self._call("PATCH", f"/api/v2/dags/{dag}", {"is_paused": paused})
 
-    def trigger(self, dag: str, partition: str) -> str:
-        """Start a run for one partition; returns its id."""
-        body = {"logical_date": None, "partition_key": partition}
+    def trigger(self, dag: str, conf: Mapping[str, str], partition: str | None = None) -> str:
+        """Start a run as the trigger form does; returns its id."""
+        body = {"logical_date": None, "conf": conf, "partition_key": partition}
         return str(self._call("POST", f"/api/v2/dags/{dag}/dagRuns", body)["dag_run_id"])
 
     def run_state(self, dag: str, run_id: str) -> RunState:
@@ -78,16 +81,27 @@ class AirflowApi:
         instances = self._call("GET", f"/api/v2/dags/{dag}/dagRuns/{run_id}/taskInstances")["task_instances"]
         instances.sort(key=lambda instance: instance["start_date"] or "later")
         tasks = {instance["task_id"]: str(instance["state"] or "waiting") for instance in instances}
-        return RunState(run_id, str(run.get("partition_key") or ""), str(run["state"]), tasks)
+        tries = {instance["task_id"]: int(instance["try_number"]) for instance in instances}
+        day = plan.day_of(run["partition_key"], run["conf"])
+        return RunState(run_id, day, str(run["state"]), tasks, tries, str(run["note"] or ""))
 
     def run_ids(self, dag: str) -> list[str]:
         """Every run of the DAG, whatever started it."""
         return [run["dag_run_id"] for run in self._call("GET", f"/api/v2/dags/{dag}/dagRuns")["dag_runs"]]
 
+    def scheduled_days(self, dag: str) -> set[str]:
+        """The days that the schedule has started a run for, the latest at least."""
+        path = f"/api/v2/dags/{dag}/dagRuns?run_type=scheduled&order_by=-run_after"
+        return {str(run["partition_key"]) for run in self._call("GET", path)["dag_runs"]}
+
     def task_log(self, dag: str, run_id: str, task: str) -> str:
         """What the first try of a task wrote, as the UI shows it."""
+        return "\n".join(str(line["event"]) for line in self.task_events(dag, run_id, task))
+
+    def task_events(self, dag: str, run_id: str, task: str) -> list[dict[str, Any]]:
+        """The same, with each line's level and whatever else it carries."""
         path = f"/api/v2/dags/{dag}/dagRuns/{run_id}/taskInstances/{task}/logs/1"
-        return "\n".join(str(line["event"]) for line in self._call("GET", path)["content"])
+        return list(self._call("GET", path)["content"])
 
     def wait_run(self, dag: str, run_id: str, timeout_s: float) -> RunState:
         """Until a run has succeeded or failed."""

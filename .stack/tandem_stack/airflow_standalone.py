@@ -1,7 +1,8 @@
 """Airflow on one machine: the processes that `airflow standalone` starts, started by us.
 
 `airflow standalone` offers no way to keep its log servers off other interfaces. They serve only workers on other
-hosts (the UI reads this host's logs from disk), so scheduler and triggerer are started without them.
+hosts (the UI reads this host's logs from disk), so the scheduler is started without one. There is no triggerer: nothing
+of ours is deferrable, and a triggerer takes seconds to stop.
 """
 
 import json
@@ -67,7 +68,6 @@ class Airflow:
             "airflow-api": ["api-server", "--host", "127.0.0.1", "--port", str(self.port), "--workers", "1"],
             "airflow-scheduler": ["scheduler", "--skip-serve-logs"],
             "airflow-dag-processor": ["dag-processor"],
-            "airflow-triggerer": ["triggerer", "--skip-serve-logs"],
         }
         for name, arguments in commands.items():
             supervisor.start(name, [self._airflow, *arguments], environ, self.home)
@@ -81,6 +81,7 @@ def _settings(airflow: Airflow) -> dict[str, str]:
     """Airflow's settings, all by environment: no file of ours to keep in step with its own."""
     settings = {
         "CORE__DAGS_FOLDER": str(airflow.dags),
+        "CORE__PLUGINS_FOLDER": str(airflow.dags / "plugins"),
         "CORE__LOAD_EXAMPLES": "False",
         "CORE__DAGS_ARE_PAUSED_AT_CREATION": "True",
         "CORE__EXECUTOR": "LocalExecutor",

@@ -1,5 +1,7 @@
 """What the demo did, for a person to read; and whether all of it happened."""
 
+import os
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -23,15 +25,30 @@ class Nightly:
 
 
 @dataclass(frozen=True)
+class Took:
+    """What the demo took: its seconds, those of installing included, and memory."""
+
+    seconds: float
+    installing: float
+    peak_bytes: int
+
+    def text(self) -> str:
+        installing = f" ({self.installing:.0f} s of it to install)" if self.installing >= 1 else ""
+        return f"Whole demo: {self.seconds:.0f} s{installing}, {self.peak_bytes / 1e9:.1f} GB of memory at most"
+
+
+@dataclass(frozen=True)
 class Summary:
+    """`state`: where the demo keeps what it wrote."""
+
     nights: Sequence[Nightly]
     outcomes: Sequence[Outcome]
     beside: Outcome
     reached: Sequence[Reached]
     lanes: Sequence[Lane]
     airflow: str
-    seconds: float
-    peak_bytes: int
+    took: Took
+    state: str
 
     def missing(self) -> list[str]:
         """What did not happen; empty when the demo is a success."""
@@ -53,10 +70,20 @@ class Summary:
             ["", "Calls, timed by the caller", *_table(_call_rows([*self.outcomes, self.beside]))],
             ["", "Through a router, to endpoints of their own", *_table(_reached_rows(self.reached))],
             ["", "Service levels in this run", *_table(_lane_rows(self.lanes, self.outcomes))],
-            ["", f"Whole demo: {self.seconds:.0f} s, {self.peak_bytes / 1e9:.1f} GB of memory at most"],
+            ["", "Read the demo's scores", *self._commands()],
+            ["", self.took.text()],
             *([f"MISSING: {gap}"] for gap in self.missing()),
         ]
         return "\n".join(line for part in parts for line in part)
+
+    def _commands(self) -> list[str]:
+        """The demo has a state of its own, which commands do not find by themselves."""
+        day = self.nights[-1].run.partition
+        steps = (f"read --ds {day} --limit 5", f"report --ds {day}")
+        return [
+            f"  export TANDEM_STATE={shlex.quote(os.path.relpath(self.state))}",
+            *(f"  .venv/bin/python -m batch_job {step}" for step in steps),
+        ]
 
 
 def _night_rows(nights: Iterable[Nightly]) -> list[list[str]]:

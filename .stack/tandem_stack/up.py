@@ -1,29 +1,38 @@
 """make up: the same parts, kept running until Ctrl-C."""
 
 import time
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
-from shared_model import settings
+import redis
+
+from batch_job.settings import InputSettings
+from realtime_service.routing import policies
+from shared_model import keys, settings
+from shared_model.demo_messages import FIRST_DAY
+from shared_model.errors import BadInput
 from shared_model.settings import StateSettings
 from tandem_stack import airflow_standalone, stack
 from tandem_stack.progress import say
-from tandem_stack.stack import DAG, Plan
+from tandem_stack.stack import DAG, Plan, Stack
 
 MESSAGES = 20_000
+#: When the DAG's schedule starts the run of the day before, UTC.
+_RUNS_AT = timedelta(hours=2)
 _CHECK_SECONDS = 1.0
 
 
 def run() -> int:
     """Returns 0 after Ctrl-C. Raises: Problem, SettingError when it does not come up, or something ends."""
-    plan = stack.plan(settings.load(StateSettings), scheduled=True)
-    yesterday = datetime.now(UTC).date() - timedelta(days=1)
-    demo_days = ["messages", "--count", str(MESSAGES)]
-    # Unpausing starts the run that was due this morning, so there is something for it to score.
-    last_night = ["messages", "--count", str(MESSAGES // 2), "--days", "1", "--first-day", str(yesterday)]
+    state = settings.load(StateSettings)
+    plan = stack.plan(state, scheduled=True)
+    own, due = own_archive(state, settings.load(InputSettings)), due_day(datetime.now(UTC))
+    if own:
+        say(f"{own} names an archive of yours: no demo messages are written")
     try:
-        with stack.running(plan, ["build", "--if-missing"], demo_days, last_night) as running:
+        with stack.running(plan, ["build", "--if-missing"], *([] if own else demo_messages(due))) as running:
+            starts = str(due) not in running.api.scheduled_days(DAG)
             running.api.pause(DAG, False)
-            print(_welcome(plan), flush=True)
+            print(welcome(running, due, starts, demo=not own), flush=True)
             while True:
                 running.check()
                 time.sleep(_CHECK_SECONDS)
@@ -32,16 +41,67 @@ def run() -> int:
     return 0
 
 
-def _welcome(plan: Plan) -> str:
-    password = plan.airflow.password()
-    return f"""
-  Airflow   {plan.airflow.address}   user {airflow_standalone.USER}, password {password}
-  gRPC      {plan.service.grpc_address}
-  metrics   http://{plan.service.metrics_address}/metrics
+def own_archive(state: StateSettings, inputs: InputSettings) -> str:
+    """The setting that names an archive which is not ours to write to; empty when none does."""
+    if inputs.input_path:
+        return "TANDEM_INPUT_PATH"
+    return "TANDEM_MESSAGES" if state.messages else ""
 
-  The DAG {DAG} is on: it scores yesterday now, and each day at 02:00 UTC.
-  Score another day: trigger it with a partition key, e.g. 2026-01-14.
-  Ask:  .venv/bin/python -m realtime_service call "my card has not arrived" --timeout-ms 80
 
-  Ctrl-C stops everything.
-"""
+def due_day(now: datetime) -> date:
+    """The day of the latest run that the schedule has asked for. Unpausing starts it, if it never ran."""
+    return (now - _RUNS_AT).date() - timedelta(days=1)
+
+
+def demo_messages(due: date) -> list[list[str]]:
+    """The demo's days, and one for the run that is due."""
+    last_night = ["--count", str(MESSAGES // 2), "--days", "1", "--first-day", str(due)]
+    return [["messages", "--count", str(MESSAGES)], ["messages", *last_night]]
+
+
+def welcome(running: Stack, due: date, starts: bool, demo: bool) -> str:
+    lines = [
+        *_addresses(running.plan),
+        "",
+        schedule_line(due, starts),
+        f"Score another day: trigger the DAG in Airflow and choose the day{f', e.g. {FIRST_DAY}' if demo else ''}.",
+        'Ask:  .venv/bin/python -m realtime_service call "my card has not arrived" --timeout-ms 80',
+        *_policy_lines(running.redis_url),
+        "",
+        "Ctrl-C stops everything.",
+    ]
+    return "\n".join(["", *(f"  {line}".rstrip() for line in lines), ""])
+
+
+def schedule_line(due: date, starts: bool) -> str:
+    if starts:
+        return f"The DAG {DAG} is on: it scores {due} now, and each day at 02:00 UTC the day before."
+    return f"The DAG {DAG} is on: it scores each day at 02:00 UTC the day before; {due} had its run."
+
+
+def _addresses(plan: Plan) -> list[str]:
+    user = f"user {airflow_standalone.USER}, password {plan.airflow.password()}"
+    return [
+        f"Airflow   {plan.airflow.address}   {user}",
+        f"gRPC      {plan.service.grpc_address}",
+        f"metrics   http://{plan.service.metrics_address}/metrics",
+    ]
+
+
+def _policy_lines(redis_url: str) -> list[str]:
+    """What operators have set outlives a restart, so that a start is when to say it."""
+    with redis.Redis.from_url(redis_url) as client:
+        stored = client.get(keys.routing_policy())
+    return policy_lines(bytes(stored or b""))
+
+
+def policy_lines(stored: bytes) -> list[str]:
+    if not stored:
+        return []
+    undo = "undo:  .venv/bin/python -m realtime_service policy reset --all"
+    try:
+        numbers = policies.numbers(policies.decode(stored))
+    except BadInput as error:
+        return ["", f"The operators' policy in Redis is damaged: {error}", undo]
+    said = " ".join(f"{name}={value:.10g}" for name, value in numbers.items())
+    return ["", f"Operators' policy in force: {said}", undo] if said else []

@@ -1,7 +1,12 @@
 """The Makefile's targets explain themselves."""
 
+import os
 import re
+import signal
 import subprocess
+import sys
+import time
+from pathlib import Path
 
 from tests.stack.helpers import REPOSITORY
 
@@ -23,3 +28,47 @@ def test_every_target_is_phony() -> None:
     (phony,) = re.findall(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
 
     assert set(phony.split()) == set(re.findall(r"^([a-z][a-z-]*):(?!=)", makefile, re.MULTILINE))
+
+
+def outside_make() -> dict[str, str]:
+    """The environment without what `make test` adds to it: a make inside another one prints more."""
+    return {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
+
+
+def fake_runtime(folder: Path, code: str) -> list[str]:
+    """Makefile variables: nothing is set up, and the runtime's Python runs `code`."""
+    program = folder / "python"
+    program.write_text(f"#!{sys.executable}\n{code}")
+    program.chmod(0o755)
+    return ["PYTHON=true", f"RUNTIME={program}"]
+
+
+def test_ctrl_c_ends_make_up_without_an_error_of_makes(tmp_path: Path) -> None:
+    waits = """import signal, sys
+signal.signal(signal.SIGINT, lambda *_: sys.exit(print('stopped')))
+print('ready', flush=True)
+signal.pause()
+"""
+    command = ["make", "up", *fake_runtime(tmp_path, waits)]
+    with subprocess.Popen(
+        command,
+        cwd=REPOSITORY,
+        env=outside_make(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        process_group=0,
+    ) as make:
+        assert make.stdout
+        assert make.stdout.readline() == "ready\n"
+        # As a terminal does: to the whole group.
+        os.killpg(make.pid, signal.SIGINT)
+        assert make.stdout.read() == "stopped\n"
+
+
+def test_the_demo_is_told_when_make_began(tmp_path: Path) -> None:
+    before = int(time.time())
+    tells = "import os\nprint(os.environ['DEMO_STARTED'])\n"
+    command = ["make", "demo", *fake_runtime(tmp_path, tells)]
+    done = subprocess.run(command, cwd=REPOSITORY, env=outside_make(), capture_output=True, text=True, check=True)
+    assert before <= int(done.stdout) <= time.time()

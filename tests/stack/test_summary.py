@@ -2,12 +2,13 @@
 
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tandem_stack.airflow_api import RunState
 from tandem_stack.calls import Outcome
 from tandem_stack.separate import Reached
-from tandem_stack.summary import Nightly, Summary
+from tandem_stack.summary import Nightly, Summary, Took
 
 from batch_job.record import Input, Publication, RunRecord, Runtime, Scoring, State
 from realtime_service.settings import ServiceSettings, lanes
@@ -43,8 +44,8 @@ def summary() -> Summary:
         reached=[Reached(ServingPath.LATENCY, 50, {"latency": 50, "throughput": 0, "router": 0})],
         lanes=tuple(lanes(ServiceSettings(), Device.CPU).values()),
         airflow="http://127.0.0.1:8080",
-        seconds=120.0,
-        peak_bytes=3_000_000_000,
+        took=Took(486.0, 216.4, 3_000_000_000),
+        state=str(Path.cwd() / ".tandem" / "demo"),
     )
 
 
@@ -58,6 +59,21 @@ def test_a_whole_demo_misses_nothing(summary: Summary) -> None:
     assert "MISSING" not in summary.text()
     assert "2026-01-14  published  10,000  801     2            bf16" in summary.text()
     assert "2026-01-14  success: plan success, score success" in summary.text()
+
+
+def test_it_ends_with_the_commands_that_read_the_demos_own_scores(summary: Summary) -> None:
+    commands = summary.text().partition("Read the demo's scores\n")[2].splitlines()[:3]
+    assert commands == [
+        "  export TANDEM_STATE=.tandem/demo",
+        "  .venv/bin/python -m batch_job read --ds 2026-01-14 --limit 5",
+        "  .venv/bin/python -m batch_job report --ds 2026-01-14",
+    ]
+
+
+def test_the_time_of_a_cold_demo_includes_installing(summary: Summary) -> None:
+    assert "Whole demo: 486 s (216 s of it to install), 3.0 GB of memory at most" in summary.text()
+    warm = replace(summary, took=Took(110.0, 0.4, 3_000_000_000))
+    assert "Whole demo: 110 s, 3.0 GB of memory at most" in warm.text()
 
 
 @pytest.mark.parametrize("path", list(ServingPath))
