@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from shared_model import settings
+from shared_model import settings, variables
 
 REPOSITORY = Path(__file__).parents[2]
 README = REPOSITORY / "README.md"
@@ -72,6 +72,10 @@ def test_every_setting_is_documented() -> None:
 def test_settings_that_are_named_exist(page: Path) -> None:
     named = set(re.findall(r"\bTANDEM_[A-Z0-9_]+[A-Z]\b", page.read_text()))
     assert named - set(setting_names()) - OTHER_VARIABLES == set()
+
+
+def test_the_list_of_known_variables_is_that_of_all_settings() -> None:
+    assert set(setting_names()) | OTHER_VARIABLES == variables.KNOWN
 
 
 def test_every_metric_is_documented() -> None:
