@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from protos.inference import open_inference_pb2 as pb
 from protos.inference.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from protos.scoring.v1.storage_pb2 import PublishedScore
-from shared_model import keys
+from shared_model.published.epochs import Epoch
+from shared_model.published.publish import publish
+from shared_model.redis_store import keys
 from shared_model.releases.store import Release
-from shared_model.scorestore.epochs import Epoch
-from shared_model.scorestore.publish import publish
 from tests.properties import examples
 from tests.realtime_service.conftest import eventually
 from tests.realtime_service.open_inference.conftest import refusal
@@ -95,11 +95,18 @@ def test_all_scores_come_from_the_device_and_a_label_from_last_night(
 
     eventually(lambda: path("label") == "precomputed")
     assert path("scores") == path("label", "scores") == path() == "dynamic"
-    before = statistics(stub)
-    assert path("label") == "precomputed"
-    after = statistics(stub)
-    assert after.inference_stats.cache_hit.count == before.inference_stats.cache_hit.count + 1
-    assert after.inference_count == before.inference_count
+
+    def counted_as_a_hit() -> bool:
+        before = statistics(stub)
+        if path("label") != "precomputed":
+            return False
+        after = statistics(stub)
+        assert after.inference_stats.cache_hit.count == before.inference_stats.cache_hit.count + 1
+        assert after.inference_count == before.inference_count
+        return True
+
+    # A look-up that a busy machine delays past its few milliseconds is answered by the device.
+    eventually(counted_as_a_hit)
     redis_client.delete(keys.epoch_pointer(release.id))
     # An epoch of this name, published anew by another test, must be news to the service.
     eventually(lambda: path("label") == "dynamic")
