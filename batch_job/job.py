@@ -28,9 +28,9 @@ from batch_job.record import ARCHIVE, RecordError, RunRecord, Scoring, State
 from batch_job.reporting import report
 from batch_job.settings import NightlySettings
 from shared_model import devices, settings
+from shared_model.deferred import Handoff
 from shared_model.errors import JobError, Refused, Stale, StoreUnavailable, TandemError
-from shared_model.handoff import Handoff
-from shared_model.redis_server import RedisServer
+from shared_model.redis_store.server import RedisServer
 from shared_model.settings import DeferredSettings, StateSettings
 
 #: What a run is in whose last attempt committed nothing.

@@ -24,13 +24,13 @@ from batch_job.progress import watched
 from batch_job.record import Publication, RunRecord, State
 from batch_job.settings import NightlySettings
 from protos.scoring.v1.storage_pb2 import PublishedScore
-from shared_model import keys
 from shared_model.errors import JobError, StoreUnavailable
 from shared_model.output import Output
+from shared_model.published import epochs
+from shared_model.published.epochs import Epoch, Outcome, RolledBack
+from shared_model.published.publish import publish
+from shared_model.redis_store import keys
 from shared_model.releases.store import Store
-from shared_model.scorestore import epochs
-from shared_model.scorestore.epochs import Epoch, Outcome, RolledBack
-from shared_model.scorestore.publish import publish
 from shared_model.settings import StateSettings
 
 _COLUMNS = ("release", "precision", "encoding_key", "tokens", "truncated", "top_k", "vector")

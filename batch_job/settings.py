@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from batch_job.plan import POLL_SECONDS, WAIT_SECONDS
 from batch_job.record import Columns, Format
-from shared_model.scorestore.epochs import KEEP_SECONDS
+from shared_model.published.epochs import KEEP_SECONDS
 from shared_model.settings import NOT_NEGATIVE, POSITIVE, Check, setting
 
 #: What a path of messages may have in it of its day.

@@ -13,7 +13,7 @@ from batch_job.planning import Patience
 from batch_job.reporting import report
 from batch_job.settings import InputSettings, NightlySettings
 from shared_model import settings
-from shared_model.redis_server import RedisServer
+from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings

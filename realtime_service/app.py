@@ -41,7 +41,7 @@ from realtime_service.watching import Watcher
 from realtime_service.workers.place import Place
 from shared_model import devices
 from shared_model.clock import SystemClock
-from shared_model.handoff import Handoff
+from shared_model.deferred import Handoff
 from shared_model.releases.store import Store
 from shared_model.settings import DeferredSettings
 from shared_model.types import ServingPath

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Sequence
 
 from realtime_service import redis_clients
 from shared_model import settings
-from shared_model.handoff import DeadLetter, DeadLetters
-from shared_model.redis_server import RedisServer
+from shared_model.deferred import DeadLetter, DeadLetters
+from shared_model.redis_store.server import RedisServer
 from shared_model.settings import DeferredSettings, StateSettings
 
 

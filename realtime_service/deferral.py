@@ -10,8 +10,8 @@ from realtime_service import requests
 from realtime_service.errors import NotFound
 from realtime_service.requests import ScoringRequest
 from shared_model.clock import Clock
+from shared_model.deferred import Handoff, Item, State, Submission
 from shared_model.errors import QueueFull, StoreUnavailable
-from shared_model.handoff import Handoff, Item, State, Submission
 
 
 class Deferral:

@@ -13,8 +13,8 @@ from realtime_service.errors import Overloaded, ReplicaUnavailable, ScoringFaile
 from realtime_service.scheduling.devices import Devices
 from realtime_service.telemetry import Telemetry
 from shared_model.clock import Clock
+from shared_model.deferred import Claimed, Handoff, Lease
 from shared_model.errors import BadInput, StoreUnavailable, UnknownRelease
-from shared_model.handoff import Claimed, Handoff, Lease
 from shared_model.types import ServingPath
 
 #: Seconds between looks at the stream, and requests claimed at once: little is lost when this process dies.

@@ -15,7 +15,7 @@ from realtime_service.models import Model
 from realtime_service.precomputed import PrecomputedScores
 from realtime_service.scheduling.devices import Devices
 from realtime_service.warmup import Turn, WarmVariant, Width, open_variant, specialise, warm_batches
-from shared_model.releases import proof
+from shared_model.evaluation import attestation
 from shared_model.releases.store import Release, Store
 from shared_model.types import Device as DeviceKind
 from shared_model.types import Precision
@@ -123,7 +123,7 @@ class Loader:
 
     def _open(self, model: Model, release: Release, precision: Precision, turn: Turn) -> WarmVariant:
         device = self._variants[precision]
-        proof.ensure(release, precision, device, self._cores)
+        attestation.ensure(release, precision, device, self._cores)
         variant = open_variant(release, precision, device, Width.on(device, self._cores), turn)
         model.engines[precision] = variant
         return variant

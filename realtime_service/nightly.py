@@ -8,7 +8,7 @@ import redis
 import redis.asyncio
 
 from realtime_service.telemetry import Telemetry
-from shared_model import keys
+from shared_model.redis_store import keys
 
 PERIOD_SECONDS = 5.0
 

@@ -14,9 +14,9 @@ import redis.asyncio
 from rbloom import Bloom
 
 from protos.scoring.v1.storage_pb2 import PublishedScore
-from shared_model import keys
 from shared_model.clock import Clock
-from shared_model.scorestore.publish import key_position
+from shared_model.published.publish import key_position
+from shared_model.redis_store import keys
 
 REFRESH_SECONDS = 0.5
 #: A look-up is worth its wait only with this much time left, in seconds.

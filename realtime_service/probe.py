@@ -20,7 +20,7 @@ from realtime_service.warmup import judge, open_engine
 from shared_model import settings
 from shared_model.encoding import Text, collate
 from shared_model.errors import TandemError
-from shared_model.releases import proof
+from shared_model.evaluation import attestation
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 from shared_model.types import Device, Precision
@@ -78,7 +78,7 @@ def examine(release: Release, variants: Mapping[Precision, Device], threads: int
         with contextlib.closing(open_engine(release, precision, device, threads)) as engine:
             for batch in batches:
                 judge(engine.score(batch), batch, release)
-        proof.ensure(release, precision, device, threads)
+        attestation.ensure(release, precision, device, threads)
 
 
 def main(arguments: Sequence[str]) -> int:

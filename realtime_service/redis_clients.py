@@ -2,7 +2,7 @@
 
 import redis.asyncio
 
-from shared_model import redis_clients
+from shared_model.redis_store import clients
 
 _PATIENT_SECONDS = 1.0
 _CONNECT_SECONDS = 0.05
@@ -10,7 +10,7 @@ _CONNECT_SECONDS = 0.05
 
 def patient(url: str) -> "redis.asyncio.Redis":
     """For background duties and deferred requests. A time-out means that the outcome is not known."""
-    return redis_clients.connect_asyncio(url, _PATIENT_SECONDS, _PATIENT_SECONDS)
+    return clients.connect_asyncio(url, _PATIENT_SECONDS, _PATIENT_SECONDS)
 
 
 def hasty(url: str, timeout: float) -> "redis.asyncio.Redis":
@@ -18,4 +18,4 @@ def hasty(url: str, timeout: float) -> "redis.asyncio.Redis":
 
     A connection that timed out is dropped by the library, never reused: its late reply would answer another call.
     """
-    return redis_clients.connect_asyncio(url, timeout, _CONNECT_SECONDS)
+    return clients.connect_asyncio(url, timeout, _CONNECT_SECONDS)

@@ -3,7 +3,7 @@
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.errors import Status
 from realtime_service.results import Answer
-from shared_model.handoff import Item, State
+from shared_model.deferred import Item, State
 from shared_model.types import ServingPath
 
 PATHS = {

@@ -20,8 +20,8 @@ from realtime_service.routing.relaying import Relay
 from realtime_service.streams import Streams
 from realtime_service.telemetry import Outcome, Telemetry
 from realtime_service.watching import Watcher
+from shared_model.deferred import State
 from shared_model.errors import BadInput
-from shared_model.handoff import State
 
 SERVICE = "scoring.v1.ScoringService"
 SCORE, SUBMIT, DESCRIBE = (f"/{SERVICE}/{method}" for method in ("Score", "Submit", "Describe"))

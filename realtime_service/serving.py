@@ -19,10 +19,11 @@ from realtime_service.settings import ServiceSettings
 from realtime_service.workers import lock
 from realtime_service.workers.place import Place
 from realtime_service.workers.sizing import worker_cores
-from shared_model import cgroups, devices, redis_clients, settings
+from shared_model import cgroups, devices, settings
 from shared_model.errors import TandemError
-from shared_model.redis_server import RedisServer
-from shared_model.releases.settings import GateSettings
+from shared_model.evaluation.gate_settings import GateSettings
+from shared_model.redis_store import clients
+from shared_model.redis_store.server import RedisServer
 from shared_model.settings import DeferredSettings, StateSettings
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _run(
     from shared_model.releases.store import Store
 
     store, deferred = Store.of(state), settings.load(DeferredSettings)
-    with redis_clients.connect(redis_url, timeout=5.0, connect_timeout=5.0) as client:
+    with clients.connect(redis_url, timeout=5.0, connect_timeout=5.0) as client:
         # A router loads nothing, and may come before the first release.
         release_id = service.release or (pointer.read(store, client).active if service.served else "")
 
@@ -137,10 +138,10 @@ def _tell_supervisor(seconds: float, service: "Service") -> None:
 def _look_for_redis(url: str, router: bool) -> None:
     """Say once when a service starts without Redis; its replicas say when it is reached."""
     try:
-        with redis_clients.connect(url, _REDIS_SECONDS, _REDIS_SECONDS) as client:
+        with clients.connect(url, _REDIS_SECONDS, _REDIS_SECONDS) as client:
             client.ping()
     except (redis.RedisError, OSError) as error:
-        place, lost = redis_clients.without_password(url), _ROUTER_WITHOUT if router else _WITHOUT
+        place, lost = clients.without_password(url), _ROUTER_WITHOUT if router else _WITHOUT
         log.warning("Redis at %s is not reached (%s): %s, until it is", place, error, lost)
 
 

@@ -5,8 +5,8 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from realtime_service.errors import NotFound, ReplicaUnavailable
+from shared_model.deferred import Handoff, Item, State
 from shared_model.errors import StoreUnavailable
-from shared_model.handoff import Handoff, Item, State
 
 PERIOD_SECONDS = 0.1
 #: Requests asked for in one round trip.

@@ -9,7 +9,7 @@ import os
 import sys
 
 from shared_model import settings, variables
-from shared_model.commands import building, listing, messages, promotion, releases, signing
+from shared_model.commands import inspect_release, list_releases, make_release, messages, promote, sign
 from shared_model.errors import StoreUnavailable, TandemError
 from shared_model.settings import StateSettings
 
@@ -40,7 +40,7 @@ def _in_one_line(error: Exception) -> str:
 def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(prog="python -m shared_model", description=__doc__)
     commands = whole.add_subparsers(dest="command", required=True)
-    for subject in (building, listing, releases, promotion, signing, messages):
+    for subject in (make_release, list_releases, inspect_release, promote, sign, messages):
         subject.add_to(commands)
     return whole
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from tokenizers import Encoding as TokenizerOutput
 from tokenizers import Tokenizer
 
-from shared_model import keys
 from shared_model.errors import BadInput
+from shared_model.redis_store import keys
 
 #: What a model reads: one text, or a pair of texts where its release says so.
 Text = str | tuple[str, str]

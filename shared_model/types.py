@@ -22,7 +22,7 @@ class ServingPath(StrEnum):
 
 
 class DeferredState(StrEnum):
-    """Where submitted work is in its life; `shared_model.handoff` draws it."""
+    """Where submitted work is in its life; `shared_model.deferred` draws it."""
 
     ACCEPTED = "accepted"
     CLAIMED = "claimed"

@@ -8,12 +8,15 @@ import hypothesis
 import pytest
 import redis
 
-from shared_model import settings, training
-from shared_model.commands.building import DEFAULT_NAME, HEADS
+from shared_model import settings
+from shared_model.building import build, checkpoint
+from shared_model.building.head import load_head
+from shared_model.commands.make_release import DEFAULT_NAME, HEADS
 from shared_model.errors import ReleaseError
-from shared_model.redis_server import RedisServer
-from shared_model.releases import build, checkpoint, pointer, texts
-from shared_model.releases.settings import GateSettings
+from shared_model.evaluation import corpora
+from shared_model.evaluation.gate_settings import GateSettings
+from shared_model.redis_store.server import RedisServer
+from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 
@@ -109,8 +112,8 @@ def release(releases_dir: Path) -> Release:
 
 
 def _build_default(store: Store) -> Release:
-    source = checkpoint.with_head(build.default_encoder(), training.load_head(HEADS / "banking77"))
-    chosen = texts.choose(source.output, source.reads)
+    source = checkpoint.with_head(build.default_encoder(), load_head(HEADS / "banking77"))
+    chosen = corpora.choose(source.output, source.reads)
     # How fast it is on a machine that runs tests is for `make bench-release` to say.
     bounds = GateSettings(gate_latency_ms=1000, gate_batch_ms=10_000)
     built, report = build.build(store, source, DEFAULT_NAME, chosen, bounds, say=lambda line: None)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import redis
 
-from shared_model.redis_server import find_binary
+from shared_model.redis_store.server import find_binary
 
 #: What tells a Sentinel apart from a server.
 _SENTINEL = "--sentinel"

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from realtime_service.client import Client
-from shared_model.redis_server import RedisServer
+from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
 from shared_model.types import Priority, ServingPath
 from tandem_stack import stack

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from realtime_service.settings import ServiceSettings
 from shared_model import settings
-from shared_model.redis_server import RedisServer
+from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings, setting
 from tandem_stack import airflow_standalone, checks
 from tandem_stack.airflow_api import AirflowApi

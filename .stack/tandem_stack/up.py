@@ -7,9 +7,10 @@ import redis
 
 from batch_job.settings import InputSettings
 from realtime_service.routing import policies
-from shared_model import keys, settings
+from shared_model import settings
 from shared_model.demo_messages import FIRST_DAY
 from shared_model.errors import BadInput
+from shared_model.redis_store import keys
 from shared_model.settings import StateSettings
 from tandem_stack import airflow_standalone, stack
 from tandem_stack.progress import say

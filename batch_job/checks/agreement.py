@@ -20,8 +20,8 @@ from batch_job.outputs.writing import Target
 from batch_job.progress import Progress, say
 from batch_job.record import Agreement
 from shared_model.errors import ReleaseError
+from shared_model.evaluation.agreement import RULES
 from shared_model.output import Floats, Output
-from shared_model.releases.agreement import RULES
 from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
 

@@ -15,7 +15,7 @@ PSI_WARN, PSI_FAIL = 0.10, 0.25
 PSI_FLOOR = 1e-4
 
 #: Least agreement of INT8 where half precision is clear, and fewest such texts that show it: six may differ. Clear is
-#: `shared_model.releases.agreement.CLEAR_MARGIN`: of 8,000 chat messages, which have no banking intent, the two agree
+#: `shared_model.evaluation.agreement.CLEAR_MARGIN`: of 8,000 chat messages, which have no banking intent, the two agree
 #: on 99.93 % of the half that is clear by 0.10, on 99.3 % by 0.05, on 97.4 % by 0.02, and on 92.5 % of all; samples of
 #: 2,000 have the last between 91.3 and 92.9.
 CLEAR_AGREEMENT, FEWEST_CLEAR = 0.985, 400

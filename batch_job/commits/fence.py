@@ -13,8 +13,8 @@ from types import TracebackType
 import redis
 import redis.asyncio
 
-from shared_model import keys, redis_clients
 from shared_model.errors import Stale, StoreUnavailable
+from shared_model.redis_store import clients, keys
 
 _TAKE = (Path(__file__).parent / "lua" / "take_token.lua").read_text()
 
@@ -24,12 +24,12 @@ WATCH_SECONDS = 1.0
 
 def connect(url: str) -> "redis.Redis":
     """A client that gives up soon."""
-    return redis_clients.connect(url, timeout=2.0, connect_timeout=2.0)
+    return clients.connect(url, timeout=2.0, connect_timeout=2.0)
 
 
 def connect_asyncio(url: str) -> "redis.asyncio.Redis":
     """The same for asyncio: a claim that is sent twice would hold work that nobody here knows of."""
-    return redis_clients.connect_asyncio(url, timeout=5.0, connect_timeout=2.0)
+    return clients.connect_asyncio(url, timeout=5.0, connect_timeout=2.0)
 
 
 class Fence:

@@ -20,9 +20,9 @@ from batch_job.executors.scoring import ScoringOptions
 from batch_job.outputs import rows
 from batch_job.progress import Progress, say
 from protos.scoring.v1.scoring_pb2 import DEFERRED, Label, Result, ScoreResponse
+from shared_model.deferred import DEFAULTS, Claimed, Handoff, Lease
 from shared_model.encoding import Text
 from shared_model.errors import BadInput, ReleaseError
-from shared_model.handoff import DEFAULTS, Claimed, Handoff, Lease
 from shared_model.output import Output
 from shared_model.settings import DeferredSettings
 from shared_model.types import TOP_K

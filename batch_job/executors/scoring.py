@@ -21,8 +21,9 @@ from shared_model import devices
 from shared_model.devices import HALF_PRECISION
 from shared_model.encoding import Encoder, Encoding, Text
 from shared_model.engine import Engine, use_gpu
+from shared_model.evaluation import attestation
 from shared_model.output import Output
-from shared_model.releases import proof, signature
+from shared_model.releases import signature
 from shared_model.releases.signature import TrustedKeys
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
@@ -88,7 +89,7 @@ class ScoringOptions:
         """The release, whose variant may serve on this host. Raises: ReleaseError."""
         release = self.store().open(self.release)
         # Its lane has all cores, whatever Spark gives one of the tasks that run side by side.
-        proof.ensure(release, self.precision, self.device, devices.cores())
+        attestation.ensure(release, self.precision, self.device, devices.cores())
         return release
 
 
@@ -181,7 +182,7 @@ def open_ahead(options: ScoringOptions, _: Iterator[object]) -> None:
 
     def open_judged() -> Model | None:
         release = options.store().open(options.release)
-        return _open(options, threads, None) if proof.judged(release, options.precision, options.device) else None
+        return _open(options, threads, None) if attestation.judged(release, options.precision, options.device) else None
 
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="open-ahead")
     _opening[key] = thread.submit(open_judged)

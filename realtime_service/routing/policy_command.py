@@ -11,9 +11,10 @@ from realtime_service import serving
 from realtime_service.routing import policies
 from realtime_service.routing.policy import Policy
 from realtime_service.settings import ServiceSettings
-from shared_model import keys, settings
+from shared_model import settings
 from shared_model.commands import common
 from shared_model.errors import BadInput, StoreUnavailable
+from shared_model.redis_store import keys
 from shared_model.settings import StateSettings
 
 _SCRIPT = (Path(__file__).parent / "lua" / "move_policy.lua").read_text()

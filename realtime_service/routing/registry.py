@@ -17,8 +17,8 @@ from realtime_service.routing import heartbeat, policies
 from realtime_service.routing.heartbeat import PERIOD_SECONDS
 from realtime_service.routing.policy import Policy
 from realtime_service.routing.snapshot import Replica, Snapshot, as_real_time, options
-from shared_model import keys
 from shared_model.errors import BadInput, ReleaseError
+from shared_model.redis_store import keys
 from shared_model.releases import pointer
 from shared_model.releases.pointer import Pointer
 from shared_model.types import ServingPath

@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from shared_model import keys
+from shared_model.redis_store import keys
 
 if TYPE_CHECKING:
     from shared_model.encoding import Encoding

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 
 import redis
 
-from shared_model import redis_clients
 from shared_model.errors import ReleaseError, StoreUnavailable
-from shared_model.redis_server import RedisServer
-from shared_model.releases import judged, manifest, naming, pointer
+from shared_model.evaluation import judged
+from shared_model.redis_store import clients
+from shared_model.redis_store.server import RedisServer
+from shared_model.releases import manifest, naming, pointer
 from shared_model.releases.pointer import Pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
@@ -160,7 +161,7 @@ def redis_client(state: StateSettings) -> Iterator["redis.Redis"]:
     """Raises: StoreUnavailable where a server of our own cannot be started."""
     with (
         RedisServer(state) as server,
-        redis_clients.connect(server.url, timeout=5.0, connect_timeout=2.0) as client,
+        clients.connect(server.url, timeout=5.0, connect_timeout=2.0) as client,
     ):
         yield client
 

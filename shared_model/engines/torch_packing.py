@@ -113,7 +113,7 @@ def _attend(
 def flash(query: Tensor, key: Tensor, value: Tensor, packing: Packing, scaling: float, window: int) -> Tensor:
     """Attention of each row's tokens to each other, on CUDA. All (heads, tokens, size); (tokens, heads, size) returned.
 
-    A builder without a GPU never runs it: the first process that has one proves it there, see `releases/proof.py`.
+    A builder without a GPU never runs it: the first process that has one proves it, see `evaluation/attestation.py`.
     """
     from torch.nn.attention.varlen import varlen_attn
 

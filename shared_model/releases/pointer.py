@@ -15,8 +15,8 @@ from typing import Any
 
 import redis
 
-from shared_model import keys
 from shared_model.errors import ReleaseError, StoreUnavailable
+from shared_model.redis_store import keys
 from shared_model.releases import manifest
 from shared_model.releases.files import reason
 from shared_model.releases.store import Store

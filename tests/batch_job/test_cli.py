@@ -30,9 +30,10 @@ from batch_job.record import RunRecord, Scoring, State
 from batch_job.settings import NightlySettings
 from protos.scoring.v1.scoring_pb2 import ScoreRequest
 from protos.scoring.v1.storage_pb2 import DeferredWork
-from shared_model import demo_messages, keys
+from shared_model import demo_messages
+from shared_model.deferred import Handoff, Item
 from shared_model.errors import Stale
-from shared_model.handoff import Handoff, Item
+from shared_model.redis_store import keys
 from shared_model.releases.store import Release
 from shared_model.settings import DeferredSettings, StateSettings
 from tests.batch_job.cluster import other_python

@@ -25,11 +25,11 @@ from batch_job.record import ARCHIVE, RunRecord, Scoring, State
 from batch_job.reporting import report
 from batch_job.settings import NightlySettings
 from protos.scoring.v1.storage_pb2 import PublishedScore
-from shared_model import keys
 from shared_model.errors import JobError
+from shared_model.published.epochs import Epoch, Outcome, keys_of, live_keys
+from shared_model.published.publish import key_position, publish
+from shared_model.redis_store import keys
 from shared_model.releases.store import Release
-from shared_model.scorestore.epochs import Epoch, Outcome, keys_of, live_keys
-from shared_model.scorestore.publish import key_position, publish
 from shared_model.settings import StateSettings
 from tests.batch_job.conftest import DAY, message, planned, write_day
 from tests.batch_job.outputs import written

@@ -16,9 +16,9 @@ from batch_job.outputs import rows
 from batch_job.outputs.writing import FileReport, Target, write_file
 from batch_job.record import RunRecord, Scoring, State
 from batch_job.settings import NightlySettings
-from shared_model import keys
+from shared_model.published import epochs
+from shared_model.redis_store import keys
 from shared_model.releases.store import Release
-from shared_model.scorestore import epochs
 from shared_model.settings import StateSettings
 from tests.batch_job.conftest import DAY, message, planned, write_day
 

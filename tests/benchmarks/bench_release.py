@@ -18,8 +18,8 @@ from typing import Any
 
 from shared_model import settings
 from shared_model.errors import TandemError
-from shared_model.examples import read_examples
-from shared_model.releases import report
+from shared_model.evaluation import report
+from shared_model.evaluation.examples import read_examples
 from shared_model.types import Precision
 from tests.benchmarks import harness
 from tests.benchmarks.harness import REPOSITORY, CannotMeasure, Target

@@ -12,8 +12,9 @@ import redis
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import Client
 from shared_model import settings
-from shared_model.redis_server import RedisServer
-from shared_model.releases import pointer, report
+from shared_model.evaluation import report
+from shared_model.redis_store.server import RedisServer
+from shared_model.releases import pointer
 from shared_model.releases.manifest import Facts
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings

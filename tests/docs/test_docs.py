@@ -19,7 +19,7 @@ ARCHITECTURE = REPOSITORY / "ARCHITECTURE.md"
 PAGES = [README, ARCHITECTURE, REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "CHANGELOG.md"]
 SETTINGS_MODULES = (
     "shared_model.settings",
-    "shared_model.releases.settings",
+    "shared_model.evaluation.gate_settings",
     "realtime_service.settings",
     "batch_job.settings",
     "tandem_stack.stack",

@@ -15,13 +15,13 @@ from tests.conftest import REPOSITORY
 _SERVE = """
 import sys
 from realtime_service import app, probe
-from shared_model.releases import proof
+from shared_model.evaluation import attestation
 from shared_model.releases.store import Store
 from shared_model.types import Device, Precision
 
 release = Store(sys.argv[1]).open(sys.argv[2])
 for precision in (Precision.INT8, Precision.BF16):
-    proof.ensure(release, precision, Device.CPU, 1)
+    attestation.ensure(release, precision, Device.CPU, 1)
     release.engine(precision, Device.CPU, 1).close()
 print(" ".join({name.partition(".")[0] for name in sys.modules}))
 """

@@ -15,8 +15,8 @@ from tandem_stack.checks import Problem
 from tandem_stack.stack import DAG, Stack
 
 from realtime_service.client import Client
-from shared_model import keys
 from shared_model.demo_messages import FIRST_DAY
+from shared_model.redis_store import keys
 from shared_model.releases.store import Release
 from shared_model.types import ServingPath
 

@@ -15,7 +15,7 @@ import pytest
 import redis.asyncio
 
 from realtime_service.client import Client
-from shared_model.redis_server import RedisServer
+from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings

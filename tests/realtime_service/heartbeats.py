@@ -7,7 +7,7 @@ import redis
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState
-from shared_model import keys
+from shared_model.redis_store import keys
 
 #: By lane, and by what a number is called in the message; 0 of a lane that takes no requests.
 Numbers = Mapping[str, Counter[str]]

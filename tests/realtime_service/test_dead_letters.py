@@ -13,8 +13,8 @@ import redis.asyncio
 from protos.scoring.v1.scoring_pb2 import ScoreRequest
 from protos.scoring.v1.storage_pb2 import DeferredWork
 from realtime_service import __main__ as command
-from shared_model.handoff import Handoff, State
-from shared_model.redis_server import RedisServer
+from shared_model.deferred import Handoff, State
+from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
 
 Cli = Callable[..., tuple[int, list[str], str]]

@@ -15,8 +15,8 @@ import redis
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from protos.scoring.v1.storage_pb2 import DeferredWork
-from shared_model import keys
-from shared_model.redis_server import RedisServer
+from shared_model.redis_store import keys
+from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
 from tests.realtime_service.conftest import eventually
 from tests.realtime_service.releases.stage import Stage, staged

@@ -5,9 +5,9 @@ from pathlib import Path
 import redis
 
 from realtime_service.client import Client
-from shared_model import keys
-from shared_model.handoff.scripts import GROUP
-from shared_model.redis_server import RedisServer
+from shared_model.deferred.scripts import GROUP
+from shared_model.redis_store import keys
+from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings

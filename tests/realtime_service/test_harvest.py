@@ -14,8 +14,8 @@ from realtime_service.requests import ScoringRequest
 from realtime_service.results import Answer
 from realtime_service.telemetry import Telemetry
 from shared_model.clock import SystemClock
+from shared_model.deferred import Handoff, State
 from shared_model.errors import BadInput, StoreUnavailable
-from shared_model.handoff import Handoff, State
 from shared_model.types import ServingPath
 from tests.realtime_service.conftest import eventually
 
@@ -96,7 +96,7 @@ async def test_a_replica_that_stops_leaves_its_work_to_the_others_at_once(handof
 async def test_what_is_lost_is_abandoned_and_the_rest_is_answered(
     handoff: Handoff, script: Scripted, own_redis: "redis.asyncio.Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("shared_model.handoff.lease.RENEW_SECONDS", 0.05)
+    monkeypatch.setattr("shared_model.deferred.lease.RENEW_SECONDS", 0.05)
     await accept(handoff, "endless", "fine")
     working = asyncio.create_task(harvester(handoff, script).run_once())
     await asyncio.to_thread(eventually, lambda: len(script.begun) == 2)

@@ -9,7 +9,7 @@ import yaml
 
 from realtime_service import nightly
 from realtime_service.telemetry import Telemetry
-from shared_model import keys
+from shared_model.redis_store import keys
 
 ALERTS = Path(__file__).parents[2] / ".deploy" / "prometheus" / "alerts.yml"
 

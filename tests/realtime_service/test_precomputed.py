@@ -8,11 +8,11 @@ import redis.asyncio
 
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from realtime_service.precomputed import PrecomputedScores
-from shared_model import keys
 from shared_model.clock import SystemClock
-from shared_model.scorestore import epochs
-from shared_model.scorestore.epochs import Epoch
-from shared_model.scorestore.publish import publish
+from shared_model.published import epochs
+from shared_model.published.epochs import Epoch
+from shared_model.published.publish import publish
+from shared_model.redis_store import keys
 
 RELEASE = "small-0123456789ab"
 KEY = bytes(range(16))

@@ -11,10 +11,10 @@ import redis
 
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from realtime_service.client import Client
-from shared_model.redis_server import RedisServer
+from shared_model.published.epochs import Epoch
+from shared_model.published.publish import publish
+from shared_model.redis_store.server import RedisServer
 from shared_model.releases.store import Release
-from shared_model.scorestore.epochs import Epoch
-from shared_model.scorestore.publish import publish
 from shared_model.settings import StateSettings
 from shared_model.types import DeferredState, Priority, ServingPath
 from tests.realtime_service.conftest import RunningService, eventually, start_service

@@ -16,11 +16,12 @@ from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from protos.scoring.v1.storage_pb2 import DeferredWork, PublishedScore
 from realtime_service.client import Answer, AsyncClient, Client
 from realtime_service.warmup import SPECIALISED_TOKENS
-from shared_model import demo_messages, keys
+from shared_model import demo_messages
 from shared_model.encoding import collate
+from shared_model.published.epochs import Epoch, Outcome
+from shared_model.published.publish import publish
+from shared_model.redis_store import keys
 from shared_model.releases.store import Release
-from shared_model.scorestore.epochs import Epoch, Outcome
-from shared_model.scorestore.publish import publish
 from shared_model.types import DeferredState, Device, Precision, Priority, ServingPath
 from tests.realtime_service.conftest import RunningService, eventually
 

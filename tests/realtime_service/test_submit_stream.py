@@ -17,8 +17,8 @@ from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from realtime_service.errors import ReplicaUnavailable
 from realtime_service.intake import CHUNK, CHUNK_BYTES, Intake
 from realtime_service.streams import Streams
-from shared_model import keys
-from shared_model.redis_server import RedisServer
+from shared_model.redis_store import keys
+from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
 from tests.realtime_service.conftest import eventually
 from tests.realtime_service.releases.stage import Stage, staged

@@ -18,8 +18,8 @@ from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from protos.scoring.v1.storage_pb2 import DeferredWork
 from realtime_service.errors import NotFound
 from realtime_service.watching import PERIOD_SECONDS, Watcher
-from shared_model.handoff import Handoff, Item, State
-from shared_model.redis_server import RedisServer
+from shared_model.deferred import Handoff, Item, State
+from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
 from tests.realtime_service.conftest import eventually
 from tests.realtime_service.releases.stage import Stage, staged

@@ -6,12 +6,13 @@ from collections.abc import Iterator
 import pytest
 
 from shared_model import demo_messages, devices
+from shared_model.building import checkpoint
+from shared_model.building.checkpoint import Checkpoint
 from shared_model.encoding import Encoder, Encoding
 from shared_model.engine import Engine
-from shared_model.releases import checkpoint, measure
-from shared_model.releases.checkpoint import Checkpoint
+from shared_model.evaluation import benchmark
+from shared_model.evaluation.verdict import ReleaseReport
 from shared_model.releases.store import Release
-from shared_model.releases.verdict import ReleaseReport
 from shared_model.types import Device, Precision
 from tests.shared_model import tiny_builds, tiny_models
 
@@ -20,7 +21,7 @@ from tests.shared_model import tiny_builds, tiny_models
 def brief_timing() -> Iterator[None]:
     """Latencies from three calls each instead of twenty: how exact they are is for `make bench-release`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(measure, "_MIN_SECONDS", 0.0)
+        patch.setattr(benchmark, "_MIN_SECONDS", 0.0)
         yield
 
 

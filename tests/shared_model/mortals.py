@@ -12,8 +12,8 @@ from typing import Any
 
 from protos.scoring.v1.scoring_pb2 import ScoreRequest, ScoreResponse
 from protos.scoring.v1.storage_pb2 import DeferredWork
-from shared_model import redis_clients
-from shared_model.handoff import Claimed, Handoff, Submission
+from shared_model.deferred import Claimed, Handoff, Submission
+from shared_model.redis_store import clients
 
 #: Seconds a consumer may be dead before others take over.
 LEASE_SECONDS = 0.3
@@ -86,7 +86,7 @@ def answer_to(item: Claimed) -> ScoreResponse:
 
 def _run(url: str, duty: Callable[[Handoff], Coroutine[Any, Any, None]]) -> None:
     async def connected() -> None:
-        async with redis_clients.connect_asyncio(url, timeout=5.0, connect_timeout=5.0) as client:
+        async with clients.connect_asyncio(url, timeout=5.0, connect_timeout=5.0) as client:
             await duty(Handoff(client))
 
     asyncio.run(connected())

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from shared_model.encoding import Reads
+from shared_model.evaluation import report
 from shared_model.output import Output, OutputKind
-from shared_model.releases import report
 from shared_model.releases.manifest import Facts, Variant
 from shared_model.releases.store import Release, Store
 from shared_model.types import Device, Precision

@@ -7,13 +7,14 @@ from typing import Any
 import safetensors.torch
 
 from shared_model import devices
-from shared_model.releases import build, texts
-from shared_model.releases.checkpoint import Checkpoint
+from shared_model.building import build
+from shared_model.building.checkpoint import Checkpoint
+from shared_model.evaluation import corpora
+from shared_model.evaluation.corpora import Texts
+from shared_model.evaluation.gate_settings import GateSettings
+from shared_model.evaluation.verdict import ReleaseReport
 from shared_model.releases.manifest import Facts
-from shared_model.releases.settings import GateSettings
 from shared_model.releases.store import Release, Store
-from shared_model.releases.texts import Texts
-from shared_model.releases.verdict import ReleaseReport
 
 #: Weights of a random model make it unsure of everything; its last layer times this makes it sure.
 _SURER = 40.0
@@ -35,8 +36,8 @@ def surer(checkpoint: Checkpoint, times: float = _SURER) -> Checkpoint:
 
 def few_texts(checkpoint: Checkpoint, gate: int = 200) -> Texts:
     """Enough for a tiny model."""
-    chosen = texts.choose(checkpoint.output, checkpoint.reads)
-    judged = texts.generated_texts(checkpoint.reads, gate)
+    chosen = corpora.choose(checkpoint.output, checkpoint.reads)
+    judged = corpora.generated_texts(checkpoint.reads, gate)
     return Texts(chosen.calibration[:60], chosen.validation[:20], judged)
 
 

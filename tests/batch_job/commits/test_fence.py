@@ -7,9 +7,9 @@ import pytest
 import redis
 
 from batch_job.commits.fence import Fence, Watch, connect, latest_token
-from shared_model import keys
 from shared_model.errors import JobError, Stale, StoreUnavailable
-from shared_model.redis_server import RedisServer
+from shared_model.redis_store import keys
+from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
 
 DAY = "2026-01-14"

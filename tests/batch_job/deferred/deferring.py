@@ -14,9 +14,9 @@ from batch_job.executors.scoring import ScoringOptions
 from batch_job.outputs import rows
 from protos.scoring.v1.scoring_pb2 import ScoreRequest
 from protos.scoring.v1.storage_pb2 import DeferredWork
-from shared_model import keys
-from shared_model.handoff import DEFAULTS, DeadLetter, DeadLetters, Handoff
-from shared_model.handoff.scripts import GROUP
+from shared_model.deferred import DEFAULTS, DeadLetter, DeadLetters, Handoff
+from shared_model.deferred.scripts import GROUP
+from shared_model.redis_store import keys
 from shared_model.releases.store import Release
 
 

@@ -21,11 +21,11 @@ from batch_job.executors.scoring import ScoringOptions
 from batch_job.outputs import rows
 from protos.scoring.v1.scoring_pb2 import DEFERRED, ScoreRequest, ScoreResponse
 from protos.scoring.v1.storage_pb2 import DeferredWork
-from shared_model import keys
+from shared_model.deferred import Claimed, Handoff, Lease, State
+from shared_model.deferred.scripts import GROUP
+from shared_model.deferred.store import LAST_DELIVERY
 from shared_model.errors import JobError, StoreUnavailable
-from shared_model.handoff import Claimed, Handoff, Lease, State
-from shared_model.handoff.scripts import GROUP
-from shared_model.handoff.store import LAST_DELIVERY
+from shared_model.redis_store import keys
 from shared_model.releases.store import Release
 from tests.batch_job.deferred.deferring import Spark, committed, letters, row, submit
 
@@ -172,7 +172,7 @@ async def test_leases_are_renewed_while_spark_scores(
     meanwhile: Replace,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("shared_model.handoff.lease.RENEW_SECONDS", 0.05)
+    monkeypatch.setattr("shared_model.deferred.lease.RENEW_SECONDS", 0.05)
     request_id = await submit(deferred, "hello")
 
     def wait_for_renewals() -> None:
@@ -200,7 +200,7 @@ async def test_what_was_lost_while_spark_scored_is_left_to_whoever_has_it(
     meanwhile: Replace,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("shared_model.handoff.lease.RENEW_SECONDS", 0.01)
+    monkeypatch.setattr("shared_model.deferred.lease.RENEW_SECONDS", 0.01)
     noticed = threading.Event()
     renewed = Lease.run_once
 

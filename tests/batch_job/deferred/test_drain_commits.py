@@ -27,8 +27,8 @@ from batch_job.outputs import rows
 from batch_job.outputs.writing import FileReport, Target, write_file
 from batch_job.progress import Progress
 from protos.scoring.v1.scoring_pb2 import ScoreResponse
+from shared_model.deferred import Handoff, State
 from shared_model.errors import JobError
-from shared_model.handoff import Handoff, State
 from shared_model.releases.store import Release
 from tests.batch_job.conftest import DAY
 from tests.batch_job.deferred.deferring import Spark, committed, forget_leases, letters, row, submit

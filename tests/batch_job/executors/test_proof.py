@@ -9,10 +9,11 @@ import pytest
 
 from batch_job.executors import scoring
 from batch_job.executors.scoring import ScoringOptions, open_model
+from shared_model.building import checkpoint
 from shared_model.errors import ReleaseError
-from shared_model.releases import checkpoint, report
+from shared_model.evaluation import report
+from shared_model.evaluation.verdict import ReleaseReport
 from shared_model.releases.store import Release
-from shared_model.releases.verdict import ReleaseReport
 from shared_model.types import Device
 from tests.shared_model import tiny_builds, tiny_models
 

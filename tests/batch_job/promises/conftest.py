@@ -23,10 +23,10 @@ from batch_job.executors.scoring import ScoringOptions
 from batch_job.job import Step
 from batch_job.record import RunRecord
 from protos.scoring.v1.storage_pb2 import PublishedScore
-from shared_model import keys
+from shared_model.published.epochs import Epoch
+from shared_model.published.publish import publish
+from shared_model.redis_store import keys
 from shared_model.releases.store import Release
-from shared_model.scorestore.epochs import Epoch
-from shared_model.scorestore.publish import publish
 from shared_model.settings import StateSettings
 from shared_model.types import Device
 from tests.batch_job import cluster

@@ -7,7 +7,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from shared_model import devices
-from shared_model.releases import build
+from shared_model.building import build
 from tests.benchmarks.online import child
 
 BATCH_ROWS = 64

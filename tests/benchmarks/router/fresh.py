@@ -8,7 +8,7 @@ import redis.asyncio
 
 from realtime_service.routing.heartbeat import PERIOD_SECONDS
 from realtime_service.routing.registry import TTL_MS
-from shared_model import keys
+from shared_model.redis_store import keys
 from tests.benchmarks.online import child
 from tests.benchmarks.router import fleet
 

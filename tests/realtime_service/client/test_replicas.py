@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from realtime_service.client import AsyncClient, Client, DeadlineExceeded, InvalidRequest
-from shared_model.redis_server import RedisServer
+from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings

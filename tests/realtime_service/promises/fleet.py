@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from shared_model.redis_server import RedisServer
+from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings

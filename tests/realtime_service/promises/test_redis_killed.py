@@ -14,7 +14,7 @@ import grpc
 import pytest
 
 from realtime_service.client import Client, DeadlineExceeded
-from shared_model.redis_server import RedisServer
+from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
 from shared_model.types import DeferredState
 from tests.benchmarks.online.calls import OK, statuses

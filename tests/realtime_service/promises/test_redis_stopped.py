@@ -16,9 +16,9 @@ import redis
 
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from realtime_service.client import Answer, Client
+from shared_model.published.epochs import Epoch
+from shared_model.published.publish import publish
 from shared_model.releases.store import Store
-from shared_model.scorestore.epochs import Epoch
-from shared_model.scorestore.publish import publish
 from shared_model.types import Priority, ServingPath
 from tests.realtime_service.conftest import RunningService, eventually
 from tests.realtime_service.promises.conftest import Measured

@@ -12,7 +12,7 @@ import redis
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import Answer, Client
-from shared_model.redis_server import RedisServer
+from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings

@@ -9,9 +9,9 @@ from protos.scoring.v1.storage_pb2 import PublishedScore
 from realtime_service.client import Client
 from shared_model.encoding import Reads, Text, collate
 from shared_model.output import Output, OutputKind
+from shared_model.published.epochs import Epoch
+from shared_model.published.publish import publish
 from shared_model.releases.store import Release
-from shared_model.scorestore.epochs import Epoch
-from shared_model.scorestore.publish import publish
 from shared_model.types import DeferredState, Device, Precision, Priority, ServingPath
 from tests.realtime_service.conftest import eventually
 from tests.realtime_service.releases import tiny_releases

@@ -10,7 +10,7 @@ import pytest
 
 from realtime_service.client import Client
 from shared_model.errors import StoreUnavailable
-from shared_model.redis_server import RedisServer
+from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings

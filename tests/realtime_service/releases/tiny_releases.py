@@ -12,8 +12,8 @@ from openvino import opset13 as ops
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from shared_model.encoding import Reads
+from shared_model.evaluation import report
 from shared_model.output import Output, OutputKind
-from shared_model.releases import report
 from shared_model.releases.manifest import Facts, Variant
 from shared_model.releases.store import Release, Store
 from shared_model.types import Device, Precision

@@ -21,7 +21,7 @@ from protos.inference.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from realtime_service.client import AsyncClient
 from realtime_service.client.errors import Unavailable
 from realtime_service.settings import SERVED
-from shared_model.redis_server import RedisServer
+from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
 from shared_model.types import Priority, ServingPath
 from tests.realtime_service.routing.endpoint import Endpoint, serving

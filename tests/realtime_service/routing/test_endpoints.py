@@ -17,7 +17,7 @@ from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from realtime_service.client import CallError, Client
 from realtime_service.routing import hop
-from shared_model import keys
+from shared_model.redis_store import keys
 from shared_model.types import Priority, ServingPath
 from tests.realtime_service.conftest import RunningService, eventually
 from tests.realtime_service.releases.stage import Stage, staged

@@ -14,8 +14,8 @@ from realtime_service.routing.heartbeat import LaneLoad
 from realtime_service.routing.policy import Policy
 from realtime_service.routing.registry import Registry
 from realtime_service.routing.snapshot import ANY_RELEASE, Snapshot
-from shared_model import keys
-from shared_model.redis_server import RedisServer
+from shared_model.redis_store import keys
+from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
 from shared_model.types import ServingPath
 

@@ -18,8 +18,8 @@ from realtime_service.routing import heartbeat, policies, policy_command
 from realtime_service.routing.registry import Registry
 from realtime_service.routing.snapshot import Snapshot
 from realtime_service.settings import ServiceSettings
-from shared_model import keys
-from shared_model.redis_server import RedisServer
+from shared_model.redis_store import keys
+from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
 from shared_model.types import ServingPath
 

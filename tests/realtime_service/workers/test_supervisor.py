@@ -17,7 +17,7 @@ from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from realtime_service.workers.supervisor import backoff
-from shared_model.redis_server import RedisServer
+from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings

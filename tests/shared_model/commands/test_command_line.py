@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from shared_model.releases import report
+from shared_model.evaluation import report
 from shared_model.releases.store import Release, Store
 from tests.shared_model import small_release
 from tests.shared_model.commands import Run, listed

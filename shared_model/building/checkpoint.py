@@ -1,0 +1,227 @@
+"""Any Hugging Face classifier or sentence encoder → what every variant of a release is made from."""
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shared_model.building import model_folder
+from shared_model.building.head import Head
+from shared_model.encoding import TOKEN_STEP, Reads, ladder
+from shared_model.errors import BadInput
+from shared_model.output import Output, OutputKind
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+#: Longest text a release reads unless more is asked for: the cost of a text grows with the square of its tokens.
+MAX_TOKENS = 512
+
+_KINDS = {
+    "single_label_classification": OutputKind.SINGLE_LABEL,
+    "multi_label_classification": OutputKind.MULTI_LABEL,
+    "regression": OutputKind.REGRESSION,
+}
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One model in fp32. `parent`: sha256 of the weights it came from.
+
+    `files`: config.json and weights.safetensors, as `engines.torch_model` reads them, and tokenizer.json.
+    """
+
+    parent: str
+    output: Output
+    reads: Reads
+    files: Mapping[str, bytes]
+
+
+def load(model: str | Path, *, pairs: bool = False, max_tokens: int | None = None) -> Checkpoint:
+    """A folder, or a model on the Hugging Face hub: a sequence classifier, or an encoder of sentences.
+
+    `pairs`: it reads two texts at a time. `max_tokens`: read more than the default, or less; rounded down to a
+    multiple of 8. Raises: BadInput, in one line, for whatever cannot become a release.
+    """
+    folder = model_folder.find(model)
+    config = model_folder.read_config(folder)
+    pooling = model_folder.read_pooling(folder, config)
+    tensors, parent = model_folder.read_weights(folder)
+    loaded = _load_strictly(folder, config, tensors, encoder=pooling is not None)
+    sentence = {"pooling": pooling, "outputs": None} if pooling else None
+    prefix = "encoder." if pooling else "model."
+    tokenizer = model_folder.read_tokenizer(folder)
+    _check_vocabulary(folder, tokenizer, loaded)
+    read = Checkpoint(
+        parent=parent,
+        output=_output(folder, loaded.config, embedding=pooling is not None),
+        reads=Reads(
+            max_tokens=_max_tokens(folder, loaded, max_tokens),
+            pairs=pairs,
+            # A model that tells two texts apart was trained to be told which is which.
+            types=pairs and getattr(loaded.config, "type_vocab_size", 0) > 1,
+        ),
+        files={
+            "config.json": _json({"model": config, "sentence": sentence}),
+            "weights.safetensors": _safetensors({prefix + name: value for name, value in loaded.state_dict().items()}),
+            "tokenizer.json": tokenizer,
+        },
+    )
+    _check_padding(folder, read)
+    return read
+
+
+def load_encoder(encoder: str | Path, *, max_tokens: int | None = None) -> Checkpoint:
+    """A sentence encoder, whose output is an embedding. Raises: BadInput, also for a classifier."""
+    checkpoint = load(encoder, max_tokens=max_tokens)
+    if checkpoint.output.kind is not OutputKind.EMBEDDING:
+        raise BadInput(str(encoder), "is a classifier already; a head needs a sentence encoder")
+    return checkpoint
+
+
+def with_head(encoder: str | Path, head: Head, *, max_tokens: int | None = None) -> Checkpoint:
+    """A sentence encoder under a linear head that `train-head` trained on its embeddings. Raises: BadInput."""
+    import safetensors.torch
+    import torch
+
+    base = load_encoder(encoder, max_tokens=max_tokens)
+    labels, width = head.weight.shape
+    if width != base.output.width:
+        raise BadInput(str(encoder), f"makes {base.output.width} numbers of a text, the head was trained on {width}")
+    document = json.loads(base.files["config.json"])
+    document["sentence"]["outputs"] = labels
+    tensors = safetensors.torch.load(base.files["weights.safetensors"])
+    tensors |= {"head.weight": torch.from_numpy(head.weight), "head.bias": torch.from_numpy(head.bias)}
+    files = {**base.files, "config.json": _json(document), "weights.safetensors": _safetensors(tensors)}
+    return replace(base, output=Output(OutputKind.SINGLE_LABEL, head.labels, labels), files=files)
+
+
+def _load_strictly(
+    folder: Path, config: Mapping[str, Any], tensors: Mapping[str, "Tensor"], *, encoder: bool
+) -> "PreTrainedModel":
+    """transformers' own model, fp32, with every one of its weights from `tensors`. Raises: BadInput."""
+    import torch
+    import transformers
+
+    classes = transformers.MODEL_MAPPING if encoder else transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING
+    try:
+        with quiet_transformers():
+            settings = transformers.AutoConfig.for_model(**config)
+            # transformers renames the tensors of old checkpoints on the way: loading by hand would refuse those.
+            model, report = classes[type(settings)].from_pretrained(
+                None,
+                config=settings,
+                state_dict=dict(tensors),
+                dtype=torch.float32,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
+    except Exception as error:
+        reason = model_folder.brief(error)
+        raise BadInput(str(folder / "config.json"), f"describes no model that can be built: {reason}") from error
+    problems = [
+        *(f"{name} is missing" for name in sorted(report["missing_keys"]) if not (encoder and _unused(name))),
+        *(f"{name} is of another shape" for name, *_ in sorted(report["mismatched_keys"])),
+        *(f"{name} has no place" for name in sorted(report["unexpected_keys"]) if not _unused(name)),
+    ]
+    if problems:
+        raise BadInput(str(folder), f"its weights do not match its config.json: {problems[0]}")
+    if encoder:
+        model.pooler = None
+    return model
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers from printing what it misses or does not know: what matters is said in a line of ours."""
+    from transformers.utils import logging
+
+    before, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity(logging.CRITICAL)
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(before)
+        if bar:
+            logging.enable_progress_bar()
+
+
+def _unused(tensor: str) -> bool:
+    """Poolers belong to pre-training where the model has no place for them; position ids are a constant."""
+    return "pooler." in tensor or tensor.endswith("position_ids")
+
+
+def _output(folder: Path, config: Any, *, embedding: bool) -> Output:
+    if embedding:
+        return Output(OutputKind.EMBEDDING, (), config.hidden_size)
+    names = tuple(str(config.id2label[index]) for index in sorted(config.id2label))
+    problem = config.problem_type or ("regression" if len(names) == 1 else "single_label_classification")
+    try:
+        if problem not in _KINDS:
+            raise ValueError(f"problem_type {problem!r} is not one of {', '.join(_KINDS)}")
+        return Output(_KINDS[problem], names, len(names))
+    except ValueError as error:
+        raise BadInput(str(folder / "config.json"), str(error)) from error
+
+
+def _max_tokens(folder: Path, model: "PreTrainedModel", asked: int | None) -> int:
+    tokenizer = model_folder.read_json(folder, "tokenizer_config.json") or {}
+    trained_on = (model_folder.read_json(folder, "sentence_bert_config.json") or {}).get("max_seq_length")
+    # Where nobody knows, transformers writes 10^30.
+    most = min(_positions(model), tokenizer.get("model_max_length") or MAX_TOKENS)
+    tokens = asked or min(most, trained_on or MAX_TOKENS, MAX_TOKENS)
+    if not TOKEN_STEP <= tokens <= most:
+        raise BadInput("max_tokens", f"is {tokens}; {folder} reads {TOKEN_STEP} to {int(most)}")
+    return ladder(int(tokens))[-1]
+
+
+def _positions(model: "PreTrainedModel") -> int:
+    """Tokens of the longest text that the model has positions for."""
+    table = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
+    padding = getattr(table, "padding_idx", None)
+    # RoBERTa and its kin count positions from behind their padding id.
+    unused = 0 if padding is None else padding + 1
+    return int(getattr(model.config, "max_position_embeddings", MAX_TOKENS)) - unused
+
+
+def _check_vocabulary(folder: Path, tokenizer: bytes, model: "PreTrainedModel") -> None:
+    from tokenizers import Tokenizer
+
+    largest = max(Tokenizer.from_buffer(tokenizer).get_vocab(with_added_tokens=True).values(), default=-1)
+    known = model.get_input_embeddings().num_embeddings
+    if not 0 <= largest < known:
+        raise BadInput(str(folder), f"its tokenizer makes ids up to {largest}, its model knows {known}")
+
+
+def _check_padding(folder: Path, checkpoint: Checkpoint) -> None:
+    """Raises: BadInput if answers depend on the padding behind a text, as those of some decoders do."""
+    import torch
+
+    from shared_model.engines.torch_model import load_module
+
+    ids = torch.arange(TOKEN_STEP)[None]
+    nothing = torch.zeros_like(ids)
+    try:
+        with torch.inference_mode():
+            module = load_module(checkpoint.files)
+            alone = module(ids, torch.ones_like(ids))
+            padded = module(torch.cat([ids, nothing], 1), torch.cat([torch.ones_like(ids), nothing], 1))
+    except (ValueError, RuntimeError, IndexError) as error:
+        raise BadInput(str(folder), f"its model cannot run: {model_folder.brief(error)}") from error
+    if not torch.allclose(alone, padded, rtol=1e-3, atol=1e-3, equal_nan=True):
+        raise BadInput(str(folder), "its answers depend on the padding behind a text; it cannot be run in batches")
+
+
+def _json(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, indent=1, sort_keys=True).encode()
+
+
+def _safetensors(tensors: Mapping[str, "Tensor"]) -> bytes:
+    import safetensors.torch
+
+    data: bytes = safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()})
+    return data

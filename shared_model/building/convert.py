@@ -1,0 +1,36 @@
+"""One checkpoint → the graph that every CPU variant is made from. Loads torch and openvino: only building does."""
+
+import tempfile
+import warnings
+from pathlib import Path
+
+import openvino as ov
+import torch
+
+from shared_model.building.checkpoint import Checkpoint, quiet_transformers
+from shared_model.encoding import TOKEN_STEP
+from shared_model.engines.torch_model import load_module
+
+
+def to_openvino(checkpoint: Checkpoint) -> ov.Model:
+    """The fp32 graph with inputs ids, mask and, where the model reads them, types: int64 of any (rows, tokens)."""
+    names = ("ids", "mask", "types") if checkpoint.reads.types else ("ids", "mask")
+    example = torch.ones(2, 2 * TOKEN_STEP, dtype=torch.int64)
+    with warnings.catch_warnings(), quiet_transformers():
+        # The tracer warns of branches on shapes that a text encoder does not take; the gate proves the result.
+        warnings.simplefilter("ignore")
+        converted = ov.convert_model(
+            load_module(checkpoint.files),
+            example_input=(example,) * len(names),
+            input=[([-1, -1], ov.Type.i64)] * len(names),
+        )
+    for port, name in zip(converted.inputs, names, strict=True):
+        port.get_tensor().set_names({name})
+    return converted
+
+
+def openvino_files(model: ov.Model) -> dict[str, bytes]:
+    """`model.xml` and `model.bin`, weights at full precision."""
+    with tempfile.TemporaryDirectory() as folder:
+        ov.save_model(model, Path(folder) / "model.xml", compress_to_fp16=False)
+        return {name: (Path(folder) / name).read_bytes() for name in ("model.xml", "model.bin")}

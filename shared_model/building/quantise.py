@@ -1,0 +1,88 @@
+"""Make the INT8 graph: try recipes, from cheap to strong, until one agrees with fp32."""
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from shared_model import devices
+from shared_model.encoding import Encoding
+from shared_model.engine import open_engine
+from shared_model.evaluation.gate import Judge, Say, one_line
+from shared_model.evaluation.parity import Parity
+from shared_model.evaluation.verdict import Tried
+from shared_model.output import Floats
+from shared_model.types import Device, Precision
+
+if TYPE_CHECKING:
+    import openvino as ov
+
+    from shared_model.building.recipes import Recipe
+
+
+@dataclass(frozen=True)
+class Int8:
+    """An INT8 graph that runs: the recipe it was made by, the number of texts that took, its files, its scores of the
+    judge's texts, and what the judge says of them."""
+
+    recipe: str
+    texts: int
+    files: Mapping[str, bytes]
+    scores: Floats
+    parity: Parity
+
+
+def quantise(
+    model: "ov.Model",
+    calibration: Sequence[Encoding],
+    validation: Sequence[Encoding],
+    judge: Judge,
+    recipes: Sequence["Recipe"],
+    say: Say,
+) -> tuple[Int8 | None, tuple[Tried, ...]]:
+    """The INT8 graph of the first recipe that passes, else of the one that comes nearest; None where none runs.
+
+    Latency is not asked for here: no stronger recipe makes a graph faster.
+    """
+    best: Int8 | None = None
+    tried: list[Tried] = []
+    for recipe in _distinct(recipes, len(calibration)):
+        say(f"quantising to INT8: {recipe.name}")
+        try:
+            made = _apply(recipe, model, calibration, validation, judge)
+        except Exception as error:  # noqa: BLE001 - frameworks raise anything, and there are more recipes
+            tried.append(Tried(recipe.name, None, (f"cannot run: {one_line(error)}",)))
+        else:
+            tried.append(Tried(recipe.name, made.parity.asked_agreement, made.parity.failures))
+            if made.parity.passed:
+                return made, tuple(tried)
+            if best is None or made.parity.asked_agreement > best.parity.asked_agreement:
+                best = made
+        say(f"  it {tried[-1].failures[0]}")
+    return best, tuple(tried)
+
+
+def _distinct(recipes: Sequence["Recipe"], texts: int) -> Iterator["Recipe"]:
+    """Without those that ask for more texts than there are, where the same with fewer took them all."""
+    seen = set()
+    for recipe in recipes:
+        if (what := (min(recipe.texts, texts), recipe.spared)) not in seen:
+            seen.add(what)
+            yield recipe
+
+
+def _apply(
+    recipe: "Recipe",
+    model: "ov.Model",
+    calibration: Sequence[Encoding],
+    validation: Sequence[Encoding],
+    judge: Judge,
+) -> Int8:
+    from shared_model.building import convert, embedding_tables, recipes
+
+    graph = recipes.apply(recipe, model, calibration, validation)
+    embedding_tables.look_up_first(graph)
+    files = convert.openvino_files(graph)
+    with contextlib.closing(open_engine(Precision.INT8, Device.CPU, files, devices.cores())) as engine:
+        scores = judge.score(engine, f"scoring {recipe.name}")
+    return Int8(recipe.name, min(recipe.texts, len(calibration)), files, scores, judge.parity(scores))

@@ -1,0 +1,117 @@
+"""list, rm: the releases that are here."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from shared_model.commands import common
+from shared_model.errors import ReleaseError, UnknownRelease
+from shared_model.evaluation import judged
+from shared_model.releases import manifest
+from shared_model.releases.pointer import Pointer
+from shared_model.releases.store import Store
+from shared_model.settings import StateSettings
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One release that is here. `gate`: passed, REFUSED or not judged, or what is wrong with the release. `accuracy`:
+    fp32's on the labelled texts of its last gate. `role`: active, previous, canary or empty; `weight`: the canary's."""
+
+    release: str
+    name: str
+    built: datetime
+    bytes: int
+    gate: str
+    accuracy: float | None
+    role: str
+    weight: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "built": self.built.isoformat()}
+
+
+def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
+    listed = common.add_command(
+        commands,
+        "list",
+        _list,
+        help="releases here, oldest first",
+        more="With its date (UTC), size, gate, fp32's accuracy on the last labelled texts, and what the pointer says.",
+        example="--json",
+    )
+    listed.add_argument("--json", action="store_true", help="a JSON array of them instead, for programs")
+
+    remove = common.add_command(
+        commands,
+        "rm",
+        _remove,
+        help="remove a release and all its files",
+        more="Never the active one, the previous one or the canary. A nightly run that was planned with it would fail.",
+        example="my-model-0123456789ab",
+    )
+    common.add_release(remove)
+
+
+def _list(args: argparse.Namespace, state: StateSettings) -> None:
+    store, pointer = common.store_of(state), common.known_pointer(state)
+    found = [_listed(store, release_id, pointer) for release_id in store.ids()]
+    if args.json:
+        print(json.dumps([one.to_json() for one in found], indent=1))
+        return
+    width = max((len(one.release) for one in found), default=0)
+    for one in found:
+        print("  ".join(_cells(one, width)).rstrip())
+
+
+def _cells(one: Listed, width: int) -> Iterator[str]:
+    yield f"{one.release:<{width}}"
+    yield f"{one.built:%Y-%m-%d %H:%M}"
+    yield f"{one.bytes / 1e6:7.1f} MB"
+    yield f"{one.gate:<10}"
+    yield " " * 16 if one.accuracy is None else f"accuracy {one.accuracy:7.2%}"
+    yield one.role if one.weight is None else f"{one.role} {one.weight:.2%}"
+
+
+def _listed(store: Store, release_id: str, pointer: Pointer | None) -> Listed:
+    role, accuracy = common.role(pointer, release_id), None
+    try:
+        found = judged.read(store.open(release_id))
+        gate = "not judged" if found is None else "passed" if found.passed else "REFUSED"
+        accuracy = found.accuracy if found else None
+    except ReleaseError as error:
+        gate = str(error)
+    return Listed(
+        release=release_id,
+        name=manifest.name_of(release_id),
+        built=store.built(release_id),
+        bytes=store.size(release_id),
+        gate=gate,
+        accuracy=accuracy,
+        role=role,
+        weight=pointer.weight if pointer and pointer.canary == release_id else None,
+    )
+
+
+def _remove(args: argparse.Namespace, state: StateSettings) -> None:
+    store = common.store_of(state)
+    release_id = common.release_id(state, args.release)
+    with store.files.locked():
+        # A damaged pointer ends it here: it may name this release.
+        if role := common.role(common.find_pointer(state), release_id):
+            raise ReleaseError(f"release {release_id} stays: it is the {role} one; {_REMEDIES[role]}")
+        if release_id not in store.ids():
+            raise UnknownRelease(f"release {release_id} is not in {store.files.root}; nothing was removed")
+        freed = store.size(release_id)
+        store.remove(release_id)
+    print(f"release {release_id} is removed; {freed / 1e6:.1f} MB are free")
+
+
+_REMEDIES = {
+    "active": "promote another first",
+    "previous": "`rollback` returns to it; promote another twice, or keep it",
+    "canary": "`rollback` drops the canary",
+}

@@ -1,0 +1,269 @@
+"""build, train-head, gate: make a release and judge it."""
+
+import argparse
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shared_model import settings
+from shared_model.commands import common
+from shared_model.errors import BadInput, ReleaseError, TandemError
+from shared_model.evaluation import corpora, report
+from shared_model.evaluation.agreement import RULES
+from shared_model.evaluation.gate_settings import GateSettings
+from shared_model.output import OutputKind
+from shared_model.settings import StateSettings
+
+if TYPE_CHECKING:
+    from shared_model.building.checkpoint import Checkpoint
+    from shared_model.evaluation.corpora import Texts
+    from shared_model.evaluation.quality import Baseline
+    from shared_model.evaluation.verdict import ReleaseReport, Verdict
+    from shared_model.releases.store import Release
+
+#: Heads that come with Tandem, each a folder written by train-head.
+HEADS = Path(__file__).parents[1] / "heads"
+#: The release that is built where nothing else is asked for.
+DEFAULT_NAME = "minilm-banking77"
+#: Of every CSV of examples.
+CSV_HELP = "a header line names the columns, such as utterance,intent"
+
+
+def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
+    _add_build(commands)
+
+    train = common.add_command(
+        commands,
+        "train-head",
+        _train_head,
+        help="train a linear head on frozen sentence embeddings",
+        more="It tells the columns it read, texts per label, the accuracy in cross-validation, and what to run next.",
+        example="--data intents.csv --out my-head",
+    )
+    train.add_argument("--data", type=Path, required=True, metavar="CSV", help=f"CSV of text,label; {CSV_HELP}")
+    train.add_argument("--encoder", type=Path, metavar="DIR", help="sentence encoder (default: all-MiniLM-L6-v2)")
+    train.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write the head to")
+
+    gate = common.add_command(
+        commands,
+        "gate",
+        _gate,
+        help="judge a release's variants against fp32 and write its report",
+        more="The report, report.md and report.json beside the release's files, replaces the one before it.",
+        example="my-model --eval held-out.csv --min-accuracy 0.9",
+    )
+    common.add_release(gate, optional=True)
+    gate.add_argument("--release", dest="named", metavar="RELEASE", help="another way to name it (default: @active)")
+    _add_evaluation(gate)
+
+
+def _add_build(commands: "argparse._SubParsersAction[Any]") -> None:
+    build = common.add_command(
+        commands,
+        "build",
+        _build,
+        help="build a release and judge it; the first one that passes is promoted",
+        more="From a whole model (--model), from a head of train-head (--head), or else the default release.",
+        example="--model my-bert/ --name my-model --eval held-out.csv --calibrate sample.jsonl",
+    )
+    build.add_argument(
+        "--model",
+        help="Hugging Face classifier or sentence encoder: a folder, or its name on the hub (default: an encoder with "
+        "a head)",
+    )
+    build.add_argument("--name", help=f"the release's; needed with --model (default: {DEFAULT_NAME})")
+    build.add_argument("--pairs", action="store_true", help="the model reads two texts at a time")
+    build.add_argument("--max-tokens", type=int, metavar="N", help="longest text (default: what it was trained on)")
+    build.add_argument("--encoder", type=Path, metavar="DIR", help="encoder for a head (default: all-MiniLM-L6-v2)")
+    build.add_argument("--head", type=Path, metavar="DIR", help="folder written by train-head (default: banking77)")
+    _add_evaluation(build)
+    build.add_argument(
+        "--calibrate",
+        type=Path,
+        metavar="FILE",
+        help=f"JSON Lines of {{text}} ({{text, text_pair}}) that the model will see, {corpora.MIN_SAMPLE} lines or "
+        "more, or a CSV as for --eval; INT8 is calibrated on them (default: generated messages to a bank)",
+    )
+    build.add_argument("--promote", action="store_true", help="promote it though another release is active")
+    build.add_argument("--if-missing", action="store_true", help="do nothing when a release is active")
+
+
+def _add_evaluation(parser: common.Parser) -> None:
+    parser.add_argument(
+        "--eval",
+        type=Path,
+        metavar="CSV",
+        help=f"CSV of text,label (text,text_pair,label) to measure accuracy on; {CSV_HELP} (default: none, agreement "
+        "with fp32 on generated messages alone is judged)",
+    )
+    parser.add_argument(
+        "--min-accuracy",
+        type=float,
+        metavar="SHARE",
+        help="least accuracy on --eval, such as 0.9 (default: TANDEM_GATE_MIN_ACCURACY, else none)",
+    )
+
+
+def _build(args: argparse.Namespace, state: StateSettings) -> int:
+    from shared_model.building import build
+
+    active = _active(state)
+    if args.if_missing and active:
+        print(f"release {active.id} is active; nothing to build")
+        return 0
+    bounds = settings.load(GateSettings, gate_min_accuracy=args.min_accuracy)
+    checkpoint = _checkpoint(args)
+    chosen = corpora.choose(checkpoint.output, checkpoint.reads, args.calibrate, args.eval)
+    for line in _about_texts(args, chosen):
+        common.say(line)
+    built = build.make(common.store_of(state), checkpoint, args.name or DEFAULT_NAME, chosen, bounds, common.say)
+    release = built.release
+    if active and release.id == active.id and release.read_note(report.JSON):
+        print(f"release {release.id} is built already and active; its report stays (`gate` judges it anew)")
+        return 0
+    judged = built.judged(common.say, _baseline(active, release, args.eval, bounds))
+    _print_verdicts(release, judged)
+    if not judged.passed:
+        print(f"release {release.id} was built but not promoted")
+        return 1
+    if active and active.id != release.id and not args.promote:
+        print(f"release {release.id} passed; {active.id} stays active until you `canary` or `promote` it")
+        return 0
+    common.promote(state, release.id)
+    return 0
+
+
+def _about_texts(args: argparse.Namespace, chosen: "Texts") -> Iterator[str]:
+    """What a person should know of the texts that were chosen."""
+    if chosen.gate.columns:
+        yield f"{args.eval}: {chosen.gate.columns}"
+    if args.calibrate is None and (args.model or args.head):
+        yield (
+            "INT8 is calibrated on generated messages to a bank, not on texts of yours; --calibrate FILE takes "
+            f"{corpora.MIN_SAMPLE} or more of those"
+        )
+
+
+def _baseline(
+    active: "Release | None", release: "Release", evaluation: Path | None, bounds: GateSettings
+) -> "Baseline | None":
+    """The active release on the same labelled texts; None where there is none to compare with."""
+    from shared_model.evaluation import gate
+
+    if active is None or evaluation is None or active.id == release.id:
+        return None
+    if not _same_answers(active, release):
+        common.say(f"the active release {active.id} gives other answers; it is not compared on {evaluation}")
+        return None
+    common.say(f"the active release {active.id} on {evaluation}")
+    try:
+        asked = corpora.labelled_texts(evaluation, active.output, active.manifest.reads)
+        return gate.baseline(active, asked, bounds)
+    except ReleaseError as error:
+        # A damaged release must not be in the way of the one that replaces it.
+        common.say(f"not compared: {error}")
+        return None
+
+
+def _same_answers(one: "Release", other: "Release") -> bool:
+    """Whether two releases give the same labels, or values, of the same kind of input."""
+    same_labels = sorted(one.labels) == sorted(other.labels) and one.output.width == other.output.width
+    return (
+        one.output.kind == other.output.kind and same_labels and one.manifest.reads.pairs == other.manifest.reads.pairs
+    )
+
+
+def _checkpoint(args: argparse.Namespace) -> "Checkpoint":
+    """What a person wants built. Raises: BadInput for options that contradict each other, or no such model."""
+    from shared_model.building import build, checkpoint
+    from shared_model.building.head import load_head
+
+    if args.model is None:
+        if args.pairs:
+            raise BadInput("--pairs", "goes with --model; a head reads single texts")
+        head = load_head(args.head or HEADS / "banking77")
+        return checkpoint.with_head(args.encoder or build.default_encoder(), head, max_tokens=args.max_tokens)
+    if args.head or args.encoder:
+        raise BadInput("--model", "is a whole model; --head and --encoder go without it")
+    if not args.name:
+        raise BadInput("--name", "is needed with --model: a release of this name is built")
+    return checkpoint.load(args.model, pairs=args.pairs, max_tokens=args.max_tokens)
+
+
+def _print_verdicts(release: "Release", judged: "ReleaseReport") -> None:
+    for variant in judged.variants:
+        print(f"  {variant.name}: {_measured(variant, judged.output)}{'' if variant.passed else '  REFUSED'}")
+        for failure in variant.failures:
+            print(f"    {failure}")
+    for line in judged.quality.in_words() if judged.quality else ():
+        print(f"  {line}")
+    for failure in judged.failures:
+        print(f"  REFUSED: {failure}")
+    print(f"  INT8 made by: {judged.quantisation}; report: {release.place}/{report.MARKDOWN}")
+
+
+def _measured(variant: "Verdict", output: str) -> str:
+    if variant.parity is None:
+        return "not measured"
+    clear = variant.parity.clear_agreement
+    known = "" if clear is None else f" ({clear:.2%} where fp32 is sure)"
+    agreed = f"agreement {variant.parity.agreement:.2%}{known}"
+    if variant.parity.accuracy is None:
+        return agreed
+    return f"{agreed}, {RULES[OutputKind(output)].accuracy} {variant.parity.accuracy:.2%}"
+
+
+def _train_head(args: argparse.Namespace, state: StateSettings) -> None:
+    from shared_model.building import build, train_head
+    from shared_model.evaluation.examples import read_examples
+
+    examples = read_examples(args.data)
+    common.say(f"{args.data}: {examples.columns}")
+    common.say(f"training a head for {len(set(examples.labels))} labels on {len(examples.texts)} texts")
+    trained = train_head.train(args.encoder or build.default_encoder(), examples)
+    trained.head.save(args.out)
+    for line in train_head.in_words(examples.labels, trained):
+        print(line)
+    print(f"head written to {args.out}; trained on data with sha256 {examples.sha256}")
+    print(f"next: python -m shared_model {_next_command(args, len(examples.texts))}")
+
+
+def _next_command(args: argparse.Namespace, count: int) -> str:
+    """What builds a release of the head, as a shell reads it."""
+    options: list[object] = ["build", "--name", _release_name(args.out.absolute().name), "--head", args.out]
+    if args.encoder:
+        options += ["--encoder", args.encoder]
+    if count >= corpora.MIN_SAMPLE:
+        options += ["--calibrate", args.data]
+    return f"{shlex.join(map(str, options))} --eval HELD-OUT.csv"
+
+
+def _release_name(folder: str) -> str:
+    """A name that a release may have, like the folder's."""
+    return re.sub("[^a-z0-9]+", "-", folder.lower())[:48].strip("-") or "my-model"
+
+
+def _gate(args: argparse.Namespace, state: StateSettings) -> int:
+    from shared_model.evaluation import gate
+
+    release = common.open_release(state, args.release if args.named is None else args.named)
+    reads = release.manifest.reads
+    asked = corpora.labelled_texts(args.eval, release.output, reads) if args.eval else corpora.generated_texts(reads)
+    bounds = settings.load(GateSettings, gate_min_accuracy=args.min_accuracy)
+    if asked.columns:
+        common.say(f"{args.eval}: {asked.columns}")
+    active = _baseline(_active(state), release, args.eval, bounds)
+    judge = gate.release_judge(release, asked, bounds)
+    judged = gate.judge_release(release, judge, common.say, tried=report.tried_before(release), active=active)
+    print((release.read_note(report.JSON) or b"").decode(), end="")
+    return 0 if judged.passed else 1
+
+
+def _active(state: StateSettings) -> "Release | None":
+    """The active release, if there is one that this version can open."""
+    try:
+        return common.store_of(state).open(common.read_pointer(state).active)
+    except TandemError:
+        return None

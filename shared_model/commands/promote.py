@@ -1,0 +1,104 @@
+"""promote, canary, rollback: say which release answers."""
+
+import argparse
+from typing import Any
+
+import redis
+
+from shared_model.commands import await_replicas, common
+from shared_model.evaluation import judged, report
+from shared_model.releases import pointer
+from shared_model.releases.pointer import Pointer
+from shared_model.releases.store import Release, Store
+from shared_model.settings import StateSettings
+
+
+def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
+    promote = common.add_command(
+        commands,
+        "promote",
+        _promote,
+        help="make a release that passed its gate the active one",
+        more="Running replicas follow within a minute; the next nightly run is planned with it.",
+        example="my-model",
+    )
+    common.add_release(promote)
+    await_replicas.add_to(promote)
+
+    canary = common.add_command(
+        commands,
+        "canary",
+        _canary,
+        help="let a release that passed its gate answer a share of the callers",
+        more="The same callers each time. `promote` gives it all of them, `rollback` none.",
+        example="my-model --weight 0.05",
+    )
+    common.add_release(canary)
+    canary.add_argument("--weight", type=float, required=True, help="share of the callers, between 0 and 1")
+    await_replicas.add_to(canary)
+
+    rollback = common.add_command(
+        commands,
+        "rollback",
+        _rollback,
+        help="drop the canary; without one, return to the previous release",
+        more="It is done once: a second rollback does not bring back what the first one took away.",
+        example="",
+    )
+    await_replicas.add_to(rollback)
+
+
+def _promote(args: argparse.Namespace, state: StateSettings) -> int:
+    release = _verified(state, common.release_id(state, args.release))
+    if refusal := _refusal(release):
+        print(refusal)
+        return 1
+    common.promote(state, release.id)
+    return await_replicas.follow(args, state)
+
+
+def _canary(args: argparse.Namespace, state: StateSettings) -> int:
+    release = _verified(state, common.release_id(state, args.release))
+    if refusal := _refusal(release):
+        print(refusal)
+        return 1
+    new = common.move(state, lambda store, client: pointer.start_canary(store, client, release.id, args.weight)).new
+    print(
+        f"release {new.canary} answers {new.weight:.2%} of the callers (version {new.version}), "
+        f"{new.active} the others{common.unproven(release)}"
+    )
+    return await_replicas.follow(args, state)
+
+
+def _rollback(args: argparse.Namespace, state: StateSettings) -> int:
+    def change(store: Store, client: "redis.Redis | None") -> Pointer:
+        old = pointer.read(store, client)
+        if old.previous and not old.canary:
+            _verified(state, old.previous)
+        return pointer.rollback(store, client)
+
+    moved = common.move(state, change)
+    undone = ""
+    if moved.old:
+        canary, active = moved.old.canary, moved.old.active
+        undone = f"; the canary {canary} was dropped" if canary else f"; it replaced {active}"
+    print(f"release {moved.new.active} is active (version {moved.new.version}){undone}")
+    return await_replicas.follow(args, state)
+
+
+def _verified(state: StateSettings, release_id: str) -> Release:
+    release = Store.of(state).open(release_id)
+    release.verify()
+    return release
+
+
+def _refusal(release: Release) -> str:
+    """Why a release may take no traffic, in one line; empty if it may."""
+    found = judged.read(release)
+    if found is None:
+        return f"release {release.id} was not judged; run `python -m shared_model gate --release {release.id}`"
+    if not found.passed:
+        why = "; ".join(found.failures) or "its report does not say why"
+        see = f"see {release.place}/{report.MARKDOWN}{common.unproven(release)}"
+        return f"release {release.id} did not pass its gate: {why}; {see}"
+    return ""

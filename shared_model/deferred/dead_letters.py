@@ -1,0 +1,80 @@
+"""Work that was given up because it failed by itself, or whoever took it died: looked at, and replayed, by a person."""
+
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+import redis.asyncio
+
+from protos.scoring.v1.storage_pb2 import DeferredWork
+from shared_model.deferred.scripts import Scripts, tell_nobody
+from shared_model.errors import BadInput, StoreUnavailable
+from shared_model.redis_store import keys
+from shared_model.settings import DeferredSettings
+
+#: Dead letters read, or accepted again, in one round trip.
+_PAGE = 500
+
+
+@dataclass(frozen=True)
+class DeadLetter:
+    """`deliveries`: how many consumers took it, or how often the one that gave it up tried it by itself."""
+
+    entry: bytes
+    request_id: str
+    work: DeferredWork
+    deliveries: int
+
+    @property
+    def buried_at(self) -> datetime:
+        """When it was given up, by Redis' clock."""
+        return datetime.fromtimestamp(int(self.entry.partition(b"-")[0]) / 1000, UTC)
+
+
+class DeadLetters:
+    """Every call raises StoreUnavailable when Redis does not answer."""
+
+    def __init__(self, client: "redis.asyncio.Redis", settings: DeferredSettings) -> None:
+        self._redis = client
+        self._settings = settings
+        self._scripts = Scripts(client, settings, tell_nobody)
+
+    async def count(self) -> int:
+        try:
+            return int(await self._redis.xlen(keys.dead_letters()))
+        except (redis.RedisError, OSError) as error:
+            raise StoreUnavailable(f"Redis did not answer: {error}") from error
+
+    async def all(self) -> AsyncIterator[DeadLetter]:
+        """Oldest first."""
+        start = "-"
+        while page := await self._page(start):
+            for entry, fields in page:
+                work = DeferredWork.FromString(fields[b"work"])
+                yield DeadLetter(entry, fields[b"id"].decode(), work, int(fields[b"deliveries"]))
+            start = f"({page[-1][0].decode()}"
+
+    async def replay(self, letters: Iterable[DeadLetter]) -> int:
+        """Accept these again, as if they had never been delivered. Returns how many were: not those that somebody else
+        has replayed meanwhile."""
+        wanted, replayed = list(letters), 0
+        for start in range(0, len(wanted), _PAGE):
+            page = wanted[start : start + _PAGE]
+            items = [keys.deferred_item(letter.request_id) for letter in page]
+            arguments = [self._settings.deferred_wait_seconds, *(letter.entry for letter in page)]
+            replayed += await self._scripts.run_replicated("replay", [keys.dead_letters(), *items], arguments)
+        return replayed
+
+    async def find(self, request_ids: Iterable[str]) -> list[DeadLetter]:
+        """Those of these requests. Raises: BadInput naming the ids of which there are none."""
+        wanted = dict.fromkeys(request_ids)
+        found = [letter async for letter in self.all() if letter.request_id in wanted]
+        if missing := wanted.keys() - {letter.request_id for letter in found}:
+            raise BadInput("ID", f"{', '.join(map(repr, sorted(missing)))}: no such dead letter; `list` names them")
+        return found
+
+    async def _page(self, start: str) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        try:
+            return list(await self._redis.xrange(keys.dead_letters(), start, "+", count=_PAGE))
+        except (redis.RedisError, OSError) as error:
+            raise StoreUnavailable(f"Redis did not answer: {error}") from error

@@ -1,0 +1,102 @@
+"""The scripts by which the deferred stream changes, each in one step, and what their failures are called."""
+
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import redis
+import redis.asyncio
+
+from shared_model.errors import StoreUnavailable
+from shared_model.redis_store import keys
+from shared_model.settings import DeferredSettings
+
+GROUP = "tandem"
+
+_LUA = Path(__file__).parent / "lua"
+_COMMON = (_LUA / "common.lua").read_text()
+
+
+class Unanswered(StrEnum):
+    """How work ends that nobody answers."""
+
+    EXPIRED = "expired"
+    DEAD_LETTER = "dead_letter"
+
+
+#: Told how many requests ended unanswered: each is told once, by whichever process noticed.
+Notice = Callable[[Unanswered, int], None]
+
+
+def tell_nobody(how: Unanswered, count: int) -> None:
+    """The notice of a process that counts nothing."""
+
+
+class Scripts:
+    """Runs them on one Redis. Every call raises StoreUnavailable when Redis does not answer, or refuses."""
+
+    def __init__(self, client: "redis.asyncio.Redis", settings: DeferredSettings, notice: Notice) -> None:
+        self._redis = client
+        self._settings = settings
+        self._notice = notice
+        self._scripts = {
+            path.stem: client.register_script(_COMMON + path.read_text())
+            for path in _LUA.glob("*.lua")
+            if path.stem != "common"
+        }
+
+    async def run(self, name: str, more_keys: Sequence[str], arguments: Sequence[Any]) -> Any:
+        """What the script `name` answers. All begin with the same key and arguments: see `common.lua`."""
+        return await self._told(self._scripts[name](**self._call(more_keys, arguments)))
+
+    async def run_replicated(self, name: str, more_keys: Sequence[str], arguments: Sequence[Any]) -> Any:
+        """The same, answered only when as many replicas as the settings ask for have all that was written so far.
+
+        Raises: StoreUnavailable where they have not in time, although the master has it: ask again.
+        """
+        if not self._settings.redis_replicas:
+            return await self.run(name, more_keys, arguments)
+        return await self._told(self._run_and_wait(self._scripts[name], **self._call(more_keys, arguments)))
+
+    def _call(self, more_keys: Sequence[str], arguments: Sequence[Any]) -> dict[str, list[Any]]:
+        kept = self._settings.deferred_keep_seconds
+        return {"keys": [keys.deferred_stream(), *more_keys], "args": [GROUP, kept, *arguments]}
+
+    async def _run_and_wait(self, script: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        try:
+            reply, reached = await self._pipe(script, keys, args)
+        except redis.exceptions.NoScriptError:
+            await self._redis.script_load(script.script)
+            reply, reached = await self._pipe(script, keys, args)
+        if reached < self._settings.redis_replicas:
+            raise StoreUnavailable(f"{reached} replicas have it, {self._settings.redis_replicas} must")
+        return reply
+
+    async def _pipe(self, script: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
+        # WAIT speaks of what its own connection wrote, and of all before: also of what a duplicate was told is stored.
+        async with self._redis.pipeline(transaction=False) as pipe:
+            pipe.evalsha(script.sha, len(keys), *keys, *args)
+            pipe.execute_command("WAIT", self._settings.redis_replicas, self._settings.redis_replicas_ms)
+            return await pipe.execute()
+
+    async def _told(self, call: Any) -> Any:
+        """A script's answer, with its expired items noted; its failure in our words."""
+        try:
+            expired, answer = await call
+        except redis.RedisError as error:
+            if "READONLY" in str(error):
+                # What was the master is a replica now; whoever is the master is asked for on a new connection. The
+                # library looks for this itself, but not in the errors of scripts.
+                await self._redis.connection_pool.disconnect(inuse_connections=False)
+            spoke = isinstance(error, redis.ResponseError)
+            raise StoreUnavailable(f"Redis {'refused' if spoke else 'did not answer'}: {error}") from error
+        except OSError as error:
+            raise StoreUnavailable(f"Redis did not answer: {error}") from error
+        if expired:
+            self._notice(Unanswered.EXPIRED, expired)
+        return answer
+
+    def note_dead(self, count: int) -> None:
+        if count:
+            self._notice(Unanswered.DEAD_LETTER, count)

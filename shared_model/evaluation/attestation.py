@@ -1,0 +1,77 @@
+"""A variant is proven before it serves: by the release's report, or here, by the first process that has its device."""
+
+import contextlib
+import json
+import logging
+from typing import Any
+
+from shared_model import settings
+from shared_model.errors import ReleaseError
+from shared_model.evaluation import gate, report
+from shared_model.evaluation.corpora import generated_texts
+from shared_model.evaluation.gate_settings import GateSettings
+from shared_model.releases.manifest import Variant
+from shared_model.releases.store import Release
+from shared_model.types import Device, Precision
+
+_log = logging.getLogger(__name__)
+
+#: Texts a variant is proven on: enough for shares of a percent, few enough for a process that wants to start.
+PROOF_TEXTS = 400
+
+
+def ensure(release: Release, precision: Precision, device: Device, threads: int) -> None:
+    """Return if a variant may serve. One that neither the report nor an earlier proof knows is proven now, in seconds:
+    parity with fp32 on generated texts, and its lane's budget on `threads` threads; the verdict is kept as a note.
+
+    Raises: ReleaseError if it was refused, now or before, or cannot run.
+    """
+    variant = release.manifest.variant(precision, device)
+    known = _known(release, variant)
+    if known is None:
+        _log.info("release %s: proving %s, which no gate has seen", release.id, variant)
+        known = _prove(release, variant, threads)
+    if known:
+        raise ReleaseError(f"release {release.id}: {variant} was refused: {known[0]}")
+
+
+def judged(release: Release, precision: Precision, device: Device) -> bool:
+    """Whether a variant's verdict is known, whatever it is. Raises: ReleaseError where there is no such variant."""
+    return _known(release, release.manifest.variant(precision, device)) is not None
+
+
+def note_name(variant: Variant) -> str:
+    return f"proof-{variant.precision}-{variant.device}.json"
+
+
+def _known(release: Release, variant: Variant) -> tuple[str, ...] | None:
+    """What failed when the variant was judged, nothing if it passed; None if nobody judged it yet."""
+    for note in (report.JSON, note_name(variant)):
+        # What cannot be read, or is another release's, proves nothing: the variant is judged again.
+        with contextlib.suppress(ReleaseError, ValueError, KeyError, TypeError):
+            document = json.loads(release.read_note(note) or b"{}")
+            for verdict in document["variants"] if document["release"] == release.id else ():
+                if (verdict["precision"], verdict["device"]) == (variant.precision, variant.device):
+                    return _failures(verdict)
+    return None
+
+
+def _failures(verdict: dict[str, Any]) -> tuple[str, ...]:
+    if verdict["passed"] is True:
+        return ()
+    return tuple(str(failure) for failure in verdict["failures"]) or ("nobody wrote down why",)
+
+
+def _prove(release: Release, variant: Variant, threads: int) -> tuple[str, ...]:
+    """What failed, nothing if it passed. A variant that was measured keeps its verdict; one that cannot run may only
+    have met a device without memory, and is tried again by the next process."""
+    texts = generated_texts(release.manifest.reads, PROOF_TEXTS)
+    judge = gate.release_judge(release, texts, settings.load(GateSettings))
+    verdict = gate.judge_variant(judge, variant, release.size(variant), gate.release_opener(release), widths=(threads,))
+    if verdict.parity:
+        document = {"release": release.id, "evaluation": texts.source, "variants": [verdict.to_document()]}
+        try:
+            release.write_note(note_name(variant), json.dumps(document, indent=1).encode() + b"\n")
+        except OSError as error:
+            _log.warning("release %s: the proof of %s is not kept: %s", release.id, variant, error)
+    return verdict.failures

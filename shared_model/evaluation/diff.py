@@ -1,0 +1,141 @@
+"""What differs between two releases, in words."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from shared_model.encoding import Reads
+from shared_model.evaluation import judged
+from shared_model.evaluation.judged import Judged, Measured
+from shared_model.releases.manifest import Manifest
+from shared_model.releases.store import Release
+
+#: Labels that are named where not all are asked for.
+LABELS_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Difference:
+    """`subject`: what differs, one word. `words`: how, "old → new"."""
+
+    subject: str
+    words: str
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long one call of a variant took in both reports; `call` such as "1×32 on 2 threads"."""
+
+    variant: str
+    call: str
+    old: float
+    new: float
+
+
+def differences(old: Release, new: Release, labels_shown: int | None = LABELS_SHOWN) -> list[Difference]:
+    """Everything that differs but latencies, what the releases are before how they were measured. `labels_shown`: None
+    for all. Raises: ReleaseError."""
+    found = [*of_manifests(old.manifest, new.manifest, labels_shown), *_of_files(old, new)]
+    before, after = judged.read(old), judged.read(new)
+    if before and after:
+        found += of_reports(before, after)
+    return found
+
+
+def timings(old: Release, new: Release) -> list[Timing]:
+    """Calls that both reports timed, unless all took the same. Raises: ReleaseError."""
+    before, after = judged.read(old), judged.read(new)
+    if not before or not after:
+        return []
+    found = [
+        Timing(name, call, milliseconds, after.variants[name].latency[call])
+        for name, measured in before.variants.items()
+        if name in after.variants
+        for call, milliseconds in measured.latency.items()
+        if call in after.variants[name].latency
+    ]
+    return found if any(f"{one.old:.2f}" != f"{one.new:.2f}" for one in found) else []
+
+
+def reads_in_words(reads: Reads) -> str:
+    what = "pairs of texts" if reads.pairs else "texts"
+    types = ", with token types" if reads.types else ""
+    return f"{what} of at most {reads.max_tokens} tokens{types}"
+
+
+def of_manifests(old: Manifest, new: Manifest, labels_shown: int | None = None) -> Iterator[Difference]:
+    """All but the files."""
+    yield from _changed("name", old.name, new.name)
+    yield from _changed("parent", _short(old.parent), _short(new.parent))
+    yield from _changed("output", f"{old.output.kind}/{old.output.width}", f"{new.output.kind}/{new.output.width}")
+    yield from _of_labels(old.labels, new.labels, labels_shown)
+    yield from _changed("reads", reads_in_words(old.reads), reads_in_words(new.reads))
+    yield from _changed("calibration", _short(old.calibration), _short(new.calibration))
+    yield from _changed("quantisation", old.quantisation, new.quantisation)
+    yield from _of_variants(old, new)
+
+
+def of_reports(old: Judged, new: Judged) -> Iterator[Difference]:
+    """What was measured of the variants that both have, but latencies."""
+    yield from _changed("gate", *("passed" if found.passed else "refused" for found in (old, new)))
+    for name, measured in old.variants.items():
+        if name in new.variants and (words := "; ".join(_of_measured(measured, new.variants[name]))):
+            yield Difference(name, words)
+
+
+def _of_labels(old: tuple[str, ...], new: tuple[str, ...], shown: int | None) -> Iterator[Difference]:
+    if added := [label for label in new if label not in old]:
+        yield Difference("labels", f"{len(added)} added: {_some(added, shown)}")
+    if removed := [label for label in old if label not in new]:
+        yield Difference("labels", f"{len(removed)} removed: {_some(removed, shown)}")
+    if [label for label in old if label in new] != [label for label in new if label in old]:
+        yield Difference("labels", "in another order")
+
+
+def _some(labels: Sequence[str], shown: int | None) -> str:
+    more = "" if shown is None or len(labels) <= shown else ", … (--all names them)"
+    return ", ".join(labels[:shown]) + more
+
+
+def _of_variants(old: Manifest, new: Manifest) -> Iterator[Difference]:
+    before, after = ({str(v): sorted(v.files.items()) for v in manifest.variants} for manifest in (old, new))
+    for name in before | after:
+        if name not in after:
+            yield Difference("variants", f"{name} is gone")
+        elif name not in before:
+            yield Difference("variants", f"{name} is new")
+        elif before[name] != after[name]:
+            yield Difference("variants", f"{name} is opened from other files")
+
+
+def _of_files(old: Release, new: Release) -> Iterator[Difference]:
+    before, after = old.manifest.files, new.manifest.files
+    for path in sorted({*before, *after}):
+        if before.get(path) != after.get(path):
+            yield Difference("files", f"{path}: {_file(old, path)} → {_file(new, path)}")
+
+
+def _file(release: Release, path: str) -> str:
+    if path not in release.manifest.files:
+        return "none"
+    return f"{_short(release.manifest.files[path])}, {release.file_size(path):,} bytes"
+
+
+def _short(sha256: str) -> str:
+    return f"sha256 {sha256[:12]}…"
+
+
+def _of_measured(old: Measured, new: Measured) -> Iterator[str]:
+    if old.compiled != new.compiled:
+        yield f"compiled as {old.compiled} → {new.compiled}"
+    for what, before, after in (
+        ("agreement", old.agreement, new.agreement),
+        ("where fp32 is sure", old.clear_agreement, new.clear_agreement),
+        ("accuracy", old.accuracy, new.accuracy),
+    ):
+        if before is not None and after is not None and before != after:
+            yield f"{what} {before:.2%} → {after:.2%}"
+
+
+def _changed(subject: str, old: str, new: str) -> Iterator[Difference]:
+    if old != new:
+        yield Difference(subject, f"{old} → {new}")

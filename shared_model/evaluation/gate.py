@@ -1,0 +1,195 @@
+"""The gate: run variants on the texts they are judged on, compare them with fp32, time them, say what fails."""
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from shared_model import devices
+from shared_model.encoding import Encoder, Encoding, Reads
+from shared_model.engine import Engine
+from shared_model.errors import ReleaseError, TandemError
+from shared_model.evaluation import benchmark, parity, quality, report, verdict
+from shared_model.evaluation.corpora import GateTexts
+from shared_model.evaluation.gate_settings import GateSettings
+from shared_model.evaluation.parity import Parity
+from shared_model.evaluation.quality import Baseline, Quality
+from shared_model.evaluation.verdict import ReleaseReport, Tried, Verdict
+from shared_model.output import Floats, Output, OutputKind
+from shared_model.releases.manifest import Variant
+from shared_model.releases.store import Release
+from shared_model.types import Device, Precision
+
+Say = Callable[[str], None]
+#: Opens one variant with a number of threads.
+Open = Callable[[Variant, int], Engine]
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Judges variants of one model on one set of texts. `reference`: fp32's scores of them (texts, width)."""
+
+    output: Output
+    reads: Reads
+    texts: GateTexts
+    encodings: Sequence[Encoding]
+    reference: Floats
+    bounds: GateSettings
+
+    def parity(self, scores: Floats) -> Parity:
+        return parity.judge(self.output, scores, self.reference, self.texts.truth, self.bounds)
+
+    def quality(self, active: Baseline | None = None) -> Quality | None:
+        """How good fp32 is; None where the texts are not labelled."""
+        if self.texts.truth is None:
+            return None
+        return quality.judge(self.output, self.reference, self.texts.truth, self.bounds, active)
+
+    def score(self, engine: Engine, what: str) -> Floats:
+        """An engine's scores of all texts. Raises: ValueError for another shape; whatever its framework does."""
+        return benchmark.score_all(engine, self.output, self.encodings, what)
+
+
+def appoint(
+    encoder: Encoder, output: Output, texts: GateTexts, bounds: GateSettings, fp32: Variant, open_variant: Open
+) -> Judge:
+    """A judge who has fp32's scores. Raises: ReleaseError if fp32 cannot run."""
+    encodings = encoder.encode_many(texts.texts)
+    try:
+        with contextlib.closing(open_variant(fp32, devices.cores())) as engine:
+            reference = benchmark.score_all(engine, output, encodings, f"scoring {fp32}")
+    except TandemError:
+        raise
+    except Exception as error:  # frameworks raise anything
+        raise ReleaseError(f"{fp32} cannot run: {one_line(error)}") from error
+    return Judge(output, encoder.reads, texts, encodings, reference, bounds)
+
+
+def judge_release(
+    release: Release,
+    judge: Judge,
+    say: Say,
+    scored: Mapping[Precision, Floats] | None = None,
+    tried: Sequence[Tried] = (),
+    active: Baseline | None = None,
+) -> ReleaseReport:
+    """Judge every variant whose device is here, and write the report beside the release.
+
+    `scored`: scores of variants that were run on the judge's texts already. `tried`: recipes the builder tried.
+    `active`: the active release on the same texts.
+    """
+    known = {Precision.FP32: judge.reference, **(scored or {})}
+    variants = release.manifest.variants
+    here = [variant for variant in variants if variant.device in (Device.CPU, devices.detect())]
+    verdicts = []
+    for variant in here:
+        say(f"gate: {variant}: comparing on {len(judge.encodings)} texts, timing {len(benchmark.SHAPES)} shapes")
+        scores = known.get(variant.precision) if variant.device is Device.CPU else None
+        verdicts.append(judge_variant(judge, variant, release.size(variant), release_opener(release), scores))
+    if not any(variant.precision is Precision.INT8 for variant in variants):
+        verdicts.append(_no_int8(tried))
+    measured = judge.quality(active)
+    judged = ReleaseReport(
+        release=release.id,
+        output=release.output.kind.value,
+        quantisation=release.manifest.quantisation,
+        tried=tuple(tried),
+        evaluation=judge.texts.source,
+        evaluation_sha256=judge.texts.sha256,
+        calibration_sha256=release.manifest.calibration,
+        variants=tuple(verdicts),
+        unproven=tuple(str(variant) for variant in variants if variant not in here),
+        quality=measured,
+        failures=measured.failures if measured else _not_measured(judge),
+    )
+    report.write(release, judged)
+    return judged
+
+
+def judge_variant(
+    judge: Judge,
+    variant: Variant,
+    size_bytes: int,
+    open_variant: Open,
+    scores: Floats | None = None,
+    widths: Sequence[int] = (),
+) -> Verdict:
+    """One variant's verdict; that it cannot run is one too. `widths`: threads to time it with, the first of which its
+    budget holds for; default: all cores, then one. Raises: ReleaseError where its files are damaged."""
+    try:
+        return _verdict(judge, variant, size_bytes, open_variant, scores, widths or _widths(variant.device))
+    except TandemError:
+        raise
+    except Exception as error:  # noqa: BLE001 - frameworks raise anything, and a release is more than one variant
+        failure = f"cannot run: {one_line(error)}"
+        return Verdict(variant.precision.value, variant.device.value, (failure,), size_bytes)
+
+
+def release_judge(release: Release, texts: GateTexts, bounds: GateSettings) -> Judge:
+    """Raises: ReleaseError if the release is damaged, or its fp32 variant cannot run here."""
+    fp32 = release.manifest.variant(Precision.FP32, Device.CPU)
+    return appoint(release.encoder(), release.output, texts, bounds, fp32, release_opener(release))
+
+
+def release_opener(release: Release) -> Open:
+    return lambda variant, threads: release.engine(variant.precision, variant.device, threads)
+
+
+def one_line(error: Exception) -> str:
+    """What a framework says, which may be a page, so that it fits a line."""
+    return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _verdict(
+    judge: Judge, variant: Variant, size_bytes: int, open_variant: Open, scores: Floats | None, widths: Sequence[int]
+) -> Verdict:
+    budget = benchmark.budget_of(variant.precision, judge.bounds)
+    with contextlib.closing(open_variant(variant, widths[0])) as engine:
+        scores = judge.score(engine, f"scoring {variant}") if scores is None else scores
+        latency = benchmark.latency_profile(engine, judge.reads, f"timing {variant}")
+        slow = benchmark.over_budget(engine, judge.reads, budget) if budget else None
+        compiled = engine.precision.value
+    for threads in widths[1:]:
+        with contextlib.closing(open_variant(variant, threads)) as engine:
+            latency += benchmark.latency_profile(engine, judge.reads, f"timing {variant} on {threads}")
+    compared = judge.parity(scores)
+    return Verdict(
+        precision=variant.precision.value,
+        device=variant.device.value,
+        failures=(*compared.failures, slow) if slow else compared.failures,
+        size_bytes=size_bytes,
+        compiled=compiled,
+        parity=compared,
+        latency=latency,
+        confusion=verdict.confusion(judge.output, scores, judge.reference),
+        examples=_examples(judge, scores) if compared.failures else (),
+    )
+
+
+def _examples(judge: Judge, scores: Floats) -> tuple[verdict.Example, ...]:
+    return verdict.examples(judge.output, scores, judge.reference, judge.texts.shown)
+
+
+def _widths(device: Device) -> tuple[int, ...]:
+    """All cores first: that is what a lane's budget is for."""
+    return tuple(dict.fromkeys((devices.cores(), 1))) if device is Device.CPU else (1,)
+
+
+def _not_measured(judge: Judge) -> tuple[str, ...]:
+    """A floor that nothing was held against is no floor."""
+    floor = judge.bounds.gate_min_accuracy
+    if not floor or judge.output.kind is OutputKind.EMBEDDING:
+        return ()
+    return (f"needs {floor:.2%} accuracy (TANDEM_GATE_MIN_ACCURACY), but no text is labelled: pass --eval",)
+
+
+def baseline(release: Release, texts: GateTexts, bounds: GateSettings) -> Baseline | None:
+    """How good a release is on labelled texts. Raises: as `release_judge`."""
+    if texts.truth is None:
+        return None
+    judge = release_judge(release, texts, bounds)
+    return quality.baseline(release.id, release.output, judge.reference, texts.truth)
+
+
+def _no_int8(tried: Sequence[Tried]) -> Verdict:
+    why = next((failure for one in tried for failure in one.failures), "the release holds none")
+    return Verdict(Precision.INT8.value, Device.CPU.value, (f"could not be made: {why}",), 0)

@@ -1,0 +1,81 @@
+"""What a release's report says, for whoever decides by it: may it be promoted, and how good are its variants?"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from shared_model.errors import ReleaseError
+from shared_model.evaluation import report
+from shared_model.releases.store import Release
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One variant as the gate measured it; None where it could not.
+
+    `compiled`: the precision that ran. Shares: `agreement` with fp32, `clear_agreement` where fp32 is sure, `accuracy`.
+    `latency`: milliseconds by what was timed, such as "1×32 on 2 threads".
+    """
+
+    compiled: str | None
+    agreement: float | None
+    clear_agreement: float | None
+    accuracy: float | None
+    latency: Mapping[str, float]
+    failures: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Judged:
+    """`variants` by their name, such as "int8/cpu". `unproven`: those whose device the gate's machine lacks.
+    `of_release`: failures of the release itself, beside its variants'."""
+
+    passed: bool
+    variants: Mapping[str, Measured]
+    unproven: tuple[str, ...]
+    of_release: tuple[str, ...] = ()
+
+    @property
+    def accuracy(self) -> float | None:
+        """That of fp32, which the others are compared with; None where the texts had no labels."""
+        reference = self.variants.get("fp32/cpu")
+        return reference.accuracy if reference else None
+
+    @property
+    def failures(self) -> list[str]:
+        of_variants = (f"{name} {failure}" for name, found in self.variants.items() for failure in found.failures)
+        return [*self.of_release, *of_variants]
+
+
+def read(release: Release) -> Judged | None:
+    """None where the release was not judged. Raises: ReleaseError for a damaged report, or another release's."""
+    note = release.read_note(report.JSON)
+    if note is None:
+        return None
+    try:
+        document = json.loads(note)
+        if document["release"] != release.id:
+            raise ReleaseError(f"release {release.id}: {report.JSON} is of {document['release']!r}; judge it again")
+        variants = {f"{v['precision']}/{v['device']}": _measured(v) for v in document["variants"]}
+        # Reports of earlier versions say nothing of the release itself.
+        of_release = tuple(document.get("failures", ()))
+        return Judged(document["passed"] is True, variants, tuple(document["unproven"]), of_release)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ReleaseError(f"release {release.id}: {report.JSON} is damaged; judge it again") from error
+
+
+def _measured(variant: Mapping[str, Any]) -> Measured:
+    return Measured(
+        compiled=variant["compiled"],
+        agreement=variant["agreement"],
+        clear_agreement=variant["clear_agreement"],
+        accuracy=variant["accuracy"],
+        latency={_timed(latency): float(latency["milliseconds"]) for latency in variant["latency"]},
+        failures=tuple(variant["failures"]),
+    )
+
+
+def _timed(latency: Mapping[str, Any]) -> str:
+    threads = latency["threads"]
+    return f"{latency['rows']}×{latency['tokens']} on {threads} thread{'' if threads == 1 else 's'}"

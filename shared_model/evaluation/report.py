@@ -1,0 +1,170 @@
+"""A release's report: what the gate measured on this machine, for programs (JSON) and for people (Markdown).
+
+It lies beside the release's files and outside its id, because measurements differ between machines.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+
+from shared_model.evaluation.agreement import RULES
+from shared_model.evaluation.verdict import ReleaseReport, Tried, Verdict
+from shared_model.output import OutputKind
+from shared_model.releases.store import Release
+
+MARKDOWN, JSON = "report.md", "report.json"
+
+#: Letters of an example's text that are shown.
+_TEXT_SHOWN = 120
+
+
+def write(release: Release, report: ReleaseReport) -> None:
+    """Write both forms beside a release's files."""
+    release.write_note(MARKDOWN, page(report).encode())
+    release.write_note(JSON, json.dumps(report.to_document(), indent=1).encode() + b"\n")
+
+
+def tried_before(release: Release) -> tuple[Tried, ...]:
+    """The recipes that the build tried, from the report it left; none where that is gone or damaged."""
+    try:
+        tried = json.loads(release.read_note(JSON) or b"{}").get("tried", [])
+        return tuple(Tried(one["recipe"], one["agreement"], tuple(one["failures"])) for one in tried)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ()
+
+
+def page(report: ReleaseReport) -> str:
+    sections = (
+        _summary(report),
+        _refusals(report),
+        _agreement(report),
+        _recipes(report),
+        _latency(report),
+        _confusion(report),
+    )
+    return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
+
+
+def _summary(report: ReleaseReport) -> list[str]:
+    texts = next((v.parity.texts for v in report.variants if v.parity), 0)
+    return [
+        f"# {report.release}: {'passed' if report.passed else 'REFUSED'}",
+        "",
+        *(f"- {failure}" for failure in report.failures),
+        *(f"- {v.name} {failure}" for v in report.variants for failure in v.failures),
+        f"- output: {report.output.replace('_', ' ')}",
+        f"- judged on {texts} {report.evaluation} texts, sha256 `{report.evaluation_sha256}`",
+        *(f"- {line}" for line in (report.quality.in_words() if report.quality else ())),
+        f"- INT8 calibrated on texts with sha256 `{report.calibration_sha256}`",
+        f"- INT8 made by: {report.quantisation}",
+        f"- not proven on this machine: {', '.join(report.unproven) or 'none'}",
+    ]
+
+
+def _refusals(report: ReleaseReport) -> list[str]:
+    """Why, where, and what to do about it."""
+    if report.passed:
+        return []
+    lines = ["## What to do", "", *_advice(report)]
+    rows = [
+        (v.name, _cut(e.text), e.reference or "–", e.variant or "–", e.distance)
+        for v in report.variants
+        for e in v.examples
+    ]
+    if rows:
+        header = ("variant", "text", "fp32 says", "the variant says", "how far")
+        lines += ["", "Where a refused variant has least excuse:", "", *_table(header, rows)]
+    return lines
+
+
+def _advice(report: ReleaseReport) -> Iterator[str]:
+    if report.failures:
+        yield "- The model itself is refused, whatever its variants: train it on more examples, or judge it on others."
+    refused = [variant for variant in report.variants if not variant.passed]
+    if any(v.parity and not v.parity.passed for v in refused):
+        yield (
+            "- Labels or values differ: build again with `--calibrate` and a sample of the texts the model will see "
+            "(500 lines or more; more help), and with `--eval` if you have labels."
+        )
+    if any(v.parity and len(v.failures) > len(v.parity.failures) for v in refused):
+        yield "- Calls are too slow: run the gate on the machine that will serve, or take a smaller model."
+    if any(v.parity is None for v in refused):
+        yield "- A variant does not run: its line above says what failed; other variants are not affected."
+    yield (
+        "- If you accept it all the same, change the setting that a line above names, and judge again: "
+        f"`python -m shared_model gate --release {report.release}`."
+    )
+
+
+def _agreement(report: ReleaseReport) -> list[str]:
+    accuracy = RULES[OutputKind(report.output)].accuracy
+    columns = ("agreement", "where clear", accuracy, "points lost", "McNemar p", "max Δ", "MB")
+    return _table(("variant", "compiled", *columns), [_agreement_row(variant) for variant in report.variants])
+
+
+def _agreement_row(variant: Verdict) -> tuple[str, ...]:
+    size = f"{variant.size_bytes / 1e6:.1f}"
+    measured = variant.parity
+    if measured is None:
+        return (variant.name, *["–"] * 7, size)
+    return (
+        variant.name,
+        variant.compiled or "–",
+        f"{measured.agreement:.2%}",
+        _known(measured.clear_agreement, ".2%"),
+        _known(measured.accuracy, ".2%"),
+        _known(measured.accuracy_drop_points, ".2f"),
+        _known(measured.mcnemar_p, ".3f"),
+        f"{measured.max_difference:.4f}",
+        size,
+    )
+
+
+def _recipes(report: ReleaseReport) -> list[str]:
+    if not report.tried:
+        return []
+    rows = [(t.recipe, _known(t.agreement, ".2%"), "; ".join(t.failures) or "passed") for t in report.tried]
+    header = ("recipe", "agreement", "verdict")
+    return ["Recipes of INT8, in the order they were tried:", "", *_table(header, rows)]
+
+
+def _latency(report: ReleaseReport) -> list[str]:
+    """One line per variant and number of threads."""
+    timed = [latency for variant in report.variants for latency in variant.latency]
+    shapes = list(dict.fromkeys((latency.rows, latency.tokens) for latency in timed))
+    rows = [
+        (variant.name, str(threads), *_timings(variant, threads))
+        for variant in report.variants
+        for threads in dict.fromkeys(latency.threads for latency in variant.latency)
+    ]
+    header = ("variant", "threads", *(f"{rows}×{tokens}" for rows, tokens in shapes))
+    return ["Latency of one call by rows × tokens, median in ms:", "", *_table(header, rows)] if rows else []
+
+
+def _timings(variant: Verdict, threads: int) -> list[str]:
+    return [f"{latency.milliseconds:.2f}" for latency in variant.latency if latency.threads == threads]
+
+
+def _confusion(report: ReleaseReport) -> list[str]:
+    rows = [(v.name, c.reference, c.variant, str(c.texts)) for v in report.variants for c in v.confusion]
+    if not rows:
+        return []
+    header = ("variant", "fp32 says", "the variant says", "texts")
+    return ["Where a variant names another label than fp32, most frequent first:", "", *_table(header, rows)]
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = (header, ["---"] * len(header), *([_cell(cell) for cell in row] for row in rows))
+    return [f"| {' | '.join(cells)} |" for cells in lines]
+
+
+def _cell(text: str) -> str:
+    """Labels and texts are anybody's: none may end a cell or a line."""
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _TEXT_SHOWN else f"{text[:_TEXT_SHOWN]}…"
+
+
+def _known(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)

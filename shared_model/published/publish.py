@@ -1,0 +1,138 @@
+"""Write an epoch, prove it, point to it. Called once a night by the batch job; blocking."""
+
+import hashlib
+import itertools
+import uuid
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import redis
+from rbloom import Bloom
+
+from protos.scoring.v1.storage_pb2 import PublishedScore
+from shared_model.errors import JobError, StoreUnavailable
+from shared_model.published import epochs
+from shared_model.published.epochs import KEEP_SECONDS, Epoch, Outcome
+
+#: Share of texts not in the epoch that the filter lets through to Redis.
+FILTER_ERROR = 0.001
+
+#: Entries of one command: it holds up Redis for about a millisecond, and look-ups of the service wait two.
+_CHUNK = 1_000
+#: Seconds that a half-written epoch outlives whoever was writing it.
+_STAGED_SECONDS = 600
+#: Bytes that a key takes beside its value: entry, bucket (two while the table grows), name and its share of the filter.
+_KEY_BYTES = 106
+#: What an allocator may round a value up by.
+_VALUE_FACTOR = 1.25
+#: The facts, and what is empty.
+_EPOCH_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Published:
+    """`keys`: written, 0 where the epoch may not answer. `bytes`: Redis' memory, by its own account."""
+
+    epoch: str
+    outcome: Outcome
+    keys: int
+    bytes: int = 0
+
+
+def key_position(key: bytes) -> int:
+    """A key as the filter hashes it: keys are 128-bit hashes already."""
+    return int.from_bytes(key, "little", signed=True)
+
+
+def publish(
+    client: "redis.Redis",
+    epoch: Epoch,
+    scores: Iterable[tuple[bytes, PublishedScore]],
+    max_bytes: float = float("inf"),
+    keep_seconds: int = KEEP_SECONDS,
+    insist: bool = False,
+) -> Published:
+    """Publish one epoch, for `keep_seconds`. A key that comes twice counts once, with the score that came first.
+
+    `scores` come in their order of worth: where all would take more than `max_bytes` of Redis' memory, the first are
+    published that do not. `insist`: a person wants this epoch to answer, though another is newer.
+
+    Raises: StoreUnavailable when Redis fails; JobError when what Redis holds is not what was written.
+    """
+    try:
+        outcome = epochs.look(client, epoch, insist)
+        if not outcome.live:
+            return Published(epoch.name, outcome, 0)
+        # Under a name of its own until it is whole: whatever answers meanwhile is not touched.
+        staged = f"{epoch.name}.staged-{uuid.uuid4().hex[:8]}"
+        try:
+            return _publish(client, epoch, staged, fitting(scores, max_bytes), keep_seconds, insist)
+        finally:
+            client.unlink(*epochs.keys_of(epoch.release, staged))
+    except redis.RedisError as error:
+        raise StoreUnavailable(f"publishing {epoch.name}: {error}") from error
+
+
+def fitting(scores: Iterable[tuple[bytes, PublishedScore]], max_bytes: float) -> Iterator[tuple[bytes, bytes]]:
+    """The first scores that stay within Redis' memory, each key once, as they are stored."""
+    left, seen = max_bytes - _EPOCH_BYTES, set[bytes]()
+    for key, score in scores:
+        if key in seen:
+            continue
+        value = score.SerializeToString()
+        left -= _KEY_BYTES + _VALUE_FACTOR * len(value)
+        if left < 0:
+            return
+        seen.add(key)
+        yield key, value
+
+
+def _publish(
+    client: "redis.Redis",
+    epoch: Epoch,
+    staged: str,
+    items: Iterable[tuple[bytes, bytes]],
+    keep_seconds: int,
+    insist: bool,
+) -> Published:
+    table, bloom_key, facts = epochs.keys_of(epoch.release, staged)
+    written: list[bytes] = []
+    checksum = 0
+    for chunk in _chunks(items):
+        client.hset(table, mapping=dict(chunk))
+        client.expire(table, _STAGED_SECONDS)
+        written.extend(key for key, _ in chunk)
+        checksum ^= _checksum(chunk)
+    _verify(client, table, len(written), checksum)
+    bloom = Bloom(max(1, len(written)), FILTER_ERROR, key_position)
+    bloom.update(written)
+    client.set(bloom_key, bloom.save_bytes(), ex=_STAGED_SECONDS)
+    client.hset(facts, mapping={"precision": epoch.precision, "count": len(written), "checksum": f"{checksum:016x}"})
+    used = sum(client.memory_usage(key, samples=1000) or 0 for key in (table, bloom_key, facts))
+    for key in (table, bloom_key, facts):
+        client.expire(key, keep_seconds)
+    outcome = epochs.move(client, epoch, staged, insist)
+    return Published(epoch.name, outcome, len(written), used) if outcome.live else Published(epoch.name, outcome, 0)
+
+
+def _verify(client: "redis.Redis", table: str, count: int, checksum: int) -> None:
+    stored = int(client.hlen(table))
+    found = 0
+    for chunk in _chunks(client.hscan_iter(table, count=_CHUNK)):
+        found ^= _checksum(chunk)
+    if (stored, found) != (count, checksum):
+        raise JobError(f"{table}: Redis holds {stored} keys of {count}, or other values; not published")
+
+
+def _checksum(items: Iterable[tuple[bytes, bytes]]) -> int:
+    """XOR of 64-bit digests: the same for any order."""
+    total = 0
+    for key, value in items:
+        total ^= int.from_bytes(hashlib.blake2b(key + value, digest_size=8).digest(), "little")
+    return total
+
+
+def _chunks(items: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+    iterator = iter(items)
+    while chunk := list(itertools.islice(iterator, _CHUNK)):
+        yield chunk

@@ -1,0 +1,1 @@
+"""Everything about Redis itself: key names, clients, and the embedded server of one machine."""

@@ -1,0 +1,327 @@
+"""Building a release: any checkpoint → files → the first INT8 recipe that passes → sealed once → judged."""
+
+import csv
+import itertools
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import openvino
+import pytest
+
+from shared_model import demo_messages, devices
+from shared_model.__main__ import main
+from shared_model.building import build, checkpoint, quantise
+from shared_model.building.checkpoint import Checkpoint
+from shared_model.building.recipes import RECIPES, Recipe
+from shared_model.encoding import Encoder, Reads, collate
+from shared_model.errors import ReleaseError
+from shared_model.evaluation import corpora, gate, report
+from shared_model.evaluation.gate import Judge
+from shared_model.evaluation.verdict import ReleaseReport
+from shared_model.output import OutputKind
+from shared_model.releases import pointer
+from shared_model.releases.store import Release, Store
+from shared_model.types import Device, Precision
+from tests.shared_model import small_release, tiny_builds, tiny_models
+
+Built = tuple[Release, ReleaseReport]
+
+
+def make(folder: Path, kind: str) -> Checkpoint:
+    """A tiny model of one kind of output, with random weights."""
+    if kind == "pairs":
+        return tiny_builds.surer(checkpoint.load(tiny_models.make(folder, "bert"), pairs=True))
+    if kind == "embedding":
+        return checkpoint.load(tiny_models.make(folder, "bert", encoder=True))
+    folder = tiny_models.make(folder, "distilbert", problem_type="multi_label_classification")
+    return tiny_builds.surer(checkpoint.load(folder))
+
+
+@pytest.fixture(scope="module", params=["single_label", "multi_label", "regression", "embedding", "pairs"])
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Built]:
+    if request.param in ("single_label", "regression"):
+        return request.param, request.getfixturevalue("tiny" if request.param == "single_label" else "regression")
+    source = make(tmp_path_factory.mktemp("model"), request.param)
+    return request.param, tiny_builds.built(tmp_path_factory.mktemp("releases"), source)
+
+
+def test_every_kind_of_output_becomes_a_release(built: tuple[str, Built]) -> None:
+    kind, (release, found) = built
+    assert found.passed, [variant.failures for variant in found.variants]
+    assert release.output.kind == found.output == ("single_label" if kind == "pairs" else kind)
+    assert release.manifest.reads.pairs == release.manifest.reads.types == (kind == "pairs")
+    assert [str(v) for v in release.manifest.variants] == ["fp32/cpu", "bf16/cpu", "int8/cpu", "fp16/cuda"]
+    assert found.release == release.id
+    assert all(variant.parity and variant.parity.accuracy is None for variant in found.variants)
+    page = (release.read_note(report.MARKDOWN) or b"").decode()
+    assert f"- output: {release.output.kind.value.replace('_', ' ')}\n" in page
+    release.verify()
+
+
+def test_what_was_sealed_answers_as_it_was_judged(built: tuple[str, Built]) -> None:
+    """The INT8 file of the release is the graph of the recipe that passed, and computes the model's outputs."""
+    _, (release, found) = built
+    asked = corpora.generated_texts(release.manifest.reads, 200)
+    judge = gate.release_judge(release, asked, tiny_builds.BOUNDS)
+    with_int8 = release.engine(Precision.INT8, Device.CPU, devices.cores())
+    scores = judge.score(with_int8, "again")
+    with_int8.close()
+    assert scores.shape == (200, release.output.width)
+    int8 = found.variants[2].parity
+    assert int8 is not None
+    assert judge.parity(scores).agreement == int8.agreement
+    assert 0 < int8.max_difference == pytest.approx(float(np.abs(scores - judge.reference).max()))
+    if release.output.kind is OutputKind.EMBEDDING:
+        assert np.linalg.norm(scores, axis=1) == pytest.approx(1, abs=0.02)
+
+
+def test_the_manifest_says_what_int8_was_made_with(tiny: Built, tiny_checkpoint: Checkpoint) -> None:
+    release, found = tiny
+    assert found.quantisation == release.manifest.quantisation == found.tried[-1].recipe == RECIPES[0].name
+    assert found.tried[-1].failures == ()
+    calibration = tiny_builds.few_texts(tiny_checkpoint).calibration[: RECIPES[0].texts]
+    assert release.manifest.calibration == found.calibration_sha256 == corpora.digest(calibration)
+    assert release.manifest.parent == tiny_checkpoint.parent
+
+
+def test_a_release_is_sealed_once(tiny: Built) -> None:
+    release, _ = tiny
+    assert Store(release.files.root).ids() == [release.id]
+
+
+def test_latency_is_known_for_one_thread_and_for_all_cores(tiny: Built) -> None:
+    for variant in tiny[1].variants:
+        threads = list(dict.fromkeys(latency.threads for latency in variant.latency))
+        assert threads == list(dict.fromkeys((devices.cores(), 1)))
+
+
+@pytest.fixture(scope="module")
+def workbench(regression: Built) -> tuple[openvino.Model, Judge, Encoder]:
+    """The fp32 graph of a release and a judge of its variants."""
+    release, _ = regression
+    model = openvino.Core().read_model(release.read("openvino/model.xml"), release.read("openvino/model.bin"))
+    for port, name in zip(model.inputs, ("ids", "mask"), strict=False):
+        port.get_tensor().set_names({name})
+    asked = corpora.generated_texts(release.manifest.reads, 200)
+    return model, gate.release_judge(release, asked, tiny_builds.BOUNDS), release.encoder()
+
+
+def try_recipes(
+    workbench: tuple[openvino.Model, Judge, Encoder], recipes: list[Recipe], least: float, said: list[str] | None = None
+) -> tuple[quantise.Int8 | None, list[tuple[str, float | None, bool]]]:
+    model, judge, encoder = workbench
+    judge = replace(judge, bounds=replace(judge.bounds, gate_min_agreement=least))
+    calibration = encoder.encode_many(list(itertools.islice(demo_messages.texts(401), 40)))
+    said = [] if said is None else said
+    taken, tried = quantise.quantise(model, calibration, calibration[:10], judge, recipes, said.append)
+    return taken, [(one.recipe, one.agreement, not one.failures) for one in tried]
+
+
+ONE_TEXT, FORTY = Recipe(1), Recipe(40)
+
+
+def test_the_first_recipe_that_passes_is_taken(workbench: tuple[openvino.Model, Judge, Encoder]) -> None:
+    """Calibrated on one text, INT8 knows too little of the ranges; forty are enough for a bound in between."""
+    _, tried = try_recipes(workbench, [ONE_TEXT, FORTY], least=1.0)
+    weak, strong = tried[0][1], tried[1][1]
+    assert weak is not None
+    assert strong is not None
+    assert weak < strong < 1
+    said: list[str] = []
+    taken, tried = try_recipes(workbench, [ONE_TEXT, FORTY, Recipe(40, spared=0.5)], (weak + strong) / 2, said)
+    assert taken is not None
+    assert taken.recipe == FORTY.name
+    assert tried == [(ONE_TEXT.name, weak, False), (FORTY.name, strong, True)]
+    assert said[0] == f"quantising to INT8: {ONE_TEXT.name}"
+    assert said[1].startswith("  it is within 0.1 standard deviations of the reference for ")
+    assert said[2:] == [f"quantising to INT8: {FORTY.name}"]
+
+
+def test_if_none_passes_the_nearest_is_kept(workbench: tuple[openvino.Model, Judge, Encoder]) -> None:
+    taken, tried = try_recipes(workbench, [FORTY, ONE_TEXT], least=1.0)
+    assert taken is not None
+    assert taken.recipe == FORTY.name
+    assert not taken.parity.passed
+    assert [passed for _, _, passed in tried] == [False, False]
+
+
+def test_a_recipe_that_fails_is_said_and_the_next_is_tried(workbench: tuple[openvino.Model, Judge, Encoder]) -> None:
+    nothing = Recipe(0)
+    said: list[str] = []
+    taken, tried = try_recipes(workbench, [nothing, FORTY], least=0.1, said=said)
+    assert said[1].startswith("  it cannot run: ")
+    assert taken is not None
+    assert taken.recipe == FORTY.name
+    assert tried[0] == (nothing.name, None, False)
+    assert try_recipes(workbench, [nothing], least=0.1)[0] is None
+
+
+def test_more_texts_than_there_are_need_no_second_try(workbench: tuple[openvino.Model, Judge, Encoder]) -> None:
+    _, tried = try_recipes(workbench, [Recipe(40), Recipe(400), Recipe(2000)], least=1.0)
+    assert len(tried) == 1
+
+
+def test_a_model_that_openvino_cannot_convert_ends_the_build(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    files = {**tiny_checkpoint.files, "weights.safetensors": b"not weights"}
+    with pytest.raises(ReleaseError, match=r"^fp32/cpu cannot be converted: .+$"):
+        tiny_builds.built(tmp_path, replace(tiny_checkpoint, files=files))
+    assert Store(tmp_path).ids() == []
+
+
+@pytest.mark.parametrize(
+    ("times", "wrong"),
+    [
+        (float("nan"), "gives scores that are no numbers for 200 texts"),
+        (0.0, "it is never sure of a label (it looks untrained); pass --eval"),
+    ],
+)
+def test_a_model_that_says_nothing_ends_the_build(
+    tiny_checkpoint: Checkpoint, tmp_path: Path, times: float, wrong: str
+) -> None:
+    with pytest.raises(
+        ReleaseError, match=r"^fp32/cpu cannot be a reference: on 200 generated texts it .*$"
+    ) as refused:
+        tiny_builds.built(tmp_path, tiny_builds.surer(tiny_checkpoint, times))
+    assert wrong in str(refused.value)
+    assert Store(tmp_path).ids() == []
+
+
+def test_a_bad_name_is_refused_before_any_work(tiny_checkpoint: Checkpoint, tmp_path: Path) -> None:
+    with pytest.raises(ReleaseError, match=r"release name '\.\./up'"):
+        build.build(
+            Store(tmp_path),
+            tiny_checkpoint,
+            "../up",
+            tiny_builds.few_texts(tiny_checkpoint),
+            tiny_builds.BOUNDS,
+            say=pytest.fail,
+        )
+
+
+@pytest.fixture
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("TANDEM_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("TANDEM_RELEASES", str(tmp_path / "releases"))
+    monkeypatch.setenv("TANDEM_GATE_MIN_AGREEMENT", str(tiny_builds.BOUNDS.gate_min_agreement))
+    monkeypatch.setenv("TANDEM_GATE_MAX_ACCURACY_DROP", "100")
+    monkeypatch.setenv("TANDEM_GATE_LATENCY_MS", "10000")
+    monkeypatch.setenv("TANDEM_GATE_BATCH_MS", "10000")
+    return Store(tmp_path / "releases")
+
+
+def sample_of(path: Path, count: int) -> Path:
+    messages = itertools.islice(demo_messages.texts(33), count)
+    path.write_text("".join(json.dumps({"text": message}) + "\n" for message in messages))
+    return path
+
+
+def test_the_command_builds_any_model_on_a_sample_and_promotes_the_first(
+    own_state: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tiny_models.make(tmp_path / "model", "bert", labels=["stars"], problem_type="regression")
+    sample = sample_of(tmp_path / "sample.jsonl", 600)
+    command = ["build", "--model", str(folder), "--name", "stars", "--calibrate", str(sample), "--max-tokens", "33"]
+    assert main(command) == 0
+    printed = capsys.readouterr().out
+    release = own_state.open(pointer.read(own_state, None).active)
+    assert release.manifest.name == "stars"
+    assert release.manifest.reads == Reads(32)
+    found = json.loads(release.read_note(report.JSON) or b"")
+    assert found["evaluation"] == "held-out"
+    assert found["variants"][0]["texts"] == 120
+    chosen = corpora.choose(release.output, release.manifest.reads, sample)
+    assert found["calibration_sha256"] == corpora.digest(chosen.calibration)
+    assert found["evaluation_sha256"] == corpora.digest(chosen.gate.texts)
+    for expected in ("converting", "quantising to INT8: ", "gate: int8/cpu", "int8/cpu: agreement ", "INT8 made by: "):
+        assert expected in printed
+    assert re.findall("step (.) of 4", printed) == ["1", "2", "3", "4"]
+    assert "generated messages" not in printed
+    assert f"release {release.id} is active" in printed
+
+
+def test_the_command_measures_accuracy_on_labelled_texts(
+    own_state: Store, tiny_checkpoint: Checkpoint, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tiny_models.make(tmp_path / "model", "bert")
+    messages = list(itertools.islice(demo_messages.texts(34), 60))
+    with open(tmp_path / "eval.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *((message, "yes") for message in messages)])
+    # A random model is right by chance, and often unsure.
+    assert main(["build", "--model", str(folder), "--name", "any", "--eval", str(tmp_path / "eval.csv")]) == 0
+    assert ", accuracy " in capsys.readouterr().out
+    release = own_state.open(own_state.ids()[0])
+    found = json.loads(release.read_note(report.JSON) or b"")
+    assert (found["evaluation"], found["variants"][0]["texts"]) == ("labelled", 60)
+    encoder = release.encoder()
+    engine = release.engine(Precision.FP32, Device.CPU, 1)
+    right = [int(engine.score(collate([encoder.encode(message)]))[0].argmax()) == 1 for message in messages]
+    assert found["variants"][0]["accuracy"] == pytest.approx(np.mean(right))
+
+
+def test_a_build_takes_no_traffic_from_an_active_release_unless_asked_to(
+    own_state: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    active = small_release.passed(own_state, "active")
+    pointer.promote(own_state, None, active.id)
+    folder = tiny_models.make(tmp_path / "model", "bert", labels=["stars"], problem_type="regression")
+    command = ["build", "--model", str(folder), "--name", "stars"]
+    assert main(command) == 0
+    (built,) = set(own_state.ids()) - {active.id}
+    assert f"release {built} passed; {active.id} stays active until you" in capsys.readouterr().out
+    assert pointer.read(own_state, None).active == active.id
+    assert main([*command, "--promote"]) == 0
+    assert pointer.read(own_state, None).active.startswith("stars-")
+
+
+def test_a_build_of_the_active_release_leaves_its_report(
+    own_state: Store,
+    tiny: Built,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """That the same bytes come out is made so here: a tiny model of random weights is not quantised twice alike."""
+    active = tiny_builds.resealed(tiny[0], tmp_path / "releases")
+    small_release.judge(active)
+    pointer.promote(own_state, None, active.id)
+    before = active.read_note(report.JSON)
+    judge = gate.release_judge(active, corpora.generated_texts(active.manifest.reads, 20), tiny_builds.BOUNDS)
+    monkeypatch.setattr(build, "make", lambda *_: build.Built(active, judge, {}, ()))
+    folder = tiny_models.make(tmp_path / "model", "bert")
+    capsys.readouterr()
+    assert main(["build", "--model", str(folder), "--name", "tiny", "--promote"]) == 0
+    says = f"release {active.id} is built already and active; its report stays (`gate` judges it anew)\n"
+    assert capsys.readouterr().out.endswith(f"\n{says}")
+    assert active.read_note(report.JSON) == before
+    assert pointer.read(own_state, None).version == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        (["--model", "there"], "--name: is needed with --model"),
+        (["--pairs"], "--pairs: goes with --model"),
+        (["--model", "there", "--name", "x", "--head", "here"], "--model: is a whole model; --head and --encoder"),
+        (["--model", "{folder}", "--name", "x", "--calibrate", "{folder}/none"], "none"),
+        (["--model", "{folder}", "--name", "x", "--calibrate", "{folder}/few"], "few: has 2 lines, calibrating needs"),
+        (["--model", "{folder}", "--name", "x", "--eval", "{folder}/bad.csv"], "bad.csv:2: the model does not know"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    own_state: Store,
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    wrong: str,
+) -> None:
+    folder = tiny_models.make(tmp_path_factory.mktemp("model"), "bert")
+    (folder / "few").write_text('{"text": "one"}\n{"text": "two"}\n')
+    (folder / "bad.csv").write_text("text,label\nhello,weather\n")
+    capsys.readouterr()
+    assert main(["build", *(option.format(folder=folder) for option in options)]) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("shared_model build: ")]
+    assert wrong in line
+    assert own_state.ids() == []

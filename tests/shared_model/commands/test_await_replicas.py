@@ -1,0 +1,117 @@
+"""`--wait`: a command that moves the pointer ends when all replicas follow it, or says which do not and why."""
+
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import redis
+
+from protos.scoring.v1.scoring_pb2 import ReplicaDescription
+from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState
+from shared_model.commands import await_replicas
+from shared_model.redis_store import keys
+from shared_model.releases.pointer import Pointer
+from shared_model.releases.store import Release
+from tests.shared_model.commands import Run
+
+OLD, NEW, TRIAL = "old-1", "new-2", "trial-3"
+
+
+def profile(
+    name: str,
+    release: str = NEW,
+    version: int = 2,
+    also: str = "",
+    failures: Mapping[str, str] | None = None,
+    **more: bool,
+) -> ReplicaProfile:
+    described = ReplicaDescription(id=name, release=release, releases=[release, *filter(None, [also])])
+    return ReplicaProfile(replica=described, lanes=["latency"], pointer_version=version, failures=failures, **more)
+
+
+def beat(client: "redis.Redis", profile: ReplicaProfile) -> None:
+    """What a replica tells of itself, for longer than it would."""
+    client.set(keys.replica(profile.replica.id), ReplicaState(profile=profile.SerializeToString()).SerializeToString())
+    client.sadd(keys.replicas(), profile.replica.id)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "told", "says"),
+    [
+        (Pointer(2, NEW), [], "no replica is known that follows the pointer"),
+        (Pointer(2, NEW), [profile("a")], "1 of 1 replicas follow"),
+        (Pointer(2, NEW), [profile("a"), profile("b", OLD)], "1 of 2 replicas follow; waiting: b"),
+        # It serves the right one, but because of an older version: what it will make of this one is not known.
+        (Pointer(2, NEW), [profile("a", version=1)], "0 of 1 replicas follow; waiting: a"),
+        (Pointer(2, NEW, OLD, TRIAL, 0.1), [profile("a", also=TRIAL)], "1 of 1 replicas follow"),
+        (Pointer(2, NEW, OLD, TRIAL, 0.1), [profile("a")], "0 of 1 replicas follow; waiting: a"),
+        (
+            Pointer(2, NEW),
+            [profile("a", OLD, failures={NEW: "its probe was ended by SIGSEGV"}), profile("b")],
+            "1 of 2 replicas follow\nreplica a does not serve new-2: its probe was ended by SIGSEGV",
+        ),
+        # What failed before is tried again.
+        (Pointer(2, NEW), [profile("a", OLD, 1, failures={NEW: "crashed"})], "0 of 1 replicas follow; waiting: a"),
+        (
+            Pointer(2, NEW),
+            [profile("a"), profile("b", OLD, 0, pinned=True)],
+            "1 of 1 replicas follow; pinned to a release of their own: b",
+        ),
+    ],
+)
+def test_how_far_replicas_are(wanted: Pointer, told: list[ReplicaProfile], says: str) -> None:
+    assert str(await_replicas.progress(told, wanted)) == says
+
+
+def test_only_replicas_that_take_requests_are_waited_for(redis_client: "redis.Redis") -> None:
+    draining = profile("draining")
+    draining.replica.draining = True
+    for told in (profile("here"), draining, ReplicaProfile(replica=ReplicaDescription(id="router", release=OLD))):
+        beat(redis_client, told)
+    redis_client.sadd(keys.replicas(), "gone")
+    assert [it.replica.id for it in await_replicas.read(redis_client)] == ["here"]
+
+
+def test_a_promotion_waits_until_all_follow(run: Run, redis_client: "redis.Redis", one: Release) -> None:
+    beat(redis_client, profile("a", OLD, 0))
+    later = threading.Timer(0.5, lambda: beat(redis_client, profile("a", one.id, 1)))
+    later.start()
+    status, printed, complaint = run("promote", one.id, "--wait")
+    later.join()
+    assert (status, printed.splitlines()[1:], complaint) == (0, ["1 of 1 replicas follow"], "")
+
+
+def test_without_waiting_it_says_how_many_are_known(run: Run, redis_client: "redis.Redis", one: Release) -> None:
+    beat(redis_client, profile("a", OLD, 0))
+    status, printed, _ = run("promote", one.id)
+    assert status == 0
+    assert printed.splitlines()[1:] == ["replicas known: 1; they follow within about a minute, --wait waits for that"]
+
+
+def test_when_the_time_is_over_it_names_those_it_waited_for(
+    run: Run, redis_client: "redis.Redis", one: Release, two: Release
+) -> None:
+    run("promote", one.id)
+    beat(redis_client, profile("a", one.id, 1))
+    for command in (("canary", two.id, "--weight", "0.1"), ("rollback",)):
+        status, printed, complaint = run(*command, "--wait", "0.3")
+        assert (status, complaint) == (1, "")
+        assert printed.splitlines()[1:] == ["0 of 1 replicas follow; waiting: a"]
+
+
+@pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "soon"])
+def test_a_time_that_is_none_is_refused(
+    run: Run, one: Release, seconds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        run("promote", one.id, f"--wait={seconds}")
+    assert refused.value.code == 2
+    assert f"argument --wait: expected seconds, 0 or more, not {seconds!r}" in capsys.readouterr().err
+
+
+def test_without_redis_nobody_knows(run: Run, one: Release, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TANDEM_REDIS_URL", f"unix://{tmp_path / 'none.sock'}")
+    status, printed, complaint = run("promote", one.id, "--wait")
+    assert (status, printed) == (3, "")
+    assert one.id in complaint

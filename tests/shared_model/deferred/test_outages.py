@@ -1,0 +1,269 @@
+"""Redis is killed, flushed, full, read-only, without its replicas, or another one: what is acknowledged is there, what
+is not is refused, and it is over soon after."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import redis.asyncio
+
+from protos.scoring.v1.scoring_pb2 import ScoreRequest, ScoreResponse
+from protos.scoring.v1.storage_pb2 import DeferredWork
+from shared_model.deferred import Handoff, State, Submission
+from shared_model.errors import StoreUnavailable
+from shared_model.redis_store import clients, keys
+from shared_model.settings import DeferredSettings
+from tests.redis_nodes import Node, running, sentinel
+
+Reply = TypeVar("Reply")
+
+#: Promised: normal again in this many seconds after an outage is over; after a flush or a restart.
+NORMAL_SECONDS, REBUILT_SECONDS = 5.0, 3.0
+
+
+def work(text: str) -> DeferredWork:
+    return DeferredWork(request=ScoreRequest(texts=[text]))
+
+
+def patient(url: str) -> "redis.asyncio.Redis":
+    return clients.connect_asyncio(url, timeout=1.0, connect_timeout=1.0)
+
+
+async def within(seconds: float, call: Callable[[], Awaitable[Reply]]) -> Reply:
+    """Its answer, however often it is refused before."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            return await call()
+        except StoreUnavailable:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+
+
+class Submitter:
+    """Submits, and knows what was acknowledged."""
+
+    def __init__(self, handoff: Handoff) -> None:
+        self.acknowledged: list[str] = []
+        self.refusals = 0
+        #: Ends it. It is not cancelled, because the Redis client may swallow that.
+        self.over = False
+        self._handoff = handoff
+        self._number = 0
+
+    async def run(self) -> None:
+        while not self.over:
+            names = [f"r{self._number + n}" for n in range(20)]
+            self._number += len(names)
+            try:
+                outcomes = await self._handoff.submit_many([Submission(it, work(it)) for it in names])
+            except StoreUnavailable:
+                self.refusals += 1
+                await asyncio.sleep(0.01)
+            else:
+                self.acknowledged += [it for it, outcome in zip(names, outcomes, strict=True) if outcome]
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 30
+        while not condition():
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.005)
+
+    async def lost(self) -> list[str]:
+        states = await within(NORMAL_SECONDS, lambda: self._handoff.states(self.acknowledged))
+        return [it for it, state in zip(self.acknowledged, states, strict=True) if state is None]
+
+
+async def test_a_redis_that_is_killed_under_load_loses_nothing_it_acknowledged(tmp_path: Path) -> None:
+    node = Node(tmp_path, ("--appendfsync", "always"))
+    with running(node):
+        async with patient(node.url) as client:
+            submitter = Submitter(Handoff(client))
+            load = asyncio.create_task(submitter.run())
+            for _ in range(5):
+                seen, refused = len(submitter.acknowledged), submitter.refusals
+                await submitter.until(lambda seen=seen: len(submitter.acknowledged) > seen + 200)  # type: ignore[misc]
+                node.kill()
+                await submitter.until(lambda refused=refused: submitter.refusals > refused)  # type: ignore[misc]
+                node.start()
+            submitter.over = True
+            await load
+            assert await submitter.lost() == []
+            assert len(submitter.acknowledged) > 1000
+
+
+async def flush(client: "redis.asyncio.Redis", node: Node) -> None:
+    await client.flushall()
+    await client.script_flush()
+
+
+async def restart_empty(client: "redis.asyncio.Redis", node: Node) -> None:
+    node.kill()
+    (node.folder / "appendonly.aof").unlink()
+    node.start()
+
+
+@pytest.mark.parametrize("lose", [flush, restart_empty])
+async def test_group_and_scripts_are_there_again_soon_and_without_errors(
+    tmp_path: Path, lose: Callable[["redis.asyncio.Redis", Node], Awaitable[None]]
+) -> None:
+    node = Node(tmp_path)
+    with running(node):
+        async with patient(node.url) as client:
+            handoff = Handoff(client)
+            await handoff.submit("lost", work("lost"))
+            [lost] = await handoff.claim("lane", 10)
+            await lose(client, node)
+            since = time.monotonic()
+            await within(REBUILT_SECONDS, lambda: handoff.submit("a", work("a")))
+            [item] = await within(REBUILT_SECONDS, lambda: handoff.claim("lane", 10))
+            assert item.request_id == "a"
+            assert time.monotonic() - since < REBUILT_SECONDS
+            # What was claimed before is nobody's any more, and its answer is not kept.
+            assert await handoff.renew("lane", [lost]) == set()
+            assert await handoff.score([(lost, ScoreResponse())], "idle") == [False]
+            assert await handoff.get("lost") is None
+
+
+async def refused(handoff: Handoff, request_id: str) -> str:
+    with pytest.raises(StoreUnavailable) as error:
+        await handoff.submit(request_id, work("x" * 1000))
+    return str(error.value)
+
+
+async def test_a_redis_that_became_read_only_refuses_and_is_normal_again(tmp_path: Path) -> None:
+    node, master = Node(tmp_path / "one"), Node(tmp_path / "two")
+    with running(node, master):
+        async with patient(node.url) as client:
+            handoff = Handoff(client)
+            await handoff.submit("before", work("before"))
+            master_client = master.client()
+            node.follow(master)
+            assert "READONLY" in await refused(handoff, "during")
+            with pytest.raises(StoreUnavailable, match="READONLY"):
+                await handoff.claim("lane", 10)
+            with node.client() as its:
+                its.replicaof("NO", "ONE")
+            assert await within(NORMAL_SECONDS, lambda: handoff.submit("after", work("after")))
+            assert await handoff.states(["during", "after"]) == [None, State.ACCEPTED]
+            master_client.close()
+
+
+async def test_a_read_only_connection_is_dropped_so_that_the_next_finds_the_master(tmp_path: Path) -> None:
+    """The address is the same; who is behind it, a proxy or a name, is another."""
+    node, master = Node(tmp_path / "one"), Node(tmp_path / "two")
+    with running(node, master):
+        async with patient(node.url) as client:
+            handoff = Handoff(client)
+            await handoff.submit("before", work("before"))
+            node.follow(master)
+            before = await client.client_id()
+            await refused(handoff, "during")
+            assert await client.client_id() != before
+
+
+async def test_a_full_redis_refuses_and_is_normal_again(tmp_path: Path) -> None:
+    node = Node(tmp_path)
+    with running(node):
+        async with patient(node.url) as client:
+            handoff = Handoff(client)
+            await handoff.submit("before", work("before"))
+            [item] = await handoff.claim("lane", 10)
+            await client.config_set("maxmemory", 1)
+            assert "OOM" in await refused(handoff, "during")
+            with pytest.raises(StoreUnavailable, match="OOM"):
+                await handoff.score([(item, ScoreResponse())], "idle")
+            # Leases need no memory: what was computed can be stored later.
+            assert await handoff.renew("lane", [item]) == {item.entry}
+            await client.config_set("maxmemory", 0)
+            assert await handoff.score([(item, ScoreResponse())], "idle") == [True]
+            assert await handoff.submit("after", work("after")) == (State.ACCEPTED, False)
+            assert await handoff.get("during") is None
+
+
+async def test_a_redis_without_enough_replicas_of_its_own_refuses(tmp_path: Path) -> None:
+    node = Node(tmp_path, ("--min-replicas-to-write", "1"))
+    with running(node):
+        async with patient(node.url) as client:
+            assert "NOREPLICAS" in await refused(Handoff(client), "a")
+            await client.config_set("min-replicas-to-write", 0)
+            assert await Handoff(client).submit("a", work("a")) == (State.ACCEPTED, False)
+
+
+async def test_nothing_is_acknowledged_that_a_replica_does_not_have(tmp_path: Path) -> None:
+    master, replica = Node(tmp_path / "master"), Node(tmp_path / "replica")
+    with running(master, replica):
+        async with patient(master.url) as client:
+            handoff = Handoff(client, DeferredSettings(redis_replicas=1, redis_replicas_ms=50))
+            assert "0 replicas have it, 1 must" in await refused(handoff, "a")
+            replica.follow(master)
+            # Stored before, and by now replicated: the same id is no new work.
+            assert await within(NORMAL_SECONDS, lambda: handoff.submit("a", work("a"))) == (State.ACCEPTED, True)
+            replica.pause()
+            await refused(handoff, "b")
+            # That the master has it is not enough for a duplicate, either.
+            await refused(handoff, "b")
+            replica.resume()
+            assert await within(NORMAL_SECONDS, lambda: handoff.submit("b", work("b"))) == (State.ACCEPTED, True)
+            await client.script_flush()
+            await within(NORMAL_SECONDS, lambda: handoff.submit("c", work("c")))
+        with replica.client() as its:
+            assert its.xlen(keys.deferred_stream()) == 3
+
+
+async def test_what_was_acknowledged_outlives_a_failover_and_callers_follow_it(tmp_path: Path) -> None:
+    master, replica = Node(tmp_path / "master"), Node(tmp_path / "replica")
+    watching = sentinel(tmp_path / "sentinel", master)
+    with running(master, replica):
+        replica.follow(master)
+        with running(watching):
+            url = f"redis+sentinel://127.0.0.1:{watching.port}/tandem"
+            async with patient(url) as client:
+                handoff = Handoff(client, DeferredSettings(redis_replicas=1))
+                submitter = Submitter(handoff)
+                load = asyncio.create_task(submitter.run())
+                await submitter.until(lambda: len(submitter.acknowledged) > 200)
+                # A Sentinel learns of replicas from the master, every ten seconds unless told.
+                await submitter.until(lambda: knows_replica(watching))
+                master.kill()
+                await submitter.until(lambda: submitter.refusals > 0)
+                await submitter.until(lambda: is_master(replica))
+                since = time.monotonic()
+                submitter.over = True
+                await load
+                # The new master has no replica yet: it stores, and nothing is acknowledged.
+                assert "0 replicas have it" in await last_refusal(handoff)
+                master.start()
+                master.follow(replica)
+                await within(NORMAL_SECONDS, lambda: handoff.submit("after", work("after")))
+                assert time.monotonic() - since < 2 * NORMAL_SECONDS
+                assert await submitter.lost() == []
+                assert submitter.acknowledged
+            with clients.connect(url, timeout=1.0, connect_timeout=1.0) as for_threads:
+                assert for_threads.config_get("port") == {"port": str(replica.port)}
+
+
+async def last_refusal(handoff: Handoff) -> str:
+    """What is said once the new master is found."""
+    deadline = time.monotonic() + NORMAL_SECONDS
+    while True:
+        said = await refused(handoff, "nobody has it")
+        if "replicas" in said or time.monotonic() > deadline:
+            return said
+        await asyncio.sleep(0.05)
+
+
+def knows_replica(watching: Node) -> bool:
+    with watching.client() as client:
+        return int(client.sentinel_master("tandem")["num-slaves"]) == 1
+
+
+def is_master(node: Node) -> bool:
+    # Whoever is connected while it is made the master is sent away.
+    with contextlib.suppress(redis.ConnectionError), node.client() as client:
+        return bool(client.info("replication")["role"] == "master")
+    return False

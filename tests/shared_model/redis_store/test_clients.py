@@ -1,0 +1,64 @@
+"""What a URL of Redis means, and that no client repeats what it has sent."""
+
+import socket
+import threading
+import time
+
+import pytest
+import redis
+
+from shared_model.redis_store import clients
+
+WAITS = {"timeout": 0.2, "connect_timeout": 0.2}
+
+
+def test_a_url_of_sentinels_names_them_their_service_and_what_redis_asks_for() -> None:
+    url = "redis+sentinel://us%40er:pass%3Aword@one:26379,[::1]:26380/tandem/3"
+    client = clients.connect_asyncio(url, **WAITS)
+    pool = client.connection_pool
+    sentinels = [it.connection_pool.connection_kwargs for it in pool.sentinel_manager.sentinels]
+    assert [(it["host"], it["port"]) for it in sentinels] == [("one", 26379), ("::1", 26380)]
+    assert pool.service_name == "tandem"
+    asked = pool.connection_kwargs
+    assert (asked["username"], asked["password"], asked["db"]) == ("us@er", "pass:word", 3)
+    assert sentinels[0]["password"] is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis+sentinel://one:26379", "redis+sentinel://one/tandem", "redis+sentinel://one:port/tandem", "http://one", ""],
+)
+def test_what_is_no_url_is_refused(url: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011 - its text is the library's, and is not shown
+        clients.check(url)
+
+
+def connections_of(call: "redis.Redis", listening: socket.socket) -> int:
+    """How often a client knocks at a server that takes connections and says nothing."""
+    met: list[socket.socket] = []
+
+    def accept() -> None:
+        while True:
+            try:
+                met.append(listening.accept()[0])
+            except OSError:
+                return
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    with pytest.raises(redis.RedisError):
+        call.get("key")
+    listening.shutdown(socket.SHUT_RDWR)
+    thread.join()
+    for connection in met:
+        connection.close()
+    return len(met)
+
+
+@pytest.mark.parametrize("form", ["redis://127.0.0.1:{}", "redis+sentinel://127.0.0.1:{}/tandem"])
+def test_a_client_gives_up_after_one_attempt(form: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        started = time.monotonic()
+        with clients.connect(form.format(listening.getsockname()[1]), **WAITS) as client:
+            assert connections_of(client, listening) == 1
+        assert time.monotonic() - started < 3
