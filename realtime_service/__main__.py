@@ -8,7 +8,7 @@ import sys
 import time
 from typing import Any
 
-from realtime_service import printing
+from realtime_service.cli import printing
 from realtime_service.client import DEFAULT_ADDRESS, DEFAULT_DEADLINE, CallError, Client
 from realtime_service.client.calls import ScoreOptions
 from shared_model import variables
@@ -42,9 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    from realtime_service import serving
+    from realtime_service.process import main as process
 
-    return serving.serve(
+    return process.serve(
         grpc_address=args.address,
         metrics_address=args.metrics,
         lanes=args.lanes,
@@ -75,7 +75,7 @@ def _call(args: argparse.Namespace) -> None:
 
 
 def _chat(args: argparse.Namespace) -> None:
-    from realtime_service import chat
+    from realtime_service.cli import chat
 
     with Client(args.address) as client:
         try:
@@ -92,7 +92,7 @@ def _describe(args: argparse.Namespace) -> None:
 
 
 def _show_policy(args: argparse.Namespace) -> None:
-    from realtime_service.routing import policy_command
+    from realtime_service.cli import policy_command
 
     if not args.brief:
         print(policy_command.show())
@@ -101,13 +101,13 @@ def _show_policy(args: argparse.Namespace) -> None:
 
 
 def _set_policy(args: argparse.Namespace) -> None:
-    from realtime_service.routing import policy_command
+    from realtime_service.cli import policy_command
 
     print(policy_command.set_(args.assignments))
 
 
 def _reset_policy(args: argparse.Namespace) -> None:
-    from realtime_service.routing import policy_command
+    from realtime_service.cli import policy_command
 
     if not (args.names or args.all):
         raise BadInput("reset", "name the numbers to reset (`policy show` lists them), or give --all for every one")
@@ -115,14 +115,14 @@ def _reset_policy(args: argparse.Namespace) -> None:
 
 
 def _list_dead_letters(args: argparse.Namespace) -> None:
-    from realtime_service import dead_letters
+    from realtime_service.cli import dead_letters
 
     for line in dead_letters.listed(args.count):
         print(line)
 
 
 def _replay_dead_letters(args: argparse.Namespace) -> None:
-    from realtime_service import dead_letters
+    from realtime_service.cli import dead_letters
 
     print(f"{dead_letters.replay(args.ids or None)} accepted again")
 

@@ -19,7 +19,7 @@ from enum import StrEnum
 import grpc
 from google.rpc import error_details_pb2, status_pb2
 
-from realtime_service.retrying import RETRY_AFTER, Trailers, retry_after
+from realtime_service.rpc.retryable import RETRY_AFTER, Trailers, retry_after
 from shared_model.errors import BadInput, QueueFull, ReleaseError, StoreUnavailable, TandemError, UnknownRelease
 
 #: Room in the deferred stream comes from idle lanes and the nightly run, not within milliseconds.

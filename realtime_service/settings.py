@@ -201,3 +201,7 @@ def variants(lanes: Mapping[ServingPath, Lane], half_device: Device) -> dict[Pre
     """What the lanes run on, that of the most urgent lane first: INT8 on CPU, half precision on `half_device`."""
     precisions = dict.fromkeys(lane.precision for lane in lanes.values())
     return {it: Device.CPU if it is Precision.INT8 else half_device for it in precisions}
+
+
+def address_taken(address: str, why: str) -> SettingError:
+    return SettingError(f"TANDEM_GRPC_ADDRESS={address}: cannot listen there: {why}")

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 import redis
 
 from batch_job.settings import InputSettings
-from realtime_service.routing import policies
+from realtime_service.routing import overrides
 from shared_model import settings
 from shared_model.demo_messages import FIRST_DAY
 from shared_model.errors import BadInput
@@ -101,7 +101,7 @@ def policy_lines(stored: bytes) -> list[str]:
         return []
     undo = "undo:  .venv/bin/python -m realtime_service policy reset --all"
     try:
-        numbers = policies.numbers(policies.decode(stored))
+        numbers = overrides.numbers(overrides.decode(stored))
     except BadInput as error:
         return ["", f"The operators' policy in Redis is damaged: {error}", undo]
     said = " ".join(f"{name}={value:.10g}" for name, value in numbers.items())

@@ -12,7 +12,7 @@ from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import answers, errors
 from realtime_service.client.answers import Answer, Deferred
 from realtime_service.client.errors import CallError
-from realtime_service.retrying import RETRY_AFTER
+from realtime_service.rpc.retryable import RETRY_AFTER
 from shared_model.types import MAX_TEXTS, Priority
 
 #: Seconds a call without a timeout of its own may take.

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from realtime_service.pings import Options, watchful
+from realtime_service.rpc.keepalive import Options, watchful
 from shared_model.errors import BadInput
 
 #: A bearer token, or a function that returns the one that is valid now.

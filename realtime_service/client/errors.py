@@ -13,7 +13,7 @@ import re
 
 import grpc
 
-from realtime_service.retrying import Failure, Trailers, by_transport, failure_of, retry_after, trailers_of
+from realtime_service.rpc.retryable import Failure, Trailers, by_transport, failure_of, retry_after, trailers_of
 
 #: How the transport ends its complaint when nothing listens at an address, or a name has none.
 _CAUSE = re.compile(r": ([A-Z][A-Za-z ]+)]?$")

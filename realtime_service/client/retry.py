@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import grpc
 
 from realtime_service.client import errors
-from realtime_service.retrying import Budget, Failure, failure_of, may_repeat, retry_after
+from realtime_service.rpc.retryable import Budget, Failure, failure_of, may_repeat, retry_after
 
 #: Seconds before the second attempt of a call that was not sent or lost; it doubles with each.
 FIRST_PAUSE = 0.02

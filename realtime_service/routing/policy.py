@@ -26,14 +26,12 @@ would else fill the lanes of the others.
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
 
 from realtime_service.errors import Overloaded, ReplicaUnavailable
+from realtime_service.routing.overrides import Policy
+from realtime_service.routing.snapshot import Option, Snapshot
 from shared_model.types import Priority, ServingPath
-
-if TYPE_CHECKING:
-    from realtime_service.routing.snapshot import Option, Snapshot
 
 #: What takes a request whose own lane is not there or would be late, best first.
 _INSTEAD = {
@@ -45,31 +43,6 @@ _INSTEAD = {
 #: Predictions that differ by no more seconds than this tell nothing: they are a quarter of a second old. Were the
 #: better one taken all the same, one of two idle replicas would get every call for as long as it seems the faster.
 ALIKE = 0.002
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What operators may change while replicas run. Thresholds in seconds; a timeout equal to either is dynamic.
-
-    `version` grows with every change; 0 is what the settings of a process say. `targets`: p95 by lane, seconds;
-    `load_targets`: ρ above which a lane gives work away, 0 for never. `quota`: texts a second of one caller, 0 for no
-    limit; `quotas`: those of callers with one of their own. `hedged`: share of forwarded calls that may be sent twice.
-    `by_operators`: the numbers among these that operators have set, by the names of `policy set`.
-    """
-
-    version: int = 0
-    latency_below: float = 0.1
-    throughput_above: float = 1.0
-    targets: Mapping[ServingPath, float] = field(default_factory=dict)
-    load_targets: Mapping[ServingPath, float] = field(default_factory=dict)
-    quota: float = 0.0
-    quotas: Mapping[str, float] = field(default_factory=dict)
-    hedged: float = 0.0
-    by_operators: Mapping[str, float] = field(default_factory=dict)
-
-    def whose(self, *names: str) -> str:
-        """The end of a reason that one of these numbers decided: whose it is, where it is not the settings'."""
-        return " by the operators' policy" if any(name in self.by_operators for name in names) else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +82,7 @@ def release_for(pinned: str, active: str, canary: str, weight: float, draw: floa
     return pinned or (canary if canary and draw < weight else active)
 
 
-def decide(request: RoutedRequest, policy: Policy, snapshot: "Snapshot", draw: float) -> Decision:
+def decide(request: RoutedRequest, policy: Policy, snapshot: Snapshot, draw: float) -> Decision:
     """`draw`: uniform in [0, 1).
 
     Raises: ReplicaUnavailable when no replica has a lane for the request; Overloaded, with a retry hint, when each
@@ -139,7 +112,7 @@ def decide(request: RoutedRequest, policy: Policy, snapshot: "Snapshot", draw: f
 
 
 def another(
-    decision: Decision, request: RoutedRequest, snapshot: "Snapshot", tried: Collection[str], draw: float
+    decision: Decision, request: RoutedRequest, snapshot: Snapshot, tried: Collection[str], draw: float
 ) -> Decision | None:
     """The same path at another replica, for a call that those in `tried` did not answer; None where nobody else would
     answer in time. `draw`: uniform in [0, 1)."""
@@ -149,7 +122,7 @@ def another(
 
 
 def stand_in(
-    decision: Decision, request: RoutedRequest, snapshot: "Snapshot", tried: Collection[str], draw: float
+    decision: Decision, request: RoutedRequest, snapshot: Snapshot, tried: Collection[str], draw: float
 ) -> Decision | None:
     """The next lane that can take a call whose own lane no replica can be reached for; None where none can. `tried`,
     `draw`: as in `another`."""
@@ -193,7 +166,7 @@ def _bulk(request: RoutedRequest, policy: Policy) -> str:
     return f"timeout above {policy.throughput_above * 1000:.0f} ms{policy.whose('throughput_above_ms')}"
 
 
-def _until_room(path: ServingPath, request: RoutedRequest, snapshot: "Snapshot") -> float:
+def _until_room(path: ServingPath, request: RoutedRequest, snapshot: Snapshot) -> float:
     """Seconds after which a lane may take the request that is full wherever it is; 0 where it is not."""
     options = _options(path, request, snapshot)
     if not options or not all(option.full(request.texts) for option in options) or path in request.here:
@@ -202,7 +175,7 @@ def _until_room(path: ServingPath, request: RoutedRequest, snapshot: "Snapshot")
 
 
 def _replica(
-    lane: ServingPath, request: RoutedRequest, policy: Policy, snapshot: "Snapshot", draw: float
+    lane: ServingPath, request: RoutedRequest, policy: Policy, snapshot: Snapshot, draw: float
 ) -> tuple[str, float]:
     """Whose lane it should be, and how late it would answer: infinitely where nobody has it."""
     here = _late(request.here.get(lane, math.inf), request)
@@ -224,13 +197,13 @@ def _replica(
     return (other.replica, late) if late < here else (snapshot.local, here)
 
 
-def _options(lane: ServingPath, request: RoutedRequest, snapshot: "Snapshot") -> "Sequence[Option]":
+def _options(lane: ServingPath, request: RoutedRequest, snapshot: Snapshot) -> Sequence[Option]:
     """That lane of the other replicas, as the request sees it."""
     seen = (request.real_time and snapshot.real_time) or snapshot.options
     return seen.get((request.release, lane), ())
 
 
-def _better_of_two(options: "Sequence[Option]", texts: int, draw: float) -> "Option":
+def _better_of_two(options: Sequence[Option], texts: int, draw: float) -> Option:
     """Of two different ones, as `draw` says, the one that would answer first; the first of two that are alike."""
     count = len(options)
     if count == 1:
@@ -240,7 +213,7 @@ def _better_of_two(options: "Sequence[Option]", texts: int, draw: float) -> "Opt
     return one if one.predicted(texts) <= two.predicted(texts) + ALIKE else two
 
 
-def _late_at(option: "Option", request: RoutedRequest) -> float:
+def _late_at(option: Option, request: RoutedRequest) -> float:
     """Seconds by which the answer of another replica's lane would be too late; one that is full gives none."""
     return math.inf if option.full(request.texts) else _late(option.predicted(request.texts), request)
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
-from realtime_service.routing.policy import Policy
+from realtime_service.routing.overrides import Policy
 from shared_model.releases.pointer import Pointer
 from shared_model.types import ServingPath
 

@@ -3,7 +3,7 @@
 import heapq
 from dataclasses import dataclass, field
 
-from realtime_service.scheduling.profile import Speeds
+from realtime_service.scheduling.latency_model import Speeds
 from realtime_service.settings import Lane
 from shared_model.encoding import Encoding, padded
 from shared_model.types import ServingPath

@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from realtime_service.errors import Overloaded
-from realtime_service.scheduling.profile import Profile
+from realtime_service.scheduling.latency_model import Profile
 from realtime_service.scheduling.queue import Queue, Task
 from realtime_service.settings import Lane
 from shared_model.types import ServingPath

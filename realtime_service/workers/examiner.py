@@ -106,7 +106,7 @@ def _examine(suspects: Sequence[Suspect], root: str, variants: Mapping[Precision
 def _open(
     opened: contextlib.ExitStack, root: str, release_id: str, variants: Mapping[Precision, Device], threads: int
 ) -> "list[Engine]":
-    from realtime_service.warmup import open_engine
+    from realtime_service.models.warmup import open_engine
     from shared_model import settings
     from shared_model.releases.store import Store
     from shared_model.settings import StateSettings

@@ -6,7 +6,8 @@ import re
 import pytest
 
 from realtime_service.errors import Overloaded
-from realtime_service.routing.policy import Policy, decide
+from realtime_service.routing.overrides import Policy
+from realtime_service.routing.policy import decide
 from tests.benchmarks import bench_router, harness, rounds
 from tests.benchmarks.bench_router import GROUPS
 from tests.benchmarks.harness import Place, Target

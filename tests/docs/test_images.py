@@ -14,7 +14,8 @@ from tests.conftest import REPOSITORY
 #: What a replica does with a release, up to its first answer: everything is imported then.
 _SERVE = """
 import sys
-from realtime_service import app, probe
+from realtime_service.process import server
+from realtime_service.rollout import probe
 from shared_model.evaluation import attestation
 from shared_model.releases.store import Store
 from shared_model.types import Device, Precision

@@ -9,7 +9,7 @@ from realtime_service.settings import SERVED, LaneSettings, ServiceSettings, lan
 from shared_model import settings
 from shared_model.errors import SettingError
 from shared_model.types import Device, Precision, ServingPath
-from tests.realtime_service.test_lifecycle import serve_and_fail
+from tests.realtime_service.process.test_lifecycle import serve_and_fail
 
 LATENCY, DYNAMIC, THROUGHPUT, DEFERRED = (*SERVED, ServingPath.DEFERRED)
 

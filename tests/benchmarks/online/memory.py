@@ -60,5 +60,5 @@ def memory(stage: Stage) -> dict[str, float]:
 
 def _serving(process: psutil.Process) -> psutil.Process:
     """The process that holds the engines: the service itself, or the first worker of a supervised one."""
-    workers = [child for child in process.children() if "realtime_service.workers.worker" in child.cmdline()]
+    workers = [child for child in process.children() if "realtime_service.process.worker" in child.cmdline()]
     return workers[0] if workers else process

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from realtime_service.app import Service
+from realtime_service.process.server import Service
 from realtime_service.settings import ServiceSettings
 from realtime_service.workers.place import Place
 from shared_model.encoding import TokenBatch

@@ -6,9 +6,9 @@ import random
 import sys
 import time
 
-from realtime_service import redis_clients
-from realtime_service.routing.policy import Policy
-from realtime_service.routing.registry import Registry
+from realtime_service.cluster.membership import Registry
+from realtime_service.process import redis_connections
+from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import Snapshot
 from realtime_service.settings import SERVED
 from tests.benchmarks.online import child
@@ -17,7 +17,7 @@ from tests.benchmarks.router import fleet
 
 async def run(redis_url: str) -> None:
     *_, own = fleet.states(random.Random(7))
-    client = redis_clients.patient(redis_url)
+    client = redis_connections.patient(redis_url)
     registry = Registry(client, Snapshot(fleet.name(fleet.REPLICAS - 1), SERVED), lambda lanes: own, Policy())
     await registry.run_once()
     # As a service does when it is ready.

@@ -10,7 +10,8 @@ import time
 from collections.abc import Sequence
 
 from realtime_service.errors import Overloaded
-from realtime_service.routing.policy import Policy, RoutedRequest, decide
+from realtime_service.routing.overrides import Policy
+from realtime_service.routing.policy import RoutedRequest, decide
 from realtime_service.routing.snapshot import Snapshot, as_real_time, options
 from shared_model.types import Priority
 from tests.benchmarks.online.calls import quantile

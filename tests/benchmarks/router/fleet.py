@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from protos.scoring.v1.storage_pb2 import ReplicaState
-from realtime_service.routing import heartbeat
-from realtime_service.routing.heartbeat import LaneLoad
+from realtime_service.cluster import heartbeat
+from realtime_service.cluster.heartbeat import LaneLoad
 from realtime_service.routing.snapshot import Replica
 from realtime_service.settings import SERVED
 

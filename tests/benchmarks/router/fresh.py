@@ -6,8 +6,8 @@ import sys
 
 import redis.asyncio
 
-from realtime_service.routing.heartbeat import PERIOD_SECONDS
-from realtime_service.routing.registry import TTL_MS
+from realtime_service.cluster.heartbeat import PERIOD_SECONDS
+from realtime_service.cluster.membership import TTL_MS
 from shared_model.redis_store import keys
 from tests.benchmarks.online import child
 from tests.benchmarks.router import fleet

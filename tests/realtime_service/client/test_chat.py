@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from realtime_service import chat
+from realtime_service.cli import chat
 from realtime_service.client import Answer
 from shared_model.types import Label, Score, ServingPath
 from tests.realtime_service.conftest import RunningService, eventually

@@ -7,7 +7,7 @@ import pytest
 
 from realtime_service.client import errors
 from realtime_service.client.errors import KINDS, CallError, InvalidRequest, NotFound, Overloaded, error_of
-from realtime_service.retrying import retry_after
+from realtime_service.rpc.retryable import retry_after
 
 
 def test_every_status_has_its_error() -> None:

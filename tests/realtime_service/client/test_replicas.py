@@ -15,7 +15,7 @@ from shared_model.types import DeferredState, ServingPath
 from tests.realtime_service.client.faces import FACES, Face
 from tests.realtime_service.client.load import Load
 from tests.realtime_service.conftest import RunningService, eventually, start_service
-from tests.realtime_service.releases import tiny_releases
+from tests.realtime_service.rollout import tiny_releases
 
 #: Far more than any call needs, so that no failure hides behind a deadline.
 PATIENCE_MS = 10_000

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from realtime_service.client.errors import CallError, error_of
 from realtime_service.client.retry import FIRST_PAUSE, Attempts, Retries, pause
-from realtime_service.retrying import Budget, Failure, failure_of
+from realtime_service.rpc.retryable import Budget, Failure, failure_of
 
 NOT_SENT = "connections to all backends failing; last error: UNKNOWN: Connection refused"
 NEVER_AGAIN = set(grpc.StatusCode) - {

@@ -21,7 +21,7 @@ from tests.benchmarks.online.calls import Calls
 from tests.benchmarks.online.child import Child
 from tests.benchmarks.online.plans import Plan
 from tests.realtime_service.conftest import RunningService, eventually, start_service
-from tests.realtime_service.releases import tiny_releases
+from tests.realtime_service.rollout import tiny_releases
 
 TEXTS = ("where is my card", "card", "my card please", "is my card where")
 #: What the router counts of the calls it sends on, and a replica of those it answers.

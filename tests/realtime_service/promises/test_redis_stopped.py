@@ -23,7 +23,7 @@ from shared_model.types import Priority, ServingPath
 from tests.realtime_service.conftest import RunningService, eventually
 from tests.realtime_service.promises.conftest import Measured
 from tests.realtime_service.promises.fleet import Fleet
-from tests.realtime_service.releases.tiny_releases import LABELS
+from tests.realtime_service.rollout.tiny_releases import LABELS
 
 #: Each was scored last night with a label of its own; a device answers everything with the first.
 PUBLISHED = dict(zip(("where", "is", "my", "card", "please", "where is", "my card"), LABELS[1:], strict=True))

@@ -6,9 +6,10 @@ import pytest
 import redis
 
 from protos.scoring.v1.storage_pb2 import RoutingPolicy
+from realtime_service.cli import policy_command
 from realtime_service.client import Client
 from realtime_service.client.calls import ScoreOptions
-from realtime_service.routing import policies, policy_command
+from realtime_service.routing import overrides
 from shared_model.types import Priority, ServingPath
 from tests.benchmarks.online.calls import OK, statuses
 from tests.realtime_service.conftest import RunningService, eventually
@@ -68,7 +69,7 @@ def test_two_routers_agree_before_and_after_the_policy_changes(ours: Fleet) -> N
     assert set(before) == {ServingPath.LATENCY, ServingPath.DYNAMIC, ServingPath.THROUGHPUT}
     with redis.Redis.from_url(ours.redis.url) as client:
         changes = {"latency_below_ms": 50.0, "throughput_above_ms": 400.0}
-        policy = policies.change(RoutingPolicy(), changes).SerializeToString()
+        policy = overrides.change(RoutingPolicy(), changes).SerializeToString()
         policy_command.move(client, lambda stored: policy)
     eventually(lambda: paths(routers[0]) != before)
     eventually(lambda: paths(routers[1]) == paths(routers[0]))

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from realtime_service.errors import Overloaded
-from realtime_service.routing.policy import Policy
+from realtime_service.routing.overrides import Policy
 from realtime_service.routing.quotas import Quotas
 from realtime_service.routing.snapshot import Replica, Snapshot
 from tests.properties import examples
-from tests.realtime_service.routing.fleet import CALLER, Call, Fleet, most_in_a_second, rate
+from tests.realtime_service.cluster.fleet import CALLER, Call, Fleet, most_in_a_second, rate
 
 REMEMBERED = 10_000
 

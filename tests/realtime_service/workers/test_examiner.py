@@ -11,7 +11,7 @@ from realtime_service.workers.examiner import Examiner, find_guilty
 from realtime_service.workers.journal import Suspect
 from shared_model.releases.store import Store
 from shared_model.types import Device, Precision
-from tests.realtime_service.releases import tiny_releases
+from tests.realtime_service.rollout import tiny_releases
 
 
 def suspects(count: int) -> list[Suspect]:

@@ -12,7 +12,7 @@ from realtime_service.workers.quarantine import CAPACITY, Quarantine, Quarantine
 from shared_model.encoding import Encoder, Reads
 from shared_model.errors import BadInput
 from tests.realtime_service.conftest import eventually
-from tests.realtime_service.releases import tiny_releases
+from tests.realtime_service.rollout import tiny_releases
 
 RELEASE = "tiny-0123"
 

@@ -1,0 +1,1 @@
+"""Commands of operators: call, chat, describe, policy, dead-letters."""

@@ -1,0 +1,122 @@
+"""`policy show`, `set`, `reset`: what operators change while replicas run. Each returns the table it prints."""
+
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import redis
+
+from protos.scoring.v1.storage_pb2 import RoutingPolicy
+from realtime_service.process import main
+from realtime_service.routing import overrides
+from realtime_service.routing.overrides import Policy
+from realtime_service.settings import ServiceSettings
+from shared_model import settings
+from shared_model.commands import common
+from shared_model.errors import BadInput, StoreUnavailable
+from shared_model.redis_store import keys
+from shared_model.settings import StateSettings
+
+_SCRIPT = (Path(__file__).parent / "move_policy.lua").read_text()
+
+#: From what is stored to what is to be, as bytes of RoutingPolicy; empty for nothing.
+Change = Callable[[bytes], bytes]
+
+
+def show() -> str:
+    return _apply(lambda stored: stored)
+
+
+def by_operators() -> dict[str, float]:
+    """The numbers that operators have set. Raises: BadInput where they are damaged; StoreUnavailable."""
+    main.adopt_file()
+    with common.redis_client(settings.load(StateSettings)) as client:
+        stored = move(client, lambda stored: stored)
+    return overrides.numbers(overrides.decode(stored)) if stored else {}
+
+
+def set_(assignments: Iterable[str]) -> str:
+    """Each is NAME=VALUE."""
+    return _apply(_changing(dict(map(_assignment, assignments))))
+
+
+def reset(names: Iterable[str]) -> str:
+    """These numbers are as the settings say again."""
+    return _apply(_changing(dict.fromkeys(names)))
+
+
+def reset_all() -> str:
+    """So is every number, also where what is stored is damaged."""
+
+    def emptied(stored: bytes) -> bytes:
+        try:
+            version = overrides.decode(stored).version if stored else 0
+        except BadInput:
+            version = 0
+        return RoutingPolicy(version=version + 1).SerializeToString()
+
+    return _apply(emptied)
+
+
+def move(client: "redis.Redis", change: Change) -> bytes:
+    """Change the policy as nobody else does at the same time. Raises: StoreUnavailable; what `change` raises."""
+    try:
+        while True:
+            stored = _stored(client)
+            new = change(stored)
+            if new == stored or client.eval(_SCRIPT, 1, keys.routing_policy(), stored, new):
+                return new
+    except redis.RedisError as error:
+        raise StoreUnavailable(f"Redis did not answer: {error}; see `policy show` when it does") from error
+
+
+def _apply(change: Change) -> str:
+    """Raises: BadInput, where a replica with these settings would refuse the policy; SettingError; StoreUnavailable."""
+    main.adopt_file()
+    ours = overrides.of(settings.load(ServiceSettings))
+
+    def accepted(stored: bytes) -> bytes:
+        new = change(stored)
+        overrides.read(new or None, ours)
+        return new
+
+    with common.redis_client(settings.load(StateSettings)) as client:
+        return _table(move(client, accepted), ours)
+
+
+def _changing(changes: dict[str, float | None]) -> Change:
+    def changed(stored: bytes) -> bytes:
+        message = overrides.decode(stored) if stored else RoutingPolicy()
+        return overrides.change(message, changes).SerializeToString()
+
+    return changed
+
+
+def _assignment(text: str) -> tuple[str, float]:
+    name, _, value = text.rpartition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not name or math.isnan(number):
+        raise BadInput(text, "expected NAME=NUMBER")
+    return name, number
+
+
+def _stored(client: "redis.Redis") -> bytes:
+    """Empty for none, and for what is no policy at all: the next change replaces it."""
+    try:
+        return bytes(client.get(keys.routing_policy()) or b"")
+    except redis.ResponseError as error:
+        if not str(error).startswith("WRONGTYPE"):
+            raise
+        return b""
+
+
+def _table(stored: bytes, ours: Policy) -> str:
+    by_operators = overrides.numbers(overrides.decode(stored)) if stored else {}
+    policy = overrides.read(stored or None, ours)
+    rows = [(name, f"{value:.10g}", name in by_operators) for name, value in overrides.table(policy)]
+    width = max(len(name) for name, _, _ in rows)
+    lines = [f"{name:<{width}}  {value:>8}  {'operators' if theirs else 'default'}" for name, value, theirs in rows]
+    return "\n".join([f"version {policy.version}", *lines])

@@ -1,0 +1,269 @@
+"""Sends a call on to the replica that was chosen for it, and to another one where the first fails and that is safe.
+
+What comes back goes to the caller as it came. The path is decided once, at the first hop, and kept while a replica that
+has it can be reached, so that a dead endpoint costs no answer before heartbeats have told of it. Whether a call may be
+sent again is the rule in `retrying`, who gets no calls for a while that in `outliers`, and when one is sent twice that
+in `hedging`.
+"""
+
+import asyncio
+import dataclasses
+import logging
+import random
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import grpc
+import grpc.aio
+
+from realtime_service.cluster.forwarded_context import Hop
+from realtime_service.cluster.hedging import Hedges
+from realtime_service.cluster.outlier_detection import Outliers, Sign, sign_of
+from realtime_service.cluster.peers import Peers
+from realtime_service.errors import DeadlineExpired, Relayed, ReplicaUnavailable
+from realtime_service.metrics import Telemetry
+from realtime_service.routing.policy import Decision, RoutedRequest, another, stand_in
+from realtime_service.rpc.retryable import (
+    Budget,
+    Failure,
+    by_transport,
+    failure_of,
+    may_repeat,
+    retry_after,
+    trailers_of,
+)
+from shared_model.clock import Clock
+from shared_model.errors import TandemError
+
+if TYPE_CHECKING:
+    from realtime_service.cluster.membership import Registry
+    from realtime_service.routing.snapshot import Option, Snapshot
+
+#: Between looks at the connections.
+PERIOD_SECONDS = 0.25
+
+#: `policy.another` or `policy.stand_in`.
+Choice = Callable[[Decision, RoutedRequest, "Snapshot", Collection[str], float], Decision | None]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Forwarded:
+    """A call that may be sent on, as it came.
+
+    `method`: like "/scoring.v1.ScoringService/Score"; `raw`: the request, unparsed; `deadline`: monotonic seconds,
+    whatever ends first, None without one; `metadata`: what goes along: who calls, trace context. `looked_up`: the
+    published scores have been asked already.
+    """
+
+    method: str
+    raw: bytes
+    deadline: float | None
+    metadata: tuple[tuple[str, str | bytes], ...]
+    looked_up: bool = True
+
+
+@dataclass(slots=True)
+class _Life:
+    """How far one call has come. `began`: monotonic seconds; `tried`: replicas it was sent to."""
+
+    call: Forwarded
+    request: RoutedRequest
+    began: float
+    tried: set[str] = field(default_factory=set)
+    failures: list[Failure] = field(default_factory=list)
+
+
+class Forwarder:
+    def __init__(
+        self, registry: "Registry", telemetry: Telemetry, clock: Clock, draw: Callable[[], float] = random.random
+    ) -> None:
+        """`draw`: uniform in [0, 1)."""
+        self._registry = registry
+        self._telemetry = telemetry
+        self._clock = clock
+        self._draw = draw
+        self._peers = Peers()
+        self._outliers = Outliers(draw)
+        self._hedges = Hedges()
+        self._budget = Budget()
+
+    async def run(self) -> None:
+        """Look after the connections until cancelled."""
+        while True:
+            await self.run_once()
+            await asyncio.sleep(PERIOD_SECONDS)
+
+    async def run_once(self) -> None:
+        """Connect to replicas that are new, leave alone those that cannot be reached, take back those that can."""
+        snapshot = self._registry.snapshot
+        others = {it.id: it.described.address for it in snapshot.replicas if it.id != snapshot.local}
+        await self._peers.follow(others.values())
+        looks = {replica: self._peers.at(address).reachable for replica, address in others.items()}
+        for replica in (replica for replica, reachable in looks.items() if reachable is False):
+            self._hear(replica, Sign.UNREACHABLE)
+        reachable = [replica for replica, reachable in looks.items() if reachable]
+        self._outliers.settle(_servers(self._registry.snapshot), reachable, self._clock.monotonic())
+        self._eject()
+
+    async def close(self) -> None:
+        """Calls under way are cancelled."""
+        await self._peers.close()
+
+    async def forward(self, call: Forwarded, request: RoutedRequest, decision: Decision) -> bytes:
+        """The other replica's answer, unparsed.
+
+        Raises: Relayed, the other's own refusal or failure; DeadlineExpired; ReplicaUnavailable when nobody could be
+        reached.
+        """
+        life = _Life(call, request, self._clock.monotonic())
+        wait = self._hedges.wait(decision.path, self._registry.snapshot.policy.hedged)
+        while True:
+            try:
+                answer = await self._attempt(life, decision, wait)
+            except (grpc.aio.AioRpcError, ReplicaUnavailable) as error:
+                other = self._elsewhere(life, decision)
+                if other is None:
+                    raise _told(error) from None
+                decision = other
+            else:
+                self._budget.earn()
+                self._hedges.answered(decision.path, self._clock.monotonic() - life.began)
+                return answer
+
+    def _elsewhere(self, life: _Life, decision: Decision) -> Decision | None:
+        """Who is asked after a failure; None for nobody."""
+        if not may_repeat(life.failures):
+            return None
+        other = self._another(life, decision)
+        # A lane that refused is full: what stands in for it must not be filled by the same flood.
+        if other is None and Failure.REFUSED not in life.failures:
+            other = self._another(life, decision, stand_in)
+        if other is None or not self._budget.spend():
+            return None
+        self._telemetry.forwarded_again(life.failures[-1])
+        return other
+
+    def _another(self, life: _Life, decision: Decision, choose: Choice = another) -> Decision | None:
+        request = life.request
+        if request.patience is not None:
+            gone = self._clock.monotonic() - life.began
+            request = dataclasses.replace(request, patience=request.patience - gone)
+        return choose(decision, request, self._registry.snapshot, life.tried, self._draw())
+
+    async def _attempt(self, life: _Life, decision: Decision, wait: float | None) -> bytes:
+        # A call that failed before may have killed a replica: it is not also sent twice.
+        if wait is None or life.failures:
+            return await self._send(life, decision)
+        return await self._hedge(life, decision, wait)
+
+    async def _hedge(self, life: _Life, decision: Decision, wait: float) -> bytes:
+        """Send, and send to another replica, too, if no answer comes for so long: the first answer counts."""
+        sends = [asyncio.create_task(self._send(life, decision))]
+        try:
+            done, _ = await asyncio.wait(sends, timeout=wait)
+            if not done and (other := self._another(life, decision)) and self._hedges.spend():
+                sends.append(asyncio.create_task(self._send(life, other)))
+            first = await _first_answer(sends)
+            if len(sends) > 1:
+                self._telemetry.hedged(won=first is sends[1])
+            return first.result()
+        finally:
+            for send in sends:
+                send.cancel()
+            await asyncio.gather(*sends, return_exceptions=True)
+
+    async def _send(self, life: _Life, decision: Decision) -> bytes:
+        """Raises: grpc.aio.AioRpcError, which has been noted; DeadlineExpired; ReplicaUnavailable."""
+        snapshot, call = self._registry.snapshot, life.call
+        life.tried.add(decision.replica)
+        began = self._clock.monotonic()
+        if call.deadline is not None and call.deadline <= began:
+            raise DeadlineExpired("the deadline passed before a replica could be asked")
+        hop = Hop(decision.path, life.request.release, decision.reason, call.looked_up)
+        try:
+            peer = self._peers.at(snapshot.address(decision.replica))
+        except KeyError as error:
+            life.failures.append(Failure.NOT_SENT)
+            raise ReplicaUnavailable("the replica has left; try again in a moment") from error
+        left = None if call.deadline is None else call.deadline - began
+        reached = snapshot.reached_by(decision.path, decision.replica)
+        texts, urgent = life.request.texts, life.request.real_time
+        # A heartbeat may change what a text takes before the call comes back.
+        seconds = reached[0].per_text * texts if reached else 0.0
+        _count_as_sent(reached, decision, seconds, texts, urgent)
+        try:
+            answer = await peer.call(call.method, call.raw, left, (*hop.metadata(snapshot.word), *call.metadata))
+        except grpc.aio.AioRpcError as error:
+            self._note(life, decision, error, self._clock.monotonic() - began)
+            raise
+        finally:
+            _count_as_sent(reached, decision, -seconds, -texts, urgent)
+        self._telemetry.forwarded(decision.path, "answered")
+        self._hear(decision.replica, Sign.ALIVE)
+        return answer
+
+    def _note(self, life: _Life, decision: Decision, error: grpc.aio.AioRpcError, seconds: float) -> None:
+        """A send ended without an answer."""
+        code, details = error.code(), error.details() or ""
+        failure = failure_of(code, details, retry_after(trailers_of(error)))
+        life.failures.append(failure)
+        expired = code is grpc.StatusCode.DEADLINE_EXCEEDED
+        self._telemetry.forwarded(decision.path, "expired" if expired else failure)
+        self._hear(decision.replica, sign_of(code, details, seconds))
+
+    def _hear(self, replica: str, sign: Sign) -> None:
+        if sign is Sign.ALIVE:
+            self._outliers.answered(replica)
+        elif sign is not Sign.NONE:
+            servers, now = _servers(self._registry.snapshot), self._clock.monotonic()
+            if self._outliers.failed(replica, sign, servers, now):
+                log.warning("%s is left alone for a while: %s", replica, sign)
+                self._telemetry.ejected(sign)
+                self._eject()
+
+    def _eject(self) -> None:
+        self._registry.eject(self._outliers.ejected)
+        self._telemetry.set_ejected(len(self._outliers.ejected))
+
+
+def _servers(snapshot: "Snapshot") -> list[str]:
+    """Replicas that take requests, this one included if it does."""
+    return [it.id for it in snapshot.replicas if it.options and not it.described.draining]
+
+
+def _count_as_sent(reached: Iterable["Option"], decision: Decision, seconds: float, texts: int, urgent: bool) -> None:
+    """While a call is under way, its replica is predicted to answer others later by its device time; when it has come
+    back, both numbers are negative.
+
+    `reached`: the lanes that wait for it; `urgent`: it goes before others of its lane, and those like it wait for it.
+    """
+    for option in reached:
+        its_own = option.path is decision.path
+        # A lane that is less urgent waits for all of it.
+        option.send(seconds, texts * its_own, urgent or not its_own)
+
+
+async def _first_answer(sends: Sequence["asyncio.Task[bytes]"]) -> "asyncio.Task[bytes]":
+    """The first that ended with an answer; where none did, the last that ended."""
+    pending = set(sends)
+    while True:
+        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+        answered = [send for send in done if send.exception() is None]
+        if answered or not pending:
+            return (answered or list(done))[0]
+
+
+def _told(error: grpc.aio.AioRpcError | ReplicaUnavailable) -> TandemError:
+    """What the caller is told of the last failure of a call."""
+    if isinstance(error, ReplicaUnavailable):
+        return error
+    code, details = error.code(), error.details() or ""
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineExpired("the deadline passed before another replica answered")
+    # Cancelled is what a caller does: to be told so of a replica's doing would be wrong.
+    if code is grpc.StatusCode.CANCELLED or by_transport(details):
+        return ReplicaUnavailable("no other replica could be reached; try again in a moment")
+    return Relayed(code, details, trailers_of(error))

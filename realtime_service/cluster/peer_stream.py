@@ -1,0 +1,138 @@
+"""The calls of one replica to another, on one stream: for each side a message costs less than half of a call.
+
+What a call on a link means, and how it may end, is what the same call by itself would: a link grants nothing. The other
+end is `linked`.
+"""
+
+import asyncio
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from protos.scoring.v1.link_pb2 import LinkAnswer, LinkAnswers, LinkCall, LinkCalls
+from realtime_service.cluster.forwarded_context import Metadata
+from realtime_service.cluster.write_coalescer import Outbox
+from realtime_service.rpc.retryable import Trailers, by_transport
+
+SERVICE, METHOD = "scoring.v1.Replica", "Link"
+
+_CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
+#: As the transport says it of calls that have a stream of their own.
+_EXPIRED, _ENDED = "Deadline Exceeded", "Stream removed"
+
+
+def flat(metadata: Metadata) -> Iterator[bytes]:
+    """Names and values in turn, as they travel."""
+    for name, value in metadata:
+        yield name.encode()
+        yield value if isinstance(value, bytes) else value.encode()
+
+
+def pairs(travelled: Sequence[bytes]) -> Trailers:
+    """What `flat` has made of metadata, or of trailers."""
+    read = []
+    for at in range(0, len(travelled), 2):
+        name, value = travelled[at].decode(), travelled[at + 1]
+        read.append((name, value if name.endswith("-bin") else value.decode()))
+    return tuple(read)
+
+
+class Link:
+    """Calls over one channel until the stream ends or the other replica leaves; then it is not `open` any more."""
+
+    def __init__(self, channel: Any) -> None:
+        """`channel`: a `grpc.aio.Channel`, whose stubs ask for arguments that it does not need."""
+        method = channel.stream_stream(f"/{SERVICE}/{METHOD}", LinkCalls.SerializeToString, LinkAnswers.FromString)
+        self._stream = method()
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._outbox = Outbox[LinkCall](self._write)
+        self._writer = asyncio.create_task(self._send())
+        self._reader = asyncio.create_task(self._receive())
+        self.open = True
+
+    async def call(self, method: str, raw: bytes, seconds: float | None, metadata: Metadata) -> bytes:
+        """`seconds`: how long it may take. Raises: grpc.aio.AioRpcError, like a call by itself."""
+        loop, number = asyncio.get_running_loop(), next(self._numbers)
+        answer: asyncio.Future[bytes] = loop.create_future()
+        self._waiting[number] = answer
+        left = None if seconds is None else int(seconds * 1e6)
+        self._outbox.put(LinkCall(number=number, method=method, request=raw, left_us=left, metadata=flat(metadata)))
+        timer = None if seconds is None else loop.call_later(seconds, _expire, answer)
+        try:
+            return await answer
+        finally:
+            if timer:
+                timer.cancel()
+            # Whoever has answered does not need to be told.
+            if self._waiting.pop(number, None):
+                self._outbox.put(LinkCall(number=number, cancelled=True))
+
+    async def _write(self, calls: Sequence[LinkCall]) -> None:
+        await self._stream.write(LinkCalls(calls=calls))
+
+    async def _send(self) -> None:
+        try:
+            await self._outbox.run()
+            await self._stream.done_writing()
+        except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            # The stream has ended: whoever reads it says how.
+            self.open = False
+
+    async def _receive(self) -> None:
+        error = None
+        try:
+            # False at the end of the stream, None for what is no message of ours.
+            while answers := await self._stream.read():
+                for answer in answers.answers:
+                    self._take(answer)
+            error = _error(grpc.StatusCode.UNAVAILABLE, _ENDED)
+        except grpc.aio.AioRpcError as broken:
+            error = broken
+        finally:
+            self.open = False
+            self._stream.cancel()
+            self._writer.cancel()
+            for waiting in self._waiting.values():
+                _lose(waiting, error)
+            self._waiting.clear()
+
+    def _take(self, answer: LinkAnswer) -> None:
+        if answer.leaving:
+            self.open = False
+            # What is under way has been sent, and will be answered.
+            self._outbox.close()
+            return
+        waiting = self._waiting.pop(answer.number, None)
+        if waiting is None or waiting.done():
+            return
+        if answer.code:
+            waiting.set_exception(_error(_CODES[answer.code], answer.details, pairs(answer.trailers)))
+        else:
+            waiting.set_result(answer.response)
+
+
+def _error(code: grpc.StatusCode, details: str, trailers: Trailers = ()) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(code, grpc.aio.Metadata(), grpc.aio.Metadata(*trailers), details, None)
+
+
+def _expire(answer: "asyncio.Future[bytes]") -> None:
+    if not answer.done():
+        answer.set_exception(_error(grpc.StatusCode.DEADLINE_EXCEEDED, _EXPIRED))
+
+
+def _lose(answer: "asyncio.Future[bytes]", error: grpc.aio.AioRpcError | None) -> None:
+    """The stream has ended with an error, or with None where this side has closed it."""
+    if answer.done():
+        return
+    if error is None:
+        answer.cancel()
+        return
+    # How the stream ended says nothing of this call: grpc.aio says INTERNAL where it was writing to a connection that
+    # had just broken.
+    details = error.details() or ""
+    told = details if by_transport(details) else f"{_ENDED}: {details}"
+    answer.set_exception(_error(grpc.StatusCode.UNAVAILABLE, told))

@@ -1,0 +1,95 @@
+"""The connections to the other replicas: one to each address, there before the first call."""
+
+from collections.abc import Collection
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from realtime_service.cluster.forwarded_context import Metadata
+from realtime_service.cluster.peer_stream import Link
+from realtime_service.rpc.keepalive import REPLICA_PING_MS, Options, watchful
+
+#: A larger request travels by itself: on the link it would hold up those behind it.
+LINKED_BYTES = 64 * 1024
+
+#: gRPC options of a channel to another replica.
+_OPTIONS: Options = (
+    *watchful(REPLICA_PING_MS, longest_pause_ms=500),
+    # A replica that hangs is noticed although nobody calls it.
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.max_pings_without_data", 0),
+    # A process that is stopped still takes connections, and says nothing on them: by default for twenty seconds.
+    ("grpc.min_reconnect_backoff_ms", 500),
+    # Whether a call is made again, and where, is not the channel's business.
+    ("grpc.enable_retries", 0),
+    # The other replica has bounded the request, and its answer is as large as it is.
+    ("grpc.max_receive_message_length", -1),
+)
+
+
+class Peer:
+    """The connection to one replica."""
+
+    def __init__(self, address: str) -> None:
+        # Its stubs ask for arguments that it does not need.
+        self._channel: Any = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self._link: Link | None = None
+        self._met = False
+        self._calls = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether calls are under way."""
+        return self._calls > 0
+
+    @property
+    def reachable(self) -> bool | None:
+        """None while it is being connected for the first time. Looking at it makes it connect."""
+        state = self._channel.get_state(try_to_connect=True)
+        if state is grpc.ChannelConnectivity.READY:
+            self._met = True
+            return True
+        return False if self._met or state is grpc.ChannelConnectivity.TRANSIENT_FAILURE else None
+
+    async def call(self, method: str, raw: bytes, seconds: float | None, metadata: Metadata) -> bytes:
+        """`seconds`: how long it may take. Raises: grpc.aio.AioRpcError."""
+        self._calls += 1
+        try:
+            if len(raw) <= LINKED_BYTES:
+                return await self._linked().call(method, raw, seconds, metadata)
+            answer: bytes = await self._channel.unary_unary(method)(raw, timeout=seconds, metadata=tuple(metadata))
+            return answer
+        finally:
+            self._calls -= 1
+
+    def _linked(self) -> Link:
+        if self._link is None or not self._link.open:
+            self._link = Link(self._channel)
+        return self._link
+
+    async def close(self) -> None:
+        await self._channel.close()
+
+
+class Peers:
+    def __init__(self) -> None:
+        self._peers: dict[str, Peer] = {}
+
+    def at(self, address: str) -> Peer:
+        if address not in self._peers:
+            self._peers[address] = Peer(address)
+        return self._peers[address]
+
+    async def follow(self, addresses: Collection[str]) -> None:
+        """Be connected to these, and to no others but for calls that are still under way there."""
+        for address in addresses:
+            self.at(address)
+        gone = [address for address, peer in self._peers.items() if address not in addresses and not peer.busy]
+        for peer in [self._peers.pop(address) for address in gone]:
+            await peer.close()
+
+    async def close(self) -> None:
+        """Calls under way are cancelled."""
+        for peer in [self._peers.pop(address) for address in list(self._peers)]:
+            await peer.close()

@@ -1,0 +1,92 @@
+"""The devices of this process, seen as one: each lane is computed on the device of its variant.
+
+A process on a GPU host may run INT8 on its CPU and half precision on the GPU. They do not wait for each other, so each
+device has a scheduler of its own, and as many streams as suit it.
+"""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+from realtime_service.errors import ReplicaUnavailable
+from realtime_service.execution.device import Computed, Device
+from realtime_service.models.registry import Model
+from realtime_service.models.warmup import Width
+from realtime_service.settings import Lane
+from realtime_service.workers.place import Guard
+from shared_model.clock import Clock
+from shared_model.encoding import Encoding
+from shared_model.types import Device as DeviceKind
+from shared_model.types import Precision, ServingPath
+
+
+class Devices:
+    """See `Device` for what a method does."""
+
+    def __init__(
+        self,
+        lanes: Mapping[ServingPath, Lane],
+        variants: Mapping[Precision, DeviceKind],
+        cores: int,
+        unit_seconds: float,
+        clock: Clock,
+        guard: Guard,
+    ) -> None:
+        self.lanes = lanes
+        self._of: dict[ServingPath, Device] = {}
+        self._all: list[Device] = []
+        for kind in dict.fromkeys(variants.values()):
+            own = {path: lane for path, lane in lanes.items() if variants[lane.precision] is kind}
+            device = Device(own, Width.on(kind, cores).streams, unit_seconds, clock, guard)
+            self._all.append(device)
+            self._of |= dict.fromkeys(own, device)
+
+    @property
+    def busy(self) -> bool:
+        """Whether something waits on any: what comes now may not start at once."""
+        return any(device.scheduler.busy for device in self._all)
+
+    async def compute(
+        self,
+        model: Model,
+        path: ServingPath,
+        encodings: Sequence[Encoding],
+        arrived: float,
+        deadline: float | None,
+        real_time: bool = False,
+    ) -> list[Computed]:
+        if path not in self._of:
+            raise ReplicaUnavailable(f"the {path} lane is not here")
+        return await self._of[path].compute(model, path, encodings, arrived, deadline, real_time)
+
+    def finish_of(
+        self, model: Model, path: ServingPath, encodings: Sequence[Encoding], real_time: bool
+    ) -> float | None:
+        device = self._of.get(path)
+        return device.finish_of(model, path, encodings, real_time) if device else None
+
+    def typical(self, model: Model, path: ServingPath, tokens: int) -> tuple[float, float, float] | None:
+        return self._of[path].typical(model, path, tokens)
+
+    def load_of(self, path: ServingPath) -> float:
+        return self._of[path].load_of(path)
+
+    def waiting(self, path: ServingPath) -> int:
+        return self._of[path].scheduler.waiting(path)
+
+    def idle(self, path: ServingPath, now: float) -> bool:
+        """Whether the device of a lane has nothing to do but deferred work."""
+        return self._of[path].scheduler.idle(now)
+
+    def wait_for_quiet(self, seconds: float) -> None:
+        """For other threads: until no unit runs on any, or so long."""
+        until = time.monotonic() + seconds
+        for device in self._all:
+            device.quiet.wait(max(0.0, until - time.monotonic()))
+
+    async def settled(self) -> None:
+        await asyncio.gather(*(device.settled() for device in self._all))
+
+    def close(self) -> None:
+        for device in self._all:
+            device.close()

@@ -1,0 +1,186 @@
+"""Variants made ready: engines opened, every shape a lane can meet run and judged, their speeds measured."""
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from realtime_service.scheduling.latency_model import Measurement, Profile, Speeds
+from realtime_service.settings import Lane
+from shared_model.encoding import Encoding, Reads, TokenBatch, collate, ladder
+from shared_model.engine import Engine
+from shared_model.errors import ReleaseError, TandemError
+from shared_model.releases.store import Release
+from shared_model.types import Device, Precision
+
+#: Widths of single texts that engines are compiled for: almost all chat messages. Each holds memory of its own (33 MB
+#: of all-MiniLM-L6-v2 a stream), so shorter texts are padded to the next; above them, the time to work out shapes is a
+#: small part of a call.
+SPECIALISED_TOKENS = (16, 32, 64)
+#: Those that a single text may have with all cores, too: most texts have one of them.
+WIDE_TOKENS = (16,)
+#: Tokens of a batch up to which shapes are warmed; no lane makes larger ones by default.
+_BATCH_TOKENS = 2048
+#: Widths at which batches are timed: the profile is a line between them.
+_TIMED_TOKENS = (8, 16, 32, 64, 128)
+#: Calls of which the fastest counts: a text that seems too slow because others start, too, would be refused for ever.
+_TIMED_CALLS = 3
+
+#: Called before every step of a warm-up: returns when the device has time for it, raises to give up.
+Turn = Callable[[], None]
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Width:
+    """`threads`: cores of a call on CPU that has the device for itself. `streams`: calls at once, on one core each."""
+
+    threads: int
+    streams: int
+
+    @staticmethod
+    def on(device: Device, cores: int) -> "Width":
+        """What suits a device: a stream has one core of a CPU, and a GPU runs one call at a time."""
+        return Width(cores, cores if device is Device.CPU else 1)
+
+
+@dataclass(frozen=True)
+class WarmVariant:
+    """`narrow` runs a call on each stream at once; `wide` runs a single text with all cores, None where it is the same
+    or not offered.
+
+    `speeds` are those of lanes that make batches, `single_speeds` those of a lane that never does.
+    """
+
+    narrow: Engine
+    wide: Engine | None
+    speeds: Speeds
+    single_speeds: Speeds
+
+    def speeds_of(self, lane: Lane) -> Speeds:
+        return self.single_speeds if lane.max_rows == 1 else self.speeds
+
+    def close(self) -> None:
+        for engine in (self.narrow, self.wide):
+            if engine:
+                engine.close()
+
+
+def single_shapes(reads: Reads) -> list[tuple[int, int]]:
+    """(rows, tokens) of every single text, short ones first."""
+    return [(1, tokens) for tokens in ladder(reads.max_tokens)]
+
+
+def batch_shapes(engine: Engine, reads: Reads) -> list[tuple[int, int]]:
+    """(rows, tokens) of every batch that an engine is worth, small ones first."""
+    shapes = [(rows, tokens) for tokens in ladder(reads.max_tokens) for rows in engine.rows(tokens)[1:]]
+    return sorted(shape for shape in shapes if shape[0] * shape[1] <= _BATCH_TOKENS)
+
+
+def open_variant(release: Release, precision: Precision, device: Device, width: Width, turn: Turn) -> WarmVariant:
+    """A variant that may run any single text. Takes a second or two; call it off the event loop.
+
+    Raises: ReleaseError; what `turn` raises. Nothing stays open then.
+    """
+    with contextlib.ExitStack() as opened:
+        turn()
+        narrow = open_engine(release, precision, device, 1 if width.streams > 1 else width.threads, width.streams)
+        opened.callback(narrow.close)
+        profile = Profile.fit(_measurements(narrow, release, single_shapes(release.manifest.reads), turn))
+        speeds = Speeds(profile, rows=narrow.rows)
+        # Only INT8 answers single texts in a hurry; half precision is what bulk runs in.
+        hurried = precision is Precision.INT8
+        wide = narrow.widened(width.threads) if hurried and narrow.streams > 1 else None
+        opened.pop_all()
+    log.info("%s: %s on %s is open: 1×16 in %.1f ms", release.id, precision, device, profile.predict(1, 16) * 1000)
+    return WarmVariant(narrow, wide, speeds, speeds.copy(wide=Profile.of_singles() if wide else None))
+
+
+def warm_batches(variant: WarmVariant, release: Release, turn: Turn) -> None:
+    """Warm and measure every batch. Raises: ReleaseError; what `turn` raises."""
+    variant.speeds.narrow.refit(
+        _measurements(variant.narrow, release, batch_shapes(variant.narrow, release.manifest.reads), turn)
+    )
+
+
+def specialise(variant: WarmVariant, release: Release, turn: Turn) -> None:
+    """Compile for the widths of most texts of a lane that never makes batches.
+
+    Such a text that is alone may have all cores: its numbers are the same on one and on all, and so do not depend on
+    the load. Raises: ReleaseError; what `turn` raises.
+    """
+    speeds, below = variant.single_speeds, 0
+    for width in (it for it in SPECIALISED_TOKENS if it <= release.manifest.reads.max_tokens):
+        # Those that will be padded to it, on one core as on all.
+        texts = [tokens for tokens in ladder(width) if tokens > below]
+        _specialise(variant.narrow, speeds.narrow, width, texts, release, turn)
+        if variant.wide and speeds.wide and width in WIDE_TOKENS:
+            _specialise(variant.wide, speeds.wide, width, texts, release, turn)
+        below = width
+
+
+def _specialise(
+    engine: Engine, profile: Profile, width: int, texts: Sequence[int], release: Release, turn: Turn
+) -> None:
+    """Compile for one width, and time `texts`, numbers of tokens, in it."""
+    turn()
+    engine.specialise(width)
+    for tokens in texts:
+        profile.replace_single(tokens, _timed(engine, release, 1, tokens, turn, single=True).seconds)
+
+
+def open_engine(release: Release, precision: Precision, device: Device, threads: int, streams: int = 1) -> Engine:
+    """Raises: ReleaseError, whatever the engine's framework raised."""
+    try:
+        return release.engine(precision, device, threads, streams)
+    except TandemError:
+        raise
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ReleaseError(f"release {release.id}: its {precision} variant cannot be opened: {why}") from error
+
+
+def _measurements(engine: Engine, release: Release, shapes: Iterable[tuple[int, int]], turn: Turn) -> list[Measurement]:
+    """Run every shape on every stream, to build its kernels, then judge it and time those that tell of the others.
+
+    Raises: ReleaseError where the engine's output is not what the release says it is.
+    """
+    found = []
+    for rows, tokens in shapes:
+        turn()
+        engine.warm_up([(rows, tokens)])
+        if rows > 1 and tokens not in _TIMED_TOKENS:
+            continue
+        found.append(_timed(engine, release, rows, tokens, turn))
+    return found
+
+
+def _timed(engine: Engine, release: Release, rows: int, tokens: int, turn: Turn, single: bool = False) -> Measurement:
+    batch = _blank(rows, tokens, release.manifest.reads)
+    seconds = []
+    for _ in range(_TIMED_CALLS):
+        turn()
+        started = time.perf_counter()
+        raw = engine.score(batch, single)
+        seconds.append(time.perf_counter() - started)
+        judge(raw, batch, release)
+    return Measurement(rows, tokens, min(seconds))
+
+
+def judge(raw: NDArray[np.float32], batch: TokenBatch, release: Release) -> None:
+    """Raises: ReleaseError where raw outputs are not finite numbers of shape (rows, width of the release's output)."""
+    expected = (batch.rows, release.output.width)
+    if raw.shape != expected:
+        raise ReleaseError(f"release {release.id}: the outputs have the shape {raw.shape}, should have {expected}")
+    if not np.isfinite(raw).all():
+        raise ReleaseError(f"release {release.id}: some outputs are not finite numbers")
+
+
+def _blank(rows: int, tokens: int, reads: Reads) -> TokenBatch:
+    one = np.ones(tokens, np.int32)
+    return collate([Encoding(one, truncated=False, types=np.zeros_like(one) if reads.types else None)] * rows)

@@ -1,0 +1,1 @@
+"""The process: signals, the composition root, supervised workers, background tasks."""

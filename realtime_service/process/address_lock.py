@@ -1,0 +1,62 @@
+"""One service per public address: a file lock in the state folder, held until its process ends."""
+
+import contextlib
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from realtime_service.settings import address_taken
+
+
+@contextlib.contextmanager
+def holding(address: str, state: Path) -> Iterator[None]:
+    """Hold an address for this process while the context lasts. Port 0 is nobody's yet.
+
+    The kernel drops the lock with the process, however it ends. Raises: SettingError naming who holds it.
+    """
+    if address.endswith(":0"):
+        yield
+        return
+    folder = state / "locks"
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / address.replace(":", "-").replace("/", "-"), "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise address_taken(address, f"the service of process {file.read().strip()} does") from None
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
+        yield
+
+
+@contextlib.contextmanager
+def reserved(address: str) -> Iterator[str]:
+    """A port that workers may share and nobody else may take, while the context lasts: "HOST:PORT", port 0 resolved.
+
+    The socket never listens, so no call ends up in it. Raises: SettingError when somebody else listens there.
+    """
+    host, _, port = address.rpartition(":")
+    family, _, _, _, place = _resolve(address, host, int(port))
+    with socket.socket(family) as alone, socket.socket(family) as shared:
+        try:
+            # A socket that shares would not notice another that shares, too.
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            alone.bind(place)
+            resolved = (place[0], alone.getsockname()[1], *place[2:])
+            alone.close()
+            shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            shared.bind(resolved)
+        except OSError as error:
+            raise address_taken(address, f"{error.strerror}; is the port taken?") from error
+        yield f"{host}:{resolved[1]}"
+
+
+def _resolve(address: str, host: str, port: int) -> tuple[int, int, int, str, tuple]:  # type: ignore[type-arg]
+    try:
+        return socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise address_taken(address, str(error.strerror)) from error

@@ -1,0 +1,184 @@
+"""From settings to a running service: in this process alone, or in workers that it supervises."""
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import redis
+
+from realtime_service.process import address_lock
+from realtime_service.process.cores import worker_cores
+from realtime_service.settings import ServiceSettings
+from realtime_service.workers.place import Place
+from shared_model import cgroups, devices, settings
+from shared_model.errors import TandemError
+from shared_model.evaluation.gate_settings import GateSettings
+from shared_model.redis_store import clients
+from shared_model.redis_store.server import RedisServer
+from shared_model.settings import DeferredSettings, StateSettings
+
+if TYPE_CHECKING:
+    from realtime_service.process.server import Service
+
+#: Tells that a service is ready: how long it took (seconds), and the service.
+Announce = Callable[[float, "Service"], None]
+
+#: Longest that a stream with work waits for the event loop to let go of the interpreter. Python's own 5 ms are several
+#: calls of an engine.
+_SWITCH_SECONDS = 0.0001
+#: Longest wait for Redis before it counts as not reached when a service starts.
+_REDIS_SECONDS = 1.0
+#: What a service without Redis does not do, and does.
+_WITHOUT = (
+    "Score works, on this replica alone; Submit and results, published scores, other replicas, quotas across replicas "
+    "and `policy set` do not"
+)
+_ROUTER_WITHOUT = "a router finds no endpoint without it, so no call is answered"
+
+log = logging.getLogger(__name__)
+
+
+def serve(**flags: Any) -> int:
+    """`python -m realtime_service serve`: until SIGTERM or Ctrl-C. `flags` override settings of their names.
+
+    Raises: TandemError when it cannot start. Returns the exit status.
+    """
+    # From the first moment on: a service that is stopped while it starts must still stop what it has started.
+    asked_to_stop = _note_sigterm()
+    _log("%(asctime)s %(name)s %(levelname)s %(message)s")
+    adopt_file()
+    state, service = settings.load(StateSettings), settings.load(ServiceSettings, **flags)
+    limits = cgroups.limits()
+    available = devices.usable_cores(os.sched_getaffinity(0), limits.cpus, socket.gethostname())
+    cores = worker_cores(service, available, limits.memory)
+    with address_lock.holding(service.grpc_address, state.state), RedisServer(state) as server:
+        _look_for_redis(server.url, router=not service.served)
+        if service.workers or len(cores) > 1:
+            return _supervise(service, state, server.url, cores, asked_to_stop)
+        _run(service, state, server.url, Place(), _tell_people, asked_to_stop)
+    return 0
+
+
+def work(place: Place) -> int:
+    """One worker of a supervised service, told by its environment. Returns the exit status."""
+    asked_to_stop = _note_sigterm()
+    _log("%(asctime)s %(process)d %(name)s %(levelname)s %(message)s")
+    try:
+        state, service = settings.load(StateSettings), settings.load(ServiceSettings)
+        with RedisServer(state) as server:
+            _run(service, state, server.url, place, _tell_supervisor, asked_to_stop)
+    except TandemError as error:
+        sys.stderr.write(f"realtime_service serve: {error}\n")
+        return 2
+    return 0
+
+
+def _supervise(
+    service: ServiceSettings, state: StateSettings, redis_url: str, cores: Sequence[tuple[int, ...]], asked: list[int]
+) -> int:
+    from realtime_service.process.supervisor import Supervisor
+
+    async def run(address: str) -> int:
+        return await Supervisor(service, state, redis_url, address, cores).run(_stop_event(asked))
+
+    with address_lock.reserved(service.grpc_address) as address:
+        return asyncio.run(run(address))
+
+
+def _run(
+    service: ServiceSettings, state: StateSettings, redis_url: str, place: Place, announce: Announce, asked: list[int]
+) -> None:
+    from realtime_service.process.server import Service
+    from shared_model.releases import pointer
+    from shared_model.releases.store import Store
+
+    store, deferred = Store.of(state), settings.load(DeferredSettings)
+    with clients.connect(redis_url, timeout=5.0, connect_timeout=5.0) as client:
+        # A router loads nothing, and may come before the first release.
+        release_id = service.release or (pointer.read(store, client).active if service.served else "")
+
+    async def run() -> None:
+        stop = _stop_event(asked)
+        if place.shared:
+            _stop_with_supervisor(stop)
+        async with Service(service, store, release_id, redis_url, place, deferred) as running:
+            await running.run_until(stop, lambda: ready(running))
+
+    def ready(running: "Service") -> None:
+        # What a process starts with it keeps: a look at all of it for garbage would hold up everybody for 35 ms.
+        gc.freeze()
+        announce(time.monotonic() - started, running)
+
+    started = time.monotonic()
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    asyncio.run(run())
+
+
+def _tell_people(seconds: float, service: "Service") -> None:
+    serving = f"{service.release} on {service.address}"
+    sys.stdout.write(f"ready in {seconds:.1f} s: {serving}, metrics on http://{service.metrics_address}\n")
+    sys.stdout.flush()
+
+
+def _tell_supervisor(seconds: float, service: "Service") -> None:
+    ready = {"release": service.release, "address": service.address, "metrics": service.metrics_address}
+    sys.stdout.write(json.dumps(ready) + "\n")
+    sys.stdout.flush()
+
+
+def _look_for_redis(url: str, router: bool) -> None:
+    """Say once when a service starts without Redis; its replicas say when it is reached."""
+    try:
+        with clients.connect(url, _REDIS_SECONDS, _REDIS_SECONDS) as client:
+            client.ping()
+    except (redis.RedisError, OSError) as error:
+        place, lost = clients.without_password(url), _ROUTER_WITHOUT if router else _WITHOUT
+        log.warning("Redis at %s is not reached (%s): %s, until it is", place, error, lost)
+
+
+def adopt_file() -> None:
+    """What the file of settings says and the environment does not becomes environment: child processes read it, too."""
+    if path := os.environ.get(settings.CONFIG):
+        written = settings.read_file(Path(path), StateSettings, DeferredSettings, ServiceSettings, GateSettings)
+        for name, value in written.items():
+            os.environ.setdefault(name, value)
+
+
+def _note_sigterm() -> list[int]:
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: asked.append(number))
+    return asked
+
+
+def _stop_event(asked: list[int]) -> asyncio.Event:
+    """Set by SIGTERM and SIGINT; at once if one came before."""
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if asked:
+        stop.set()
+    return stop
+
+
+def _stop_with_supervisor(stop: asyncio.Event) -> None:
+    """The supervisor holds the other end of our standard input and never writes: its end is its death."""
+    loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
+
+    def gone() -> None:
+        loop.remove_reader(descriptor)
+        stop.set()
+
+    loop.add_reader(descriptor, gone)
+
+
+def _log(form: str) -> None:
+    logging.basicConfig(level=logging.INFO, format=form)

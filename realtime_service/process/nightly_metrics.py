@@ -1,0 +1,34 @@
+"""The nightly run seen from the service: the last run's figures become metrics beside the lanes'."""
+
+import asyncio
+import json
+import logging
+
+import redis
+import redis.asyncio
+
+from realtime_service.metrics import Telemetry
+from shared_model.redis_store import keys
+
+PERIOD_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+async def run(client: "redis.asyncio.Redis", telemetry: Telemetry) -> None:
+    """Follow the last published run until cancelled."""
+    while True:
+        await run_once(client, telemetry)
+        await asyncio.sleep(PERIOD_SECONDS)
+
+
+async def run_once(client: "redis.asyncio.Redis", telemetry: Telemetry) -> None:
+    try:
+        raw = await client.get(keys.last_run())
+    except (redis.RedisError, OSError) as error:
+        log.debug("the last nightly run is not known: %s", error)
+        return
+    if raw:
+        last = json.loads(raw)
+        telemetry.set_nightly(last["ds"], last["rows"], last["rows_per_second"], last["finished_at"])
+        telemetry.set_nightly_release(last["release"])

@@ -1,0 +1,331 @@
+"""The composition root: what a serving process is made of, started in order and stopped in reverse."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import grpc.aio
+
+from realtime_service.cluster.forwarder import Forwarder
+from realtime_service.cluster.membership import Registry
+from realtime_service.execution.devices import Devices
+from realtime_service.metrics import Telemetry
+from realtime_service.models import precomputed
+from realtime_service.models.precomputed import PrecomputedScores
+from realtime_service.models.registry import Models, Serving
+from realtime_service.process import nightly_metrics, redis_connections
+from realtime_service.process.background import Duties
+from realtime_service.rollout import rollout
+from realtime_service.rollout.desired_release import WantedReleases
+from realtime_service.rollout.loader import Loader
+from realtime_service.rollout.rollout import Rollout
+from realtime_service.routing import overrides
+from realtime_service.routing.quotas import Quotas
+from realtime_service.routing.snapshot import ANY_RELEASE, Snapshot
+from realtime_service.serving.backfill import Harvester
+from realtime_service.serving.deferral import Deferral
+from realtime_service.serving.dispatcher import Dispatcher
+from realtime_service.serving.result_watcher import Watcher
+from realtime_service.serving.status import Status
+from realtime_service.settings import SERVED, Lane, ServiceSettings, lanes, variants
+from realtime_service.transport.authentication import Callers, token_keys
+from realtime_service.transport.call_context import Reception
+from realtime_service.transport.health import Readiness
+from realtime_service.transport.listener import (
+    advertised,
+    bind,
+    bind_privately,
+    make_listener,
+    offer_reflection,
+    serve_metrics,
+)
+from realtime_service.transport.open_inference import servicer as open_inference
+from realtime_service.transport.open_inference.servicer import OpenInferenceServicer
+from realtime_service.transport.peer_stream_server import Links
+from realtime_service.transport.relay import Relay
+from realtime_service.transport.scoring_v1 import servicer
+from realtime_service.transport.streaming import Streams
+from realtime_service.workers.place import Place
+from shared_model import devices
+from shared_model.clock import SystemClock
+from shared_model.deferred import Handoff
+from shared_model.releases.store import Store
+from shared_model.settings import DeferredSettings
+from shared_model.types import ServingPath
+
+#: What stands for the whole replica in health checks, and what reflection lists.
+SERVICES = (servicer.SERVICE, open_inference.SERVICE)
+#: Between "not serving" and the listener's close, so that clients have looked elsewhere before calls are refused.
+LAME_DUCK_SECONDS = 0.5
+DRAIN_SECONDS = 10.0
+#: Between looks of a router at which lanes there are.
+MIRROR_SECONDS = 0.1
+
+log = logging.getLogger(__name__)
+
+
+class Service:
+    """One replica. `async with` starts it; `run_until` keeps it."""
+
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        store: Store,
+        release_id: str,
+        redis_url: str,
+        place: Place,
+        deferred: DeferredSettings,
+    ) -> None:
+        """`release_id`: what it starts with. It follows the release pointer unless its settings name a release."""
+        self._settings = settings
+        self._place = place
+        self._store = store
+        self._first = release_id
+        self._clock = SystemClock()
+        half_device = devices.detect()
+        self._lanes = lanes(settings, half_device)
+        self._variants = variants(self._lanes, half_device)
+        self._redis_url = redis_url
+        self._deferred = deferred
+        self._duties = Duties()
+        self._stack = contextlib.AsyncExitStack()
+        self._telemetry = Telemetry(list(self._lanes.values()))
+        self._telemetry.set_restarts(place.restarts)
+        self._readiness = Readiness(SERVICES, settings.served or SERVED)
+        self.metrics_address = ""
+
+    @property
+    def address(self) -> str:
+        return self._status.address
+
+    @property
+    def release(self) -> str:
+        """The active release, for people; a process without lanes is a router, whatever it knows."""
+        return self._status.models.serving.active if self._lanes else "a router"
+
+    async def __aenter__(self) -> "Service":
+        async with contextlib.AsyncExitStack() as stack:
+            await self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+    async def run_until(self, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+        """Open one lane after the other, tell when all are `ready`, and serve until `stop`. A router is ready when an
+        endpoint is behind it.
+
+        Raises: ReleaseError; what ended a background duty. A replica that lost one must not look alive.
+        """
+        stopped, failed, opened = (asyncio.create_task(it) for it in (stop.wait(), self._duties.failed(), self._open()))
+        try:
+            await asyncio.wait([stopped, failed, opened], return_when=asyncio.FIRST_COMPLETED)
+            if opened.done():
+                opened.result()
+                ready()
+                await asyncio.wait([stopped, failed], return_when=asyncio.FIRST_COMPLETED)
+            if failed.done():
+                failed.result()
+        finally:
+            for task in (stopped, failed, opened):
+                task.cancel()
+
+    async def _start(self, stack: contextlib.AsyncExitStack) -> None:
+        """Each step registers how it is undone; the stack undoes them in reverse.
+
+        The devices start first and stop last: what was admitted can always finish.
+        """
+        self._patient = redis_connections.patient(self._redis_url)
+        stack.push_async_callback(self._patient.aclose)
+        device = self._start_devices(stack)
+        models = await self._load(stack, device)
+        listener = make_listener(self._place.shared)
+        # Bound before Redis hears of us: the heartbeat carries the address.
+        address = advertised(self._bind(listener), self._settings.advertised_host)
+        self.metrics_address = serve_metrics(stack, self._settings.metrics_address, self._telemetry.registry)
+        local = f"{socket.gethostname()}-{os.getpid()}"
+        self._quotas = Quotas(Snapshot(local))
+        pinned = bool(self._settings.release)
+        self._status = Status(local, address, models, device, self._variants, self._wanted, pinned)
+        self._registry = await self._start_routing(stack)
+        self._start_duties(stack, self._registry)
+        await self._start_listener(stack, listener, self._registry)
+
+    async def _load(self, stack: contextlib.AsyncExitStack, device: Devices) -> Models:
+        """What the process starts with; nothing for a router, which has no lanes."""
+        if not self._lanes:
+            return Models(Serving({}, self._first))
+        self._loader = loader = self._make_loader(stack, device)
+        first = await loader.load_first(self._first)
+        if self._place.shared:
+            # The other workers answer meanwhile: this one joins them when it can do all that they can.
+            async for _ in loader.load_rest(first):
+                pass
+        self._telemetry.set_serving(self._first, "", 0.0)
+        return Models.of(first)
+
+    def _wanted(self) -> dict[str, float]:
+        """What callers with a quota want of this replica, texts a second."""
+        return self._quotas.wanted(self._clock.monotonic())
+
+    def _start_devices(self, stack: contextlib.AsyncExitStack) -> Devices:
+        unit_seconds = self._settings.interactive_unit_ms / 1000
+        cores, guard = self._settings.width, self._place.guard
+        started = Devices(self._lanes, self._variants, cores, unit_seconds, self._clock, guard)
+        stack.callback(started.close)
+        return started
+
+    def _make_loader(self, stack: contextlib.AsyncExitStack, device: Devices) -> Loader:
+        settings = self._settings
+        hasty = redis_connections.hasty(self._redis_url, settings.precomputed_timeout_ms / 1000)
+        stack.push_async_callback(hasty.aclose)
+
+        def published(release_id: str) -> PrecomputedScores | None:
+            return PrecomputedScores(hasty, release_id, self._clock) if settings.precomputed else None
+
+        loader = Loader(self._store, self._variants, settings.width, settings.probe_seconds, device, published)
+        stack.callback(loader.close)
+        return loader
+
+    async def _start_routing(self, stack: contextlib.AsyncExitStack) -> Registry:
+        snapshot = Snapshot(local=self._status.replica)
+        registry = Registry(self._patient, snapshot, self._status.heartbeat, overrides.of(self._settings))
+        registry.followed_by(self._quotas.heard)
+        registry.followed_by(lambda told: self._telemetry.set_targets(told.policy.targets, told.policy.load_targets))
+        await registry.run_once()
+        stack.push_async_callback(registry.leave)
+        self._spawn(stack, registry.run())
+        return registry
+
+    def _start_duties(self, stack: contextlib.AsyncExitStack, registry: Registry) -> None:
+        models = self._status.models
+        self._spawn(stack, nightly_metrics.run(self._patient, self._telemetry))
+        self._spawn(stack, self._watch(registry))
+        self._spawn(stack, precomputed.run(models.published, self._patient))
+
+    async def _open(self) -> None:
+        """Open the lanes that are not open yet, then take deferred work and follow the release pointer."""
+        wanted = WantedReleases(self._store, lambda: self._registry.snapshot, self._clock)
+        if not self._lanes:
+            if not self._settings.release:
+                self._spawn(self._stack, rollout.follow(self._status.models, wanted, self._telemetry))
+            await self._reflect()
+            if not self._readiness.ready:
+                log.warning("the router on %s waits for an endpoint: no replica with lanes is known", self.address)
+            self._spawn(self._stack, self._mirror())
+            await self._readiness.until_ready()
+            return
+        if not self._place.shared:
+            async for precision in self._loader.load_rest(self._status.models.active):
+                for lane in self._settings.served:
+                    if self._lanes[lane].precision is precision:
+                        await self._lane_ready(lane, self._registry)
+        if self._settings.harvest and ServingPath.DEFERRED in self._lanes:
+            self._spawn(self._stack, self._harvester.run())
+        if not self._settings.release:
+            self._status.rollout = Rollout(
+                self._status.models,
+                wanted,
+                self._loader,
+                self._telemetry,
+                self._clock,
+                self._settings.keep_previous_seconds,
+            )
+            self._spawn(self._stack, self._status.rollout.run())
+
+    async def _start_listener(
+        self, stack: contextlib.AsyncExitStack, listener: grpc.aio.Server, registry: Registry
+    ) -> None:
+        handoff = Handoff(self._patient, self._deferred, self._telemetry.unanswered)
+        device = self._status.device
+        deferral = Deferral(handoff, lambda: registry.snapshot.redis_available, self._clock)
+        forwarder = Forwarder(registry, self._telemetry, self._clock)
+        stack.push_async_callback(forwarder.close)
+        self._spawn(stack, forwarder.run())
+        dispatcher = Dispatcher(
+            self._status.models, device, registry, forwarder, self._quotas, deferral, self._telemetry, self._clock
+        )
+        self._harvester = Harvester(handoff, dispatcher, device, self._telemetry, self._clock, self._status.replica)
+        watcher, streams = Watcher(handoff), Streams()
+        self._spawn(stack, watcher.run())
+        reception = Reception(Callers(token_keys(self._settings), self._clock), lambda: registry.snapshot)
+        relay = None if self._lanes else Relay(forwarder, registry, self._clock)
+        scoring = servicer.ScoringServicer(
+            dispatcher,
+            reception,
+            deferral,
+            watcher,
+            streams,
+            lambda: self._status.describe(registry.snapshot),
+            self._telemetry,
+            relay,
+        )
+        inference = OpenInferenceServicer(
+            dispatcher, reception, streams, self._status, registry, self._readiness, self._telemetry, relay
+        )
+        offered = (scoring.handlers(), inference.handlers())
+        listener.add_generic_rpc_handlers((*offered, Links(offered, streams).handlers()))
+        if self._settings.reflects:
+            offer_reflection(listener, SERVICES)
+        await self._readiness.serve(listener)
+        await listener.start()
+        for lane in self._settings.served:
+            # A lane of single texts needs no more than what the process starts with.
+            if self._place.shared or self._can_start(self._lanes[lane]):
+                await self._lane_ready(lane, registry)
+        stack.push_async_callback(self._drain, listener, registry, watcher, streams)
+
+    def _can_start(self, lane: Lane) -> bool:
+        """A lane of single texts may need no more than what the process starts with."""
+        return lane.max_rows == 1 and lane.precision is next(iter(self._variants))
+
+    def _bind(self, listener: grpc.aio.Server) -> str:
+        """Take the public port. Returns the address that is this process's alone."""
+        public = bind(listener, self._settings.grpc_address)
+        return bind_privately(listener, public) if self._place.shared else public
+
+    async def _lane_ready(self, lane: ServingPath, registry: Registry) -> None:
+        """From now on callers and the router may choose the lane."""
+        registry.open_lane(lane)
+        await self._readiness.set(lane, True)
+
+    async def _mirror(self) -> None:
+        """For a router: its health is that of what is behind it, until cancelled."""
+        while True:
+            was = self._readiness.ready
+            await self._reflect()
+            if was and not self._readiness.ready:
+                log.warning("the last endpoint is gone: no call can be answered until one is back")
+            await asyncio.sleep(MIRROR_SECONDS)
+
+    async def _reflect(self) -> None:
+        """A lane is ready while any replica has it."""
+        options = self._registry.snapshot.options
+        for lane in SERVED:
+            await self._readiness.set(lane, (ANY_RELEASE, lane) in options)
+
+    async def _drain(self, listener: grpc.aio.Server, registry: Registry, watcher: Watcher, streams: Streams) -> None:
+        self._status.draining = True
+        await self._readiness.close()
+        await registry.run_once()
+        await asyncio.sleep(LAME_DUCK_SECONDS)
+        watcher.close()
+        streams.close()
+        await listener.stop(DRAIN_SECONDS)
+
+    async def _watch(self, registry: Registry) -> None:
+        while True:
+            for path in self._lanes:
+                self._telemetry.set_waiting(path, self._status.device.waiting(path))
+                self._telemetry.set_load(path, self._status.device.load_of(path))
+            self._telemetry.set_quarantined(self._place.guard.quarantine.guilty())
+            self._telemetry.set_redis_up(registry.snapshot.redis_available)
+            await asyncio.sleep(1.0)
+
+    def _spawn(self, stack: contextlib.AsyncExitStack, duty: Coroutine[Any, Any, None]) -> None:
+        stack.push_async_callback(self._duties.stop, self._duties.start(duty))

@@ -1,0 +1,229 @@
+"""Starts the workers of a service, starts them again when they die, and finds out which text killed one."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from realtime_service.process.cores import Cores
+from realtime_service.settings import ServiceSettings, lanes, variants
+from realtime_service.workers import journal, quarantine
+from realtime_service.workers.examiner import Examiner, find_guilty
+from realtime_service.workers.quarantine import QuarantineList, Verdict
+from shared_model import devices
+from shared_model.settings import StateSettings
+
+#: A worker that took calls for less than this before it died counts as one that did not start.
+_SETTLED_SECONDS = 2.0
+_BACKOFF_SECONDS = 0.5
+_LONGEST_BACKOFF_SECONDS = 4.0
+#: Failed starts in a row, while no worker serves, before the service gives up.
+_MOST_FAILED_STARTS = 3
+#: Lame duck, drain and some: a worker that has not ended by then is killed.
+_STOP_SECONDS = 20.0
+#: Longest a suspect waits for its verdict; refused until then.
+_EXAMINATION_SECONDS = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class CannotStart(Exception):
+    """No worker comes up. `status`: what the service exits with."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+@dataclass(frozen=True)
+class Ready:
+    """What a worker tells once it takes calls: the release it started with and its own addresses."""
+
+    release: str
+    address: str
+    metrics: str
+
+
+@dataclass(eq=False)
+class Worker:
+    """One process. `ready_at`: monotonic seconds; None until it takes calls."""
+
+    process: asyncio.subprocess.Process
+    journal: int
+    ready: Ready | None = None
+    ready_at: float | None = None
+
+    @property
+    def settled(self) -> bool:
+        return self.ready_at is not None and time.monotonic() - self.ready_at > _SETTLED_SECONDS
+
+    async def ended(self, on_ready: asyncio.Event) -> int:
+        """Wait until it ends; returns its exit code. What it prints is a `Ready`, once."""
+        printed: Any = self.process.stdout  # a pipe, because we asked for one
+        async for line in printed:
+            with contextlib.suppress(ValueError, TypeError):
+                self.ready, self.ready_at = Ready(**json.loads(line)), time.monotonic()
+                on_ready.set()
+        return await self.process.wait()
+
+
+def backoff(failures: int) -> float:
+    """Seconds before the next start, after so many that failed in a row."""
+    return min(_BACKOFF_SECONDS * 2 ** (failures - 1), _LONGEST_BACKOFF_SECONDS) if failures else 0.0
+
+
+class Supervisor:
+    """Holds no model. `cores`: those of each worker; `address`: the public one, with its port."""
+
+    def __init__(
+        self, settings: ServiceSettings, state: StateSettings, redis_url: str, address: str, cores: Sequence[Cores]
+    ) -> None:
+        self._settings = settings
+        self._address = address
+        #: Of each worker: also its successors', so that a scrape target stays what it is.
+        self._metrics = [_above(settings.metrics_address, index) for index in range(len(cores))]
+        self._environ = os.environ | _told(settings, address, redis_url)
+        self._cores = cores
+        self._workers: dict[int, Worker] = {}
+        self._stopping = False
+        self._changed = asyncio.Event()
+        self._refused = quarantine.create()
+        self._quarantine = QuarantineList(self._refused)
+        half = devices.detect()
+        needed = variants(lanes(settings, half), half)
+        self._examiner = Examiner(state.releases_root, needed, settings.width, settings.probe_seconds)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def run(self, stop: asyncio.Event) -> int:
+        """Keep every worker alive until `stop`. Returns the exit status: not 0 if no worker can start."""
+        keeping = [self._spawn(self._keep(index)) for index in range(len(self._cores))]
+        self._spawn(self._announce(time.monotonic()))
+        stopped = asyncio.create_task(stop.wait())
+        done, _ = await asyncio.wait([stopped, *keeping], return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        await self._stop()
+        try:
+            for task in done - {stopped}:
+                task.result()
+        except CannotStart as error:
+            return error.status
+        return 0
+
+    async def _keep(self, index: int) -> None:
+        """One worker after another on the same cores. Raises: CannotStart."""
+        failures = restarts = 0
+        while not self._stopping:
+            worker = await self._start(index, restarts)
+            code = await worker.ended(self._changed)
+            del self._workers[index]
+            if worker.ready:
+                self._metrics[index] = worker.ready.metrics
+            if self._stopping:
+                return
+            failures = 0 if worker.settled else failures + 1
+            if failures and not any(other.ready for other in self._workers.values()):
+                self._give_up(code, failures)
+            log.error("worker %d, process %d, ended with %d", index, worker.process.pid, code)
+            self._suspect(worker)
+            restarts += 1
+            await asyncio.sleep(backoff(failures))
+
+    async def _start(self, index: int, restarts: int) -> Worker:
+        record = journal.create()
+        arguments = [",".join(map(str, self._cores[index])), str(record), str(self._refused), str(restarts)]
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "realtime_service.process.worker", *arguments),
+            env=self._environ | {"TANDEM_METRICS_ADDRESS": self._metrics[index]},
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            pass_fds=(record, self._refused),
+            # Ctrl-C in the terminal is ours to pass on.
+            process_group=0,
+        )
+        worker = self._workers[index] = Worker(process, record)
+        if self._stopping:
+            _signal(worker, signal.SIGTERM)
+        return worker
+
+    def _give_up(self, code: int, failures: int) -> None:
+        """Raises: CannotStart for what starting again will not mend: it has said on stderr what is wrong."""
+        if code == 2:
+            raise CannotStart(2)
+        if failures >= _MOST_FAILED_STARTS:
+            log.error("no worker serves after %d starts: giving up", failures)
+            raise CannotStart(1)
+
+    def _suspect(self, worker: Worker) -> None:
+        suspects = journal.read(worker.journal)
+        os.close(worker.journal)
+        if suspects:
+            self._spawn(self._examine(suspects))
+
+    async def _examine(self, suspects: Sequence[journal.Suspect]) -> None:
+        """Refuse suspects while each runs alone; then the guilty for minutes, the others no more."""
+        everyone = [suspect.fingerprint for suspect in suspects]
+        self._quarantine.hold(everyone, Verdict.SUSPECT, _EXAMINATION_SECONDS)
+        guilty = [suspect.fingerprint for suspect in await find_guilty(suspects, self._examiner.run)]
+        self._quarantine.hold(guilty, Verdict.GUILTY, self._settings.quarantine_seconds)
+        self._quarantine.release(everyone)
+        log.error("of %d texts that were on its device, %d are quarantined", len(suspects), len(guilty))
+
+    async def _announce(self, started: float) -> None:
+        """Say once that all workers take calls, and where."""
+        while len(told := [it.ready for it in self._workers.values() if it.ready]) < len(self._cores):
+            self._changed.clear()
+            await self._changed.wait()
+        metrics = " ".join(f"http://{ready.metrics}" for ready in told)
+        seconds, release = time.monotonic() - started, told[0].release
+        sys.stdout.write(
+            f"ready in {seconds:.1f} s: {release} on {self._address}, metrics on {metrics} ({len(told)} workers)\n"
+        )
+        sys.stdout.flush()
+
+    async def _stop(self) -> None:
+        """SIGTERM to every worker, then SIGKILL to what has not ended by its time."""
+        self._stopping = True
+        for worker in self._workers.values():
+            _signal(worker, signal.SIGTERM)
+        waits = [asyncio.create_task(worker.process.wait()) for worker in self._workers.values()]
+        if waits:
+            await asyncio.wait(waits, timeout=_STOP_SECONDS)
+        for worker in self._workers.values():
+            _signal(worker, signal.SIGKILL)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _spawn(self, duty: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.create_task(duty)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _told(settings: ServiceSettings, address: str, redis_url: str) -> dict[str, str]:
+    """What flags may have changed, and what only we know, as the environment of a worker."""
+    return {
+        "TANDEM_GRPC_ADDRESS": address,
+        "TANDEM_REFLECTION": settings.reflection,
+        "TANDEM_LANES": settings.lanes,
+        "TANDEM_REDIS_URL": redis_url,
+    }
+
+
+def _above(address: str, index: int) -> str:
+    """The address `index` ports above; port 0 stays what it is."""
+    host, _, port = address.rpartition(":")
+    return f"{host}:{int(port) + index if int(port) else 0}"
+
+
+def _signal(worker: Worker, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        worker.process.send_signal(number)

@@ -1,0 +1,199 @@
+"""Makes this replica serve what the release pointer names: probe, load, switch, retire. One release at a time.
+
+What was replaced stays loaded for a while, so that a rollback is only a switch.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from realtime_service.errors import Unfit, UnfitRelease
+from realtime_service.metrics import Telemetry
+from realtime_service.models.registry import Model, Models, Serving
+from realtime_service.rollout.desired_release import WantedReleases
+from realtime_service.rollout.loader import Loader
+from shared_model.clock import Clock
+from shared_model.errors import ReleaseError
+from shared_model.releases.pointer import Pointer
+
+PERIOD_SECONDS = 0.1
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Step:
+    """Who answers from now on, what to load next, and what stays loaded without answering ("" for none of either). All
+    else that is loaded retires."""
+
+    active: str
+    canary: str
+    weight: float
+    load: str
+    keep: str = ""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a release is not served. It holds for one `version` of the pointer: the next one tries again."""
+
+    version: int
+    how: Unfit
+    why: str
+
+
+def plan(
+    pointer: Pointer, loaded: Collection[str], active: str, failed: Collection[str], expired: Collection[str] = ()
+) -> Step:
+    """What to do towards `pointer`, from what is loaded, what is `active` here, what has failed, and what has been
+    without requests for too long to be kept.
+
+    A release takes traffic only once it is loaded, and one that answers stays until another takes its place. The
+    release that a rollback would return to is kept, but makes room for one that is to be loaded.
+    """
+    now = pointer.active if pointer.active in loaded else active
+    canary = pointer.canary if pointer.canary in loaded and pointer.canary != now else ""
+    missing = [it for it in (pointer.active, pointer.canary) if it and it not in loaded and it not in failed]
+    previous = pointer.previous
+    kept = previous in loaded and previous not in (now, canary, *expired) and not missing
+    weight = pointer.weight if canary else 0.0
+    return Step(now, canary, weight, missing[0] if missing else "", previous if kept else "")
+
+
+class Rollout:
+    """`failures`: by release, for the newest pointer. `loading`: the release that is being loaded, or "". `version`: of
+    the pointer that was followed last; 0 before the first. `keep_seconds`: how long a replaced release stays loaded."""
+
+    def __init__(
+        self,
+        models: Models,
+        wanted: WantedReleases,
+        loader: Loader,
+        telemetry: Telemetry,
+        clock: Clock,
+        keep_seconds: float,
+    ) -> None:
+        self.failures: dict[str, Failure] = {}
+        self.loading = ""
+        self.version = 0
+        self._models = models
+        self._wanted = wanted
+        self._loader = loader
+        self._telemetry = telemetry
+        self._clock = clock
+        self._keep_seconds = keep_seconds
+        self._kept_since = 0.0
+        self._load: asyncio.Task[Model] | None = None
+        self._ending: set[asyncio.Task[Any]] = set()
+
+    async def run(self) -> None:
+        """Follow the pointer until cancelled."""
+        try:
+            while True:
+                await self.run_once()
+                await asyncio.sleep(PERIOD_SECONDS)
+        finally:
+            for task in (self._load, *self._ending):
+                if task:
+                    task.cancel()
+
+    async def run_once(self) -> None:
+        """Look at the pointer, take what has been loaded, switch, start what comes next. Never waits for a load."""
+        pointer = await self._wanted.newest()
+        if pointer is None:
+            return
+        self._forget_failures(pointer)
+        loaded = self._models.loaded
+        if model := self._finished_load(pointer):
+            loaded[model.release] = model
+        step = plan(pointer, loaded, self._models.serving.active, self.failures, self._expired(loaded))
+        self._keep_warm(step.keep, loaded)
+        self._switch(step, loaded)
+        if step.load != self.loading:
+            self._start_load(step.load)
+        self.version = pointer.version
+
+    def _expired(self, loaded: Collection[str]) -> Collection[str]:
+        """Releases that may not be kept any longer."""
+        if not self._keep_seconds:
+            return loaded
+        kept, rested = self._models.kept, self._clock.monotonic() - self._kept_since
+        return (kept.release,) if kept and rested >= self._keep_seconds else ()
+
+    def _keep_warm(self, release: str, loaded: dict[str, Model]) -> None:
+        before, self._models.kept = self._models.kept, loaded.pop(release, None)
+        if self._models.kept and self._models.kept is not before:
+            self._kept_since = self._clock.monotonic()
+            log.info("release %s stays loaded for %g s: a rollback to it is at once", release, self._keep_seconds)
+
+    def _finished_load(self, pointer: Pointer) -> Model | None:
+        if self._load is None or not self._load.done():
+            return None
+        task, release = self._load, self.loading
+        self._load, self.loading = None, ""
+        try:
+            return task.result()
+        except asyncio.CancelledError:
+            return None
+        except UnfitRelease as error:
+            failure = Failure(pointer.version, error.how, str(error))
+        except ReleaseError as error:
+            failure = Failure(pointer.version, Unfit.REFUSED, str(error))
+        except Exception:
+            # Whatever it was, the replica serves what it served.
+            log.exception("loading %s failed for a reason nobody foresaw", release)
+            failure = Failure(pointer.version, Unfit.REFUSED, "loading it failed; the log has the details")
+        self._note(release, failure)
+        return None
+
+    def _switch(self, step: Step, loaded: dict[str, Model]) -> None:
+        answering = {it: loaded.pop(it) for it in (step.active, step.canary) if it}
+        serving = Serving(answering, step.active, step.canary, step.weight)
+        before, self._models.serving = self._models.serving, serving
+        for model in loaded.values():
+            self._hold(asyncio.create_task(self._loader.retire(model)))
+        if before == serving:
+            return
+        self._telemetry.set_serving(step.active, step.canary, step.weight)
+        beside = f", {step.canary} for {step.weight:.0%} of callers" if step.canary else ""
+        log.info("release %s answers%s", step.active, beside)
+
+    def _start_load(self, release: str) -> None:
+        if self._load:
+            self._load.cancel()
+            self._hold(self._load)
+        self.loading = release
+        self._load = asyncio.create_task(self._loader.load(release)) if release else None
+
+    def _hold(self, task: "asyncio.Task[Any]") -> None:
+        """Hold on to a task that ends by itself; what it may raise is of no more use than a line in the log."""
+        self._ending.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        self._ending.discard(task)
+        if not task.cancelled() and (error := task.exception()):
+            log.error("taking a release out of service failed: %s", error)
+
+    def _note(self, release: str, failure: Failure) -> None:
+        log.error("release %s is not served, %s stays: %s", release, self._models.serving.active, failure.why)
+        self.failures[release] = failure
+        self._telemetry.set_failed((it, failed.how) for it, failed in self.failures.items())
+
+    def _forget_failures(self, pointer: Pointer) -> None:
+        if any(failure.version != pointer.version for failure in self.failures.values()):
+            self.failures = {it: f for it, f in self.failures.items() if f.version == pointer.version}
+            self._telemetry.set_failed((it, failed.how) for it, failed in self.failures.items())
+
+
+async def follow(models: Models, wanted: WantedReleases, telemetry: Telemetry) -> None:
+    """For a process that loads nothing: know what the pointer names, until cancelled."""
+    while True:
+        if pointer := await wanted.newest():
+            serving = Serving({}, pointer.active, pointer.canary, pointer.weight)
+            if serving != models.serving:
+                models.serving = serving
+                telemetry.set_serving(pointer.active, pointer.canary, pointer.weight)
+        await asyncio.sleep(PERIOD_SECONDS)

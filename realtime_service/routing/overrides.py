@@ -1,0 +1,214 @@
+"""The policy as operators set it: a few numbers in Redis, over what a process's settings say.
+
+A number is called what `policy set` calls it: `latency_below_ms`, `latency.p95_ms`, `dynamic.load_target`, `quota`,
+`quota.CALLER`. A policy with one number that cannot be is refused whole.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from protos.scoring.v1.storage_pb2 import RoutingPolicy
+from realtime_service.settings import HEDGED, NOT_NEGATIVE, SERVED, SHARE, ServiceSettings
+from shared_model.errors import BadInput
+from shared_model.settings import POSITIVE, Check
+from shared_model.types import ServingPath
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What operators may change while replicas run. Thresholds in seconds; a timeout equal to either is dynamic.
+
+    `version` grows with every change; 0 is what the settings of a process say. `targets`: p95 by lane, seconds;
+    `load_targets`: ρ above which a lane gives work away, 0 for never. `quota`: texts a second of one caller, 0 for no
+    limit; `quotas`: those of callers with one of their own. `hedged`: share of forwarded calls that may be sent twice.
+    `by_operators`: the numbers among these that operators have set, by the names of `policy set`.
+    """
+
+    version: int = 0
+    latency_below: float = 0.1
+    throughput_above: float = 1.0
+    targets: Mapping[ServingPath, float] = dataclasses.field(default_factory=dict)
+    load_targets: Mapping[ServingPath, float] = dataclasses.field(default_factory=dict)
+    quota: float = 0.0
+    quotas: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    hedged: float = 0.0
+    by_operators: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+    def whose(self, *names: str) -> str:
+        """The end of a reason that one of these numbers decided: whose it is, where it is not the settings'."""
+        return " by the operators' policy" if any(name in self.by_operators for name in names) else ""
+
+
+@dataclass(frozen=True)
+class _Field:
+    """A number, or one for each lane or caller. `stored`: its field in the message; `policy`: its field in `Policy`,
+    where one is `unit` of the message's; `spelled`: what each is called, with {} for the lane or the caller."""
+
+    stored: str
+    policy: str
+    check: Check
+    unit: float = 1.0
+    spelled: str = ""
+
+    @property
+    def single(self) -> bool:
+        return not self.spelled
+
+    def name(self, key: str = "") -> str:
+        return self.spelled.format(key) or self.stored
+
+
+_SINGLE = (
+    _Field("latency_below_ms", "latency_below", POSITIVE, 1000.0),
+    _Field("throughput_above_ms", "throughput_above", POSITIVE, 1000.0),
+    _Field("quota", "quota", NOT_NEGATIVE),
+    _Field("hedged", "hedged", HEDGED),
+)
+_OF_LANES = (
+    _Field("p95_ms", "targets", NOT_NEGATIVE, 1000.0, "{}.p95_ms"),
+    _Field("load_target", "load_targets", SHARE, spelled="{}.load_target"),
+)
+_OF_CALLERS = _Field("quotas", "quotas", NOT_NEGATIVE, spelled="quota.{}")
+#: Versions are below this: nobody gets there by changes.
+_VERSIONS = 2**53
+_FIELDS = (*_SINGLE, *_OF_LANES, _OF_CALLERS)
+_BY_NAME: Mapping[str, tuple[_Field, str]] = {
+    **{field.name(): (field, "") for field in _SINGLE},
+    **{field.name(lane): (field, lane) for field in _OF_LANES for lane in SERVED},
+}
+
+
+def of(settings: ServiceSettings) -> Policy:
+    """The policy where operators have set nothing."""
+    return Policy(
+        latency_below=settings.latency_below_ms / 1000,
+        throughput_above=settings.throughput_above_ms / 1000,
+        targets={lane: settings.lane(lane).p95_ms / 1000 for lane in SERVED},
+        load_targets={lane: settings.lane(lane).load_target for lane in SERVED},
+        quota=settings.quota,
+        hedged=settings.hedged,
+    )
+
+
+def read(stored: bytes | None, settings: Policy) -> Policy:
+    """What operators set (None: nothing) over `settings`.
+
+    Raises: BadInput naming the number that cannot be, or saying that the whole is damaged.
+    """
+    return settings if stored is None else over(settings, decode(stored))
+
+
+def over(settings: Policy, message: RoutingPolicy) -> Policy:
+    """The numbers of `message`, each of which can be, instead of those of `settings`.
+
+    Raises: BadInput where they cannot be together.
+    """
+    values: dict[str, Any] = {"version": message.version, "by_operators": numbers(message)}
+    for field in _FIELDS:
+        stored = getattr(message, field.stored)
+        if not field.single:
+            values[field.policy] = {**getattr(settings, field.policy), **_in_units(stored, field)}
+        elif message.HasField(field.stored):
+            values[field.policy] = stored / field.unit
+    policy = replace(settings, **values)
+    if policy.latency_below > policy.throughput_above:
+        above = f"throughput_above_ms, which is {policy.throughput_above * 1000:g}"
+        raise BadInput("latency_below_ms", f"is {policy.latency_below * 1000:g}: expected at most {above}")
+    return policy
+
+
+@functools.lru_cache(maxsize=1)
+def decode(stored: bytes) -> RoutingPolicy:
+    """A message of which each number can be, not to be changed. Read at every heartbeat, it is checked when it is new.
+
+    Raises: BadInput.
+    """
+    try:
+        message = RoutingPolicy.FromString(stored)
+    except DecodeError as error:
+        raise BadInput("policy", "is damaged; `policy reset --all` writes it anew") from error
+    if not 1 <= message.version < _VERSIONS:
+        raise BadInput("version", f"is {message.version}: expected 1 or more; `policy reset --all` writes it anew")
+    for name, value in numbers(message).items():
+        check(name, value)
+    return message
+
+
+def check(name: str, value: float) -> None:
+    """Raises: BadInput where there is no such number, or where it cannot be this one."""
+    accepted = _place(name)[0].check
+    if not accepted.accepts(value):
+        raise BadInput(name, f"is {value:g}: expected {accepted.expected}")
+
+
+def change(message: RoutingPolicy, changes: Mapping[str, float | None]) -> RoutingPolicy:
+    """The next version, with these numbers; None: as the settings say. Raises: BadInput."""
+    changed = RoutingPolicy()
+    changed.CopyFrom(message)
+    changed.version += 1
+    for name, value in changes.items():
+        if value is None:
+            _drop(changed, name)
+        else:
+            _put(changed, name, value)
+    return changed
+
+
+def numbers(message: RoutingPolicy) -> dict[str, float]:
+    """What operators have set, by name."""
+    found: dict[str, float] = {}
+    for field in _FIELDS:
+        stored = getattr(message, field.stored)
+        if not field.single:
+            found |= {field.name(key): value for key, value in stored.items()}
+        elif message.HasField(field.stored):
+            found[field.name()] = stored
+    return found
+
+
+def table(policy: Policy) -> Iterator[tuple[str, float]]:
+    """All of its numbers by name, as the message has them."""
+    for field in _FIELDS:
+        value = getattr(policy, field.policy)
+        if field.single:
+            yield field.name(), value * field.unit
+        else:
+            yield from ((field.name(key), number * field.unit) for key, number in value.items())
+
+
+def _put(message: RoutingPolicy, name: str, value: float) -> None:
+    check(name, value)
+    field, key = _place(name)
+    if field.single:
+        setattr(message, field.stored, value)
+    else:
+        getattr(message, field.stored)[key] = value
+
+
+def _drop(message: RoutingPolicy, name: str) -> None:
+    field, key = _place(name)
+    if field.single:
+        message.ClearField(field.stored)
+    else:
+        getattr(message, field.stored).pop(key, None)
+
+
+def _place(name: str) -> tuple[_Field, str]:
+    """Where a number is: its field, and the lane or caller. Raises: BadInput."""
+    if found := _BY_NAME.get(name):
+        return found
+    quota, _, caller = name.partition(".")
+    if quota == "quota" and caller and caller.isprintable():
+        return _OF_CALLERS, caller
+    raise BadInput(name, f"is no number of the policy; it has {', '.join(_BY_NAME)} and quota.CALLER")
+
+
+def _in_units(stored: Mapping[str, float], field: _Field) -> dict[str, float]:
+    if field is _OF_CALLERS:
+        return dict(stored)
+    return {ServingPath(lane): value / field.unit for lane, value in stored.items()}

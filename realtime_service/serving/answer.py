@@ -1,0 +1,99 @@
+"""What a device or a published epoch gave → the answer to a request, whatever kind of output the release has."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protos.scoring.v1.storage_pb2 import PublishedScore
+from realtime_service.errors import Overloaded, Relayed
+from realtime_service.execution.device import Computed
+from realtime_service.models.registry import Model
+from realtime_service.routing.policy import Decision
+from shared_model.encoding import Encoding
+from shared_model.output import Output
+from shared_model.types import TOP_K, Label, Score, ServingPath
+
+
+@dataclass(slots=True)
+class Answer:
+    """Times in seconds. `batch_rows` is 0 when no device was used.
+
+    `every`: all numbers of the release's output, (texts, width); None where only the best few are known.
+    `slack`: the deadline less the finish, set when the request has ended, None without a deadline. `ticket`: what a
+    deferred answer is asked for by.
+    """
+
+    scores: tuple[Score, ...]
+    path: ServingPath
+    release: str
+    precision: str
+    batch_rows: int
+    queued: float
+    computed: float
+    reason: str
+    every: NDArray[np.float32] | None = None
+    slack: float | None = None
+    ticket: str = ""
+
+
+def deferred(request_id: str, refusal: Overloaded | Relayed) -> Answer:
+    """No scores yet, and which release will give them is not known."""
+    reason = f"taken as deferred work: {refusal.why if isinstance(refusal, Overloaded) else refusal}"
+    return Answer((), ServingPath.DEFERRED, "", "", 0, 0.0, 0.0, reason, ticket=request_id)
+
+
+def published(model: Model, found: Sequence[PublishedScore], decision: Decision, k: int) -> Answer:
+    """`k`: labels wanted of each text, where the output is labels."""
+    precision = model.precomputed.precision if model.precomputed else ""
+    kept = model.output.kept(k)
+    scores = tuple(_score(model.output, s.labels[:kept], s.scores[:kept], s.tokens, s.truncated) for s in found)
+    every = _every(model.output, found)
+    return Answer(scores, decision.path, model.release, precision, 0, 0.0, 0.0, decision.reason, every)
+
+
+def computed(
+    model: Model, encodings: Sequence[Encoding], rows: Sequence[Computed], decision: Decision, k: int
+) -> Answer:
+    """`k`: labels wanted of each text, where the output is labels."""
+    every = np.array([row.scores for row in rows])
+    indices, values = model.output.best(every, min(k, TOP_K))
+    scores = tuple(
+        _score(model.output, best, kept, encoding.tokens, encoding.truncated)
+        for best, kept, encoding in zip(indices.tolist(), values.tolist(), encodings, strict=True)
+    )
+    # Texts of one request may run in several batches; the times told are those of the last.
+    last = max(rows, key=lambda row: row.queued)
+    return Answer(
+        scores=scores,
+        path=decision.path,
+        release=model.release,
+        precision=last.precision,
+        batch_rows=last.batch_rows,
+        queued=last.queued,
+        computed=last.computed,
+        reason=decision.reason,
+        every=every,
+    )
+
+
+def is_whole(output: Output) -> bool:
+    """Whether a published score holds all of a text's numbers."""
+    return output.kept(TOP_K) == output.width
+
+
+def _every(output: Output, found: Sequence[PublishedScore]) -> NDArray[np.float32] | None:
+    if not is_whole(output):
+        return None
+    every = np.zeros((len(found), output.width), np.float32)
+    for row, score in zip(every, found, strict=True):
+        row[list(score.labels) if output.names else slice(None)] = score.scores
+    return every
+
+
+def _score(output: Output, indices: Sequence[int], values: Sequence[float], tokens: int, truncated: bool) -> Score:
+    if not output.names:
+        return Score((), tokens, truncated, vector=tuple(values))
+    labels = [Label(output.names[index], value) for index, value in zip(indices, values, strict=True)]
+    return Score(tuple(labels), tokens, truncated)

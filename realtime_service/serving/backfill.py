@@ -1,0 +1,127 @@
+"""Idle lanes take deferred requests: the capacity interactive traffic leaves over is free."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from protos.scoring.v1.scoring_pb2 import ScoreResponse
+from realtime_service.errors import Overloaded, ReplicaUnavailable, ScoringFailed
+from realtime_service.execution.devices import Devices
+from realtime_service.metrics import Telemetry
+from realtime_service.serving.dispatcher import Dispatcher
+from realtime_service.serving.request import check_request
+from realtime_service.serving.score_response import score_response
+from shared_model.clock import Clock
+from shared_model.deferred import Claimed, Handoff, Lease
+from shared_model.errors import BadInput, StoreUnavailable, UnknownRelease
+from shared_model.types import ServingPath
+
+#: Seconds between looks at the stream, and requests claimed at once: little is lost when this process dies.
+PERIOD_SECONDS = 0.1
+CHUNK = 16
+
+COMPUTED_BY = "idle"
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """Why a request cannot be answered, by anybody."""
+
+    why: str
+
+
+#: None: this replica could not, another may.
+_Outcome = ScoreResponse | _Failure | None
+
+
+class Harvester:
+    """Claims only while the device has nothing better to do."""
+
+    def __init__(
+        self,
+        handoff: Handoff,
+        dispatcher: Dispatcher,
+        device: Devices,
+        telemetry: Telemetry,
+        clock: Clock,
+        consumer: str,
+    ) -> None:
+        self._handoff = handoff
+        self._dispatcher = dispatcher
+        self._device = device
+        self._telemetry = telemetry
+        self._clock = clock
+        self._consumer = consumer
+
+    async def run(self) -> None:
+        """Harvest until cancelled."""
+        while True:
+            ended = 0
+            if self._device.idle(ServingPath.DEFERRED, self._clock.monotonic()):
+                try:
+                    ended = await self.run_once()
+                except StoreUnavailable as error:
+                    log.debug("no deferred work: %s", error)
+            if not ended:
+                await asyncio.sleep(PERIOD_SECONDS)
+
+    async def run_once(self) -> int:
+        """Claim and answer one chunk; returns how many of it have ended. Raises: StoreUnavailable."""
+        claimed = await self._handoff.claim(self._consumer, CHUNK)
+        if not claimed:
+            return 0
+        # Together, so that they share batches.
+        answers = {item.entry: asyncio.create_task(self._answer(item)) for item in claimed}
+        try:
+            async with Lease(self._handoff, self._consumer, claimed, lambda item: answers[item.entry].cancel()):
+                await asyncio.wait(answers.values())
+                return await self._settle([(item, answers[item.entry]) for item in claimed])
+        except asyncio.CancelledError:
+            for answer in answers.values():
+                answer.cancel()
+            # A replica that stops is no crash: what it gives back counts as never taken.
+            with contextlib.suppress(StoreUnavailable):
+                await self._handoff.give_back(self._consumer, claimed)
+            raise
+
+    async def _answer(self, item: Claimed) -> _Outcome:
+        try:
+            request = check_request(item.work.request)
+            answer = await self._dispatcher.score_deferred(request)
+        except (BadInput, UnknownRelease, ScoringFailed) as error:
+            return _Failure(str(error))
+        except (Overloaded, ReplicaUnavailable) as error:
+            log.info("%s goes back: %s", item.request_id, error)
+            return None
+        return score_response(answer, request.request_id)
+
+    async def _settle(self, answers: Sequence[tuple[Claimed, "asyncio.Task[_Outcome]"]]) -> int:
+        """Store what was computed, and give back the rest; returns how many have ended.
+
+        What was abandoned has no outcome: it is somebody else's. A store that is away is waited for, because what was
+        computed once would have to be computed again, and counted as a crash.
+        """
+        outcomes = [(item, answer.result()) for item, answer in answers if not answer.cancelled()]
+        while True:
+            try:
+                return await self._store(outcomes)
+            except StoreUnavailable as error:
+                log.debug("%d answers wait for the store: %s", len(outcomes), error)
+                await asyncio.sleep(PERIOD_SECONDS)
+
+    async def _store(self, outcomes: Sequence[tuple[Claimed, _Outcome]]) -> int:
+        """May be repeated: only the first end of a request counts."""
+        scored = [(item, outcome) for item, outcome in outcomes if isinstance(outcome, ScoreResponse)]
+        failed = [(item, outcome.why) for item, outcome in outcomes if isinstance(outcome, _Failure)]
+        if scored:
+            await self._handoff.score(scored, COMPUTED_BY)
+            self._telemetry.harvested(await self._handoff.publish([item for item, _ in scored]))
+        for item, why in failed:
+            await self._handoff.fail(item, why, COMPUTED_BY)
+        if returned := [item for item, outcome in outcomes if outcome is None]:
+            await self._handoff.give_back(self._consumer, returned)
+        return len(scored) + len(failed)

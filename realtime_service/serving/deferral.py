@@ -1,0 +1,69 @@
+"""Requests that may wait: taken as deferred work, acknowledged only when stored."""
+
+import asyncio
+import dataclasses
+import uuid
+from collections.abc import Callable, Sequence
+
+from protos.scoring.v1.storage_pb2 import DeferredWork
+from realtime_service.errors import NotFound
+from realtime_service.serving.request import ScoringRequest, deferred_request
+from shared_model.clock import Clock
+from shared_model.deferred import Handoff, Item, State, Submission
+from shared_model.errors import QueueFull, StoreUnavailable
+
+
+class Deferral:
+    """`available`: whether the store answered when it was last heard of; costs nothing to ask."""
+
+    def __init__(self, handoff: Handoff, available: Callable[[], bool], clock: Clock) -> None:
+        self._handoff = handoff
+        self._available = available
+        self._clock = clock
+
+    async def accept(self, request: ScoringRequest, deliver_within_ms: int = 0) -> tuple[State, bool]:
+        """Store a request once by its id. Returns its state and whether the id had been accepted before.
+
+        `deliver_within_ms`: without a result by then it expires; 0 means at any time.
+        Raises: StoreUnavailable; QueueFull.
+        """
+        [outcome] = await self.accept_many([(request, deliver_within_ms)])
+        if isinstance(outcome, QueueFull):
+            raise outcome
+        return outcome
+
+    async def accept_many(self, wanted: Sequence[tuple[ScoringRequest, int]]) -> list[tuple[State, bool] | QueueFull]:
+        """The same for several, in one round trip: what became of each. Raises: StoreUnavailable."""
+        now_ms = round(self._clock.wall() * 1000)
+        return await self._handoff.submit_many(
+            [
+                Submission(
+                    request.request_id,
+                    DeferredWork(request=deferred_request(request), accepted_at_ms=now_ms),
+                    deliver_within_ms,
+                )
+                for request, deliver_within_ms in wanted
+            ]
+        )
+
+    async def result(self, request_id: str) -> Item:
+        """What became of a submitted request. Raises: NotFound; StoreUnavailable."""
+        item = await self._handoff.get(request_id)
+        if item is None:
+            raise NotFound(f"request_id: {request_id!r} was not submitted, or its result is no longer kept")
+        return item
+
+    async def accept_refused(self, request: ScoringRequest, left: float | None) -> str | None:
+        """The id by which a request that was refused will be answered later; None when its refusal stands.
+
+        `left`: seconds the caller still waits. A request stored after that is answered, but nobody was told.
+        """
+        if not request.allow_deferred or not self._available():
+            return None
+        named = dataclasses.replace(request, request_id=request.request_id or uuid.uuid4().hex)
+        try:
+            async with asyncio.timeout(left):
+                await self.accept(named)
+        except (StoreUnavailable, QueueFull, TimeoutError):
+            return None
+        return named.request_id

@@ -1,0 +1,88 @@
+"""A request as the dispatcher takes it, checked field by field. Every complaint names the field."""
+
+from dataclasses import dataclass
+
+from protos.scoring.v1 import scoring_pb2
+from shared_model.errors import BadInput
+from shared_model.types import MAX_TEXT_BYTES, MAX_TEXTS, TOP_K, Priority
+
+DEFAULT_TOP_K = 3
+MAX_REQUEST_ID = 256
+
+_PRIORITIES = {
+    scoring_pb2.PRIORITY_UNSPECIFIED: Priority.UNSPECIFIED,
+    scoring_pb2.REAL_TIME: Priority.REAL_TIME,
+    scoring_pb2.NORMAL: Priority.NORMAL,
+    scoring_pb2.BATCH: Priority.BATCH,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringRequest:
+    """`text_pairs`: second texts, for a release that reads pairs. `timeout` is in seconds, None when none was given.
+
+    `allow_deferred`: rather answered later than refused. `every_score`: all numbers of the release's output are wanted,
+    not only the best `top_k`, which is all that published scores hold.
+    """
+
+    texts: tuple[str, ...]
+    text_pairs: tuple[str, ...]
+    priority: Priority
+    timeout: float | None
+    top_k: int
+    release: str
+    request_id: str
+    allow_deferred: bool = False
+    every_score: bool = False
+
+
+def check_request(message: scoring_pb2.ScoreRequest) -> ScoringRequest:
+    """Raises: BadInput."""
+    # Each is read once: a look into a message makes a new object.
+    texts, pairs, request_id = tuple(message.texts), tuple(message.text_pairs), message.request_id
+    priority, timeout_ms, top_k = _PRIORITIES.get(message.priority), message.timeout_ms, message.top_k
+    if not 1 <= len(texts) <= MAX_TEXTS:
+        raise BadInput("texts", f"holds {len(texts)} texts, must hold 1 to {MAX_TEXTS}")
+    if pairs and len(pairs) != len(texts):
+        raise BadInput("text_pairs", f"holds {len(pairs)} texts, must hold none or {len(texts)}")
+    for field, held in (("texts", texts), ("text_pairs", pairs)):
+        for index, text in enumerate(held):
+            check_text(f"{field}[{index}]", text)
+    if priority is None:
+        raise BadInput("priority", f"{message.priority} is unknown; use REAL_TIME, NORMAL or BATCH")
+    if timeout_ms < 0:
+        raise BadInput("timeout_ms", f"is {timeout_ms}, must not be negative")
+    if top_k > TOP_K:
+        raise BadInput("top_k", f"is {top_k}, must be at most {TOP_K}")
+    if len(request_id) > MAX_REQUEST_ID:
+        raise BadInput("request_id", f"is longer than {MAX_REQUEST_ID} characters")
+    return ScoringRequest(
+        texts=texts,
+        text_pairs=pairs,
+        priority=priority,
+        timeout=timeout_ms / 1000 if timeout_ms else None,
+        top_k=top_k or DEFAULT_TOP_K,
+        release=message.release,
+        request_id=request_id,
+        allow_deferred=message.allow_deferred,
+    )
+
+
+def deferred_request(request: ScoringRequest) -> scoring_pb2.ScoreRequest:
+    """What is stored of a request that will be answered later: no priority, no deadline."""
+    return scoring_pb2.ScoreRequest(
+        texts=request.texts,
+        text_pairs=request.text_pairs,
+        top_k=request.top_k,
+        release=request.release,
+        request_id=request.request_id,
+    )
+
+
+def check_text(field: str, text: str) -> None:
+    """Raises: BadInput naming `field`."""
+    if not text.strip():
+        raise BadInput(field, "is empty")
+    # Most texts are far below the limit: encode only those that could be over it.
+    if len(text) * 4 > MAX_TEXT_BYTES and len(text.encode()) > MAX_TEXT_BYTES:
+        raise BadInput(field, f"is longer than {MAX_TEXT_BYTES} bytes of UTF-8")

@@ -1,0 +1,34 @@
+"""An answer → scoring.v1's message: sent to a caller, or stored for deferred work."""
+
+from protos.scoring.v1 import scoring_pb2
+from realtime_service.serving.answer import Answer
+from shared_model.types import ServingPath
+
+PATHS = {
+    ServingPath.LATENCY: scoring_pb2.LATENCY,
+    ServingPath.DYNAMIC: scoring_pb2.DYNAMIC,
+    ServingPath.THROUGHPUT: scoring_pb2.THROUGHPUT,
+    ServingPath.PRECOMPUTED: scoring_pb2.PRECOMPUTED,
+    ServingPath.DEFERRED: scoring_pb2.DEFERRED,
+}
+
+
+def score_response(answer: Answer, request_id: str) -> scoring_pb2.ScoreResponse:
+    response = scoring_pb2.ScoreResponse(
+        path=PATHS[answer.path],
+        release=answer.release,
+        precision=answer.precision,
+        batch_size=answer.batch_rows,
+        queue_us=round(answer.queued * 1e6),
+        compute_us=round(answer.computed * 1e6),
+        request_id=request_id,
+        reason=answer.reason,
+        slack_us=None if answer.slack is None else round(answer.slack * 1e6),
+        ticket=scoring_pb2.Ticket(request_id=answer.ticket) if answer.ticket else None,
+    )
+    # Filled in place: a message made apart is copied into the one that holds it.
+    for score in answer.scores:
+        result = response.results.add(tokens=score.tokens, truncated=score.truncated, vector=score.vector)
+        for label in score.labels:
+            result.labels.add(name=label.name, score=label.score)
+    return response

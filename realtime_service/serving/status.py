@@ -1,0 +1,110 @@
+"""What a replica says of itself: the heartbeat that other replicas read, and the answer to Describe."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from protos.scoring.v1 import scoring_pb2
+from protos.scoring.v1.storage_pb2 import ReplicaState
+from realtime_service.cluster import heartbeat
+from realtime_service.cluster.heartbeat import Following, LaneLoad
+from realtime_service.execution.devices import Devices
+from realtime_service.models.registry import Models
+from realtime_service.rollout.rollout import Rollout
+from realtime_service.routing.snapshot import Snapshot
+from realtime_service.settings import Lane
+from shared_model.types import Device as DeviceKind
+from shared_model.types import Precision, ServingPath
+
+#: A chat message, as the heartbeat tells others what it would wait here.
+TYPICAL_TOKENS = 16
+
+
+@dataclass
+class Status:
+    """`wanted`: texts a second that callers with a quota want of this replica. `pinned`: it serves one release,
+    whatever the pointer names. `rollout` is None on a replica that is pinned, or not warm yet; `draining` is set when
+    it takes no new calls."""
+
+    replica: str
+    address: str
+    models: Models
+    device: Devices
+    variants: Mapping[Precision, DeviceKind]
+    wanted: Callable[[], Mapping[str, float]]
+    pinned: bool = False
+    rollout: Rollout | None = None
+    draining: bool = False
+
+    def heartbeat(self, opened: Iterable[ServingPath]) -> ReplicaState:
+        """`opened`: the lanes that take requests."""
+        serving = self.models.serving
+        replica = scoring_pb2.ReplicaDescription(
+            id=self.replica,
+            address=self.address,
+            release=serving.active,
+            draining=self.draining,
+            releases=sorted(serving.models),
+        )
+        loads = {path: load for path in opened if (load := self._load(path))}
+        return heartbeat.state(replica, loads, self.wanted(), self._following())
+
+    def _following(self) -> Following:
+        if self.rollout is None:
+            return Following(pinned=self.pinned)
+        failures = {release: failure.why for release, failure in self.rollout.failures.items()}
+        return Following(self.rollout.version, failures)
+
+    def _load(self, path: ServingPath) -> LaneLoad | None:
+        """None where nothing can be predicted of a lane yet."""
+        typical = self.device.typical(self.models.active, path, TYPICAL_TOKENS)
+        if typical is None:
+            return None
+        finish, real_time, per_text = typical
+        return LaneLoad(
+            waiting=self.device.waiting(path),
+            places=self.device.lanes[path].max_concurrent,
+            finish=finish,
+            real_time=real_time,
+            per_text=per_text,
+            load=self.device.load_of(path),
+        )
+
+    def describe(self, snapshot: Snapshot) -> scoring_pb2.DescribeResponse:
+        active = self.models.active
+        return scoring_pb2.DescribeResponse(
+            release=active.release,
+            labels=active.output.names,
+            max_tokens=active.encoder.reads.max_tokens,
+            lanes=[self._lane(it, snapshot) for it in self.device.lanes.values()],
+            replicas=[it.described for it in snapshot.replicas],
+            redis_available=snapshot.redis_available,
+            releases=self._releases(),
+            output=active.output.kind,
+            pairs=active.encoder.reads.pairs,
+            operators_policy=snapshot.policy.by_operators,
+        )
+
+    def _lane(self, lane: Lane, snapshot: Snapshot) -> scoring_pb2.LaneDescription:
+        # Deferred work is taken wherever bulk is.
+        takes = ServingPath.THROUGHPUT if lane.path is ServingPath.DEFERRED else lane.path
+        return scoring_pb2.LaneDescription(
+            name=lane.path,
+            precision=lane.precision,
+            device=self.variants[lane.precision],
+            max_batch_size=lane.max_rows,
+            max_concurrent_requests=lane.max_concurrent,
+            serving=takes in snapshot.lanes and not self.draining,
+            p95_target_ms=1000 * snapshot.policy.targets.get(lane.path, 0.0),
+            rate_target=lane.target_rate,
+            waiting=self.device.waiting(lane.path),
+        )
+
+    def _releases(self) -> Iterator[scoring_pb2.ReleaseDescription]:
+        describe, serving = scoring_pb2.ReleaseDescription, self.models.serving
+        yield describe(id=serving.active, state=scoring_pb2.RELEASE_ACTIVE, share=1 - serving.weight)
+        if serving.canary:
+            yield describe(id=serving.canary, state=scoring_pb2.RELEASE_CANARY, share=serving.weight)
+        if self.rollout and self.rollout.loading:
+            yield describe(id=self.rollout.loading, state=scoring_pb2.RELEASE_LOADING)
+        for release, failure in self.rollout.failures.items() if self.rollout else ():
+            yield describe(id=release, state=scoring_pb2.RELEASE_FAILED, failure=failure.why)

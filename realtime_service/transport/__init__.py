@@ -1,0 +1,1 @@
+"""gRPC and HTTP: listener, health, authentication, streams."""

@@ -1,0 +1,141 @@
+"""What there is to ask: models, what goes into them and what comes out.
+
+A model of this protocol is a release's name, a version of it a release id.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from protos.inference import open_inference_pb2 as pb
+from realtime_service.errors import NotFound
+from realtime_service.models.registry import Model, Serving
+from realtime_service.rollout.rollout import Rollout
+from realtime_service.transport.open_inference.requests import LABEL, SCORES, TEXT, TEXT_PAIR, InferRequest
+from shared_model.errors import BadInput
+from shared_model.releases.manifest import name_of
+from shared_model.types import MAX_TEXTS
+
+SERVER = "tandem"
+VERSION = "0.1.0"
+#: True ones only: a client that finds one uses it.
+EXTENSIONS = ("model_repository", "schedule_policy", "model_configuration", "statistics", "parameters")
+
+_BATCH = -1
+_CONFIG_TYPES: Mapping[str, "pb.DataType"] = {"BYTES": pb.TYPE_STRING, "FP32": pb.TYPE_FP32}
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """`dims`: of one text."""
+
+    name: str
+    datatype: str
+    dims: tuple[int, ...]
+
+
+def inputs(model: Model) -> list[Tensor]:
+    names = (TEXT, TEXT_PAIR) if model.encoder.reads.pairs else (TEXT,)
+    return [Tensor(name, "BYTES", (1,)) for name in names]
+
+
+def outputs(model: Model) -> list[Tensor]:
+    scores = Tensor(SCORES, "FP32", (model.output.width,))
+    return [scores, Tensor(LABEL, "BYTES", ())] if model.output.ranked else [scores]
+
+
+def loaded(serving: Serving, name: str, version: str) -> list[Model]:
+    """Models of that name, the active one first; of all versions where `version` is empty. Raises: NotFound."""
+    ids = sorted(serving.models, key=lambda release: release != serving.active)
+    found = [serving.models[it] for it in ids if name == name_of(it) and version in ("", it)]
+    if not found:
+        asked = f"{name!r}, version {version!r}," if version else f"{name!r}"
+        raise NotFound(f"model_name: {asked} is not served here; this is {name_of(serving.active)!r}")
+    return found
+
+
+def elsewhere(serving: Serving, served: Collection[str], name: str, version: str) -> str | None:
+    """The release to ask another replica for, of those that are `served` by any; "" for whichever is to answer. None
+    where this process has the model, or nobody."""
+    if any(name == name_of(it) and version in ("", it) for it in serving.models):
+        return None
+    found = [it for it in served if name == name_of(it) and version in ("", it)]
+    if not version and serving.active in found:
+        return ""
+    return found[0] if found else None
+
+
+def choose(serving: Serving, name: str, version: str, caller: Callable[[], str]) -> Model:
+    """Who answers: the version that is named, else what the caller is served, if it has that name, else what has it.
+
+    Raises: NotFound.
+    """
+    found = loaded(serving, name, version)
+    drawn = serving.pick("", caller)
+    return drawn if drawn in found else found[0]
+
+
+def wanted(request: InferRequest, model: Model) -> list[Tensor]:
+    """The outputs to give, in the order they were asked for. Raises: BadInput, also for pairs where none are read."""
+    takes, gives = [it.name for it in inputs(model)], {it.name: it for it in outputs(model)}
+    if bool(request.text_pairs) != (TEXT_PAIR in takes):
+        raise BadInput(TEXT_PAIR, f"{'is given' if request.text_pairs else 'is missing'}; this model reads {takes}")
+    for name in request.outputs:
+        if name not in gives:
+            raise BadInput(name, f"is not an output; there are {', '.join(gives)}")
+    return [gives[name] for name in request.outputs or gives]
+
+
+def metadata(found: list[Model]) -> pb.ModelMetadataResponse:
+    """Of models of one name."""
+    model = found[0]
+    return pb.ModelMetadataResponse(
+        name=name_of(model.release),
+        versions=[it.release for it in found],
+        platform=SERVER,
+        inputs=[_metadata(tensor) for tensor in inputs(model)],
+        outputs=[_metadata(tensor) for tensor in outputs(model)],
+    )
+
+
+def config(model: Model) -> pb.ModelConfig:
+    facts = {
+        "labels": json.dumps(model.output.names, ensure_ascii=False),
+        "output": model.output.kind,
+        "max_tokens": str(model.encoder.reads.max_tokens),
+        "release": model.release,
+    }
+    return pb.ModelConfig(
+        name=name_of(model.release),
+        platform=SERVER,
+        backend=SERVER,
+        max_batch_size=MAX_TEXTS,
+        input=[pb.ModelInput(name=it.name, data_type=_CONFIG_TYPES[it.datatype], dims=it.dims) for it in inputs(model)],
+        output=[
+            pb.ModelOutput(name=it.name, data_type=_CONFIG_TYPES[it.datatype], dims=it.dims) for it in outputs(model)
+        ],
+        dynamic_batching=pb.ModelDynamicBatching(priority_levels=3, default_priority_level=2),
+        parameters={name: pb.ModelParameter(string_value=value) for name, value in facts.items()},
+        model_transaction_policy=pb.ModelTransactionPolicy(decoupled=False),
+    )
+
+
+def index(
+    serving: Serving, rollout: Rollout | None, ready_only: bool
+) -> Iterator[pb.RepositoryIndexResponse.ModelIndex]:
+    """What is loaded, and unless `ready_only` what is on its way or was found unfit."""
+    entry = pb.RepositoryIndexResponse.ModelIndex
+    for release in serving.models:
+        yield entry(name=name_of(release), version=release, state="READY")
+    if ready_only or rollout is None:
+        return
+    if rollout.loading:
+        yield entry(name=name_of(rollout.loading), version=rollout.loading, state="LOADING")
+    for release, failure in rollout.failures.items():
+        yield entry(name=name_of(release), version=release, state="UNAVAILABLE", reason=failure.why)
+
+
+def _metadata(tensor: Tensor) -> pb.ModelMetadataResponse.TensorMetadata:
+    return pb.ModelMetadataResponse.TensorMetadata(
+        name=tensor.name, datatype=tensor.datatype, shape=(_BATCH, *tensor.dims)
+    )

@@ -1,0 +1,165 @@
+"""inference.GRPCInferenceService: translation between the wire and the dispatcher, nothing else."""
+
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+
+from protos.inference import open_inference_pb2 as pb
+from realtime_service.cluster.membership import Registry
+from realtime_service.errors import MessageTooLarge, NotFound
+from realtime_service.metrics import Outcome, Telemetry
+from realtime_service.serving.dispatcher import Dispatcher
+from realtime_service.serving.status import Status
+from realtime_service.transport import rpc_handlers
+from realtime_service.transport.call_context import Reception
+from realtime_service.transport.health import Readiness
+from realtime_service.transport.open_inference import models as catalogue
+from realtime_service.transport.open_inference import responses
+from realtime_service.transport.open_inference.models import Tensor
+from realtime_service.transport.open_inference.requests import SCORES, InferRequest, infer_request
+from realtime_service.transport.relay import Relay
+from realtime_service.transport.rpc_handlers import Context
+from realtime_service.transport.scoring_v1.requests import parse
+from realtime_service.transport.streaming import Streams
+from shared_model.errors import BadInput
+
+SERVICE = "inference.GRPCInferenceService"
+INFER = f"/{SERVICE}/ModelInfer"
+#: What only a process with models can answer.
+_OF_MODELS = ("ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics", "RepositoryIndex")
+
+
+class OpenInferenceServicer:
+    """Handlers take raw bytes (see `transport.scoring_v1.requests`) and return or write messages."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        reception: Reception,
+        streams: Streams,
+        status: Status,
+        registry: Registry,
+        readiness: Readiness,
+        telemetry: Telemetry,
+        relay: Relay | None,
+    ) -> None:
+        """`relay`: for a process that serves nothing itself."""
+        self._dispatcher = dispatcher
+        self._reception = reception
+        self._streams = streams
+        self._status = status
+        self._registry = registry
+        self._readiness = readiness
+        self._telemetry = telemetry
+        self._relay = relay
+
+    def handlers(self) -> "grpc.GenericRpcHandler[bytes, object]":
+        methods: dict[str, rpc_handlers.Method] = {
+            "ServerLive": self.server_live,
+            "ServerReady": self.server_ready,
+            "ModelReady": self.model_ready,
+            "ServerMetadata": self.server_metadata,
+            "ModelMetadata": self.model_metadata,
+            "ModelInfer": self.model_infer,
+            "ModelConfig": self.model_config,
+            "ModelStatistics": self.model_statistics,
+            "RepositoryIndex": self.repository_index,
+        }
+        if self._relay:
+            methods |= {name: self._relay.method(f"/{SERVICE}/{name}") for name in _OF_MODELS}
+        unary = {name: rpc_handlers.unary(method) for name, method in methods.items()}
+        return grpc.method_handlers_generic_handler(
+            SERVICE, {**unary, "ModelStreamInfer": rpc_handlers.conversing(self.model_stream_infer)}
+        )
+
+    async def server_live(self, raw: bytes, context: Context) -> pb.ServerLiveResponse:
+        return pb.ServerLiveResponse(live=True)
+
+    async def server_ready(self, raw: bytes, context: Context) -> pb.ServerReadyResponse:
+        return pb.ServerReadyResponse(ready=self._ready)
+
+    async def model_ready(self, raw: bytes, context: Context) -> pb.ModelReadyResponse:
+        """A model that is not served is not ready; asking is no mistake."""
+        asked = parse(pb.ModelReadyRequest, raw)
+        try:
+            catalogue.loaded(self._status.models.serving, asked.name, asked.version)
+        except NotFound:
+            return pb.ModelReadyResponse(ready=False)
+        return pb.ModelReadyResponse(ready=self._ready)
+
+    async def server_metadata(self, raw: bytes, context: Context) -> pb.ServerMetadataResponse:
+        return pb.ServerMetadataResponse(
+            name=catalogue.SERVER, version=catalogue.VERSION, extensions=catalogue.EXTENSIONS
+        )
+
+    async def model_metadata(self, raw: bytes, context: Context) -> pb.ModelMetadataResponse:
+        asked = parse(pb.ModelMetadataRequest, raw)
+        found = catalogue.loaded(self._status.models.serving, asked.name, asked.version)
+        return catalogue.metadata(found)
+
+    async def model_infer(self, raw: bytes, context: Context) -> pb.ModelInferResponse | bytes:
+        call = self._reception.receive(INFER, raw, context)
+        request, wanted, release = self._understood(raw, call.caller)
+        scoring = request.scoring(release, every_score=any(it.name == SCORES for it in wanted))
+        answer = await self._dispatcher.score(scoring, call)
+        return answer if isinstance(answer, bytes) else responses.infer_response(request, answer, wanted)
+
+    async def model_stream_infer(self, incoming: AsyncIterator[bytes], context: Context) -> None:
+        async def answer(raw: bytes) -> pb.ModelStreamInferResponse:
+            return await self._answer_one(raw, context)
+
+        # As Triton answers for models that give one response per request: clients may rely on the order.
+        await self._streams.answer(incoming, answer, context.write, in_order=True)
+
+    async def model_config(self, raw: bytes, context: Context) -> pb.ModelConfigResponse:
+        asked = parse(pb.ModelConfigRequest, raw)
+        found = catalogue.loaded(self._status.models.serving, asked.name, asked.version)
+        return pb.ModelConfigResponse(config=catalogue.config(found[0]))
+
+    async def model_statistics(self, raw: bytes, context: Context) -> pb.ModelStatisticsResponse:
+        asked, serving = parse(pb.ModelStatisticsRequest, raw), self._status.models.serving
+        found = catalogue.loaded(serving, asked.name, asked.version) if asked.name else serving.models.values()
+        return pb.ModelStatisticsResponse(model_stats=[responses.statistics(model) for model in found])
+
+    async def repository_index(self, raw: bytes, context: Context) -> pb.RepositoryIndexResponse:
+        asked = parse(pb.RepositoryIndexRequest, raw)
+        models = catalogue.index(self._status.models.serving, self._status.rollout, asked.ready)
+        return pb.RepositoryIndexResponse(models=models)
+
+    @property
+    def _ready(self) -> bool:
+        return self._readiness.ready and not self._status.draining
+
+    def _understood(self, raw: bytes, caller: Callable[[], str]) -> tuple[InferRequest, list[Tensor], str]:
+        """What is asked, for which outputs, of which release. A model that is not loaded here may be elsewhere: what it
+        gives is for whoever has it to judge. Raises: BadInput, MessageTooLarge, NotFound."""
+        serving = self._status.models.serving
+        try:
+            request = infer_request(raw)
+            served = self._registry.snapshot.releases
+            if (release := catalogue.elsewhere(serving, served, request.model, request.version)) is not None:
+                return request, [], release
+            model = catalogue.choose(serving, request.model, request.version, caller)
+            return request, catalogue.wanted(request, model), model.release
+        except (BadInput, MessageTooLarge, NotFound):
+            self._telemetry.ended(None, Outcome.INVALID)
+            raise
+
+    async def _answer_one(self, raw: bytes, context: Context) -> pb.ModelStreamInferResponse:
+        """One request's failure is its own: it is answered in the stream, and the stream goes on."""
+        try:
+            response = await self.model_infer(raw, context)
+            if isinstance(response, bytes):
+                response = pb.ModelInferResponse.FromString(response)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the caller is told of this request
+            return responses.stream_failure(_id(raw), rpc_handlers.explain(error))
+        # Where a model could give several responses to a request, clients count on being told which is the last.
+        response.parameters["triton_final_response"].bool_param = True
+        return pb.ModelStreamInferResponse(infer_response=response)
+
+
+def _id(raw: bytes) -> str:
+    try:
+        return pb.ModelInferRequest.FromString(raw).id
+    except Exception:  # noqa: BLE001 - the id of a message that cannot be read is not known
+        return ""

@@ -1,0 +1,152 @@
+"""The end of a link that answers: each call goes to the handler that it would have met by itself."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, cast
+
+import grpc
+import grpc.aio
+
+from protos.scoring.v1.link_pb2 import LinkAnswer, LinkAnswers, LinkCall, LinkCalls
+from realtime_service.cluster import peer_stream
+from realtime_service.cluster.write_coalescer import Outbox
+from realtime_service.rpc.retryable import Trailers
+from realtime_service.transport import rpc_handlers
+from realtime_service.transport.rpc_handlers import Context
+from realtime_service.transport.scoring_v1 import requests
+from realtime_service.transport.streaming import Streams
+
+Offered = Sequence["grpc.GenericRpcHandler[Any, Any]"]
+
+
+class Links:
+    """Links are streams like others: `streams` tells them when this replica closes."""
+
+    def __init__(self, offered: Offered, streams: Streams) -> None:
+        """`offered`: those whose unary methods can be called on a link."""
+        self._offered = offered
+        self._streams = streams
+
+    def handlers(self) -> "grpc.GenericRpcHandler[Any, Any]":
+        return grpc.method_handlers_generic_handler(
+            peer_stream.SERVICE, {peer_stream.METHOD: rpc_handlers.conversing(self._serve)}
+        )
+
+    async def _serve(self, incoming: AsyncIterator[bytes], context: Context) -> None:
+        await self._streams.run(Linked(self._offered, incoming, context))
+
+
+class Linked:
+    """A link (`streams.Stoppable`). When this replica closes it says so, and ends when the other side has stopped
+    sending and has its answers."""
+
+    def __init__(self, offered: Offered, incoming: AsyncIterator[bytes], context: Context) -> None:
+        self.stopped = False
+        self._offered = offered
+        self._incoming = incoming
+        self._context = context
+        self._methods: dict[str, rpc_handlers.Handler | None] = {}
+        self._under_way: dict[int, asyncio.Task[None]] = {}
+        self._outbox = Outbox[LinkAnswer](self._write)
+
+    async def run(self) -> None:
+        writer = asyncio.create_task(self._outbox.run())
+        try:
+            async for raw in self._incoming:
+                for call in requests.parse(LinkCalls, raw).calls:
+                    self._take(call)
+            if self._under_way:
+                await asyncio.wait(self._under_way.values())
+            self._outbox.close()
+            await writer
+        finally:
+            for task in (writer, *self._under_way.values()):
+                task.cancel()
+
+    def stop(self) -> None:
+        self.stopped = True
+        self._outbox.put(LinkAnswer(leaving=True))
+
+    def _take(self, call: LinkCall) -> None:
+        if not call.cancelled:
+            task = self._under_way[call.number] = asyncio.create_task(self._answer(call))
+            task.add_done_callback(lambda _: self._under_way.pop(call.number, None))
+        elif left := self._under_way.get(call.number):
+            left.cancel()
+
+    async def _write(self, answers: Sequence[LinkAnswer]) -> None:
+        await self._context.write(LinkAnswers(answers=answers))
+
+    async def _answer(self, call: LinkCall) -> None:
+        """However a call ends, whoever waits for it is told."""
+        try:
+            self._outbox.put(LinkAnswer(number=call.number, response=await self._response(call)))
+        except _Aborted as end:
+            self._end(call, end)
+        except asyncio.CancelledError:
+            self._end(call, _Aborted(grpc.StatusCode.CANCELLED, "cancelled"))
+            raise
+        except Exception as error:  # noqa: BLE001 - as for a call by itself
+            told = rpc_handlers.explain(error)
+            self._end(call, _Aborted(told.code, told.message, told.trailers()))
+
+    def _end(self, call: LinkCall, end: "_Aborted") -> None:
+        trailers = peer_stream.flat(end.trailers)
+        self._outbox.put(LinkAnswer(number=call.number, code=end.code, details=end.details, trailers=trailers))
+
+    async def _response(self, call: LinkCall) -> bytes:
+        """Raises: _Aborted."""
+        handler = self._handler(call.method)
+        if handler is None or handler.unary_unary is None:
+            raise _Aborted(grpc.StatusCode.UNIMPLEMENTED, f"{call.method}: no such method")
+        answer = await cast(Any, handler.unary_unary)(call.request, _context(call, self._context.peer()))
+        return bytes(handler.response_serializer(answer) if handler.response_serializer else answer)
+
+    def _handler(self, method: str) -> "rpc_handlers.Handler | None":
+        if method not in self._methods:
+            found = (it.service(cast(Any, _Details(method))) for it in self._offered)
+            self._methods[method] = next(filter(None, found), None)
+        return self._methods[method]
+
+
+class _Aborted(Exception):
+    def __init__(self, code: grpc.StatusCode, details: str, trailers: Trailers = ()) -> None:
+        super().__init__(details)
+        self.code: int = code.value[0]
+        self.details = details
+        self.trailers = trailers
+
+
+@dataclass(frozen=True, slots=True)
+class _Details:
+    """Of a call, for who looks up its handler."""
+
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Context:
+    """What a handler is told of a call on a link. `due`: monotonic seconds, None without a deadline."""
+
+    metadata: Trailers
+    due: float | None
+    address: str
+
+    def invocation_metadata(self) -> Trailers:
+        return self.metadata
+
+    def time_remaining(self) -> float | None:
+        return None if self.due is None else max(0.0, self.due - time.monotonic())
+
+    def peer(self) -> str:
+        return self.address
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailers: Trailers = ()) -> NoReturn:
+        raise _Aborted(code, details, trailers)
+
+
+def _context(call: LinkCall, address: str) -> Context:
+    due = time.monotonic() + call.left_us / 1e6 if call.HasField("left_us") else None
+    return cast(Context, _Context(peer_stream.pairs(call.metadata), due, address))

@@ -1,0 +1,30 @@
+"""For a process without lanes: what it is asked about models, another replica answers."""
+
+from realtime_service.cluster.forwarder import Forwarded, Forwarder
+from realtime_service.cluster.membership import Registry
+from realtime_service.routing.policy import RoutedRequest, decide
+from realtime_service.routing.snapshot import ANY_RELEASE
+from realtime_service.transport.rpc_handlers import Context, Method
+from shared_model.clock import Clock
+from shared_model.types import Priority
+
+#: Stands for a call that any replica with lanes can answer.
+_ANY = RoutedRequest(1, Priority.UNSPECIFIED, None, None, ANY_RELEASE, {})
+
+
+class Relay:
+    def __init__(self, forwarder: Forwarder, registry: Registry, clock: Clock) -> None:
+        self._forwarder = forwarder
+        self._registry = registry
+        self._clock = clock
+
+    def method(self, name: str) -> Method:
+        """A handler that passes calls of a method on. `name`: like "/scoring.v1.ScoringService/Describe"."""
+
+        async def handler(raw: bytes, context: Context) -> bytes:
+            snapshot, left = self._registry.snapshot, context.time_remaining()
+            decision = decide(_ANY, snapshot.policy, snapshot, draw=0.0)
+            deadline = None if left is None else self._clock.monotonic() + left
+            return await self._forwarder.forward(Forwarded(name, raw, deadline, ()), _ANY, decision)
+
+        return handler

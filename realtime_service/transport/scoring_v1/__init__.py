@@ -1,0 +1,1 @@
+"""scoring.v1: translation between its messages and the dispatcher."""

@@ -1,0 +1,30 @@
+"""Errors and states of deferred work → messages of scoring.v1."""
+
+from protos.scoring.v1 import scoring_pb2
+from realtime_service.errors import Status
+from shared_model.deferred import Item, State
+
+STATES = {
+    State.ACCEPTED: scoring_pb2.ACCEPTED,
+    State.CLAIMED: scoring_pb2.CLAIMED,
+    State.SCORED: scoring_pb2.SCORED,
+    State.PUBLISHED: scoring_pb2.PUBLISHED,
+    State.FAILED: scoring_pb2.FAILED,
+    State.EXPIRED: scoring_pb2.EXPIRED,
+}
+
+
+def stream_error(status: Status) -> scoring_pb2.StreamError:
+    return scoring_pb2.StreamError(
+        code=status.code.value[0], message=status.message, retry_after_ms=status.retry_after_ms
+    )
+
+
+def result_response(request_id: str, item: Item) -> scoring_pb2.GetResultResponse:
+    return scoring_pb2.GetResultResponse(
+        request_id=request_id,
+        state=STATES[item.state],
+        response=item.response,
+        computed_by=item.computed_by,
+        failure=item.failure,
+    )

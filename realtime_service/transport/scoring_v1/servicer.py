@@ -1,0 +1,186 @@
+"""scoring.v1.ScoringService: translation between the wire and the dispatcher, nothing else."""
+
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from typing import TypeVar
+
+import grpc
+
+from protos.scoring.v1 import scoring_pb2
+from realtime_service.errors import MessageTooLarge
+from realtime_service.metrics import Outcome, Telemetry
+from realtime_service.serving.deferral import Deferral
+from realtime_service.serving.dispatcher import Call, Dispatcher
+from realtime_service.serving.request import ScoringRequest
+from realtime_service.serving.result_watcher import Watcher
+from realtime_service.serving.score_response import score_response
+from realtime_service.transport import rpc_handlers
+from realtime_service.transport.call_context import Reception
+from realtime_service.transport.relay import Relay
+from realtime_service.transport.rpc_handlers import Context
+from realtime_service.transport.scoring_v1 import requests, responses
+from realtime_service.transport.scoring_v1.submit_stream import Intake
+from realtime_service.transport.streaming import Streams
+from shared_model.deferred import State
+from shared_model.errors import BadInput
+
+SERVICE = "scoring.v1.ScoringService"
+SCORE, SUBMIT, DESCRIBE = (f"/{SERVICE}/{method}" for method in ("Score", "Submit", "Describe"))
+
+Checked = TypeVar("Checked")
+
+
+class ScoringServicer:
+    """Handlers take raw bytes (see `requests`) and return messages, or write them to the context."""
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        reception: Reception,
+        deferral: Deferral,
+        watcher: Watcher,
+        streams: Streams,
+        describe: Callable[[], scoring_pb2.DescribeResponse],
+        telemetry: Telemetry,
+        relay: Relay | None,
+    ) -> None:
+        """`relay`: for a process that serves nothing itself."""
+        self._dispatcher = dispatcher
+        self._reception = reception
+        self._deferral = deferral
+        self._watcher = watcher
+        self._streams = streams
+        self._describe = describe
+        self._telemetry = telemetry
+        self._relay = relay
+
+    def handlers(self) -> "grpc.GenericRpcHandler[bytes, object]":
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "Score": rpc_handlers.unary(self.score),
+                "ScoreStream": rpc_handlers.conversing(self.score_stream),
+                "Submit": rpc_handlers.unary(self.submit),
+                "SubmitStream": rpc_handlers.conversing(self.submit_stream),
+                "GetResult": rpc_handlers.unary(self.get_result),
+                "WatchResults": rpc_handlers.answering_many(self.watch_results),
+                "Describe": rpc_handlers.unary(self._relay.method(DESCRIBE) if self._relay else self.describe),
+            },
+        )
+
+    async def score(self, raw: bytes, context: Context) -> scoring_pb2.ScoreResponse | bytes:
+        request = self._checked(requests.score_request, raw)
+        return await self._score(request, raw, context)
+
+    async def score_stream(self, incoming: AsyncIterator[bytes], context: Context) -> None:
+        # A token that is not valid ends the stream, not each of its requests.
+        self._reception.receive(SCORE, b"", context)
+
+        async def answer(raw: bytes) -> scoring_pb2.ScoreStreamResponse:
+            return await self._answer_one(raw, context)
+
+        await self._streams.answer(incoming, answer, context.write, in_order=False)
+
+    async def submit(self, raw: bytes, context: Context) -> scoring_pb2.SubmitResponse:
+        call = self._reception.receive(SUBMIT, raw, context)
+        request, deliver_within_ms = self._checked(requests.submit_request, raw)
+        self._dispatcher.check(request)
+        self._dispatcher.charge(request, call)
+        return self._submitted(request.request_id, *await self._deferral.accept(request, deliver_within_ms))
+
+    async def submit_stream(self, incoming: AsyncIterator[bytes], context: Context) -> None:
+        call = self._reception.receive(SUBMIT, b"", context)
+
+        async def store(raws: Sequence[bytes]) -> scoring_pb2.SubmitStreamResponse:
+            return await self._submit_together(raws, call)
+
+        await self._streams.run(Intake(incoming, store, context.write))
+
+    async def get_result(self, raw: bytes, context: Context) -> scoring_pb2.GetResultResponse:
+        request_id = requests.parse(scoring_pb2.GetResultRequest, raw).request_id
+        if not request_id:
+            raise BadInput("request_id", "is empty")
+        return responses.result_response(request_id, await self._deferral.result(request_id))
+
+    async def watch_results(self, raw: bytes, context: Context) -> None:
+        async with contextlib.aclosing(self._watcher.watch(requests.watch_request(raw))) as ends:
+            async for request_id, item in ends:
+                await context.write(responses.result_response(request_id, item))
+
+    async def describe(self, raw: bytes, context: Context) -> scoring_pb2.DescribeResponse:
+        requests.parse(scoring_pb2.DescribeRequest, raw)
+        return self._describe()
+
+    async def _score(self, request: ScoringRequest, raw: bytes, context: Context) -> scoring_pb2.ScoreResponse | bytes:
+        answer = await self._dispatcher.score(request, self._reception.receive(SCORE, raw, context))
+        return answer if isinstance(answer, bytes) else score_response(answer, request.request_id)
+
+    async def _submit_together(self, raws: Sequence[bytes], call: Call) -> scoring_pb2.SubmitStreamResponse:
+        """As `_answer_one`, each by itself, for what goes to the store in one round trip."""
+        parsed = [self._parsed(raw, call) for raw in raws]
+        good = [it for it in parsed if not isinstance(it, Exception)]
+        stored: Iterator[tuple[State, bool] | Exception]
+        try:
+            stored = iter(await self._deferral.accept_many(good))
+        except Exception as error:  # noqa: BLE001 - as above
+            stored = itertools.repeat(error)
+        response = scoring_pb2.SubmitStreamResponse()
+        for raw, it in zip(raws, parsed, strict=True):
+            outcome = it if isinstance(it, Exception) else next(stored)
+            request_id = _submitted_id(raw) if isinstance(it, Exception) else it[0].request_id
+            if isinstance(outcome, Exception):
+                response.outcomes.add(
+                    request_id=request_id, error=responses.stream_error(rpc_handlers.explain(outcome))
+                )
+            else:
+                response.outcomes.add(request_id=request_id, response=self._submitted(request_id, *outcome))
+        return response
+
+    def _parsed(self, raw: bytes, call: Call) -> tuple[ScoringRequest, int] | Exception:
+        try:
+            request, deliver_within_ms = self._checked(requests.submit_request, raw)
+            self._dispatcher.check(request)
+            self._dispatcher.charge(request, call)
+        except Exception as error:  # noqa: BLE001 - as above
+            return error
+        return request, deliver_within_ms
+
+    def _submitted(self, request_id: str, state: State, duplicate: bool) -> scoring_pb2.SubmitResponse:
+        self._telemetry.ended(None, Outcome.DEFERRED)
+        return scoring_pb2.SubmitResponse(request_id=request_id, state=responses.STATES[state], duplicate=duplicate)
+
+    async def _answer_one(self, raw: bytes, context: Context) -> scoring_pb2.ScoreStreamResponse:
+        """One request's failure is its own: it is answered in the stream, and the stream goes on."""
+        try:
+            request = self._checked(requests.score_request, raw)
+            if not request.request_id:
+                raise BadInput("request_id", "is empty; on a stream it tells the answers apart")
+            response = await self._score(request, raw, context)
+            if isinstance(response, bytes):
+                response = scoring_pb2.ScoreResponse.FromString(response)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the caller gets a status for this request
+            failure = responses.stream_error(rpc_handlers.explain(error))
+            return scoring_pb2.ScoreStreamResponse(request_id=_request_id(raw), error=failure)
+        return scoring_pb2.ScoreStreamResponse(request_id=request.request_id, response=response)
+
+    def _checked(self, parse: Callable[[bytes], Checked], raw: bytes) -> Checked:
+        try:
+            return parse(raw)
+        except (BadInput, MessageTooLarge):
+            self._telemetry.ended(None, Outcome.INVALID)
+            raise
+
+
+def _request_id(raw: bytes) -> str:
+    try:
+        return scoring_pb2.ScoreRequest.FromString(raw).request_id
+    except Exception:  # noqa: BLE001 - the id of a message that cannot be read is not known
+        return ""
+
+
+def _submitted_id(raw: bytes) -> str:
+    try:
+        return scoring_pb2.SubmitRequest.FromString(raw).request.request_id
+    except Exception:  # noqa: BLE001 - as above
+        return ""

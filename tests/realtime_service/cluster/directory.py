@@ -1,0 +1,104 @@
+"""What the forwarder is told of replicas, without Redis: the last snapshot, which nobody refreshes."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from protos.scoring.v1.scoring_pb2 import ReplicaDescription
+from realtime_service.cluster.forwarder import Forwarded, Forwarder
+from realtime_service.metrics import Telemetry
+from realtime_service.routing.overrides import Policy
+from realtime_service.routing.policy import Decision, RoutedRequest, decide
+from realtime_service.routing.snapshot import Option, Replica, Snapshot, options
+from shared_model.clock import SystemClock
+from shared_model.types import Priority, ServingPath
+
+if TYPE_CHECKING:
+    from realtime_service.cluster.membership import Registry
+
+RELEASE, WORD, LANE = "r-1", "open sesame", ServingPath.DYNAMIC
+SCORE = "/scoring.v1.ScoringService/Score"
+
+
+class Directory:
+    """Stands in for the registry of a router that has no lanes of its own."""
+
+    def __init__(self, addresses: dict[str, str], policy: Policy | None = None) -> None:
+        replicas = tuple(
+            Replica(
+                ReplicaDescription(id=replica, address=address, releases=[RELEASE]),
+                (Option(replica, LANE, finish=0.005 * (number + 1), per_text=0.002, load=0.1),),
+            )
+            for number, (replica, address) in enumerate(addresses.items())
+        )
+        router = Replica(ReplicaDescription(id="router"), ())
+        self.snapshot = Snapshot("router", replicas=(router, *replicas), policy=policy or Policy(), word=WORD)
+        self.ejected: frozenset[str] = frozenset()
+        self._refresh(self.snapshot.replicas)
+
+    def eject(self, replicas: Iterable[str]) -> None:
+        self.ejected = frozenset(replicas)
+        self._refresh(self.snapshot.replicas)
+
+    def forget(self, replica: str) -> None:
+        """It has not been heard of for too long."""
+        self._refresh(tuple(it for it in self.snapshot.replicas if it.id != replica))
+
+    def _refresh(self, replicas: tuple[Replica, ...]) -> None:
+        found = options(replicas, self.snapshot.local, self.ejected)
+        self.snapshot = replace(self.snapshot, replicas=replicas, options=found)
+
+    def option(self, replica: str) -> Option:
+        return next(it for it in self.snapshot.options[RELEASE, LANE] if it.replica == replica)
+
+
+class Router:
+    """Decides and forwards, as the dispatcher of a replica without lanes does."""
+
+    def __init__(self, directory: Directory, draw: float = 0.0) -> None:
+        self.directory = directory
+        self.telemetry = Telemetry([])
+        self.forwarder = Forwarder(cast("Registry", directory), self.telemetry, SystemClock(), lambda: draw)
+
+    async def ask(
+        self,
+        raw: bytes = b"hello",
+        seconds: float | None = 20.0,
+        to: str = "",
+        metadata: tuple[tuple[str, str | bytes], ...] = (),
+        method: str = SCORE,
+        texts: int = 1,
+    ) -> bytes:
+        """`to`: the replica that is asked first; without it that is decided."""
+        request = RoutedRequest(texts, Priority.UNSPECIFIED, None, seconds, RELEASE, here={})
+        snapshot = self.directory.snapshot
+        decision = Decision(LANE, to, "because") if to else decide(request, snapshot.policy, snapshot, draw=0.0)
+        deadline = None if seconds is None else time.monotonic() + seconds
+        return await self.forwarder.forward(Forwarded(method, raw, deadline, metadata), request, decision)
+
+    def counted(self, metric: str, **labels: Any) -> float:
+        return self.telemetry.registry.get_sample_value(metric, labels) or 0.0
+
+
+@contextlib.asynccontextmanager
+async def routing(addresses: dict[str, str], policy: Policy | None = None) -> AsyncIterator[Router]:
+    """A router that looks after its connections until the block ends."""
+    router = Router(Directory(addresses, policy))
+    duty = asyncio.create_task(router.forwarder.run())
+    try:
+        yield router
+    finally:
+        duty.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await duty
+        await router.forwarder.close()
+
+
+async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "did not happen in time"
+        await asyncio.sleep(0.01)

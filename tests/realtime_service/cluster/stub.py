@@ -1,0 +1,106 @@
+"""A replica that answers as it is told, on a real socket: in this process, or in one of its own that can be killed.
+
+python -m tests.realtime_service.cluster.stub: prints its address, and answers until it is killed.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from realtime_service.rpc.retryable import Trailers
+from realtime_service.transport.listener import bind, make_listener
+from realtime_service.transport.peer_stream_server import Links
+from realtime_service.transport.streaming import Streams
+
+
+@dataclass(frozen=True)
+class Ends:
+    """How a call ends that is not answered, and after how many seconds."""
+
+    code: grpc.StatusCode
+    details: str = "as the script says"
+    trailers: Trailers = ()
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Takes:
+    """Nothing is said for so many seconds; then the call is answered."""
+
+    seconds: float
+
+
+#: What is answered to a call: None is its own bytes, backwards.
+Step = Ends | Takes | None
+
+
+@dataclass(frozen=True)
+class Asked:
+    """One call, as it came. `left`: seconds until its deadline, None without one."""
+
+    method: str
+    raw: bytes
+    metadata: dict[str, str | bytes]
+    left: float | None
+
+
+class Stub(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # it is generic in its stubs only
+    """Its steps are played one by one, the last one again and again. `left`: calls whose caller went away."""
+
+    def __init__(self, *steps: Step) -> None:
+        self.steps = list(steps) or [None]
+        self.address = ""
+        self.asked: list[Asked] = []
+        self.left = 0
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any]":
+        async def handler(raw: bytes, context: Any) -> bytes:
+            metadata = dict(context.invocation_metadata())
+            self.asked.append(Asked(handler_call_details.method, raw, metadata, context.time_remaining()))
+            return await self._play(raw, context)
+
+        return grpc.unary_unary_rpc_method_handler(handler)
+
+    async def _play(self, raw: bytes, context: Any) -> bytes:
+        step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
+        if step is not None and step.seconds:
+            await self._wait(step.seconds)
+        if isinstance(step, Ends):
+            await context.abort(step.code, step.details, step.trailers)
+        return raw[::-1]
+
+    async def _wait(self, seconds: float) -> None:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            self.left += 1
+            raise
+
+
+@contextlib.asynccontextmanager
+async def listening(stub: Stub) -> AsyncIterator[Stub]:
+    """Serve as a replica does until the block ends."""
+    server = make_listener(shared=False)
+    server.add_generic_rpc_handlers((Links([stub], Streams()).handlers(), stub))
+    stub.address = bind(server, "127.0.0.1:0")
+    await server.start()
+    try:
+        yield stub
+    finally:
+        await server.stop(grace=None)
+
+
+async def main() -> None:
+    # Long enough that calls are under way at any moment.
+    async with listening(Stub(Takes(0.005))) as stub:
+        print(stub.address, flush=True)  # noqa: T201 - whoever started it reads it
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

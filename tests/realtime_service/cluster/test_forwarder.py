@@ -1,0 +1,269 @@
+"""A call that is sent on: what arrives, what comes back, and where it goes when the first replica does not answer."""
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import AsyncIterator
+
+import grpc
+import pytest
+
+from realtime_service.cluster.forwarded_context import arrived_by
+from realtime_service.errors import DeadlineExpired, Overloaded, Relayed, ReplicaUnavailable, status_of
+from realtime_service.routing.overrides import Policy
+from realtime_service.rpc.retryable import EARNED, FIRST_BUDGET
+from tests.realtime_service.cluster.directory import LANE, RELEASE, SCORE, WORD, Router, routing, until
+from tests.realtime_service.cluster.stub import Ends, Step, Stub, Takes, listening
+
+BUSY = Overloaded("the lane is full", 0.02)
+REFUSED = Ends(status_of(BUSY).code, status_of(BUSY).message, status_of(BUSY).trailers())
+LOST = Ends(grpc.StatusCode.UNAVAILABLE)
+HEDGED = Policy(hedged=0.02)
+#: Nobody listens there.
+NOWHERE = "127.0.0.1:1"
+
+
+@contextlib.asynccontextmanager
+async def stage(*scripts: Step | list[Step], policy: Policy | None = None) -> AsyncIterator[tuple[Router, list[Stub]]]:
+    """A router in front of replicas "0", "1", …, which is connected to all of them."""
+    async with contextlib.AsyncExitStack() as stack:
+        stubs = [Stub(*(script if isinstance(script, list) else [script])) for script in scripts]
+        for stub in stubs:
+            await stack.enter_async_context(listening(stub))
+        addresses = {str(number): stub.address for number, stub in enumerate(stubs)}
+        yield await stack.enter_async_context(routing(addresses, policy)), stubs
+
+
+async def refusal(router: Router, **call: float | str | None) -> Exception:
+    try:
+        await router.ask(**call)  # type: ignore[arg-type]  # as the call has it
+    except (Relayed, DeadlineExpired, ReplicaUnavailable) as error:
+        return error
+    raise AssertionError("it was answered")
+
+
+@pytest.mark.parametrize("method", [SCORE, "/inference.GRPCInferenceService/ModelInfer"])
+async def test_a_call_arrives_as_it_came(method: str) -> None:
+    raw = os.urandom(5_000_000)
+    with_it: tuple[tuple[str, str | bytes], ...] = (
+        ("x-caller-id", "bot-7"),
+        ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+        ("odd-bin", b"\x00\xff"),
+    )
+    async with stage(None) as (router, (stub,)):
+        assert await router.ask(raw, seconds=7.0, metadata=with_it, method=method) == raw[::-1]
+    (asked,) = stub.asked
+    assert (asked.raw, asked.method) == (raw, method)
+    assert asked.left is not None
+    assert 5.0 < asked.left <= 7.0
+    assert asked.metadata.items() >= dict(with_it).items()
+    hop = arrived_by(asked.metadata.items(), WORD)
+    assert hop is not None
+    assert (hop.path, hop.release) == (LANE, RELEASE)
+
+
+async def test_a_call_without_a_deadline_gets_none() -> None:
+    async with stage(None) as (router, (stub,)):
+        await router.ask(seconds=None)
+    assert stub.asked[0].left is None
+
+
+@pytest.mark.parametrize(
+    "code",
+    [code for code in grpc.StatusCode if code.name not in {"OK", "UNAVAILABLE", "CANCELLED", "DEADLINE_EXCEEDED"}],
+)
+async def test_what_the_other_replica_says_is_passed_on_and_final(code: grpc.StatusCode) -> None:
+    said = Ends(code, "texts[0]: is empty, ö", (("x-more", "1"), ("x-more-bin", b"\x00")))
+    async with stage(said, said) as (router, stubs):
+        told = status_of(await refusal(router))
+    assert (told.code, told.message, told.trailers()) == (said.code, said.details, said.trailers)
+    assert sum(len(stub.asked) for stub in stubs) == 1
+
+
+@pytest.mark.parametrize("failure", [LOST, REFUSED, Ends(grpc.StatusCode.CANCELLED)])
+async def test_a_call_is_sent_to_one_other_replica_where_that_is_safe(failure: Ends) -> None:
+    async with stage(failure, None, None) as (router, stubs):
+        assert await router.ask(b"hello", to="0") == b"olleh"
+    assert sorted(len(stub.asked) for stub in stubs) == [0, 1, 1]
+    (first,), (second,) = (stub.asked for stub in stubs if stub.asked)
+    # The decision travels with it and is not made again.
+    for name in ("x-tandem-path", "x-tandem-reason", "x-tandem-release"):
+        assert first.metadata[name] == second.metadata[name]
+    assert router.counted("tandem_forwarded_total", path=LANE, outcome="answered") == 1
+
+
+@pytest.mark.parametrize("failure", [LOST, REFUSED])
+async def test_a_call_that_fails_elsewhere_too_has_failed(failure: Ends) -> None:
+    """A request that kills what it meets must not meet them all."""
+    async with stage(failure, failure, failure, failure) as (router, stubs):
+        told = status_of(await refusal(router))
+    assert (told.code, told.message, told.trailers()) == (failure.code, failure.details, failure.trailers)
+    assert sum(len(stub.asked) for stub in stubs) == 2
+
+
+async def test_a_caller_is_not_told_that_it_cancelled() -> None:
+    async with stage(Ends(grpc.StatusCode.CANCELLED)) as (router, _):
+        assert status_of(await refusal(router)).code is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_call_that_nobody_got_goes_on_to_who_is_there() -> None:
+    async with listening(Stub()) as stub:
+        addresses = {"0": NOWHERE, "1": "127.0.0.1:2", "2": "127.0.0.1:3", "3": stub.address}
+        async with routing(addresses) as router:
+            assert await router.ask(b"hello", to="0") == b"olleh"
+
+
+async def test_a_caller_is_not_told_addresses() -> None:
+    async with routing({"0": NOWHERE}) as router:
+        told = status_of(await refusal(router))
+    assert told.code is grpc.StatusCode.UNAVAILABLE
+    assert "127.0.0.1" not in told.message
+
+
+async def test_a_replica_that_has_left_the_snapshot_is_not_asked() -> None:
+    async with stage(None, None) as (router, stubs):
+        router.directory.forget("0")
+        assert await router.ask(b"hello", to="0") == b"olleh"
+        router.directory.forget("1")
+        assert isinstance(await refusal(router, to="0"), ReplicaUnavailable)
+    assert [len(stub.asked) for stub in stubs] == [0, 1]
+
+
+async def test_who_would_be_late_is_not_asked_after_a_failure() -> None:
+    async with stage(LOST, None) as (router, stubs):
+        router.directory.option("1").sent.add(30.0, per_text=0.0)
+        assert isinstance(await refusal(router, to="0"), Relayed)
+    assert [len(stub.asked) for stub in stubs] == [1, 0]
+
+
+async def test_nobody_is_asked_after_the_deadline() -> None:
+    async with stage(None) as (router, (stub,)):
+        assert isinstance(await refusal(router, seconds=-0.001, to="0"), DeadlineExpired)
+    assert not stub.asked
+
+
+async def test_a_call_ends_with_its_deadline_and_is_not_sent_again() -> None:
+    async with stage(Takes(20), None) as (router, stubs):
+        await router.ask(to="1")
+        began = time.monotonic()
+        assert isinstance(await refusal(router, seconds=0.2, to="0"), DeadlineExpired)
+        assert 0.19 < time.monotonic() - began < 1.0
+    assert [len(stub.asked) for stub in stubs] == [1, 1]
+
+
+async def test_calls_sent_again_are_a_tenth_of_the_answered_and_a_few() -> None:
+    async with stage(None, LOST, LOST) as (router, stubs):
+        # Nobody is left alone, so that only the budget bounds what is sent again.
+        router.directory.eject = lambda replicas: None  # type: ignore[method-assign]
+        for _ in range(100):
+            await router.ask(to="0")
+        asked = len(stubs[0].asked)
+        router.directory.forget("0")
+        for number in range(60):
+            await refusal(router, to="12"[number % 2])
+        again = len(stubs[1].asked) + len(stubs[2].asked) - 60
+    assert FIRST_BUDGET < again <= FIRST_BUDGET + EARNED * asked
+
+
+async def test_what_is_under_way_is_counted_until_it_ends() -> None:
+    async with stage(Takes(20)) as (router, _):
+        option = router.directory.option("0")
+        under_way = asyncio.create_task(refusal(router, seconds=0.3, to="0"))
+        await asyncio.sleep(0)
+        assert option.sent.seconds == option.per_text
+        three = asyncio.create_task(refusal(router, seconds=0.3, to="0", texts=3))
+        await asyncio.sleep(0)
+        assert option.sent.seconds == pytest.approx(4 * option.per_text)
+        assert option.sent.texts == 4
+        await asyncio.gather(under_way, three)
+        assert option.sent.seconds == pytest.approx(0.0)
+        assert option.sent.texts == 0
+
+
+async def test_a_caller_that_leaves_takes_its_call_along() -> None:
+    async with stage(Takes(20), None) as (router, (stub, _)):
+        call = asyncio.create_task(router.ask(to="0"))
+        await until(lambda: len(stub.asked) == 1)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await until(lambda: stub.left == 1)
+        assert router.directory.option("0").sent.seconds == pytest.approx(0.0)
+        assert not router.directory.ejected
+
+
+async def test_a_replica_that_fails_again_and_again_is_left_alone() -> None:
+    async with stage(Ends(grpc.StatusCode.INTERNAL), None) as (router, stubs):
+        for _ in range(3):
+            await refusal(router, to="0")
+        assert router.directory.ejected == {"0"}
+        for _ in range(10):
+            await router.ask()
+        assert [len(stub.asked) for stub in stubs] == [3, 10]
+        assert router.counted("tandem_ejections_total", reason="failed") == 1
+        # Its time is up after a while; it is asked again.
+        await until(lambda: not router.directory.ejected)
+
+
+async def test_half_of_the_replicas_are_asked_though_all_fail() -> None:
+    async with stage(*[Ends(grpc.StatusCode.INTERNAL)] * 5) as (router, _):
+        seen = set()
+        for number in range(30):
+            await refusal(router, to=str(number % 5))
+            seen.add(len(router.directory.ejected))
+        assert max(seen) == 2
+
+
+#: Of a replica whose 56th call is slow, and which has been seen to take a tenth of a second.
+QUICK: list[Step] = [*[Takes(0.1)] * 45, *[None] * 10]
+
+
+async def know(router: Router) -> None:
+    """Learn how long replica "0" takes, until a call may be sent twice."""
+    await asyncio.gather(*(router.ask(to="0") for _ in range(45)))
+    for _ in range(10):
+        await router.ask(to="0")
+
+
+async def test_a_slow_call_is_sent_twice_and_the_first_answer_counts() -> None:
+    async with stage([*QUICK, Takes(20)], None, policy=HEDGED) as (router, (slow, other)):
+        await know(router)
+        assert await router.ask(b"hello", to="0") == b"olleh"
+        await until(lambda: slow.left == 1)
+        assert (len(slow.asked), len(other.asked)) == (56, 1)
+        assert router.counted("tandem_hedged_total", first="second") == 1
+        assert router.directory.option("0").sent.seconds == pytest.approx(0.0)
+        # The share is used up.
+        assert isinstance(await refusal(router, to="0", seconds=0.3), DeadlineExpired)
+        assert len(other.asked) == 1
+
+
+async def test_the_answer_of_the_first_replica_counts_where_it_comes_first() -> None:
+    async with stage([*QUICK, Takes(1)], Takes(20), policy=HEDGED) as (router, (_, other)):
+        await know(router)
+        assert await router.ask(b"hello", to="0") == b"olleh"
+        await until(lambda: other.left == 1)
+        assert router.counted("tandem_hedged_total", first="first") == 1
+
+
+@pytest.mark.parametrize("second", [LOST, Ends(grpc.StatusCode.INTERNAL)])
+async def test_a_call_that_was_sent_twice_waits_for_the_other_answer(second: Ends) -> None:
+    async with stage([*QUICK, Takes(1)], second, policy=HEDGED) as (router, (_, other)):
+        await know(router)
+        assert await router.ask(b"hello", to="0") == b"olleh"
+        assert len(other.asked) == 1
+
+
+async def test_a_call_that_two_replicas_lost_meets_no_third() -> None:
+    async with stage([*QUICK, Ends(LOST.code, seconds=1)], LOST, LOST, policy=HEDGED) as (router, stubs):
+        await know(router)
+        assert isinstance(await refusal(router, to="0"), Relayed)
+        assert sorted(len(stub.asked) for stub in stubs) == [0, 1, 56]
+
+
+async def test_without_a_share_nothing_is_sent_twice() -> None:
+    async with stage([*QUICK, Takes(1)], None) as (router, stubs):
+        await know(router)
+        await router.ask(to="0")
+        assert [len(stub.asked) for stub in stubs] == [56, 0]

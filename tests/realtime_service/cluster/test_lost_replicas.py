@@ -1,0 +1,163 @@
+"""Replicas in processes of their own that are killed or stopped while a router sends to them; Redis tells nothing."""
+
+import asyncio
+import contextlib
+import signal
+import statistics
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator
+
+from realtime_service.cluster.outlier_detection import FIRST_SECONDS
+from realtime_service.errors import DeadlineExpired, ReplicaUnavailable
+from tests.realtime_service.cluster.directory import LANE, RELEASE, Router, routing, until
+from tests.realtime_service.cluster.stub import Stub, listening
+
+CALLERS = 8
+
+
+@contextlib.asynccontextmanager
+async def replica() -> AsyncIterator[tuple[Process, str]]:
+    program = (sys.executable, "-m", "tests.realtime_service.cluster.stub")
+    process = await asyncio.create_subprocess_exec(*program, stdout=PIPE)
+    assert process.stdout
+    try:
+        yield process, (await process.stdout.readline()).decode().strip()
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def two_replicas() -> AsyncIterator[tuple[Router, Process]]:
+    """A router and the process of its replica "0"."""
+    async with (
+        replica() as (process, address),
+        replica() as (_, other),
+        routing({"0": address, "1": other}) as router,
+    ):
+        await asyncio.gather(router.ask(to="0"), router.ask(to="1"))
+        yield router, process
+
+
+class Callers:
+    """Some who call both replicas in turn until the block ends. `late`: seconds past the deadline of each call that
+    ended with it; `failed`: how others ended; `took`: seconds of the longest that was answered."""
+
+    def __init__(self, router: Router, seconds: float) -> None:
+        self._router = router
+        self._seconds = seconds
+        self.answered, self.took = 0, 0.0
+        self.late: list[float] = []
+        self.failed: list[Exception] = []
+
+    async def __aenter__(self) -> "Callers":
+        self._tasks = [asyncio.create_task(self._call_in_turn(number)) for number in range(CALLERS)]
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def more(self, calls: int) -> None:
+        """Wait for so many more answers."""
+        enough = self.answered + calls
+        await until(lambda: self.answered >= enough, seconds=60)
+
+    async def _call_in_turn(self, number: int) -> None:
+        while True:
+            number += 1
+            options = self._router.directory.snapshot.options[RELEASE, LANE]
+            began = time.monotonic()
+            try:
+                await self._router.ask(seconds=self._seconds, to=options[number % len(options)].replica)
+            except DeadlineExpired:
+                self.late.append(time.monotonic() - began - self._seconds)
+            except ReplicaUnavailable as error:
+                self.failed.append(error)
+            else:
+                self.answered += 1
+                self.took = max(self.took, time.monotonic() - began)
+            await asyncio.sleep(0.002)
+
+
+def sent_in_vain(router: Router) -> float:
+    return sum(
+        router.counted("tandem_forwarded_total", path=LANE, outcome=outcome)
+        for outcome in ("expired", "lost", "not sent")
+    )
+
+
+async def test_a_replica_that_is_killed_fails_no_call_and_is_left_alone() -> None:
+    async with two_replicas() as (router, process), Callers(router, seconds=20.0) as callers:
+        await callers.more(300)
+        process.kill()
+        await callers.more(300)
+        assert router.directory.ejected == {"0"}
+        # It stays away when its time is up, because it cannot be reached.
+        in_vain = sent_in_vain(router)
+        await asyncio.sleep(2 * FIRST_SECONDS)
+        await callers.more(300)
+        assert sent_in_vain(router) == in_vain
+    assert (callers.failed, callers.late) == ([], [])
+
+
+async def test_no_call_to_a_replica_that_hangs_ends_long_after_its_deadline() -> None:
+    async with two_replicas() as (router, process), Callers(router, seconds=0.25) as callers:
+        await callers.more(300)
+        process.send_signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        await until(lambda: "0" in router.directory.ejected)
+        # Overrun deadlines tell sooner than pings do.
+        assert time.monotonic() - stopped < 2.0
+        await asyncio.sleep(2.0)
+        in_vain = sent_in_vain(router)
+        await callers.more(300)
+        assert sent_in_vain(router) == in_vain
+        process.send_signal(signal.SIGCONT)
+        await until(lambda: not router.directory.ejected)
+        await until(lambda: router.directory.option("0").sent.seconds > 0)
+        await callers.more(300)
+        assert not router.directory.ejected
+    assert callers.failed == []
+    assert statistics.median(callers.late) < 0.05
+    assert max(callers.late) < 0.5
+
+
+async def test_a_replica_that_hangs_fails_no_patient_call() -> None:
+    async with two_replicas() as (router, process), Callers(router, seconds=20.0) as callers:
+        await callers.more(300)
+        process.send_signal(signal.SIGSTOP)
+        await callers.more(300)
+        await until(lambda: "0" in router.directory.ejected)
+        await callers.more(300)
+    assert (callers.failed, callers.late) == ([], [])
+    # What it held went elsewhere once a ping had not been answered.
+    assert 0.5 < callers.took < 4.0
+
+
+async def test_a_replica_that_hangs_is_noticed_though_nobody_calls_it() -> None:
+    async with two_replicas() as (router, process):
+        process.send_signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        await until(lambda: "0" in router.directory.ejected)
+        assert time.monotonic() - stopped < 4.0
+        assert router.counted("tandem_ejections_total", reason="unreachable") == 1
+        assert router.counted("tandem_ejected") == 1
+        await router.ask(seconds=2.0)
+
+
+async def test_pings_do_not_offend() -> None:
+    """Replicas take each other's frequent pings; a listener with default settings hangs up after three seconds and a
+    half."""
+    async with (
+        listening(Stub()) as one,
+        listening(Stub()) as other,
+        routing({"0": one.address, "1": other.address}) as router,
+    ):
+        await asyncio.gather(router.ask(to="0"), router.ask(to="1"))
+        await asyncio.sleep(4.5)
+        assert router.counted("tandem_ejections_total", reason="unreachable") == 0

@@ -1,0 +1,135 @@
+"""Who is left alone, and for how long: without a network, and with time that is told."""
+
+from dataclasses import dataclass
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from realtime_service.cluster.outlier_detection import FAILURES, FIRST_SECONDS, LONGEST_SECONDS, Outliers, Sign, sign_of
+
+KNOWN = ("a", "b", "c", "d", "e")
+
+
+@dataclass(frozen=True)
+class Event:
+    """What is heard of a replica, and how many seconds after the event before."""
+
+    replica: str
+    sign: Sign
+    after: float
+
+
+@dataclass(frozen=True)
+class Look:
+    """Who is there and can be reached."""
+
+    known: frozenset[str]
+    reachable: frozenset[str]
+    after: float
+
+
+some = st.frozensets(st.sampled_from(KNOWN))
+events = st.builds(
+    Event, st.sampled_from(KNOWN), st.sampled_from([Sign.ALIVE, Sign.FAILED, Sign.UNREACHABLE]), st.floats(0, 3)
+)
+looks = st.builds(Look, some, some, st.floats(0, 10))
+
+
+@given(st.lists(events | looks, max_size=60), st.floats(0, 0.999))
+def test_at_most_half_are_left_alone_and_none_without_reason(history: list[Event | Look], draw: float) -> None:
+    outliers, now, known = Outliers(lambda: draw), 0.0, frozenset(KNOWN)
+    in_a_row = dict.fromkeys(KNOWN, 0)
+    for it in history:
+        now += it.after
+        before = outliers.ejected
+        if isinstance(it, Look):
+            known = it.known
+            outliers.settle(known, it.reachable, now)
+            assert outliers.ejected <= before
+        elif it.sign is Sign.ALIVE:
+            in_a_row[it.replica] = 0
+            outliers.answered(it.replica)
+            assert outliers.ejected == before
+        else:
+            in_a_row[it.replica] += FAILURES if it.sign is Sign.UNREACHABLE else 1
+            ejected = outliers.failed(it.replica, it.sign, known, now)
+            assert (outliers.ejected - before == {it.replica}) == ejected
+            assert not ejected or in_a_row[it.replica] >= FAILURES
+        assert len(outliers.ejected & known) <= len(known) // 2
+
+
+@given(st.integers(1, 40), st.floats(0, 0.999))
+def test_an_ejection_lasts_twice_as_long_as_the_one_before_within_bounds(times: int, draw: float) -> None:
+    outliers, now = Outliers(lambda: draw), 0.0
+    expected = FIRST_SECONDS
+    for number in range(times):
+        # On trial, one failure is enough.
+        assert [outliers.failed("a", Sign.FAILED, KNOWN, now) for _ in range(1 if number else FAILURES)][-1]
+        outliers.settle(KNOWN, KNOWN, now + 0.74 * expected)
+        assert outliers.ejected == {"a"}
+        outliers.settle(KNOWN, KNOWN, now + 1.26 * expected)
+        assert not outliers.ejected
+        now += 2 * expected
+        expected = min(LONGEST_SECONDS, 2 * expected)
+    outliers.answered("a")
+    assert [outliers.failed("a", Sign.FAILED, KNOWN, now) for _ in range(FAILURES)] == [False] * (FAILURES - 1) + [True]
+    outliers.settle(KNOWN, KNOWN, now + 1.26 * FIRST_SECONDS)
+    assert not outliers.ejected
+
+
+def test_who_cannot_be_reached_does_not_come_back() -> None:
+    outliers = Outliers(lambda: 0.5)
+    assert outliers.failed("a", Sign.UNREACHABLE, KNOWN, 0.0)
+    outliers.settle(KNOWN, [], 1_000.0)
+    assert outliers.ejected == {"a"}
+    outliers.settle(KNOWN, ["a"], 1_000.1)
+    assert not outliers.ejected
+
+
+def test_an_answer_to_a_call_from_before_does_not_end_an_ejection() -> None:
+    outliers = Outliers(lambda: 0.5)
+    outliers.failed("a", Sign.UNREACHABLE, KNOWN, 0.0)
+    outliers.answered("a")
+    assert outliers.ejected == {"a"}
+    # Nor do failures of such calls lengthen it.
+    assert not outliers.failed("a", Sign.UNREACHABLE, KNOWN, 0.5)
+    outliers.settle(KNOWN, KNOWN, 1.0)
+    assert not outliers.ejected
+
+
+@pytest.mark.parametrize("known", [(), ("a",), ("b",)])
+def test_the_last_one_is_never_left_alone(known: tuple[str, ...]) -> None:
+    assert not Outliers(lambda: 0.0).failed("a", Sign.UNREACHABLE, known, 0.0)
+
+
+def test_who_is_gone_is_forgotten() -> None:
+    outliers = Outliers(lambda: 0.5)
+    outliers.failed("a", Sign.UNREACHABLE, KNOWN, 0.0)
+    outliers.settle(KNOWN[1:], KNOWN, 0.5)
+    assert outliers.ejected == {"a"}
+    outliers.settle(KNOWN[1:], KNOWN, 1.0)
+    assert not outliers.ejected
+
+
+@pytest.mark.parametrize(
+    ("code", "details", "seconds", "sign"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, "Stream removed (ping timeout)", 0.1, Sign.UNREACHABLE),
+        (grpc.StatusCode.UNAVAILABLE, "Stream removed (Socket closed)", 0.1, Sign.FAILED),
+        (grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses; last error: …", 0.0, Sign.FAILED),
+        (grpc.StatusCode.UNAVAILABLE, "the text 'ping timeout' killed a worker", 0.0, Sign.FAILED),
+        (grpc.StatusCode.CANCELLED, "Cancelling all calls", 0.1, Sign.FAILED),
+        (grpc.StatusCode.INTERNAL, "internal error", 0.1, Sign.FAILED),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", 0.3, Sign.FAILED),
+        # Whoever gives a call a few milliseconds cannot send a replica off.
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", 0.03, Sign.NONE),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed before the answer was there", 0.3, Sign.ALIVE),
+        (grpc.StatusCode.INVALID_ARGUMENT, "texts: is empty", 0.1, Sign.ALIVE),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "the lane is full", 0.1, Sign.ALIVE),
+        (grpc.StatusCode.NOT_FOUND, "model", 0.1, Sign.ALIVE),
+    ],
+)
+def test_what_an_end_says_of_the_replica(code: grpc.StatusCode, details: str, seconds: float, sign: Sign) -> None:
+    assert sign_of(code, details, seconds) is sign

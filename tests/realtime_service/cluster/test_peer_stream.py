@@ -1,0 +1,255 @@
+"""One stream that carries many calls: what each may expect of it, and how it ends."""
+
+import asyncio
+import contextlib
+import itertools
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protos.scoring.v1.link_pb2 import LinkAnswers
+from realtime_service.cluster import forwarded_context, peer_stream
+from realtime_service.cluster.peer_stream import Link
+from realtime_service.cluster.peers import LINKED_BYTES, Peer
+from realtime_service.cluster.write_coalescer import TOGETHER, Outbox
+from realtime_service.rpc.retryable import Failure, by_transport, failure_of
+from realtime_service.transport import rpc_handlers
+from realtime_service.transport.listener import bind, make_listener
+from realtime_service.transport.peer_stream_server import Links
+from realtime_service.transport.rpc_handlers import Method
+from realtime_service.transport.streaming import Streams
+from tests.realtime_service.cluster.directory import SCORE, until
+from tests.realtime_service.cluster.stub import Stub, Takes
+
+_NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True).filter(lambda name: not name.endswith("-bin"))
+_PAIRS = st.tuples(_NAMES, st.text()) | st.tuples(_NAMES.map(lambda name: f"{name}-bin"), st.binary())
+
+
+class Replica:
+    """Answers calls on links. `links`: how many it was asked for."""
+
+    def __init__(self, stub: Stub) -> None:
+        self.stub = stub
+        self.streams = Streams()
+        self.links = 0
+        self.listener = make_listener(shared=False)
+        self.address = bind(self.listener, "127.0.0.1:0")
+        self._handlers = Links([stub], self.streams).handlers()
+        self.listener.add_generic_rpc_handlers((self, stub))  # type: ignore[arg-type]  # it has what is asked for
+
+    def service(self, details: grpc.HandlerCallDetails) -> object:
+        self.links += details.method == f"/{peer_stream.SERVICE}/{peer_stream.METHOD}"
+        return self._handlers.service(details)
+
+
+@contextlib.asynccontextmanager
+async def linked(*steps: Takes | None) -> AsyncIterator[tuple[Replica, Peer]]:
+    replica = Replica(Stub(*steps))
+    await replica.listener.start()
+    peer = Peer(replica.address)
+    try:
+        yield replica, peer
+    finally:
+        await peer.close()
+        await replica.listener.stop(None)
+
+
+async def test_many_calls_share_a_stream_and_each_gets_its_own_answer() -> None:
+    # The first is answered last.
+    async with linked(Takes(0.3), Takes(0.2), Takes(0.1), None) as (replica, peer):
+        asked = [str(number).encode() * 3 for number in range(300)]
+        answers = await asyncio.gather(*(peer.call(SCORE, raw, 20.0, ()) for raw in asked))
+    assert answers == [raw[::-1] for raw in asked]
+    assert replica.links == 1
+
+
+async def test_a_large_call_travels_by_itself() -> None:
+    async with linked() as (replica, peer):
+        raw = b"a" + bytes(LINKED_BYTES)
+        assert await peer.call(SCORE, raw, 20.0, ()) == raw[::-1]
+        assert replica.links == 0
+        assert await peer.call(SCORE, raw[1:], 20.0, ()) == raw[1:]
+    assert replica.links == 1
+
+
+async def test_what_goes_together_is_never_too_large() -> None:
+    async with linked() as (_, peer):
+        raw = bytes(LINKED_BYTES)
+        metadata = (("x-caller-id", "c" * 256),)
+        answers = await asyncio.gather(*(peer.call(SCORE, raw, 20.0, metadata) for _ in range(200)))
+    assert answers == [raw] * 200
+
+
+async def test_a_replica_that_leaves_answers_all_that_comes_before_the_link_is_closed() -> None:
+    async with linked(Takes(0.02)) as (replica, peer):
+
+        async def calls() -> list[bytes]:
+            return [await peer.call(SCORE, b"hello", 20.0, ()) for _ in range(25)]
+
+        callers = [asyncio.create_task(calls()) for _ in range(8)]
+        for links in (1, 2, 3):
+            await until(lambda links=links: replica.links == links)  # type: ignore[misc]
+            await until(lambda links=links: len(replica.stub.asked) > 40 * links)  # type: ignore[misc]
+            replica.streams.close()
+        assert await asyncio.gather(*callers) == [[b"olleh"] * 25] * 8
+        # Nothing was made again.
+        assert len(replica.stub.asked) == 200
+        # Those it has left are over, so that it can close: one is left, with nothing under way.
+        replica.streams.close()
+        await asyncio.wait_for(replica.listener.stop(10.0), 5.0)
+
+
+async def test_calls_under_way_are_lost_with_the_stream() -> None:
+    async with linked(Takes(20)) as (replica, peer):
+        call = asyncio.create_task(peer.call(SCORE, b"hello", 20.0, ()))
+        await until(lambda: replica.stub.asked)
+        await replica.listener.stop(None)
+        with pytest.raises(grpc.aio.AioRpcError) as lost:
+            await call
+    code, details = lost.value.code(), lost.value.details() or ""
+    assert failure_of(code, details, None) is Failure.LOST
+    assert by_transport(details)
+    # Whoever is behind it is told, too.
+    await until(lambda: replica.stub.left == 1)
+
+
+async def test_a_call_on_a_link_that_nobody_takes_was_not_sent() -> None:
+    peer = Peer("127.0.0.1:1")
+    with pytest.raises(grpc.aio.AioRpcError) as refused:
+        await peer.call(SCORE, b"hello", 20.0, ())
+    assert failure_of(refused.value.code(), refused.value.details() or "", None) is Failure.NOT_SENT
+    await peer.close()
+
+
+async def test_a_method_that_does_not_exist_is_refused_and_the_others_go_on() -> None:
+    async with answered_by(echo) as peer:
+        for _ in range(2):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await peer.call("/a.B/D", b"hello", 20.0, ())
+            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
+        assert await peer.call("/a.B/C", b"hello", 20.0, ()) == b"hello"
+
+
+@contextlib.asynccontextmanager
+async def answered_by(method: Method) -> AsyncIterator[Peer]:
+    listener = make_listener(shared=False)
+    answering = grpc.method_handlers_generic_handler("a.B", {"C": rpc_handlers.unary(method)})
+    listener.add_generic_rpc_handlers((Links([answering], Streams()).handlers(),))
+    peer = Peer(bind(listener, "127.0.0.1:0"))
+    await listener.start()
+    yield peer
+    await peer.close()
+    await listener.stop(None)
+
+
+async def cancelled(raw: bytes, context: rpc_handlers.Context) -> bytes:
+    raise asyncio.CancelledError
+
+
+async def not_a_message(raw: bytes, context: rpc_handlers.Context) -> int:
+    return 1
+
+
+async def echo(raw: bytes, context: rpc_handlers.Context) -> bytes:
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("method", "metadata", "code"),
+    [
+        (cancelled, (), grpc.StatusCode.CANCELLED),
+        (not_a_message, (), grpc.StatusCode.INTERNAL),
+        (echo, (("bad", b"\xff"),), grpc.StatusCode.INTERNAL),
+    ],
+)
+async def test_whoever_waits_is_told_however_a_call_ends(
+    method: Method, metadata: forwarded_context.Metadata, code: grpc.StatusCode
+) -> None:
+    async with answered_by(method) as peer:
+        with pytest.raises(grpc.aio.AioRpcError) as told:
+            await asyncio.wait_for(peer.call("/a.B/C", b"hello", None, metadata), 10.0)
+    assert told.value.code() is code
+
+
+async def test_what_is_no_message_of_a_link_ends_it_with_the_blame_where_it_belongs() -> None:
+    async with linked() as (replica, _), grpc.aio.insecure_channel(replica.address) as channel:
+        stream = channel.stream_stream(f"/{peer_stream.SERVICE}/{peer_stream.METHOD}")()  # type: ignore[call-arg]
+        await stream.write(b"\xff\xff\xff")
+        assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def nonsense(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    async for _ in requests:
+        yield b"\xff\xff\xff"
+
+
+async def broken(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+    """As grpc.aio has it where it was writing to a connection that had just broken."""
+    async for _ in requests:
+        await context.abort(grpc.StatusCode.INTERNAL, "Internal error from Core")
+    yield b""
+
+
+@pytest.mark.parametrize("answers", [nonsense, broken])
+async def test_calls_are_lost_and_not_failed_however_their_stream_ends(answers: Callable[..., Any]) -> None:
+    listener = make_listener(shared=False)
+    handler = grpc.stream_stream_rpc_method_handler(answers)
+    listener.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(peer_stream.SERVICE, {peer_stream.METHOD: handler}),)
+    )
+    peer = Peer(bind(listener, "127.0.0.1:0"))
+    await listener.start()
+    with pytest.raises(grpc.aio.AioRpcError) as lost:
+        await peer.call(SCORE, b"hello", 20.0, ())
+    assert failure_of(lost.value.code(), lost.value.details() or "", None) is Failure.LOST
+    assert by_transport(lost.value.details() or "")
+    await peer.close()
+    await listener.stop(None)
+
+
+@given(st.lists(_PAIRS))
+def test_metadata_travels_as_it_is(metadata: list[tuple[str, str | bytes]]) -> None:
+    sent = LinkAnswers()
+    sent.answers.add(trailers=peer_stream.flat(metadata))
+    (answer,) = LinkAnswers.FromString(sent.SerializeToString()).answers
+    assert peer_stream.pairs(answer.trailers) == tuple(metadata)
+
+
+@given(st.lists(st.integers(1, 200), min_size=1, max_size=6))
+async def test_what_comes_during_a_write_goes_with_the_next_in_its_order(bursts: list[int]) -> None:
+    written: list[Sequence[int]] = []
+    numbers, coming = itertools.count(), iter(bursts)
+
+    def burst() -> None:
+        for _ in range(next(coming, 0)):
+            outbox.put(next(numbers))
+
+    async def write(entries: Sequence[int]) -> None:
+        written.append(entries)
+        burst()
+        if sum(map(len, written)) == sum(bursts):
+            outbox.close()
+
+    outbox = Outbox[int](write)
+    burst()
+    await outbox.run()
+    assert [it for some in written for it in some] == list(range(sum(bursts)))
+    assert all(0 < len(some) <= TOGETHER for some in written)
+
+
+async def test_a_link_is_not_open_any_more_when_its_channel_is_closed() -> None:
+    async with linked() as (replica, _):
+        channel = grpc.aio.insecure_channel(replica.address)
+        one = Link(channel)
+        assert await one.call(SCORE, b"hello", 20.0, ()) == b"olleh"
+        call = asyncio.create_task(one.call(SCORE, b"hello", 20.0, ()))
+        await asyncio.sleep(0)
+        await channel.close()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        assert not one.open

@@ -1,0 +1,208 @@
+"""The device under requests that fail, expire and leave: each ends once, and nothing of it stays behind."""
+
+import asyncio
+import gc
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from numpy.typing import NDArray
+
+from realtime_service.errors import DeadlineExpired, ScoringFailed
+from realtime_service.execution.device import Computed, Device
+from realtime_service.models.registry import Model
+from realtime_service.models.warmup import WarmVariant
+from realtime_service.scheduling.latency_model import Profile, Speeds
+from realtime_service.settings import ServiceSettings, lanes
+from realtime_service.workers.place import Guard
+from shared_model.clock import SystemClock
+from shared_model.encoding import Encoder, Encoding, Reads, TokenBatch
+from shared_model.output import Output, OutputKind
+from shared_model.types import Device as DeviceKind
+from shared_model.types import Precision, ServingPath
+from tests.realtime_service.rollout import tiny_releases
+
+LATENCY, DYNAMIC = ServingPath.LATENCY, ServingPath.DYNAMIC
+#: Tokens that an engine breaks on.
+BROKEN = 40
+
+
+class GatedEngine:
+    """Answers a text with its number of tokens, once its gate is open; closes it where it breaks.
+
+    `ran`: tokens of the texts it has begun. `begun`: set when it has begun any.
+    """
+
+    precision = Precision.INT8
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.gate.set()
+        self.begun = threading.Event()
+        self.ran: list[int] = []
+
+    def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
+        tokens = batch.mask.sum(axis=1)
+        self.ran += tokens.tolist()
+        self.begun.set()
+        assert self.gate.wait(20)
+        if BROKEN in tokens:
+            self.gate.clear()
+            raise RuntimeError("the engine broke")
+        return np.repeat(tokens[:, None], 2, axis=1).astype(np.float32)
+
+
+@pytest.fixture
+def engine() -> Iterator[GatedEngine]:
+    made = GatedEngine()
+    yield made
+    made.gate.set()
+
+
+@pytest_asyncio.fixture
+async def device(engine: GatedEngine) -> AsyncIterator[Device]:
+    """One stream, and a loop that nobody had to be told anything on."""
+    table, complaints = lanes(ServiceSettings(), DeviceKind.CPU), list[dict[str, Any]]()
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
+    made = Device(table, 1, 0.010, SystemClock(), Guard())
+    yield made
+    engine.gate.set()
+    await made.settled()
+    made.close()
+    gc.collect()
+    assert not complaints
+
+
+def model(engine: GatedEngine) -> Model:
+    variant = WarmVariant(engine, None, *(Speeds(Profile(0.0005, 0.0, 0.0)) for _ in range(2)))  # type: ignore[arg-type]
+    encoder = Encoder(tiny_releases.tokenizer(), Reads(256), "any")
+    return Model("any", Output(OutputKind.EMBEDDING, (), 2), encoder, dict.fromkeys(Precision, variant))
+
+
+async def compute(device: Device, one: Model, *tokens: int, seconds: float | None = None) -> list[Computed]:
+    """A request of texts of so many tokens each, on the dynamic lane, to be answered within `seconds`."""
+    now = time.monotonic()
+    texts = [Encoding(np.ones(count, np.int32), truncated=False) for count in tokens]
+    return await device.compute(one, DYNAMIC, texts, now, None if seconds is None else now + seconds)
+
+
+async def occupied(device: Device, engine: GatedEngine, one: Model) -> "asyncio.Task[list[Computed]]":
+    """A request of 8 tokens that has the stream until the engine's gate opens."""
+    engine.gate.clear()
+    engine.begun.clear()
+    task = asyncio.create_task(compute(device, one, 8))
+    assert await asyncio.to_thread(engine.begun.wait, 20)
+    return task
+
+
+def told(rows: Sequence[Computed]) -> list[float]:
+    return [row.scores[0] for row in rows]
+
+
+async def test_texts_are_answered_in_their_order_whatever_ran_first(device: Device, engine: GatedEngine) -> None:
+    blocking = await occupied(device, engine, one := model(engine))
+    request = asyncio.create_task(compute(device, one, 30, 5, 30, 60, 5))
+    await asyncio.sleep(0)
+    engine.gate.set()
+    assert told(await blocking) == [8]
+    rows = await request
+    assert told(rows) == [30, 5, 30, 60, 5]
+    assert engine.ran[1:] != [30, 5, 30, 60, 5]
+    assert [row.batch_rows for row in rows] == [2, 2, 2, 1, 2]
+
+
+async def test_the_first_text_that_fails_ends_its_request_and_the_others_do_not_run(
+    device: Device, engine: GatedEngine
+) -> None:
+    one = model(engine)
+    blocking = await occupied(device, engine, one)
+    request = asyncio.create_task(compute(device, one, BROKEN, 5, 100, seconds=5.0))
+    beside = asyncio.create_task(compute(device, one, 70, seconds=10.0))
+    await asyncio.sleep(0)
+    engine.gate.set()
+    with pytest.raises(ScoringFailed):
+        await request
+    # The stream had its next text before anybody was told; the third has left the queue, and who else waits has not.
+    assert device.scheduler.waiting(DYNAMIC) == 1
+    engine.gate.set()
+    assert told(await beside) == [70]
+    assert told(await blocking) == [8]
+    assert engine.ran == [8, BROKEN, 5, 70]
+    assert device.quiet.is_set()
+
+
+async def test_two_texts_that_fail_end_their_request_once(device: Device, engine: GatedEngine) -> None:
+    one = model(engine)
+    with pytest.raises(ScoringFailed):
+        await compute(device, one, BROKEN, BROKEN)
+    engine.gate.set()
+    assert told(await compute(device, one, 5)) == [5]
+
+
+async def test_a_deadline_ends_a_request_whose_text_still_runs(device: Device, engine: GatedEngine) -> None:
+    engine.gate.clear()
+    began = time.monotonic()
+    with pytest.raises(DeadlineExpired):
+        await compute(device, one := model(engine), 5, seconds=0.1)
+    assert 0.1 <= time.monotonic() - began < 5.0
+    assert not device.quiet.is_set()
+    engine.gate.set()
+    await device.settled()
+    # What it found is nobody's any more; the stream is free.
+    assert told(await compute(device, one, 6, seconds=5.0)) == [6]
+
+
+async def test_a_deadline_ends_a_request_whose_texts_wait_and_they_never_run(
+    device: Device, engine: GatedEngine
+) -> None:
+    blocking = await occupied(device, engine, one := model(engine))
+    with pytest.raises(DeadlineExpired):
+        await compute(device, one, 5, 100, seconds=0.1)
+    assert device.scheduler.waiting(DYNAMIC) == 0
+    engine.gate.set()
+    assert told(await blocking) == [8]
+    await device.settled()
+    assert engine.ran == [8]
+
+
+async def test_a_caller_that_leaves_takes_its_texts_along(device: Device, engine: GatedEngine) -> None:
+    blocking = await occupied(device, engine, one := model(engine))
+    leaving = asyncio.create_task(compute(device, one, 5, 100, seconds=5.0))
+    await asyncio.sleep(0)
+    assert device.scheduler.waiting(DYNAMIC) == 2
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert device.scheduler.waiting(DYNAMIC) == 0
+    engine.gate.set()
+    await blocking
+    await device.settled()
+    assert engine.ran == [8]
+
+
+@pytest.mark.parametrize("seconds", [None, 3600.0])
+async def test_nothing_holds_on_to_a_request_that_has_ended(
+    device: Device, engine: GatedEngine, seconds: float | None
+) -> None:
+    """Else a release that was replaced would stay in memory."""
+    gone, left = model(engine), model(engine)
+    ends = [weakref.ref(gone), weakref.ref(left)]
+    await compute(device, gone, 5, 100, seconds=seconds)
+    blocking = await occupied(device, engine, gone)
+    leaving = asyncio.create_task(compute(device, left, 5, 100, seconds=seconds))
+    await asyncio.sleep(0)
+    leaving.cancel()
+    engine.gate.set()
+    await asyncio.wait([blocking, leaving])
+    await device.settled()
+    del gone, left, blocking, leaving
+    await asyncio.sleep(0.05)
+    gc.collect()
+    assert [end() for end in ends] == [None, None]
+    # Nor does a timer wait for an hour with what it was to end.
+    assert {type(it) for it in gc.get_objects() if type(it).__module__ == Device.__module__} == {Device}

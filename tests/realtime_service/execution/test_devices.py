@@ -1,0 +1,110 @@
+"""A process with a CPU and a GPU: each lane has the streams of its variant's device, and neither waits for the other.
+
+The engines are stand-ins; schedulers, streams and the choice of both are the real ones."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from realtime_service.errors import ReplicaUnavailable
+from realtime_service.execution.device import Computed
+from realtime_service.execution.devices import Devices
+from realtime_service.models.registry import Model
+from realtime_service.models.warmup import WarmVariant, Width
+from realtime_service.scheduling.latency_model import Profile, Speeds
+from realtime_service.settings import ServiceSettings, lanes, variants
+from realtime_service.workers.place import Guard
+from shared_model.clock import SystemClock
+from shared_model.encoding import Encoder, Encoding, Reads, TokenBatch
+from shared_model.output import Output, OutputKind
+from shared_model.types import Device, Precision, ServingPath
+from tests.realtime_service.cluster.directory import until
+from tests.realtime_service.execution.test_device import GatedEngine
+from tests.realtime_service.rollout import tiny_releases
+
+CORES = 3
+LATENCY, DYNAMIC, THROUGHPUT, DEFERRED = list(lanes(ServiceSettings(), Device.CPU))
+
+
+class CountingEngine(GatedEngine):
+    """`running`: calls that are in it now."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.running = 0
+        self.gate.clear()
+
+    def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
+        self.running += 1
+        try:
+            return super().score(batch, single)
+        finally:
+            self.running -= 1
+
+
+class Process:
+    """The lanes, the devices and a model of a process on a host whose half precision runs on `half`."""
+
+    def __init__(self, half: Device) -> None:
+        table = lanes(ServiceSettings(), half)
+        self.engines = {precision: CountingEngine() for precision in variants(table, half)}
+        self.devices = Devices(table, variants(table, half), CORES, 0.010, SystemClock(), Guard())
+        speeds = Speeds(Profile(0.0005, 0.0, 0.0))
+        warm = {it: WarmVariant(engine, None, speeds, speeds) for it, engine in self.engines.items()}  # type: ignore[arg-type]
+        encoder = Encoder(tiny_releases.tokenizer(), Reads(256), "any")
+        self.model = Model("any", Output(OutputKind.EMBEDDING, (), 2), encoder, dict(warm))
+
+    def ask(self, path: ServingPath) -> "asyncio.Task[list[Computed]]":
+        text: Sequence[Encoding] = [Encoding(np.ones(8, np.int32), truncated=False)]
+        return asyncio.create_task(self.devices.compute(self.model, path, text, time.monotonic(), None))
+
+    async def end(self, *asked: "asyncio.Task[list[Computed]]") -> None:
+        for engine in self.engines.values():
+            engine.gate.set()
+        await asyncio.gather(*asked)
+        await self.devices.settled()
+        self.devices.close()
+
+
+@pytest.mark.parametrize(
+    ("device", "cores", "expected"),
+    [(Device.CPU, 4, Width(4, 4)), (Device.CPU, 1, Width(1, 1)), (Device.CUDA, 4, Width(4, 1))],
+)
+def test_streams_follow_the_device(device: Device, cores: int, expected: Width) -> None:
+    assert Width.on(device, cores) == expected
+
+
+async def test_beside_a_gpu_the_latency_lane_keeps_a_stream_a_core() -> None:
+    process = Process(Device.CUDA)
+    cpu, gpu = process.engines[Precision.INT8], process.engines[Precision.FP16]
+    bulk = [process.ask(THROUGHPUT), process.ask(DEFERRED)]
+    await until(lambda: gpu.running)
+    urgent = [process.ask(LATENCY) for _ in range(CORES + 1)]
+    await until(lambda: cpu.running == CORES)
+    # A GPU takes one call at a time, whatever waits; and the CPU does not wait for it.
+    assert gpu.running == 1
+    assert (process.devices.waiting(LATENCY), process.devices.waiting(DEFERRED)) == (1, 1)
+    assert process.devices.busy
+    cpu.gate.set()
+    await asyncio.gather(*urgent)
+    assert gpu.running == 1
+    await process.end(*bulk)
+
+
+async def test_without_a_gpu_all_lanes_share_the_cores() -> None:
+    process = Process(Device.CPU)
+    asked = [process.ask(THROUGHPUT), *(process.ask(LATENCY) for _ in range(CORES))]
+    await until(lambda: sum(it.running for it in process.engines.values()) == CORES)
+    assert sum(map(process.devices.waiting, process.devices.lanes)) == 1
+    await process.end(*asked)
+
+
+async def test_a_lane_that_is_not_served_is_refused() -> None:
+    process = Process(Device.CUDA)
+    with pytest.raises(ReplicaUnavailable, match="the precomputed lane is not here"):
+        await process.ask(ServingPath.PRECOMPUTED)
+    await process.end()

@@ -1,0 +1,63 @@
+"""Published scores follow the pointer, forward and back; only the epoch it names is asked."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import redis
+import redis.asyncio
+
+from protos.scoring.v1.storage_pb2 import PublishedScore
+from realtime_service.models.precomputed import PrecomputedScores
+from shared_model.clock import SystemClock
+from shared_model.published import epochs
+from shared_model.published.epochs import Epoch
+from shared_model.published.publish import publish
+from shared_model.redis_store import keys
+
+RELEASE = "small-0123456789ab"
+KEY = bytes(range(16))
+
+
+@pytest.fixture
+async def client(redis_url: str) -> "AsyncIterator[redis.asyncio.Redis]":
+    async with redis.asyncio.Redis.from_url(redis_url) as own:
+        yield own
+
+
+def publish_day(client: "redis.Redis", ds: str, label: int) -> None:
+    publish(client, Epoch(RELEASE, "bf16", ds, 1), [(KEY, PublishedScore(labels=[label], scores=[0.5]))])
+
+
+async def label(published: PrecomputedScores) -> int | None:
+    found = await published.find([KEY], slack=1.0)
+    return found[0].labels[0] if found else None
+
+
+async def test_after_a_rollback_the_epoch_before_answers(
+    client: "redis.asyncio.Redis", redis_client: "redis.Redis"
+) -> None:
+    published = PrecomputedScores(client, RELEASE, SystemClock())
+    for ds, number in (("2026-01-14", 14), ("2026-01-15", 15)):
+        publish_day(redis_client, ds, number)
+        await published.refresh(client)
+        assert (published.epoch, await label(published)) == (f"{ds}.1", number)
+    epochs.roll_back(redis_client, RELEASE, "2026-01-15", latest_token=1)
+    # What was taken back answers nothing from that moment, whether or not the pointer was looked at since.
+    assert await label(published) is None
+    await published.refresh(client)
+    assert (published.epoch, await label(published)) == ("2026-01-14.1", 14)
+    epochs.roll_back(redis_client, RELEASE, "2026-01-14", latest_token=1)
+    await published.refresh(client)
+    assert (published.epoch, await label(published)) == ("", None)
+
+
+async def test_an_epoch_that_has_expired_is_not_stood_in_for_by_another(
+    client: "redis.asyncio.Redis", redis_client: "redis.Redis"
+) -> None:
+    published = PrecomputedScores(client, RELEASE, SystemClock())
+    publish_day(redis_client, "2026-01-14", 14)
+    await published.refresh(client)
+    publish_day(redis_client, "2026-01-15", 15)
+    redis_client.delete(keys.epoch_facts(RELEASE, "2026-01-15.1"))
+    await published.refresh(client)
+    assert (published.epoch, await label(published)) == ("", None)

@@ -1,0 +1,67 @@
+"""What a warm-up measures is what the door goes by: one call that a busy machine held up must not count."""
+
+from collections.abc import Iterable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from realtime_service.models import warmup
+from realtime_service.models.warmup import SPECIALISED_TOKENS, Width
+from shared_model.encoding import Reads, TokenBatch, ladder
+from shared_model.releases.store import Release
+from shared_model.types import Device, Precision
+
+#: Seconds of a call that nothing holds up, and of one that something does.
+USUAL, HELD_UP = 0.002, 0.200
+
+
+class Machine:
+    """An engine, and the clock it moves: what it compiles or has not timed yet is held up at the first call."""
+
+    precision = Precision.INT8
+    streams = 1
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.known = set[object]()
+        self.specialised: list[int] = []
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def rows(self, tokens: int) -> Sequence[int]:
+        return (1, 4)
+
+    def specialise(self, tokens: int) -> None:
+        self.specialised.append(tokens)
+
+    def warm_up(self, shapes: Iterable[tuple[int, int]]) -> None:
+        """Takes no time that anybody measures."""
+
+    def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
+        call = (batch.ids.shape, single)
+        self.now += USUAL if call in self.known else HELD_UP
+        self.known.add(call)
+        return np.zeros((batch.rows, 2), np.float32)
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+def test_a_call_that_was_held_up_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, reads = Machine(), Reads(256)
+    monkeypatch.setattr(warmup, "time", machine)
+    fake: Any = SimpleNamespace(id="any", manifest=SimpleNamespace(reads=reads), output=SimpleNamespace(width=2))
+    fake.engine = lambda *asked: machine
+    release = cast(Release, fake)
+    variant = warmup.open_variant(release, Precision.INT8, Device.CPU, Width(1, 1), lambda: None)
+    warmup.warm_batches(variant, release, lambda: None)
+    warmup.specialise(variant, release, lambda: None)
+    assert machine.specialised == list(SPECIALISED_TOKENS)
+    for speeds in (variant.speeds, variant.single_speeds):
+        singles = [speeds.narrow.predict(1, tokens) for tokens in ladder(reads.max_tokens)]
+        assert singles == pytest.approx([USUAL] * len(singles))
+    assert variant.speeds.narrow.predict(4, 16) == pytest.approx(USUAL)

@@ -1,0 +1,212 @@
+"""Start and stop: what a wrong start says, and that a stop loses nothing and leaves nothing behind."""
+
+import itertools
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.request
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+from grpc_reflection.v1alpha import reflection_pb2_grpc
+
+from protos.scoring.v1 import scoring_pb2
+from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
+from shared_model.releases import pointer
+from shared_model.releases.store import Release, Store
+from tests.realtime_service.conftest import RunningService, eventually, start_service
+from tests.realtime_service.rollout import tiny_releases
+
+#: Of a channel that leaves a replica when it is told "not serving", on a connection no other caller here shares.
+FOLLOWING_HEALTH = (
+    ("grpc.use_local_subchannel_pool", 1),
+    (
+        "grpc.service_config",
+        json.dumps({"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": ""}}),
+    ),
+)
+#: Workers of the supervised stop: as many as there are cores for, two at most.
+CORES = min(2, len(os.sched_getaffinity(0)))
+#: Enough that some call is under way at any moment.
+CALLERS = 24
+
+
+def serve_and_fail(state: Path, releases: Path, **environment: str) -> str:
+    """What `serve` says on stderr when it exits 2."""
+    env = {**os.environ, "TANDEM_STATE": str(state), "TANDEM_RELEASES": str(releases)}
+    env |= {"TANDEM_GRPC_ADDRESS": "127.0.0.1:0", "TANDEM_METRICS_ADDRESS": "127.0.0.1:0"} | environment
+    command = [sys.executable, "-m", "realtime_service", "serve"]
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 2, ended.stderr
+    return ended.stderr.splitlines()[-1]
+
+
+@pytest.fixture
+def taken_port() -> "socket.socket":
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    return listener
+
+
+@pytest.mark.parametrize("setting", ["TANDEM_GRPC_ADDRESS", "TANDEM_METRICS_ADDRESS"])
+def test_a_taken_port_is_one_line_and_exit_2(
+    setting: str, taken_port: socket.socket, tmp_path: Path, releases_dir: Path, release: Release
+) -> None:
+    with taken_port:
+        address = f"127.0.0.1:{taken_port.getsockname()[1]}"
+        line = serve_and_fail(tmp_path, releases_dir, **{setting: address})
+    assert line.startswith(f"realtime_service serve: {setting}={address}: cannot listen there")
+
+
+def test_a_second_service_on_the_port_is_refused(service: RunningService, tmp_path: Path, releases_dir: Path) -> None:
+    # Left to its default the transport shares the port, and callers would meet either service by chance.
+    line = serve_and_fail(tmp_path, releases_dir, TANDEM_GRPC_ADDRESS=service.address)
+    assert line.startswith(f"realtime_service serve: TANDEM_GRPC_ADDRESS={service.address}: cannot listen there")
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "expected"),
+    [
+        ("TANDEM_GRPC_ADDRESS", "nowhere", "HOST:PORT"),
+        ("TANDEM_DYNAMIC_MAX_ROWS", "0", "a number above 0"),
+        ("TANDEM_THROUGHPUT_TOKEN_BUDGET", "many", "a number above 0"),
+        ("TANDEM_THREADS", "-1", "0 or more"),
+    ],
+)
+def test_a_wrong_setting_is_named(setting: str, value: str, expected: str, tmp_path: Path, releases_dir: Path) -> None:
+    line = serve_and_fail(tmp_path, releases_dir, **{setting: value})
+    assert line == f"realtime_service serve: {setting}={value!r}: expected {expected}"
+
+
+def test_a_release_that_is_not_there_is_named(tmp_path: Path, releases_dir: Path) -> None:
+    line = serve_and_fail(tmp_path, releases_dir, TANDEM_RELEASE="minilm-000000000000")
+    assert "release minilm-000000000000 is not in" in line
+    assert "run `python -m shared_model build`" in serve_and_fail(tmp_path, tmp_path / "none")
+
+
+def test_sigterm_while_it_starts_leaves_no_process(tmp_path: Path, releases_dir: Path, release: Release) -> None:
+    env = {**os.environ, "TANDEM_STATE": str(tmp_path), "TANDEM_RELEASES": str(releases_dir)}
+    env |= {"TANDEM_GRPC_ADDRESS": "127.0.0.1:0", "TANDEM_METRICS_ADDRESS": "127.0.0.1:0"}
+    starting = subprocess.Popen([sys.executable, "-m", "realtime_service", "serve"], env=env)
+    process = psutil.Process(starting.pid)
+    eventually(lambda: any(child.name() == "redis-server" for child in process.children()))
+    children = process.children()
+    starting.send_signal(signal.SIGTERM)
+    assert starting.wait(timeout=60) == 0
+    assert not any(child.is_running() for child in children)
+
+
+def test_a_killed_service_leaves_no_redis_behind(tmp_path: Path) -> None:
+    env = {**os.environ, "TANDEM_STATE": str(tmp_path), "TANDEM_LANES": "none"}
+    env |= {"TANDEM_GRPC_ADDRESS": "127.0.0.1:0", "TANDEM_METRICS_ADDRESS": "127.0.0.1:0"}
+    router = subprocess.Popen([sys.executable, "-m", "realtime_service", "serve"], env=env)
+    eventually((tmp_path / "redis" / "redis.sock").exists)
+    children = psutil.Process(router.pid).children()
+    assert "redis-server" in {child.name() for child in children}
+    router.kill()
+    router.wait()
+    assert psutil.wait_procs(children, timeout=10)[1] == []
+
+
+def test_reflection_can_be_turned_off(tmp_path: Path, releases_dir: Path, release: Release) -> None:
+    running = start_service(tmp_path, releases_dir, TANDEM_REFLECTION="false")
+    with grpc.insecure_channel(running.address) as channel:
+        stub = reflection_pb2_grpc.ServerReflectionStub(channel)
+        with pytest.raises(grpc.RpcError) as error:
+            list(stub.ServerReflectionInfo(iter([]), timeout=10))
+    assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert running.stop() == 0
+
+
+@pytest.mark.parametrize("workers", ["", str(CORES)])
+def test_sigterm_loses_no_call_and_leaves_no_process(
+    workers: str, tmp_path: Path, releases_dir: Path, release: Release
+) -> None:
+    stop_under_load(tmp_path, releases_dir, workers, answers=200)
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("workers", ["", str(CORES)])
+def test_sigterm_loses_none_of_10_000_calls_in_five_stops(
+    workers: str, tmp_path: Path, releases_dir: Path, release: Release
+) -> None:
+    for _ in range(5):
+        stop_under_load(tmp_path, releases_dir, workers, answers=2_000)
+
+
+def test_what_is_under_way_is_finished(tmp_path: Path) -> None:
+    store, numbers = Store(tmp_path / "releases"), tiny_releases.table()
+    numbers[tiny_releases.WORDS.index("slowly"), 0] += 1000.0
+    graph = tiny_releases.embedding(numbers, tiny_releases.slow_where_asked)
+    pointer.promote(store, None, tiny_releases.seal_graph(store, "slow", graph).id)
+    running = start_service(tmp_path, Path(store.files.root))
+    with grpc.insecure_channel(running.address) as channel:
+        score = ScoringServiceStub(channel).Score
+        # A second each, so that they outlast the half second in which callers may look elsewhere.
+        calls = [score.future(scoring_pb2.ScoreRequest(texts=["slowly"]), timeout=60) for _ in range(6)]
+        eventually(lambda: decided(running) == len(calls))
+        running.process.send_signal(signal.SIGTERM)
+        assert [call.result().release for call in calls] == [pointer.read(store, None).active] * len(calls)
+    assert running.process.wait(timeout=30) == 0
+
+
+def decided(running: RunningService) -> int:
+    """How many requests have got as far as their lane."""
+    with urllib.request.urlopen(running.metrics, timeout=10) as page:  # noqa: S310 - our own loopback address
+        lines = [line for line in str(page.read(), "utf-8").splitlines() if line.startswith("tandem_decisions_total{")]
+    return round(sum(float(line.rpartition(" ")[2]) for line in lines))
+
+
+def stop_under_load(tmp_path: Path, releases_dir: Path, workers: str, answers: int) -> None:
+    running = start_service(tmp_path, releases_dir, TANDEM_WORKERS=workers)
+    children = psutil.Process(running.process.pid).children(recursive=True)
+    assert any(child.name() == "redis-server" for child in children)
+    answered, lost = call_until_refused(running, answers)
+    assert running.process.wait(timeout=30) == 0
+    assert answered > answers
+    assert lost == []
+    assert not any(child.is_running() for child in children)
+
+
+def call_until_refused(running: RunningService, answers: int) -> tuple[int, list[str]]:
+    """Call from several threads, SIGTERM the service after so many `answers`, and go on until nobody listens.
+
+    Returns the answers, and the statuses of calls that were lost: sent, and then not answered. The callers are plain
+    stubs that follow the service's health and try nothing twice: what a client would try again is a loss here.
+    """
+    answered, lost = [0] * CALLERS, list[str]()
+
+    def caller(index: int) -> None:
+        with grpc.insecure_channel(running.address, FOLLOWING_HEALTH) as channel:
+            score = ScoringServiceStub(channel).Score
+            for number in itertools.count():
+                try:
+                    score(scoring_pb2.ScoreRequest(texts=[f"caller {index} call {number}"]), timeout=30)
+                except grpc.RpcError as error:
+                    if not was_never_sent(error):
+                        lost.append(f"{error.code()}: {error.details()}")
+                    return
+                answered[index] += 1
+
+    threads = [threading.Thread(target=caller, args=(index,)) for index in range(CALLERS)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: sum(answered) >= answers, seconds=300)
+    running.process.send_signal(signal.SIGTERM)
+    for thread in threads:
+        thread.join()
+    return sum(answered), lost
+
+
+def was_never_sent(error: grpc.RpcError) -> bool:
+    """Nobody listened: the transport says so in one of two ways."""
+    nobody = ("failed to connect to all addresses", "connections to all backends failing")
+    return error.code() is grpc.StatusCode.UNAVAILABLE and error.details().lower().startswith(nobody)

@@ -1,0 +1,255 @@
+"""Supervised workers: on cores of their own, replaced when they die, and safe from the text that killed one."""
+
+import contextlib
+import os
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import psutil
+import pytest
+import redis
+
+from protos.scoring.v1 import scoring_pb2
+from protos.scoring.v1.scoring_pb2 import ReplicaDescription
+from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
+from realtime_service.process.supervisor import backoff
+from shared_model.redis_store.server import RedisServer
+from shared_model.releases import pointer
+from shared_model.releases.store import Store
+from shared_model.settings import StateSettings
+from tests.realtime_service.conftest import RunningService, eventually, start_service
+from tests.realtime_service.heartbeats import Numbers, kept
+from tests.realtime_service.process.test_lifecycle import serve_and_fail
+from tests.realtime_service.rollout import tiny_releases
+
+#: As many workers as there are cores for, two at most.
+WORKERS = min(2, len(os.sched_getaffinity(0)))
+RESPAWN_SECONDS = 10.0
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    store = Store(tmp_path_factory.mktemp("releases"))
+    pointer.promote(store, None, tiny_releases.seal_poisonable(store, "poisonable").id)
+    return store
+
+
+@pytest.fixture(scope="module")
+def own_redis(own_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(StateSettings(state=tmp_path_factory.mktemp("redis"))) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def started(store: Store, folder: Path, workers: int, own_redis: RedisServer) -> Iterator[RunningService]:
+    """A supervised service, which leaves nothing behind."""
+    root = Path(store.files.root)
+    running = start_service(folder, root, TANDEM_WORKERS=str(workers), REDIS_URL=own_redis.url)
+    everybody = psutil.Process(running.process.pid).children()
+    try:
+        yield running
+        everybody = psutil.Process(running.process.pid).children()
+    finally:
+        status = running.stop()
+    assert status == 0
+    assert not any(process.is_running() for process in everybody)
+
+
+@pytest.fixture(scope="module")
+def supervised(
+    store: Store, own_redis: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[RunningService]:
+    with started(store, tmp_path_factory.mktemp("supervised"), WORKERS, own_redis) as running:
+        yield running
+
+
+def workers(running: RunningService) -> list[psutil.Process]:
+    """Those that live, oldest first."""
+    return sorted(filter(is_worker, psutil.Process(running.process.pid).children()), key=psutil.Process.create_time)
+
+
+def is_worker(process: psutil.Process) -> bool:
+    try:
+        return "realtime_service.process.worker" in process.cmdline()
+    except psutil.Error:  # it has just ended
+        return False
+
+
+def test_workers_own_their_cores_addresses_and_metrics(supervised: RunningService, own_redis: RedisServer) -> None:
+    owned = [set(process.cpu_affinity()) for process in workers(supervised)]
+    assert len(owned) == WORKERS
+    assert len(set.union(*owned)) == sum(map(len, owned))
+    addresses = {replica.address for replica, _ in heartbeats(own_redis)}
+    assert len(addresses) == WORKERS
+    assert supervised.address not in addresses
+    for address in [*addresses, supervised.address]:
+        assert score(address, "my card").release.startswith("poisonable-")
+    # What each is asked for is in its heartbeat.
+    eventually(lambda: all(lanes["dynamic"]["load"] > 0.0 for _, lanes in heartbeats(own_redis)))
+
+
+def heartbeats(server: RedisServer) -> list[tuple[ReplicaDescription, Numbers]]:
+    with redis.Redis.from_url(server.url) as client:
+        return list(kept(client))
+
+
+def test_every_worker_listens_on_the_public_port(supervised: RunningService) -> None:
+    assert all(listens(process, supervised.address) for process in workers(supervised))
+
+
+def test_a_killed_worker_is_replaced_while_callers_retry(supervised: RunningService) -> None:
+    killed = workers(supervised)[0]
+    with retrying_callers(supervised.address) as (answered, failed):
+        eventually(lambda: len(answered) > 20)
+        assert kill(killed, supervised) <= RESPAWN_SECONDS
+    assert failed == []
+    # What was on its device was innocent: nobody is refused for it.
+    assert score(supervised.address, "where is my card").results
+
+
+@contextlib.contextmanager
+def retrying_callers(address: str) -> Iterator[tuple[list[str], list[str]]]:
+    """Callers for as long as the context lasts: the releases that answered, and what failed for good."""
+    over, answered, failed = threading.Event(), list[str](), list[str]()
+
+    def call() -> None:
+        while not over.is_set():
+            try:
+                answered.append(patiently(address, "where is my card").release)
+            except grpc.RpcError as error:
+                failed.append(f"{error.code()}: {error.details()}")
+
+    callers = [threading.Thread(target=call) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    try:
+        yield answered, failed
+    finally:
+        over.set()
+        for caller in callers:
+            caller.join()
+
+
+def kill(victim: psutil.Process, running: RunningService) -> float:
+    """Returns the seconds until another worker in its place takes calls."""
+    victim.kill()
+    began = time.monotonic()
+    eventually(lambda: victim not in workers(running) and len(workers(running)) == WORKERS)
+    eventually(lambda: all(listens(process, running.address) for process in workers(running)))
+    return time.monotonic() - began
+
+
+def listens(process: psutil.Process, address: str) -> bool:
+    return int(address.rpartition(":")[2]) in ports(process)
+
+
+def ports(process: psutil.Process) -> set[int]:
+    return {it.laddr.port for it in process.net_connections() if it.status == psutil.CONN_LISTEN}
+
+
+def test_a_text_that_kills_a_worker_is_quarantined_and_its_neighbours_are_not(
+    store: Store, own_redis: RedisServer, tmp_path: Path
+) -> None:
+    with started(store, tmp_path, 1, own_redis) as running:
+        poison(running)
+
+
+def poison(running: RunningService) -> None:
+    # One request, so that they are on the device together.
+    innocent = ["where is my card", "my card please"]
+    with pytest.raises(grpc.RpcError):
+        score(running.address, innocent[0], tiny_releases.POISON, innocent[1])
+    with pytest.raises(grpc.RpcError) as refusal:
+        patiently(running.address, tiny_releases.POISON)
+    assert refusal.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    assert "texts[0]: is quarantined for another" in refusal.value.details()
+    with pytest.raises(grpc.RpcError, match="quarantined"):
+        patiently(running.address, "slowly    please", priority=scoring_pb2.BATCH)
+    for text in innocent:
+        assert patiently(running.address, text).results
+    eventually(lambda: "tandem_quarantined 1.0" in metrics(running))
+    # One death was enough, and the next worker knows, too.
+    assert "tandem_worker_restarts 1.0" in metrics(running)
+    workers(running)[0].kill()
+    with pytest.raises(grpc.RpcError, match="quarantined"):
+        patiently(running.address, tiny_releases.POISON)
+
+
+def test_no_worker_outlives_its_supervisor(store: Store, own_redis: RedisServer, tmp_path: Path) -> None:
+    root = Path(store.files.root)
+    running = start_service(tmp_path, root, TANDEM_WORKERS=str(WORKERS), REDIS_URL=own_redis.url)
+    orphans = workers(running)
+    running.process.kill()
+    running.process.wait()
+    try:
+        # Whoever inherits an orphan may let it be a zombie: that is no worker any more.
+        eventually(lambda: not any(map(is_worker, orphans)))
+    finally:
+        for orphan in filter(is_worker, orphans):
+            orphan.kill()
+
+
+def test_a_second_service_on_the_port_is_refused(supervised: RunningService, store: Store, tmp_path: Path) -> None:
+    root, address = Path(store.files.root), supervised.address
+    for count in ("", "1"):
+        line = serve_and_fail(tmp_path, root, TANDEM_GRPC_ADDRESS=address, TANDEM_WORKERS=count)
+        assert line.startswith(f"realtime_service serve: TANDEM_GRPC_ADDRESS={address}: cannot listen there")
+
+
+def test_workers_that_cannot_start_end_the_service(store: Store, tmp_path: Path) -> None:
+    line = serve_and_fail(tmp_path, Path(store.files.root), TANDEM_WORKERS="1", TANDEM_RELEASE="none-000000000000")
+    assert line.startswith("realtime_service serve: release none-000000000000 is not in")
+    line = serve_and_fail(tmp_path, Path(store.files.root), TANDEM_WORKERS="1000")
+    assert line.startswith("realtime_service serve: TANDEM_WORKERS='1000': expected a number that fits")
+
+
+def test_who_keeps_crashing_waits_longer_but_never_long() -> None:
+    waits = [backoff(failures) for failures in range(12)]
+    assert waits[0] == 0.0
+    assert waits == sorted(waits)
+    assert max(waits) < RESPAWN_SECONDS / 2
+
+
+def score(address: str, *texts: str, priority: int = 0) -> scoring_pb2.ScoreResponse:
+    with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        request = scoring_pb2.ScoreRequest(texts=texts, priority=priority)
+        return ScoringServiceStub(channel).Score(request, timeout=20)
+
+
+def patiently(address: str, text: str, priority: int = 0) -> scoring_pb2.ScoreResponse:
+    """Ask again while nobody can answer, as a client does."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            return score(address, text, priority=priority)
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.UNAVAILABLE or time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
+def metrics(running: RunningService) -> str:
+    with urllib.request.urlopen(running.metrics, timeout=10) as page:  # noqa: S310 - it is http, ours
+        return str(page.read(), "utf-8")
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(600)
+def test_a_worker_killed_every_few_seconds_costs_retrying_callers_nothing(
+    store: Store, own_redis: RedisServer, tmp_path: Path
+) -> None:
+    with (
+        started(store, tmp_path, WORKERS, own_redis) as running,
+        retrying_callers(running.address) as (answered, failed),
+    ):
+        for number in range(10):
+            # "Every few seconds" is the load here, and not a wait for something.
+            time.sleep(3)
+            before = len(answered)
+            assert kill(workers(running)[number % WORKERS], running) <= RESPAWN_SECONDS
+            assert len(answered) > before
+    assert failed == []

@@ -1,0 +1,121 @@
+"""What a replica keeps loaded for a rollback, and for how long, by a clock that moves only when told to."""
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+
+from realtime_service.metrics import Telemetry
+from realtime_service.models.registry import Model, Models
+from realtime_service.rollout.desired_release import WantedReleases
+from realtime_service.rollout.loader import Loader
+from realtime_service.rollout.rollout import Rollout
+from shared_model.clock import SimulatedClock
+from shared_model.encoding import Encoder, Reads
+from shared_model.output import Output, OutputKind
+from shared_model.releases.pointer import Pointer
+from tests.realtime_service.rollout import tiny_releases
+
+KEEP = 600.0
+
+
+def model(release: str) -> Model:
+    return Model(release, Output(OutputKind.EMBEDDING, (), 2), Encoder(tiny_releases.tokenizer(), Reads(8), "any"), {})
+
+
+class Replica:
+    """A rollout whose loads end at once, and what it has loaded and closed so far."""
+
+    def __init__(self, keep_seconds: float) -> None:
+        self.loads: list[str] = []
+        self.closed: list[str] = []
+        self.clock = SimulatedClock()
+        self.models = Models.of(model("a"))
+        self.pointer = Pointer(1, "a")
+        self._rollout = Rollout(
+            self.models,
+            cast(WantedReleases, self),
+            cast(Loader, self),
+            Telemetry(()),
+            self.clock,
+            keep_seconds,
+        )
+
+    async def newest(self) -> Pointer:
+        return self.pointer
+
+    async def load(self, release: str) -> Model:
+        self.loads.append(release)
+        return model(release)
+
+    async def retire(self, model: Model) -> None:
+        self.closed.append(model.release)
+
+    async def follow(self, active: str, previous: str = "", canary: str = "") -> None:
+        """Move the pointer, and follow it until there is nothing left to do."""
+        self.pointer = Pointer(self.pointer.version + 1, active, previous, canary, 0.1 if canary else 0.0)
+        await self.look()
+
+    async def look(self) -> None:
+        for _ in range(4):
+            await self._rollout.run_once()
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+    @property
+    def kept(self) -> str:
+        return self.models.kept.release if self.models.kept else ""
+
+
+@pytest.fixture
+def replica() -> Replica:
+    return Replica(KEEP)
+
+
+async def test_a_rollback_within_the_time_loads_nothing(replica: Replica) -> None:
+    await replica.follow("b", previous="a")
+    assert (replica.models.serving.active, replica.kept, replica.closed) == ("b", "a", [])
+    assert set(replica.models.serving.models) == {"b"}
+    replica.clock.advance(KEEP - 1)
+    await replica.follow("a")
+    assert (replica.models.serving.active, replica.loads) == ("a", ["b"])
+    # What was rolled back is not kept: it is what went wrong.
+    assert (replica.kept, replica.closed) == ("", ["b"])
+
+
+async def test_afterwards_it_is_closed_and_a_rollback_loads_it(replica: Replica) -> None:
+    await replica.follow("b", previous="a")
+    replica.clock.advance(KEEP)
+    await replica.look()
+    assert (replica.kept, replica.closed) == ("", ["a"])
+    await replica.follow("a")
+    assert (replica.models.serving.active, replica.loads) == ("a", ["b", "a"])
+
+
+async def test_the_time_begins_when_it_was_replaced(replica: Replica) -> None:
+    await replica.follow("b", previous="a")
+    replica.clock.advance(KEEP - 1)
+    await replica.follow("c", previous="b")
+    assert (replica.kept, replica.closed) == ("b", ["a"])
+    replica.clock.advance(KEEP - 1)
+    await replica.look()
+    assert replica.kept == "b"
+
+
+async def test_what_is_loaded_meanwhile_takes_its_room(replica: Replica) -> None:
+    await replica.follow("b", previous="a")
+    await replica.follow("b", previous="a", canary="c")
+    assert (set(replica.models.serving.models), replica.kept, replica.closed) == ({"b", "c"}, "", ["a"])
+
+
+async def test_without_a_time_nothing_is_kept() -> None:
+    replica = Replica(0.0)
+    await replica.follow("b", previous="a")
+    assert (replica.kept, replica.closed) == ("", ["a"])
+
+
+async def test_published_scores_of_what_is_kept_are_followed(replica: Replica) -> None:
+    await replica.follow("b", previous="a")
+    scores: Any = object()
+    object.__setattr__(replica.models.loaded["a"], "precomputed", scores)
+    assert replica.models.published() == [scores]

@@ -1,0 +1,423 @@
+"""The routing table, row by row, and what must hold for every request."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from realtime_service.errors import Overloaded, ReplicaUnavailable
+from realtime_service.routing.overrides import Policy
+from realtime_service.routing.policy import Decision, RoutedRequest, another, decide, release_for, stand_in
+from realtime_service.routing.snapshot import Option, Snapshot
+from realtime_service.settings import SERVED
+from shared_model.types import Priority, ServingPath
+
+LATENCY, DYNAMIC, THROUGHPUT = SERVED
+RELEASE = "r"
+SNAPSHOT = Snapshot(local="here", lanes=SERVED)
+#: This replica would answer at once, on any lane.
+HERE = dict.fromkeys(SERVED, 0.0)
+PLAIN = RoutedRequest(1, Priority.UNSPECIFIED, None, None, RELEASE, HERE)
+
+
+def option(
+    replica: str, finish: float, path: ServingPath = DYNAMIC, load: float = 0.0, places: float = math.inf
+) -> Option:
+    return Option(replica, path, finish, per_text=0.001, load=load, places=places)
+
+
+def others(*found: Option, load: Mapping[ServingPath, float] | None = None) -> Snapshot:
+    """What this replica knows of lanes elsewhere, and of the load of its own."""
+    paths = {it.path for it in found}
+    options = {(RELEASE, path): tuple(it for it in found if it.path is path) for path in paths}
+    return replace(SNAPSHOT, options=options, load=load or {})
+
+
+@pytest.mark.parametrize(
+    ("priority", "timeout", "texts", "path"),
+    [
+        (Priority.UNSPECIFIED, None, 1, ServingPath.DYNAMIC),
+        (Priority.NORMAL, None, 1, ServingPath.DYNAMIC),
+        (Priority.REAL_TIME, None, 1, ServingPath.LATENCY),
+        (Priority.REAL_TIME, 5.0, 1, ServingPath.LATENCY),
+        (Priority.UNSPECIFIED, 0.099, 1, ServingPath.LATENCY),
+        # 100 and 1000 ms exactly are dynamic.
+        (Priority.UNSPECIFIED, 0.1, 1, ServingPath.DYNAMIC),
+        (Priority.UNSPECIFIED, 1.0, 1, ServingPath.DYNAMIC),
+        (Priority.UNSPECIFIED, 1.001, 1, ServingPath.THROUGHPUT),
+        (Priority.BATCH, None, 1, ServingPath.THROUGHPUT),
+        (Priority.BATCH, 0.5, 1, ServingPath.THROUGHPUT),
+        # The rules are tried in order: latency before throughput.
+        (Priority.BATCH, 0.05, 1, ServingPath.LATENCY),
+        # Several texts are never latency work.
+        (Priority.REAL_TIME, 0.05, 2, ServingPath.DYNAMIC),
+        (Priority.BATCH, 0.05, 2, ServingPath.THROUGHPUT),
+    ],
+)
+def test_the_rules_in_their_order(priority: Priority, timeout: float | None, texts: int, path: ServingPath) -> None:
+    request = replace(PLAIN, priority=priority, timeout=timeout, texts=texts)
+    decision = decide(request, Policy(), SNAPSHOT, 0.0)
+    assert decision.path is path
+    assert decision.replica == "here"
+
+
+requests = st.builds(
+    RoutedRequest,
+    texts=st.integers(1, 64),
+    priority=st.sampled_from(Priority),
+    timeout=st.none() | st.floats(0.001, 60),
+    patience=st.none(),
+    release=st.just(RELEASE),
+    here=st.just(HERE),
+    precomputed=st.booleans(),
+)
+
+
+@given(requests)
+def test_a_published_score_is_used_whatever_the_priority(request: RoutedRequest) -> None:
+    path = decide(request, Policy(), SNAPSHOT, 0.0).path
+    assert (path is ServingPath.PRECOMPUTED) == request.precomputed
+
+
+@given(requests, st.sampled_from(SERVED))
+def test_the_lane_that_the_caller_names_comes_before_all_else(request: RoutedRequest, hint: ServingPath) -> None:
+    path = decide(replace(request, hint=hint), Policy(), SNAPSHOT, 0.0).path
+    assert path is hint or (hint is LATENCY and request.texts > 1)
+
+
+@given(requests, st.sets(st.sampled_from(SERVED), min_size=1))
+def test_several_texts_are_never_latency_work(request: RoutedRequest, lanes: set[ServingPath]) -> None:
+    here = dict.fromkeys(lanes, 0.0)
+    request = replace(request, texts=max(2, request.texts), precomputed=False, here=here)
+    if lanes == {LATENCY}:
+        with pytest.raises(ReplicaUnavailable):
+            decide(request, Policy(), SNAPSHOT, 0.0)
+    else:
+        assert decide(request, Policy(), SNAPSHOT, 0.0).path is not LATENCY
+
+
+@pytest.mark.parametrize(
+    ("set_", "timeout", "reason"),
+    [
+        ({}, 0.079, "timeout below 80 ms"),
+        ({"quota": 200.0}, 0.079, "timeout below 80 ms"),
+        ({"latency_below_ms": 80.0}, 0.079, "timeout below 80 ms by the operators' policy"),
+        ({"latency_below_ms": 80.0}, 0.08, "neither urgent nor bulk by the operators' policy"),
+        ({"throughput_above_ms": 2000.0}, 1.5, "neither urgent nor bulk by the operators' policy"),
+        ({"throughput_above_ms": 2000.0}, 2.5, "timeout above 2000 ms by the operators' policy"),
+        ({"latency_below_ms": 80.0}, 2.5, "timeout above 2000 ms"),
+        ({"latency_below_ms": 80.0}, None, "neither urgent nor bulk"),
+    ],
+)
+def test_a_reason_says_where_a_number_of_the_operators_decided(
+    set_: Mapping[str, float], timeout: float | None, reason: str
+) -> None:
+    policy = Policy(latency_below=0.08, throughput_above=2.0, by_operators=set_)
+    assert decide(replace(PLAIN, timeout=timeout), policy, SNAPSHOT, 0.0).reason == reason
+
+
+@given(requests, st.floats(0.001, 0.5), st.floats(0.6, 5))
+def test_thresholds_are_settings(request: RoutedRequest, low: float, high: float) -> None:
+    request = replace(request, texts=1, priority=Priority.NORMAL, precomputed=False)
+    path = decide(request, Policy(1, low, high), SNAPSHOT, 0.0).path
+    if request.timeout is not None and request.timeout < low:
+        assert path is ServingPath.LATENCY
+    elif request.timeout is not None and request.timeout > high:
+        assert path is ServingPath.THROUGHPUT
+    else:
+        assert path is ServingPath.DYNAMIC
+
+
+@pytest.mark.parametrize(
+    ("lanes", "request_", "path"),
+    [
+        ((DYNAMIC, THROUGHPUT), replace(PLAIN, priority=Priority.REAL_TIME), DYNAMIC),
+        ((THROUGHPUT,), replace(PLAIN, priority=Priority.REAL_TIME), THROUGHPUT),
+        ((LATENCY, THROUGHPUT), PLAIN, THROUGHPUT),
+        ((LATENCY,), PLAIN, LATENCY),
+        ((LATENCY, DYNAMIC), replace(PLAIN, priority=Priority.BATCH), DYNAMIC),
+        ((LATENCY,), replace(PLAIN, priority=Priority.BATCH), LATENCY),
+        ((), replace(PLAIN, precomputed=True), ServingPath.PRECOMPUTED),
+    ],
+)
+def test_a_lane_that_nobody_has_is_replaced_by_the_next_that_can(
+    lanes: tuple[ServingPath, ...], request_: RoutedRequest, path: ServingPath
+) -> None:
+    decision = decide(replace(request_, here=dict.fromkeys(lanes, 0.0)), Policy(), SNAPSHOT, 0.0)
+    own = decide(request_, Policy(), SNAPSHOT, 0.0)
+    assert decision.path is path
+    assert decision.reason.startswith(own.reason)
+    assert (f"; no {own.path} lane" in decision.reason) == (own.path is not path)
+
+
+@pytest.mark.parametrize(("lanes", "texts"), [((), 1), ((LATENCY,), 2)])
+def test_what_nobody_can_take_is_said_so(lanes: tuple[ServingPath, ...], texts: int) -> None:
+    with pytest.raises(ReplicaUnavailable, match="no replica has a lane"):
+        decide(replace(PLAIN, texts=texts, here=dict.fromkeys(lanes, 0.0)), Policy(), SNAPSHOT, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("pinned", "canary", "draw", "chosen"),
+    [
+        ("p", "c", 0.0, "p"),
+        ("", "c", 0.29, "c"),
+        ("", "c", 0.3, "a"),
+        ("", "", 0.0, "a"),
+    ],
+)
+def test_which_release(pinned: str, canary: str, draw: float, chosen: str) -> None:
+    assert release_for(pinned, "a", canary, 0.3, draw) == chosen
+
+
+URGENT = replace(PLAIN, patience=0.040)
+
+
+@pytest.mark.parametrize(
+    ("name", "here", "snapshot", "draw", "replica", "path"),
+    [
+        ("in time here", 0.010, others(option("b", 0.001)), 0.0, "here", DYNAMIC),
+        ("late here, in time there", 0.050, others(option("b", 0.030)), 0.0, "b", DYNAMIC),
+        ("the better of two", 0.050, others(option("b", 0.030), option("c", 0.020)), 0.0, "c", DYNAMIC),
+        (
+            "two drawn, the first and the second of three",
+            0.050,
+            others(option("b", 0.030), option("c", 0.020), option("d", 0.001)),
+            0.0,
+            "c",
+            DYNAMIC,
+        ),
+        (
+            "both drawn are late, the third is not",
+            0.050,
+            others(option("b", 0.060), option("c", 0.070), option("d", 0.030)),
+            0.0,
+            "d",
+            DYNAMIC,
+        ),
+        (
+            "the better of two is full",
+            0.050,
+            others(option("b", 0.020, places=0), option("c", 0.030)),
+            0.0,
+            "c",
+            DYNAMIC,
+        ),
+        (
+            "both drawn are full, the third is not",
+            0.050,
+            others(option("b", 0.020, places=0), option("c", 0.010, places=0), option("d", 0.030)),
+            0.0,
+            "d",
+            DYNAMIC,
+        ),
+        (
+            "not to one that is full, above its load target",
+            0.010,
+            others(option("b", 0.005, places=0), load={DYNAMIC: 0.7}),
+            0.0,
+            "here",
+            DYNAMIC,
+        ),
+        (
+            "another lane, where its own is late here and full elsewhere",
+            0.050,
+            others(option("b", 0.010, places=0), option("b", 0.035, THROUGHPUT)),
+            0.0,
+            "b",
+            THROUGHPUT,
+        ),
+        (
+            "above its load target it gives away",
+            0.010,
+            others(option("b", 0.020, load=0.5), load={DYNAMIC: 0.7}),
+            0.0,
+            "b",
+            DYNAMIC,
+        ),
+        (
+            "not to one that is as loaded",
+            0.010,
+            others(option("b", 0.005, load=0.7), load={DYNAMIC: 0.7}),
+            0.0,
+            "here",
+            DYNAMIC,
+        ),
+        (
+            "not to one that would be late",
+            0.010,
+            others(option("b", 0.050, load=0.1), load={DYNAMIC: 0.7}),
+            0.0,
+            "here",
+            DYNAMIC,
+        ),
+        (
+            "another lane, where all of its own would be late",
+            0.050,
+            others(option("b", 0.060), option("b", 0.035, THROUGHPUT)),
+            0.0,
+            "b",
+            THROUGHPUT,
+        ),
+    ],
+)
+def test_which_replica(
+    name: str, here: float, snapshot: Snapshot, draw: float, replica: str, path: ServingPath
+) -> None:
+    policy = Policy(load_targets={DYNAMIC: 0.6})
+    decision = decide(replace(URGENT, here={DYNAMIC: here}), policy, snapshot, draw)
+    assert (decision.replica, decision.path) == (replica, path), name
+
+
+def test_a_refusal_tells_when_the_first_would_be_in_time() -> None:
+    snapshot = others(option("b", 0.060), option("b", 0.050, THROUGHPUT))
+    with pytest.raises(Overloaded) as refused:
+        decide(replace(URGENT, here={DYNAMIC: 0.080}), Policy(), snapshot, 0.0)
+    assert refused.value.retry_after == pytest.approx(0.010)
+
+
+@pytest.mark.parametrize("patience", [None, 10.0])
+def test_where_its_own_lane_is_full_a_request_is_refused_and_fills_no_other(patience: float | None) -> None:
+    bulk = replace(PLAIN, here={}, priority=Priority.BATCH, patience=patience)
+    full, idle = option("b", 2.560, THROUGHPUT, places=0), option("b", 0.001)
+    with pytest.raises(Overloaded, match="throughput lane is full") as refused:
+        decide(bulk, Policy(), others(full, idle), 0.0)
+    assert refused.value.retry_after == pytest.approx(2.560)
+    room = option("c", 3.0, THROUGHPUT)
+    assert decide(bulk, Policy(), others(full, idle, room), 0.0).replica == "c"
+    assert another(Decision(THROUGHPUT, "c", ""), bulk, others(full, idle, room), {"c"}, 0.0) is None
+
+
+def test_a_lane_that_stands_in_and_is_full_is_not_taken_for_none() -> None:
+    full = option("b", 0.100, THROUGHPUT, places=0)
+    with pytest.raises(Overloaded) as refused:
+        decide(replace(PLAIN, here={}), Policy(), others(full), 0.0)
+    assert refused.value.retry_after == pytest.approx(0.100)
+    assert decide(replace(PLAIN, here={}), Policy(), others(full, option("b", 0.1, LATENCY)), 0.0).path is LATENCY
+
+
+@pytest.mark.parametrize("real_time", [False, True])
+def test_what_was_sent_takes_a_place_until_it_comes_back(real_time: bool) -> None:
+    lane = option("b", 0.001, places=2)
+    lane.real_time = option("b", 0.001, places=2)
+    seen = lane.real_time if real_time else lane
+    lane.send(0.001, texts=1, real_time=False)
+    assert (seen.full(1), seen.full(2)) == (False, True)
+    lane.send(0.001, texts=1, real_time=False)
+    assert seen.full(1)
+    lane.send(-0.001, texts=-1, real_time=False)
+    assert not seen.full(1)
+
+
+def test_what_was_sent_since_the_heartbeat_counts() -> None:
+    snapshot = others(option("b", 0.010), option("c", 0.020))
+    away = replace(URGENT, here={})
+    assert decide(away, Policy(), snapshot, 0.0).replica == "b"
+    snapshot.options[RELEASE, DYNAMIC][0].sent.add(0.015, per_text=0.0)
+    assert decide(away, Policy(), snapshot, 0.0).replica == "c"
+
+
+def test_of_two_that_are_alike_each_gets_its_share() -> None:
+    away, near = replace(URGENT, here={}), others(option("b", 0.010), option("c", 0.0119))
+    assert {decide(away, Policy(), near, draw).replica for draw in (0.1, 0.9)} == {"b", "c"}
+    apart = others(option("b", 0.010), option("c", 0.0121))
+    assert {decide(away, Policy(), apart, draw).replica for draw in (0.1, 0.9)} == {"b"}
+
+
+def test_another_replica_has_the_same_path_and_was_not_tried() -> None:
+    snapshot = others(option("b", 0.010), option("c", 0.020), option("d", 0.050), option("e", 0.001, THROUGHPUT))
+    first = Decision(DYNAMIC, "b", "why")
+    assert another(first, URGENT, snapshot, {"b"}, 0.0) == Decision(DYNAMIC, "c", "why")
+    # What is left would be late.
+    assert another(first, URGENT, snapshot, {"b", "c"}, 0.0) is None
+
+
+finishes = st.floats(0.0, 0.2)
+found = st.lists(
+    st.builds(option, st.sampled_from("bcdefg"), finishes, st.sampled_from(SERVED), finishes, st.integers(0, 4)),
+    max_size=12,
+    unique_by=lambda it: (it.replica, it.path),
+)
+routed = st.builds(
+    RoutedRequest,
+    texts=st.integers(1, 3),
+    priority=st.sampled_from(Priority),
+    timeout=st.none() | st.floats(0.01, 2.0),
+    patience=st.none() | finishes,
+    release=st.just(RELEASE),
+    here=st.dictionaries(st.sampled_from(SERVED), finishes),
+    hint=st.none() | st.sampled_from(SERVED),
+)
+
+
+def answered(request: RoutedRequest, snapshot: Snapshot, draw: float) -> Decision | None:
+    try:
+        return decide(request, Policy(load_targets=dict.fromkeys(SERVED, 0.1)), snapshot, draw)
+    except (Overloaded, ReplicaUnavailable):
+        return None
+
+
+@given(routed, found, st.floats(0, 1, exclude_max=True), st.floats(0.0, 0.2))
+def test_more_slack_turns_no_answer_into_a_refusal(
+    request: RoutedRequest, options: list[Option], draw: float, more: float
+) -> None:
+    """The request's own timeout is as it was: so the same rule applies."""
+    snapshot = others(*options)
+    if answered(request, snapshot, draw) and request.patience is not None:
+        assert answered(replace(request, patience=request.patience + more), snapshot, draw)
+        assert answered(replace(request, patience=None), snapshot, draw)
+
+
+@given(routed, found, st.floats(0, 1, exclude_max=True), st.floats(0.0, 1.0))
+def test_less_load_turns_no_answer_into_a_refusal(
+    request: RoutedRequest, options: list[Option], draw: float, share: float
+) -> None:
+    if answered(request, others(*options), draw):
+        less = [replace(it, finish=it.finish * share, load=it.load * share) for it in options]
+        here = {lane: finish * share for lane, finish in request.here.items()}
+        assert answered(replace(request, here=here), others(*less), draw)
+
+
+@given(routed, found, st.floats(0, 1, exclude_max=True))
+def test_whoever_is_chosen_has_the_lane_and_would_be_in_time(
+    request: RoutedRequest, options: list[Option], draw: float
+) -> None:
+    finishes = {(it.replica, it.path): it.predicted(request.texts) for it in options if not it.full(request.texts)}
+    finishes |= {("here", lane): finish for lane, finish in request.here.items()}
+    able = {
+        chosen
+        for chosen, finish in finishes.items()
+        if (request.patience is None or finish <= request.patience) and (chosen[1] is not LATENCY or request.texts == 1)
+    }
+    decision = answered(request, others(*options), draw)
+    # What finds its own lane full is refused, though another might take it.
+    assert decision or not able or any(it.full(request.texts) for it in options)
+    assert able or not decision
+    assert decision is None or (decision.replica, decision.path) in able
+
+
+@pytest.mark.parametrize(
+    ("lane", "texts", "elsewhere", "tried", "expected"),
+    [
+        (THROUGHPUT, 1, [("b", LATENCY), ("c", DYNAMIC)], {"a"}, ("c", DYNAMIC)),
+        (THROUGHPUT, 1, [("b", LATENCY), ("c", DYNAMIC)], {"a", "c"}, ("b", LATENCY)),
+        (THROUGHPUT, 2, [("b", LATENCY)], {"a"}, None),
+        (LATENCY, 1, [("b", THROUGHPUT)], {"a"}, ("b", THROUGHPUT)),
+        (LATENCY, 1, [("a", DYNAMIC)], {"a"}, None),
+    ],
+)
+def test_a_lane_that_cannot_be_reached_has_a_stand_in(
+    lane: ServingPath,
+    texts: int,
+    elsewhere: list[tuple[str, ServingPath]],
+    tried: set[str],
+    expected: tuple[str, ServingPath] | None,
+) -> None:
+    snapshot = others(*(option(replica, 0.01, path) for replica, path in elsewhere))
+    request = replace(PLAIN, texts=texts, here={})
+    found = stand_in(Decision(lane, "a", "why"), request, snapshot, tried, 0.0)
+    assert (found and (found.replica, found.path)) == expected
+    if found:
+        assert found.reason == f"why; {lane} could not be reached"

@@ -1,0 +1,130 @@
+"""What an idle lane does with deferred work that it loses, cannot do, must leave, or cannot store."""
+
+import asyncio
+from typing import Any
+
+import pytest
+import redis.asyncio
+
+from protos.scoring.v1.scoring_pb2 import ScoreRequest
+from protos.scoring.v1.storage_pb2 import DeferredWork
+from realtime_service.errors import Overloaded
+from realtime_service.metrics import Telemetry
+from realtime_service.serving.answer import Answer
+from realtime_service.serving.backfill import Harvester
+from realtime_service.serving.request import ScoringRequest
+from shared_model.clock import SystemClock
+from shared_model.deferred import Handoff, State
+from shared_model.errors import BadInput, StoreUnavailable
+from shared_model.types import ServingPath
+from tests.realtime_service.conftest import eventually
+
+
+class Scripted:
+    """Stands for the dispatcher: does with each text what the text says."""
+
+    def __init__(self) -> None:
+        self.begun: list[str] = []
+        self.cancelled: list[str] = []
+
+    async def score_deferred(self, request: ScoringRequest) -> Answer:
+        [text] = request.texts
+        self.begun.append(text)
+        if text == "refuse":
+            raise Overloaded("the device is busy", 0.1)
+        if text == "impossible":
+            raise BadInput("texts[0]", "cannot be read")
+        if text == "endless":
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                self.cancelled.append(text)
+                raise
+        return Answer((), ServingPath.DEFERRED, "r-1", "int8", 1, 0.0, 0.0, "because")
+
+
+@pytest.fixture
+def handoff(own_redis: "redis.asyncio.Redis") -> Handoff:
+    return Handoff(own_redis)
+
+
+@pytest.fixture
+def script() -> Scripted:
+    return Scripted()
+
+
+def harvester(handoff: Handoff, script: Any) -> Harvester:
+    nobody: Any = None
+    return Harvester(handoff, script, nobody, Telemetry([]), SystemClock(), "lane")
+
+
+async def accept(handoff: Handoff, *texts: str) -> None:
+    for text in texts:
+        await handoff.submit(text, DeferredWork(request=ScoreRequest(texts=[text], request_id=text)))
+
+
+async def state_of(handoff: Handoff, request_id: str) -> State | None:
+    [state] = await handoff.states([request_id])
+    return state
+
+
+async def test_each_of_a_chunk_ends_in_its_own_way(handoff: Handoff, script: Scripted) -> None:
+    await accept(handoff, "fine", "refuse", "impossible")
+    assert await harvester(handoff, script).run_once() == 2
+    assert await handoff.states(["fine", "refuse", "impossible"]) == [State.PUBLISHED, State.ACCEPTED, State.FAILED]
+
+
+async def test_being_refused_often_is_no_crash(handoff: Handoff, script: Scripted) -> None:
+    await accept(handoff, "refuse")
+    for _ in range(5):
+        assert await harvester(handoff, script).run_once() == 0
+    assert script.begun == ["refuse"] * 5
+    assert await state_of(handoff, "refuse") is State.ACCEPTED
+
+
+async def test_a_replica_that_stops_leaves_its_work_to_the_others_at_once(handoff: Handoff, script: Scripted) -> None:
+    await accept(handoff, "endless")
+    for times in range(1, 5):
+        stopping = asyncio.create_task(harvester(handoff, script).run_once())
+        await asyncio.to_thread(eventually, lambda times=times: len(script.begun) == times)  # type: ignore[misc]
+        stopping.cancel()
+        await asyncio.wait([stopping])
+        assert await state_of(handoff, "endless") is State.ACCEPTED
+    assert script.cancelled == ["endless"] * 4
+
+
+async def test_what_is_lost_is_abandoned_and_the_rest_is_answered(
+    handoff: Handoff, script: Scripted, own_redis: "redis.asyncio.Redis", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("shared_model.deferred.lease.RENEW_SECONDS", 0.05)
+    await accept(handoff, "endless", "fine")
+    working = asyncio.create_task(harvester(handoff, script).run_once())
+    await asyncio.to_thread(eventually, lambda: len(script.begun) == 2)
+    [taken] = await Handoff(own_redis).claim("other", 1, lease_seconds=0.0)
+    assert taken.request_id == "endless"
+    async with asyncio.timeout(10):
+        assert await working == 1
+    assert script.cancelled == ["endless"]
+    assert await handoff.states(["endless", "fine"]) == [State.CLAIMED, State.PUBLISHED]
+
+
+class Away(Handoff):
+    """Its answers cannot be stored, some times."""
+
+    refusals = 3
+
+    async def score(self, *arguments: Any) -> list[bool]:
+        if self.refusals:
+            self.refusals -= 1
+            raise StoreUnavailable("Redis did not answer")
+        return await super().score(*arguments)
+
+
+async def test_an_answer_waits_for_the_store_and_is_not_computed_again(
+    own_redis: "redis.asyncio.Redis", script: Scripted
+) -> None:
+    away = Away(own_redis)
+    await accept(away, "fine")
+    assert await harvester(away, script).run_once() == 1
+    assert (script.begun, away.refusals) == (["fine"], 0)
+    assert await state_of(away, "fine") is State.PUBLISHED

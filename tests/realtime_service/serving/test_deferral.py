@@ -1,0 +1,145 @@
+"""A request that is refused and may wait becomes deferred work: a ticket is given only for what is stored."""
+
+import os
+import re
+import signal
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import redis
+
+from protos.scoring.v1 import scoring_pb2
+from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
+from protos.scoring.v1.storage_pb2 import DeferredWork
+from shared_model.redis_store import keys
+from shared_model.redis_store.server import RedisServer
+from shared_model.settings import StateSettings
+from tests.realtime_service.conftest import eventually
+from tests.realtime_service.rollout.stage import Stage, staged
+
+#: More texts than the dynamic lane of this stage holds: refused whatever else happens.
+REFUSED = ["where is my card", "card", "please"]
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    with staged(tmp_path_factory.mktemp("stage"), TANDEM_DYNAMIC_CONCURRENCY="2", TANDEM_HARVEST="false") as made:
+        yield made
+
+
+@pytest.fixture
+def stub(stage: Stage) -> Iterator[ScoringServiceStub]:
+    with redis.Redis.from_url(stage.redis.url) as client:
+        client.delete(keys.deferred_stream())
+    with grpc.insecure_channel(stage.replica.address) as channel:
+        stub = ScoringServiceStub(channel)
+        eventually(lambda: stub.Describe(scoring_pb2.DescribeRequest(), timeout=10).redis_available)
+        yield stub
+
+
+def stored(stage: Stage) -> list[scoring_pb2.ScoreRequest]:
+    with redis.Redis.from_url(stage.redis.url) as client:
+        entries = client.xrange(keys.deferred_stream())
+    return [DeferredWork.FromString(fields[b"work"]).request for _, fields in entries]
+
+
+def refusal(call: Callable[[], Any]) -> grpc.RpcError:
+    with pytest.raises(grpc.RpcError) as error:
+        call()
+    return error.value
+
+
+def score(stub: ScoringServiceStub, **fields: Any) -> scoring_pb2.ScoreResponse:
+    return stub.Score(scoring_pb2.ScoreRequest(**{"texts": REFUSED, **fields}), timeout=20)
+
+
+def test_n_texts_count_as_n_and_are_admitted_all_or_none(stage: Stage, stub: ScoringServiceStub) -> None:
+    error = refusal(lambda: score(stub))
+    assert (error.code(), error.details()[:24]) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "the dynamic lane is full")
+    assert len(score(stub, texts=REFUSED[:2]).results) == 2
+    # None of the three stayed behind in the lane, or two would not have found room.
+    assert len(score(stub, texts=REFUSED[:2]).results) == 2
+
+
+def test_nothing_is_deferred_without_leave(stage: Stage, stub: ScoringServiceStub) -> None:
+    refusal(lambda: score(stub, request_id="not-asked-for"))
+    assert stored(stage) == []
+
+
+def test_what_fits_is_answered_although_it_may_wait(stage: Stage, stub: ScoringServiceStub) -> None:
+    answer = score(stub, texts=["card"], allow_deferred=True)
+    assert (answer.path, answer.HasField("ticket"), len(answer.results)) == (scoring_pb2.DYNAMIC, False, 1)
+    assert stored(stage) == []
+
+
+def test_a_refused_request_that_may_wait_gets_a_ticket(stage: Stage, stub: ScoringServiceStub) -> None:
+    answer = score(stub, allow_deferred=True, request_id="mine", top_k=2, timeout_ms=900, priority=scoring_pb2.NORMAL)
+    assert (answer.ticket.request_id, answer.request_id, answer.path) == ("mine", "mine", scoring_pb2.DEFERRED)
+    assert not answer.results
+    assert "the dynamic lane is full" in answer.reason
+    # Neither a deadline nor a priority means anything once it waits.
+    assert stored(stage) == [scoring_pb2.ScoreRequest(texts=REFUSED, top_k=2, request_id="mine")]
+    state = stub.GetResult(scoring_pb2.GetResultRequest(request_id="mine"), timeout=10).state
+    assert state == scoring_pb2.ACCEPTED
+    # Asked again, it is the same work.
+    assert score(stub, allow_deferred=True, request_id="mine").ticket.request_id == "mine"
+    assert len(stored(stage)) == 1
+
+
+def test_a_name_is_made_for_what_has_none(stage: Stage, stub: ScoringServiceStub) -> None:
+    tickets = {score(stub, allow_deferred=True).ticket.request_id for _ in range(3)}
+    assert len(tickets) == 3
+    assert {request.request_id for request in stored(stage)} == tickets
+
+
+def test_a_request_on_a_stream_gets_its_ticket_there(stage: Stage, stub: ScoringServiceStub) -> None:
+    wanted = [
+        scoring_pb2.ScoreRequest(texts=REFUSED, request_id="may wait", allow_deferred=True),
+        scoring_pb2.ScoreRequest(texts=REFUSED, request_id="may not"),
+    ]
+    answers = {it.request_id: it for it in stub.ScoreStream(iter(wanted), timeout=20)}
+    assert answers["may wait"].response.ticket.request_id == "may wait"
+    error = answers["may not"].error
+    assert error.code == grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+    assert error.retry_after_ms >= 1
+
+
+def test_a_request_ends_in_one_outcome(stage: Stage, stub: ScoringServiceStub) -> None:
+    before = ends(stage)
+    score(stub, allow_deferred=True)
+    refusal(lambda: score(stub))
+    score(stub, texts=["card"])
+    grown = {outcome: count - before.get(outcome, 0) for outcome, count in ends(stage).items()}
+    assert {outcome: count for outcome, count in grown.items() if count} == {"deferred": 1, "refused": 1, "met": 1}
+
+
+def ends(stage: Stage) -> dict[str, float]:
+    """Requests so far, by how they ended."""
+    text = urllib.request.urlopen(stage.replica.metrics).read().decode()  # noqa: S310 - our own loopback address
+    counts: dict[str, float] = {}
+    for outcome, count in re.findall(
+        r'^tandem_requests_total\{outcome="(\w+)",path="\w+"\} (\S+)$', text, re.MULTILINE
+    ):
+        counts[outcome] = counts.get(outcome, 0) + float(count)
+    return counts
+
+
+def test_without_redis_the_refusal_stands_and_nothing_is_acknowledged(stage: Stage, stub: ScoringServiceStub) -> None:
+    assert stage.redis.pid
+    # Frozen, it still takes what is sent and says nothing: what is not known to be stored is not acknowledged.
+    os.kill(stage.redis.pid, signal.SIGSTOP)
+    frozen = refusal(lambda: score(stub, allow_deferred=True, request_id="frozen", timeout_ms=500))
+    os.kill(stage.redis.pid, signal.SIGKILL)
+    eventually(lambda: not stub.Describe(scoring_pb2.DescribeRequest(), timeout=10).redis_available)
+    killed = refusal(lambda: score(stub, allow_deferred=True, request_id="killed"))
+    for error in (frozen, killed):
+        assert (error.code(), error.details()[:24]) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "the dynamic lane is full")
+    with RedisServer(StateSettings(state=Path(stage.folder))):
+        eventually(lambda: stub.Describe(scoring_pb2.DescribeRequest(), timeout=10).redis_available)
+        assert score(stub, allow_deferred=True, request_id="back").ticket.request_id == "back"
+        unknown = refusal(lambda: stub.GetResult(scoring_pb2.GetResultRequest(request_id="killed"), timeout=10))
+        assert unknown.code() is grpc.StatusCode.NOT_FOUND

@@ -1,0 +1,153 @@
+"""A stream answers every request, in the order it promised, and reads no more than is read of it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from realtime_service.errors import ReplicaUnavailable
+from realtime_service.transport.streaming import PLACE_BYTES, WINDOW, Streams
+
+
+class Peer:
+    """Sends `requests`, and takes answers only while it `reads`."""
+
+    def __init__(self, requests: Iterable[bytes]) -> None:
+        self.reads = asyncio.Event()
+        self.sent = 0
+        self.answers: list[bytes] = []
+        self._requests = list(requests)
+
+    async def incoming(self) -> AsyncIterator[bytes]:
+        for request in self._requests:
+            self.sent += 1
+            yield request
+
+    async def write(self, answer: bytes) -> None:
+        await self.reads.wait()
+        self.answers.append(answer)
+
+
+async def echo(raw: bytes) -> bytes:
+    return raw
+
+
+async def settle() -> None:
+    """Let everything happen that needs no more than the event loop."""
+    for _ in range(20 * WINDOW):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+async def test_who_does_not_read_is_not_read_from(in_order: bool) -> None:
+    peer = Peer(b"%d" % number for number in range(1000))
+    stream = asyncio.create_task(Streams().answer(peer.incoming(), echo, peer.write, in_order=in_order))
+    await settle()
+    # A window, and the one request that was read to find that it is full.
+    assert peer.sent == WINDOW + 1
+    peer.reads.set()
+    await stream
+    assert sorted(map(int, peer.answers)) == list(range(1000))
+
+
+async def test_large_requests_take_several_places() -> None:
+    peer = Peer([bytes(15 * PLACE_BYTES)] * 100)
+    stream = asyncio.create_task(Streams().answer(peer.incoming(), echo, peer.write, in_order=False))
+    await settle()
+    assert peer.sent == WINDOW // 16 + 1
+    peer.reads.set()
+    await stream
+    assert len(peer.answers) == 100
+
+
+async def test_a_request_larger_than_the_window_has_it_for_itself() -> None:
+    peer = Peer([bytes(2 * WINDOW * PLACE_BYTES), b"small"])
+    peer.reads.set()
+    await Streams().answer(peer.incoming(), echo, peer.write, in_order=False)
+    assert [len(answer) for answer in peer.answers] == [2 * WINDOW * PLACE_BYTES, 5]
+
+
+def finishing_in(order: list[int]) -> Callable[[bytes], Awaitable[bytes]]:
+    """Answers request i as the order[i]-th."""
+    done = [asyncio.Event() for _ in order]
+
+    async def answer(raw: bytes) -> bytes:
+        rank = order[int(raw)]
+        if rank:
+            await done[rank - 1].wait()
+        done[rank].set()
+        return raw
+
+    return answer
+
+
+@given(st.integers(1, WINDOW).flatmap(lambda count: st.permutations(range(count))))
+def test_answers_come_in_the_order_that_was_promised(order: list[int]) -> None:
+    async def answers(in_order: bool) -> list[int]:
+        peer = Peer(b"%d" % number for number in range(len(order)))
+        peer.reads.set()
+        await Streams().answer(peer.incoming(), finishing_in(order), peer.write, in_order=in_order)
+        return [int(answer) for answer in peer.answers]
+
+    assert asyncio.run(answers(in_order=True)) == list(range(len(order)))
+    assert asyncio.run(answers(in_order=False)) == sorted(range(len(order)), key=order.__getitem__)
+
+
+async def test_who_leaves_takes_its_requests_with_it() -> None:
+    begun: list[bytes] = []
+    ended: list[bytes] = []
+
+    async def endless(raw: bytes) -> bytes:
+        begun.append(raw)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(raw)
+        return raw
+
+    peer = Peer(b"%d" % number for number in range(10))
+    stream = asyncio.create_task(Streams().answer(peer.incoming(), endless, peer.write, in_order=False))
+    await settle()
+    stream.cancel()
+    await asyncio.wait([stream])
+    await settle()
+    assert sorted(ended) == sorted(begun) == [b"%d" % number for number in range(10)]
+
+
+async def test_a_replica_that_closes_reads_no_more_answers_what_it_has_read_and_says_so() -> None:
+    streams, release = Streams(), asyncio.Event()
+
+    async def when_released(raw: bytes) -> bytes:
+        await release.wait()
+        return raw
+
+    peer = Peer(b"%d" % number for number in range(1000))
+    peer.reads.set()
+    stream = asyncio.create_task(streams.answer(peer.incoming(), when_released, peer.write, in_order=True))
+    await settle()
+    streams.close()
+    await settle()
+    assert not stream.done()
+    release.set()
+    with pytest.raises(ReplicaUnavailable, match="send what has no answer yet to another"):
+        await stream
+    assert [int(answer) for answer in peer.answers] == list(range(WINDOW))
+
+
+async def test_a_stream_that_had_sent_all_ends_well_although_the_replica_closes() -> None:
+    streams, release = Streams(), asyncio.Event()
+
+    async def when_released(raw: bytes) -> bytes:
+        await release.wait()
+        return raw
+
+    peer = Peer([b"1", b"2"])
+    peer.reads.set()
+    stream = asyncio.create_task(streams.answer(peer.incoming(), when_released, peer.write, in_order=False))
+    await settle()
+    streams.close()
+    release.set()
+    await stream
+    assert sorted(peer.answers) == [b"1", b"2"]

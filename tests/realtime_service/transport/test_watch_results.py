@@ -1,0 +1,238 @@
+"""WatchResults tells each end of submitted work once, as it comes, through an outage of Redis, for many at a time."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+import redis.asyncio
+
+from protos.scoring.v1 import scoring_pb2
+from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
+from protos.scoring.v1.storage_pb2 import DeferredWork
+from realtime_service.errors import NotFound
+from realtime_service.serving.result_watcher import PERIOD_SECONDS, Watcher
+from shared_model.deferred import Handoff, Item, State
+from shared_model.redis_store.server import RedisServer
+from shared_model.settings import StateSettings
+from tests.realtime_service.conftest import eventually
+from tests.realtime_service.rollout.stage import Stage, staged
+
+
+@pytest.fixture(scope="module")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    """Nobody harvests here: work ends when the test says so."""
+    with staged(tmp_path_factory.mktemp("stage"), TANDEM_HARVEST="false") as made:
+        yield made
+
+
+@pytest.fixture
+def stub(stage: Stage) -> Iterator[ScoringServiceStub]:
+    with grpc.insecure_channel(stage.replica.address) as channel:
+        yield ScoringServiceStub(channel)
+
+
+def submit(stub: ScoringServiceStub, *request_ids: str) -> None:
+    for request_id in request_ids:
+        work = scoring_pb2.ScoreRequest(request_id=request_id, texts=["card"])
+        stub.Submit(scoring_pb2.SubmitRequest(request=work), timeout=10)
+
+
+def watch(stub: ScoringServiceStub, *request_ids: str, timeout: float = 30) -> Any:
+    return stub.WatchResults(scoring_pb2.WatchResultsRequest(request_ids=request_ids), timeout=timeout)
+
+
+def finish(stage: Stage, request_id: str, failure: str = "") -> None:
+    """End one request, as whoever computes it would."""
+
+    async def finish_it() -> None:
+        async with redis.asyncio.Redis.from_url(stage.redis.url) as client:
+            handoff = Handoff(client)
+            claimed = await handoff.claim("test", 100, 0.0, again=100)
+            [item] = [it for it in claimed if it.request_id == request_id]
+            await handoff.give_back("test", [it for it in claimed if it is not item])
+            if failure:
+                await handoff.fail(item, failure, "test")
+            else:
+                await handoff.score([(item, scoring_pb2.ScoreResponse(request_id=request_id))], "test")
+                await handoff.publish([item])
+
+    asyncio.run(finish_it())
+
+
+def refusal(call: Callable[[], Any]) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.RpcError) as error:
+        call()
+    return error.value.code(), error.value.details()
+
+
+def test_each_end_is_told_once_as_it_comes_and_the_last_is_the_end(stage: Stage, stub: ScoringServiceStub) -> None:
+    submit(stub, "a", "b", "c")
+    finish(stage, "b")
+    ends = watch(stub, "a", "b", "c", "b")
+    told = [next(ends)]
+    finish(stage, "c", failure="no such release")
+    told.append(next(ends))
+    finish(stage, "a")
+    told.extend(ends)
+    assert [(it.request_id, it.state, it.failure) for it in told] == [
+        ("b", scoring_pb2.PUBLISHED, ""),
+        ("c", scoring_pb2.FAILED, "no such release"),
+        ("a", scoring_pb2.PUBLISHED, ""),
+    ]
+    assert told[0].response.request_id == "b"
+    # Asked again, all have ended.
+    assert {it.request_id for it in watch(stub, "a", "b", "c")} == {"a", "b", "c"}
+
+
+def test_an_id_that_was_not_submitted_ends_the_call_and_is_named(stage: Stage, stub: ScoringServiceStub) -> None:
+    submit(stub, "known")
+    code, details = refusal(lambda: list(watch(stub, "known", "never")))
+    assert (code, "'never' was not submitted" in details) == (grpc.StatusCode.NOT_FOUND, True)
+
+
+def test_the_calls_deadline_ends_it(stage: Stage, stub: ScoringServiceStub) -> None:
+    submit(stub, "slow")
+    assert refusal(lambda: list(watch(stub, "slow", timeout=0.3)))[0] is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+@pytest.mark.parametrize(
+    ("ids", "says"),
+    [
+        ([], "request_ids: holds 0 ids"),
+        (["x"] * 1001, "request_ids: holds 1001"),
+        (["x", ""], "request_ids[1]: is empty"),
+    ],
+)
+def test_what_cannot_be_watched_is_said(stub: ScoringServiceStub, ids: list[str], says: str) -> None:
+    code, details = refusal(lambda: list(watch(stub, *ids)))
+    assert (code, details[: len(says)]) == (grpc.StatusCode.INVALID_ARGUMENT, says)
+
+
+def test_an_id_without_end_is_not_found_in_few_words(stub: ScoringServiceStub) -> None:
+    code, details = refusal(lambda: list(watch(stub, "é" * 1_000_000)))
+    assert code is grpc.StatusCode.NOT_FOUND
+    assert len(details) < 1000
+
+
+def test_a_replica_that_closes_ends_its_watches_and_another_goes_on(stage: Stage, stub: ScoringServiceStub) -> None:
+    submit(stub, "over", "passed on")
+    finish(stage, "over")
+    leaving = stage.another_replica("leaving", TANDEM_HARVEST="false")
+    with grpc.insecure_channel(leaving.address) as channel:
+        ends = watch(ScoringServiceStub(channel), "over", "passed on")
+        assert next(ends).request_id == "over"
+        started = time.monotonic()
+        leaving.process.send_signal(signal.SIGTERM)
+        code, details = refusal(lambda: next(ends))
+        assert (code, details[:23]) == (grpc.StatusCode.UNAVAILABLE, "this replica is closing")
+        assert leaving.process.wait(timeout=30) == 0
+        # Not after the ten seconds that calls in flight are given.
+        assert time.monotonic() - started < 8
+    ends = watch(stub, "passed on")
+    finish(stage, "passed on")
+    assert [it.request_id for it in ends] == ["passed on"]
+
+
+def test_a_stream_that_stays_open_does_not_hold_up_the_end(stage: Stage) -> None:
+    leaving, over = stage.another_replica("leaving with a stream"), threading.Event()
+
+    def requests() -> Iterator[scoring_pb2.ScoreRequest]:
+        yield scoring_pb2.ScoreRequest(request_id="1", texts=["card"])
+        over.wait(30)
+
+    with grpc.insecure_channel(leaving.address) as channel:
+        answers = ScoringServiceStub(channel).ScoreStream(requests(), timeout=30)
+        assert next(answers).request_id == "1"
+        started = time.monotonic()
+        leaving.process.send_signal(signal.SIGTERM)
+        code, details = refusal(lambda: next(answers))
+        over.set()
+        assert (code, details[:23]) == (grpc.StatusCode.UNAVAILABLE, "this replica is closing")
+        assert leaving.process.wait(timeout=30) == 0
+        assert time.monotonic() - started < 8
+
+
+def test_a_watch_goes_on_when_redis_comes_back(stage: Stage, stub: ScoringServiceStub) -> None:
+    submit(stub, "first", "second")
+    ends = watch(stub, "first", "second")
+    finish(stage, "first")
+    assert next(ends).request_id == "first"
+    assert stage.redis.pid
+    os.kill(stage.redis.pid, signal.SIGKILL)
+    eventually(lambda: not stub.Describe(scoring_pb2.DescribeRequest(), timeout=10).redis_available)
+    # Long enough for several looks that find nobody.
+    gone_until = time.monotonic() + 5 * PERIOD_SECONDS
+    while time.monotonic() < gone_until:
+        assert refusal(lambda: list(watch(stub, "second")))[0] is grpc.StatusCode.UNAVAILABLE
+    with RedisServer(StateSettings(state=Path(stage.folder))):
+        finish(stage, "second")
+        assert [it.request_id for it in ends] == ["second"]
+
+
+class Counting(Handoff):
+    """Counts looks at the store. `looked` has one to take for each."""
+
+    def __init__(self, client: "redis.asyncio.Redis") -> None:
+        super().__init__(client)
+        self.looks: list[int] = []
+        self.looked = asyncio.Semaphore(0)
+
+    async def states(self, request_ids: Sequence[str]) -> list[State | None]:
+        self.looks.append(len(request_ids))
+        found = await super().states(request_ids)
+        self.looked.release()
+        return found
+
+
+@pytest.fixture
+def handoff(own_redis: "redis.asyncio.Redis") -> Counting:
+    return Counting(own_redis)
+
+
+async def accept(handoff: Handoff, *request_ids: str) -> None:
+    for request_id in request_ids:
+        await handoff.submit(request_id, DeferredWork())
+
+
+async def ends_of(watcher: Watcher, *request_ids: str) -> list[tuple[str, Item]]:
+    return [end async for end in watcher.watch(request_ids)]
+
+
+async def test_many_watches_cost_one_look(handoff: Counting) -> None:
+    await accept(handoff, *map(str, range(600)))
+    watcher = Watcher(handoff)
+    watches = [asyncio.create_task(ends_of(watcher, *map(str, range(600)))) for _ in range(10)]
+    for _ in range(20):  # the first look of each, in chunks
+        await handoff.looked.acquire()
+    handoff.looks.clear()
+    await watcher.run_once()
+    assert handoff.looks == [500, 100]
+    for watch in watches:
+        watch.cancel()
+    await asyncio.wait(watches)
+    handoff.looks.clear()
+    await watcher.run_once()
+    # Whoever has left is not asked for any more.
+    assert sum(handoff.looks) == 0
+
+
+async def test_a_result_that_is_lost_while_it_is_watched_is_not_found(
+    handoff: Counting, own_redis: "redis.asyncio.Redis"
+) -> None:
+    await accept(handoff, "lost")
+    watcher = Watcher(handoff)
+    watch = asyncio.create_task(ends_of(watcher, "lost"))
+    await handoff.looked.acquire()
+    await own_redis.flushall()
+    while not watch.done():
+        await watcher.run_once()
+        await asyncio.sleep(0.001)
+    with pytest.raises(NotFound, match="'lost'"):
+        await watch
