@@ -45,7 +45,6 @@ class Telemetry:
         self._waiting = self._gauge("tandem_waiting", "Texts waiting for the device.", "path")
         self._load = self._gauge("tandem_load", "Arrival rate × service time ÷ streams of a lane.", "path")
         self._restarts = self._gauge("tandem_worker_restarts", "Workers that died in this one's place.")
-        self._quarantined = self._gauge("tandem_quarantined", "Texts that are refused because they killed a worker.")
         self._redis = self._gauge("tandem_redis_up", "1 while Redis answers.")
         self._harvested = self._counter("tandem_harvested_total", "Deferred requests answered by idle lanes.")
         self._unanswered = self._counter(
@@ -117,9 +116,6 @@ class Telemetry:
 
     def set_restarts(self, restarts: int) -> None:
         self._restarts.set(restarts)
-
-    def set_quarantined(self, texts: int) -> None:
-        self._quarantined.set(texts)
 
     def set_redis_up(self, up: bool) -> None:
         self._redis.set(up)

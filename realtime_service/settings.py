@@ -91,7 +91,6 @@ class ServiceSettings:
     keep_previous_seconds: float = setting(
         600.0, "How long a replaced release stays loaded for a rollback; 0: not at all.", NOT_NEGATIVE
     )
-    quarantine_seconds: float = setting(600.0, "How long a text that killed a process is refused.", POSITIVE)
     precomputed: bool = setting(True, "Answer from published scores where the release scored the same text.")
     precomputed_timeout_ms: float = setting(2.0, "Longest wait for Redis in a precomputed look-up.", POSITIVE)
     harvest: bool = setting(True, "Let idle lanes take deferred requests.")

@@ -27,7 +27,7 @@ INTERACTIVE_UNIT_MS KEEP_PREVIOUS_SECONDS LANES LATENCY_BELOW_MS MESSAGES METRIC
 NIGHTLY_BATCH_ROWS NIGHTLY_BATCH_TOKENS NIGHTLY_COLLAPSE NIGHTLY_IDLE NIGHTLY_INT8 NIGHTLY_POISON NIGHTLY_TASK_ROWS
 NIGHTLY_UNIT_ROWS
 PRECOMPUTED PRECOMPUTED_TIMEOUT_MS PRICE_CURRENCY PRICE_PER_HOUR PROBE_SECONDS PUBLISH_KEEP_SECONDS PUBLISH_MEGABYTES
-QUARANTINE_SECONDS QUARANTINE_SHARE QUOTA
+QUARANTINE_SHARE QUOTA
 REDIS_FSYNC REDIS_REPLICAS REDIS_REPLICAS_MS REDIS_URL REFLECTION RELEASE RELEASES RUNTIME_PREFIX
 SCORES SPARK_GPU_SCRIPT SPARK_MASTER SPARK_TASK_GPU STATE
 THREADS THROUGHPUT_ABOVE_MS TOKEN_KEYS TRUSTED_KEYS WORKERS
@@ -36,6 +36,8 @@ THREADS THROUGHPUT_ABOVE_MS TOKEN_KEYS TRUSTED_KEYS WORKERS
 KNOWN = frozenset(
     PREFIX + name for name in (*_OTHERS.split(), *(f"{lane}_{it}" for lane in _LANES for it in _OF_A_LANE.split()))
 )
+#: Settings of former versions. An environment that still sets one is told so, and not sent to a similar name.
+REMOVED = frozenset({PREFIX + "QUARANTINE_SECONDS"})
 #: Names that a parent process has warned of, with commas: its children stay silent about them.
 _TOLD = "_TANDEM_UNKNOWN_VARIABLES"
 #: Kubernetes sets NAME_SERVICE_HOST and more of the kind for each Service, and one may be called tandem-something.
@@ -47,7 +49,7 @@ def warn(environ: MutableMapping[str, str] = os.environ, stream: TextIO | None =
     told = environ.get(_TOLD, "").split(",")
     unknown = [name for name in _unknown(environ) if name not in told]
     for name in unknown:
-        (stream or sys.stderr).write(f"warning: {name} is set, and Tandem has no such setting{_nearest(name)}\n")
+        (stream or sys.stderr).write(f"warning: {name} is set, and Tandem has no such setting{_hint(name)}\n")
     if unknown:
         environ[_TOLD] = ",".join([*filter(None, told), *unknown])
 
@@ -58,7 +60,9 @@ def _unknown(environ: Mapping[str, str]) -> Iterator[str]:
     return (it for it in sorted(environ) if it.startswith(PREFIX) and it not in KNOWN and not others.match(it))
 
 
-def _nearest(name: str) -> str:
+def _hint(name: str) -> str:
+    if name in REMOVED:
+        return " any more; CHANGELOG.md says why"
     # Not sooner: most programs never need it.
     import difflib
 

@@ -22,8 +22,6 @@ from realtime_service.scheduling.queue import Task
 from realtime_service.scheduling.scheduler import Scheduler, Unit
 from realtime_service.scheduling.utilisation import Load
 from realtime_service.settings import Lane
-from realtime_service.workers.journal import Recorder
-from realtime_service.workers.place import Guard
 from shared_model.clock import Clock
 from shared_model.encoding import Encoding, collate, padded
 from shared_model.engine import Engine
@@ -81,16 +79,13 @@ class Device:
     """All lanes of this process that run on one device, whatever releases they serve. `quiet` is set while no unit
     runs; other threads may wait for it."""
 
-    def __init__(
-        self, lanes: Mapping[ServingPath, Lane], streams: int, unit_seconds: float, clock: Clock, guard: Guard
-    ) -> None:
+    def __init__(self, lanes: Mapping[ServingPath, Lane], streams: int, unit_seconds: float, clock: Clock) -> None:
         self.lanes = lanes
         self.load = Load(lanes, streams)
         self.scheduler = Scheduler(lanes, streams, unit_seconds)
         self.quiet = threading.Event()
         self.quiet.set()
         self._clock = clock
-        self._guard = guard
         self._streams = Streams(streams)
         self._units: set[Unit] = set()
         self._unit_ended = asyncio.Event()
@@ -107,9 +102,8 @@ class Device:
         """Score one request's texts: all or none, on one model, which the caller holds. `real_time`: before all others
         of its lane.
 
-        Raises: Overloaded, BadInput, ReplicaUnavailable before any work is spent; DeadlineExpired; ScoringFailed.
+        Raises: Overloaded, ReplicaUnavailable before any work is spent; DeadlineExpired; ScoringFailed.
         """
-        self._guard.quarantine.check(model.encoder, encodings)
         loop = asyncio.get_running_loop()
         wait = _Wait(loop.create_future(), len(encodings))
         speeds = self._speeds(model, path)
@@ -202,7 +196,7 @@ class Device:
         jobs = [task for task in unit.tasks if isinstance(task, _Job)]
         engine = _engine(jobs[0].model.engines[self.lanes[unit.lane].precision], unit)
         self._streams.submit(
-            functools.partial(_score, jobs, engine, self.lanes[unit.lane].max_rows == 1, self._guard.record),
+            functools.partial(_score, jobs, engine, self.lanes[unit.lane].max_rows == 1),
             functools.partial(self._ended, unit, jobs, engine.precision, now),
         )
 
@@ -238,11 +232,10 @@ def _engine(variant: WarmVariant, unit: Unit) -> Engine:
     return variant.wide if unit.wide and variant.wide else variant.narrow
 
 
-def _score(jobs: Sequence[_Job], engine: Engine, single: bool, record: Recorder) -> _Scored:
+def _score(jobs: Sequence[_Job], engine: Engine, single: bool) -> _Scored:
     """On a stream. `single`: the lane never makes batches."""
     started = time.perf_counter()
     model = jobs[0].model
     encodings = [job.encoding for job in jobs]
-    with record(model.release, encodings):
-        raw = engine.score(collate(encodings), single)
+    raw = engine.score(collate(encodings), single)
     return _Scored(model.output.scores(raw), time.perf_counter() - started)

@@ -13,7 +13,6 @@ from realtime_service.execution.device import Computed, Device
 from realtime_service.models.registry import Model
 from realtime_service.models.warmup import Width
 from realtime_service.settings import Lane
-from realtime_service.workers.place import Guard
 from shared_model.clock import Clock
 from shared_model.encoding import Encoding
 from shared_model.types import Device as DeviceKind
@@ -30,14 +29,13 @@ class Devices:
         cores: int,
         unit_seconds: float,
         clock: Clock,
-        guard: Guard,
     ) -> None:
         self.lanes = lanes
         self._of: dict[ServingPath, Device] = {}
         self._all: list[Device] = []
         for kind in dict.fromkeys(variants.values()):
             own = {path: lane for path, lane in lanes.items() if variants[lane.precision] is kind}
-            device = Device(own, Width.on(kind, cores).streams, unit_seconds, clock, guard)
+            device = Device(own, Width.on(kind, cores).streams, unit_seconds, clock)
             self._all.append(device)
             self._of |= dict.fromkeys(own, device)
 

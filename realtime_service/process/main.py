@@ -63,7 +63,7 @@ def serve(**flags: Any) -> int:
     with address_lock.holding(service.grpc_address, state.state), RedisServer(state) as server:
         _look_for_redis(server.url, router=not service.served)
         if service.workers or len(cores) > 1:
-            return _supervise(service, state, server.url, cores, asked_to_stop)
+            return _supervise(service, server.url, cores, asked_to_stop)
         _run(service, state, server.url, Place(), _tell_people, asked_to_stop)
     return 0
 
@@ -82,13 +82,11 @@ def work(place: Place) -> int:
     return 0
 
 
-def _supervise(
-    service: ServiceSettings, state: StateSettings, redis_url: str, cores: Sequence[tuple[int, ...]], asked: list[int]
-) -> int:
+def _supervise(service: ServiceSettings, redis_url: str, cores: Sequence[tuple[int, ...]], asked: list[int]) -> int:
     from realtime_service.process.supervisor import Supervisor
 
     async def run(address: str) -> int:
-        return await Supervisor(service, state, redis_url, address, cores).run(_stop_event(asked))
+        return await Supervisor(service, redis_url, address, cores).run(_stop_event(asked))
 
     with address_lock.reserved(service.grpc_address) as address:
         return asyncio.run(run(address))

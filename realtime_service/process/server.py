@@ -175,8 +175,7 @@ class Service:
 
     def _start_devices(self, stack: contextlib.AsyncExitStack) -> Devices:
         unit_seconds = self._settings.interactive_unit_ms / 1000
-        cores, guard = self._settings.width, self._place.guard
-        started = Devices(self._lanes, self._variants, cores, unit_seconds, self._clock, guard)
+        started = Devices(self._lanes, self._variants, self._settings.width, unit_seconds, self._clock)
         stack.callback(started.close)
         return started
 
@@ -323,7 +322,6 @@ class Service:
             for path in self._lanes:
                 self._telemetry.set_waiting(path, self._status.device.waiting(path))
                 self._telemetry.set_load(path, self._status.device.load_of(path))
-            self._telemetry.set_quarantined(self._place.guard.quarantine.guilty())
             self._telemetry.set_redis_up(registry.snapshot.redis_available)
             await asyncio.sleep(1.0)
 

@@ -1,4 +1,4 @@
-"""Starts the workers of a service, starts them again when they die, and finds out which text killed one."""
+"""Starts the workers of a service, and starts them again when they die."""
 
 import asyncio
 import contextlib
@@ -13,12 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from realtime_service.process.cores import Cores
-from realtime_service.settings import ServiceSettings, lanes, variants
-from realtime_service.workers import journal, quarantine
-from realtime_service.workers.examiner import Examiner, find_guilty
-from realtime_service.workers.quarantine import QuarantineList, Verdict
-from shared_model import devices
-from shared_model.settings import StateSettings
+from realtime_service.settings import ServiceSettings
 
 #: A worker that took calls for less than this before it died counts as one that did not start.
 _SETTLED_SECONDS = 2.0
@@ -28,8 +23,6 @@ _LONGEST_BACKOFF_SECONDS = 4.0
 _MOST_FAILED_STARTS = 3
 #: Lame duck, drain and some: a worker that has not ended by then is killed.
 _STOP_SECONDS = 20.0
-#: Longest a suspect waits for its verdict; refused until then.
-_EXAMINATION_SECONDS = 60.0
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +49,6 @@ class Worker:
     """One process. `ready_at`: monotonic seconds; None until it takes calls."""
 
     process: asyncio.subprocess.Process
-    journal: int
     ready: Ready | None = None
     ready_at: float | None = None
 
@@ -82,10 +74,7 @@ def backoff(failures: int) -> float:
 class Supervisor:
     """Holds no model. `cores`: those of each worker; `address`: the public one, with its port."""
 
-    def __init__(
-        self, settings: ServiceSettings, state: StateSettings, redis_url: str, address: str, cores: Sequence[Cores]
-    ) -> None:
-        self._settings = settings
+    def __init__(self, settings: ServiceSettings, redis_url: str, address: str, cores: Sequence[Cores]) -> None:
         self._address = address
         #: Of each worker: also its successors', so that a scrape target stays what it is.
         self._metrics = [_above(settings.metrics_address, index) for index in range(len(cores))]
@@ -94,11 +83,6 @@ class Supervisor:
         self._workers: dict[int, Worker] = {}
         self._stopping = False
         self._changed = asyncio.Event()
-        self._refused = quarantine.create()
-        self._quarantine = QuarantineList(self._refused)
-        half = devices.detect()
-        needed = variants(lanes(settings, half), half)
-        self._examiner = Examiner(state.releases_root, needed, settings.width, settings.probe_seconds)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, stop: asyncio.Event) -> int:
@@ -131,23 +115,20 @@ class Supervisor:
             if failures and not any(other.ready for other in self._workers.values()):
                 self._give_up(code, failures)
             log.error("worker %d, process %d, ended with %d", index, worker.process.pid, code)
-            self._suspect(worker)
             restarts += 1
             await asyncio.sleep(backoff(failures))
 
     async def _start(self, index: int, restarts: int) -> Worker:
-        record = journal.create()
-        arguments = [",".join(map(str, self._cores[index])), str(record), str(self._refused), str(restarts)]
+        cores = ",".join(map(str, self._cores[index]))
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "realtime_service.process.worker", *arguments),
+            *(sys.executable, "-m", "realtime_service.process.worker", cores, str(restarts)),
             env=self._environ | {"TANDEM_METRICS_ADDRESS": self._metrics[index]},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            pass_fds=(record, self._refused),
             # Ctrl-C in the terminal is ours to pass on.
             process_group=0,
         )
-        worker = self._workers[index] = Worker(process, record)
+        worker = self._workers[index] = Worker(process)
         if self._stopping:
             _signal(worker, signal.SIGTERM)
         return worker
@@ -159,21 +140,6 @@ class Supervisor:
         if failures >= _MOST_FAILED_STARTS:
             log.error("no worker serves after %d starts: giving up", failures)
             raise CannotStart(1)
-
-    def _suspect(self, worker: Worker) -> None:
-        suspects = journal.read(worker.journal)
-        os.close(worker.journal)
-        if suspects:
-            self._spawn(self._examine(suspects))
-
-    async def _examine(self, suspects: Sequence[journal.Suspect]) -> None:
-        """Refuse suspects while each runs alone; then the guilty for minutes, the others no more."""
-        everyone = [suspect.fingerprint for suspect in suspects]
-        self._quarantine.hold(everyone, Verdict.SUSPECT, _EXAMINATION_SECONDS)
-        guilty = [suspect.fingerprint for suspect in await find_guilty(suspects, self._examiner.run)]
-        self._quarantine.hold(guilty, Verdict.GUILTY, self._settings.quarantine_seconds)
-        self._quarantine.release(everyone)
-        log.error("of %d texts that were on its device, %d are quarantined", len(suspects), len(guilty))
 
     async def _announce(self, started: float) -> None:
         """Say once that all workers take calls, and where."""

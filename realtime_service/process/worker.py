@@ -1,8 +1,8 @@
 """One worker of a supervised service. Started by `supervisor`, never by hand.
 
-    python -m realtime_service.process.worker CORES JOURNAL QUARANTINE RESTARTS
+    python -m realtime_service.process.worker CORES RESTARTS
 
-CORES are numbers with commas, JOURNAL and QUARANTINE inherited file descriptors. Its settings are its environment's.
+CORES are numbers with commas. Its settings are its environment's.
 """
 
 import os
@@ -11,17 +11,14 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str]) -> int:
-    cores, journal, quarantine, restarts = arguments
+    cores, restarts = arguments
     # Before anything that starts threads is imported: they inherit it.
     os.sched_setaffinity(0, map(int, cores.split(",")))
 
     from realtime_service.process.main import work
-    from realtime_service.workers.journal import Journal
-    from realtime_service.workers.place import Guard, Place
-    from realtime_service.workers.quarantine import Quarantine
+    from realtime_service.workers.place import Place
 
-    guard = Guard(Journal(int(journal)).running, Quarantine(int(quarantine)))
-    return work(Place(shared=True, restarts=int(restarts), guard=guard))
+    return work(Place(shared=True, restarts=int(restarts)))
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ WRONG = [
     ("TANDEM_DYNAMIC_LOAD_TARGET", "1.1", "a share from 0 to 1"),
     ("TANDEM_THROUGHPUT_MAX_DELAY_MS", "-1", "0 or more"),
     ("TANDEM_THROUGHPUT_RATE", "nan", "0 or more"),
-    ("TANDEM_QUARANTINE_SECONDS", "inf", "a number above 0"),
+    ("TANDEM_PROBE_SECONDS", "inf", "a number above 0"),
     ("TANDEM_QUOTA", "-1", "0 or more"),
     ("TANDEM_HEDGED", "0.03", "a share from 0 to 0.02"),
     ("TANDEM_REFLECTION", "maybe", "auto, true or false"),

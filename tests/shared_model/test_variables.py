@@ -23,6 +23,7 @@ def warned(environ: dict[str, str]) -> list[str]:
         ("TANDEM_SCOERS", ": did you mean TANDEM_SCORES?"),
         ("TANDEM_LATENCY_MAXROWS", ": did you mean TANDEM_LATENCY_MAX_ROWS?"),
         ("TANDEM_THROUGHPUT_MAX_DELAY", ": did you mean TANDEM_THROUGHPUT_MAX_DELAY_MS?"),
+        ("TANDEM_QUARANTINE_SECONDS", " any more; CHANGELOG.md says why"),
         ("TANDEM_XYZ", "; ARCHITECTURE.md lists them all"),
     ],
 )

@@ -19,7 +19,6 @@ from realtime_service.models.registry import Model
 from realtime_service.models.warmup import WarmVariant
 from realtime_service.scheduling.latency_model import Profile, Speeds
 from realtime_service.settings import ServiceSettings, lanes
-from realtime_service.workers.place import Guard
 from shared_model.clock import SystemClock
 from shared_model.encoding import Encoder, Encoding, Reads, TokenBatch
 from shared_model.output import Output, OutputKind
@@ -69,7 +68,7 @@ async def device(engine: GatedEngine) -> AsyncIterator[Device]:
     """One stream, and a loop that nobody had to be told anything on."""
     table, complaints = lanes(ServiceSettings(), DeviceKind.CPU), list[dict[str, Any]]()
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
-    made = Device(table, 1, 0.010, SystemClock(), Guard())
+    made = Device(table, 1, 0.010, SystemClock())
     yield made
     engine.gate.set()
     await made.settled()

@@ -17,7 +17,6 @@ from realtime_service.models.registry import Model
 from realtime_service.models.warmup import WarmVariant, Width
 from realtime_service.scheduling.latency_model import Profile, Speeds
 from realtime_service.settings import ServiceSettings, lanes, variants
-from realtime_service.workers.place import Guard
 from shared_model.clock import SystemClock
 from shared_model.encoding import Encoder, Encoding, Reads, TokenBatch
 from shared_model.output import Output, OutputKind
@@ -52,7 +51,7 @@ class Process:
     def __init__(self, half: Device) -> None:
         table = lanes(ServiceSettings(), half)
         self.engines = {precision: CountingEngine() for precision in variants(table, half)}
-        self.devices = Devices(table, variants(table, half), CORES, 0.010, SystemClock(), Guard())
+        self.devices = Devices(table, variants(table, half), CORES, 0.010, SystemClock())
         speeds = Speeds(Profile(0.0005, 0.0, 0.0))
         warm = {it: WarmVariant(engine, None, speeds, speeds) for it, engine in self.engines.items()}  # type: ignore[arg-type]
         encoder = Encoder(tiny_releases.tokenizer(), Reads(256), "any")
