@@ -17,8 +17,8 @@ import redis
 
 from realtime_service.process import address_lock
 from realtime_service.process.cores import worker_cores
+from realtime_service.process.place import Place
 from realtime_service.settings import ServiceSettings
-from realtime_service.workers.place import Place
 from shared_model import cgroups, devices, settings
 from shared_model.errors import TandemError
 from shared_model.evaluation.gate_settings import GateSettings

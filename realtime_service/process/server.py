@@ -19,6 +19,7 @@ from realtime_service.models.precomputed import PrecomputedScores
 from realtime_service.models.registry import Models, Serving
 from realtime_service.process import nightly_metrics, redis_connections
 from realtime_service.process.background import Duties
+from realtime_service.process.place import Place
 from realtime_service.rollout import rollout
 from realtime_service.rollout.desired_release import WantedReleases
 from realtime_service.rollout.loader import Loader
@@ -49,7 +50,6 @@ from realtime_service.transport.peer_stream_server import Links
 from realtime_service.transport.relay import Relay
 from realtime_service.transport.scoring_v1 import servicer
 from realtime_service.transport.streaming import Streams
-from realtime_service.workers.place import Place
 from shared_model import devices
 from shared_model.clock import SystemClock
 from shared_model.deferred import Handoff

@@ -16,7 +16,7 @@ def main(arguments: Sequence[str]) -> int:
     os.sched_setaffinity(0, map(int, cores.split(",")))
 
     from realtime_service.process.main import work
-    from realtime_service.workers.place import Place
+    from realtime_service.process.place import Place
 
     return work(Place(shared=True, restarts=int(restarts)))
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from realtime_service.process.place import Place
 from realtime_service.process.server import Service
 from realtime_service.settings import ServiceSettings
-from realtime_service.workers.place import Place
 from shared_model.encoding import TokenBatch
 from shared_model.engine import Engine
 from shared_model.releases.store import Release, Store

@@ -1,1 +1,0 @@
-"""Tests of realtime_service.workers."""
