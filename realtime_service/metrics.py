@@ -63,7 +63,6 @@ class Telemetry:
         )
         self._forwarded = functools.cache(forwarded.labels)
         self._again = self._counter("tandem_forwarded_again_total", "Those sent on again, elsewhere.", "failure")
-        self._hedged = self._counter("tandem_hedged_total", "Those sent twice, by which answer was first.", "first")
         self._ejections = self._counter("tandem_ejections_total", "Replicas left alone for a while.", "reason")
         self._ejected = self._gauge("tandem_ejected", "Replicas that are left alone now.")
         self._unfit = self._gauge("tandem_release_failed", "Releases that must not serve here.", "release", "reason")
@@ -90,10 +89,6 @@ class Telemetry:
     def forwarded_again(self, failure: str) -> None:
         """A call is sent elsewhere, after this failure."""
         self._again.labels(failure).inc()
-
-    def hedged(self, won: bool) -> None:
-        """A call that was sent twice has ended. `won`: by what the second replica said."""
-        self._hedged.labels("second" if won else "first").inc()
 
     def ejected(self, reason: str) -> None:
         self._ejections.labels(reason).inc()

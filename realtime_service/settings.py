@@ -36,8 +36,6 @@ def _names_lanes(value: str) -> bool:
 
 NOT_NEGATIVE = Check(lambda value: 0 <= value < math.inf, "0 or more")
 SHARE = Check(lambda value: 0 <= value <= 1, "a share from 0 to 1")
-#: What is sent twice costs the others: more than this is never worth it.
-HEDGED = Check(lambda value: 0 <= value <= 0.02, "a share from 0 to 0.02")
 _ADDRESS = Check(_is_address, "HOST:PORT")
 _LANES = Check(_names_lanes, f"some of {','.join(SERVED)}")
 _SAID = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -99,7 +97,6 @@ class ServiceSettings:
     quota: float = setting(
         0.0, "Texts a second of one caller, on all replicas together; 0 means no limit.", NOT_NEGATIVE
     )
-    hedged: float = setting(0.0, "Share of forwarded calls that may be sent twice.", HEDGED)
     token_keys: str = setting("", "File of public keys, JWKS or PEM, for callers' tokens; empty: tokens are ignored.")
     interactive_unit_ms: float = setting(10.0, "Longest throughput unit while interactive work is about.", POSITIVE)
     latency: LaneSettings = group(_LATENCY)

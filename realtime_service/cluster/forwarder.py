@@ -2,15 +2,14 @@
 
 What comes back goes to the caller as it came. The path is decided once, at the first hop, and kept while a replica that
 has it can be reached, so that a dead endpoint costs no answer before heartbeats have told of it. Whether a call may be
-sent again is the rule in `retrying`, who gets no calls for a while that in `outliers`, and when one is sent twice that
-in `hedging`.
+sent again is the rule in `retrying`, and who gets no calls for a while that in `outliers`.
 """
 
 import asyncio
 import dataclasses
 import logging
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -18,7 +17,6 @@ import grpc
 import grpc.aio
 
 from realtime_service.cluster.forwarded_context import Hop
-from realtime_service.cluster.hedging import Hedges
 from realtime_service.cluster.outlier_detection import Outliers, Sign, sign_of
 from realtime_service.cluster.peers import Peers
 from realtime_service.errors import DeadlineExpired, Relayed, ReplicaUnavailable
@@ -87,7 +85,6 @@ class Forwarder:
         self._draw = draw
         self._peers = Peers()
         self._outliers = Outliers(draw)
-        self._hedges = Hedges()
         self._budget = Budget()
 
     async def run(self) -> None:
@@ -119,10 +116,9 @@ class Forwarder:
         reached.
         """
         life = _Life(call, request, self._clock.monotonic())
-        wait = self._hedges.wait(decision.path, self._registry.snapshot.policy.hedged)
         while True:
             try:
-                answer = await self._attempt(life, decision, wait)
+                answer = await self._send(life, decision)
             except (grpc.aio.AioRpcError, ReplicaUnavailable) as error:
                 other = self._elsewhere(life, decision)
                 if other is None:
@@ -130,7 +126,6 @@ class Forwarder:
                 decision = other
             else:
                 self._budget.earn()
-                self._hedges.answered(decision.path, self._clock.monotonic() - life.began)
                 return answer
 
     def _elsewhere(self, life: _Life, decision: Decision) -> Decision | None:
@@ -152,28 +147,6 @@ class Forwarder:
             gone = self._clock.monotonic() - life.began
             request = dataclasses.replace(request, patience=request.patience - gone)
         return choose(decision, request, self._registry.snapshot, life.tried, self._draw())
-
-    async def _attempt(self, life: _Life, decision: Decision, wait: float | None) -> bytes:
-        # A call that failed before may have killed a replica: it is not also sent twice.
-        if wait is None or life.failures:
-            return await self._send(life, decision)
-        return await self._hedge(life, decision, wait)
-
-    async def _hedge(self, life: _Life, decision: Decision, wait: float) -> bytes:
-        """Send, and send to another replica, too, if no answer comes for so long: the first answer counts."""
-        sends = [asyncio.create_task(self._send(life, decision))]
-        try:
-            done, _ = await asyncio.wait(sends, timeout=wait)
-            if not done and (other := self._another(life, decision)) and self._hedges.spend():
-                sends.append(asyncio.create_task(self._send(life, other)))
-            first = await _first_answer(sends)
-            if len(sends) > 1:
-                self._telemetry.hedged(won=first is sends[1])
-            return first.result()
-        finally:
-            for send in sends:
-                send.cancel()
-            await asyncio.gather(*sends, return_exceptions=True)
 
     async def _send(self, life: _Life, decision: Decision) -> bytes:
         """Raises: grpc.aio.AioRpcError, which has been noted; DeadlineExpired; ReplicaUnavailable."""
@@ -244,16 +217,6 @@ def _count_as_sent(reached: Iterable["Option"], decision: Decision, seconds: flo
         its_own = option.path is decision.path
         # A lane that is less urgent waits for all of it.
         option.send(seconds, texts * its_own, urgent or not its_own)
-
-
-async def _first_answer(sends: Sequence["asyncio.Task[bytes]"]) -> "asyncio.Task[bytes]":
-    """The first that ended with an answer; where none did, the last that ended."""
-    pending = set(sends)
-    while True:
-        done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
-        answered = [send for send in done if send.exception() is None]
-        if answered or not pending:
-            return (answered or list(done))[0]
 
 
 def _told(error: grpc.aio.AioRpcError | ReplicaUnavailable) -> TandemError:

@@ -13,7 +13,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from protos.scoring.v1.storage_pb2 import RoutingPolicy
-from realtime_service.settings import HEDGED, NOT_NEGATIVE, SERVED, SHARE, ServiceSettings
+from realtime_service.settings import NOT_NEGATIVE, SERVED, SHARE, ServiceSettings
 from shared_model.errors import BadInput
 from shared_model.settings import POSITIVE, Check
 from shared_model.types import ServingPath
@@ -25,7 +25,7 @@ class Policy:
 
     `version` grows with every change; 0 is what the settings of a process say. `targets`: p95 by lane, seconds;
     `load_targets`: ρ above which a lane gives work away, 0 for never. `quota`: texts a second of one caller, 0 for no
-    limit; `quotas`: those of callers with one of their own. `hedged`: share of forwarded calls that may be sent twice.
+    limit; `quotas`: those of callers with one of their own.
     `by_operators`: the numbers among these that operators have set, by the names of `policy set`.
     """
 
@@ -36,7 +36,6 @@ class Policy:
     load_targets: Mapping[ServingPath, float] = dataclasses.field(default_factory=dict)
     quota: float = 0.0
     quotas: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    hedged: float = 0.0
     by_operators: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def whose(self, *names: str) -> str:
@@ -67,7 +66,6 @@ _SINGLE = (
     _Field("latency_below_ms", "latency_below", POSITIVE, 1000.0),
     _Field("throughput_above_ms", "throughput_above", POSITIVE, 1000.0),
     _Field("quota", "quota", NOT_NEGATIVE),
-    _Field("hedged", "hedged", HEDGED),
 )
 _OF_LANES = (
     _Field("p95_ms", "targets", NOT_NEGATIVE, 1000.0, "{}.p95_ms"),
@@ -91,7 +89,6 @@ def of(settings: ServiceSettings) -> Policy:
         targets={lane: settings.lane(lane).p95_ms / 1000 for lane in SERVED},
         load_targets={lane: settings.lane(lane).load_target for lane in SERVED},
         quota=settings.quota,
-        hedged=settings.hedged,
     )
 
 

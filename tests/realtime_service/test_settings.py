@@ -72,7 +72,6 @@ WRONG = [
     ("TANDEM_THROUGHPUT_RATE", "nan", "0 or more"),
     ("TANDEM_PROBE_SECONDS", "inf", "a number above 0"),
     ("TANDEM_QUOTA", "-1", "0 or more"),
-    ("TANDEM_HEDGED", "0.03", "a share from 0 to 0.02"),
     ("TANDEM_REFLECTION", "maybe", "auto, true or false"),
     ("TANDEM_LATENCY_BELOW_MS", "1001", "at most TANDEM_THROUGHPUT_ABOVE_MS, which is 1000"),
 ]

@@ -69,7 +69,7 @@ class ReplicaStates(_message.Message):
     def __init__(self, replicas: _Optional[_Iterable[_Union[ReplicaState, _Mapping]]] = ...) -> None: ...
 
 class RoutingPolicy(_message.Message):
-    __slots__ = ("version", "latency_below_ms", "throughput_above_ms", "p95_ms", "load_target", "quota", "quotas", "hedged")
+    __slots__ = ("version", "latency_below_ms", "throughput_above_ms", "p95_ms", "load_target", "quota", "quotas")
     class P95MsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -98,7 +98,6 @@ class RoutingPolicy(_message.Message):
     LOAD_TARGET_FIELD_NUMBER: _ClassVar[int]
     QUOTA_FIELD_NUMBER: _ClassVar[int]
     QUOTAS_FIELD_NUMBER: _ClassVar[int]
-    HEDGED_FIELD_NUMBER: _ClassVar[int]
     version: int
     latency_below_ms: float
     throughput_above_ms: float
@@ -106,8 +105,7 @@ class RoutingPolicy(_message.Message):
     load_target: _containers.ScalarMap[str, float]
     quota: float
     quotas: _containers.ScalarMap[str, float]
-    hedged: float
-    def __init__(self, version: _Optional[int] = ..., latency_below_ms: _Optional[float] = ..., throughput_above_ms: _Optional[float] = ..., p95_ms: _Optional[_Mapping[str, float]] = ..., load_target: _Optional[_Mapping[str, float]] = ..., quota: _Optional[float] = ..., quotas: _Optional[_Mapping[str, float]] = ..., hedged: _Optional[float] = ...) -> None: ...
+    def __init__(self, version: _Optional[int] = ..., latency_below_ms: _Optional[float] = ..., throughput_above_ms: _Optional[float] = ..., p95_ms: _Optional[_Mapping[str, float]] = ..., load_target: _Optional[_Mapping[str, float]] = ..., quota: _Optional[float] = ..., quotas: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class PublishedScore(_message.Message):
     __slots__ = ("labels", "scores", "tokens", "truncated")

@@ -32,7 +32,6 @@ version 0
 latency_below_ms             100  default
 throughput_above_ms         1000  default
 quota                          0  default
-hedged                         0  default
 latency.p95_ms                50  default
 dynamic.p95_ms                 0  default
 throughput.p95_ms            500  default
@@ -79,7 +78,7 @@ def rows(printed: str) -> dict[str, tuple[str, str]]:
 
 def test_what_operators_set_is_told_apart_from_defaults(run: Run) -> None:
     assert run("show") == (0, DEFAULTS, "")
-    numbers = ["latency_below_ms=80", "latency.p95_ms=40", "dynamic.load_target=0.5", "quota=200", "hedged=0.01"]
+    numbers = ["latency_below_ms=80", "latency.p95_ms=40", "dynamic.load_target=0.5", "quota=200"]
     status, printed, _ = run("set", *numbers, "quota.some-caller=20")
     assert status == 0
     assert printed.startswith("version 1\n")
@@ -89,7 +88,6 @@ def test_what_operators_set_is_told_apart_from_defaults(run: Run) -> None:
         "dynamic.load_target": "0.5",
         "quota": "200",
         "quota.some-caller": "20",
-        "hedged": "0.01",
     }
     assert run("show") == (0, printed, "")
     status, printed, _ = run("reset", "quota.some-caller", "latency_below_ms")
@@ -114,7 +112,7 @@ def test_a_caller_may_be_called_anything(run: Run) -> None:
         (["set", "quota=many"], "quota=many: expected NAME=NUMBER"),
         (["set", "quota=nan"], "quota=nan: expected NAME=NUMBER"),
         (["set", "=5"], "=5: expected NAME=NUMBER"),
-        (["set", "hedged=0.5"], "hedged: is 0.5: expected a share from 0 to 0.02"),
+        (["set", "latency.load_target=1.5"], "latency.load_target: is 1.5: expected a share from 0 to 1"),
         (["set", "latency.load_target=0.5", "quota=-1"], "quota: is -1: expected 0 or more"),
         (["set", "latency_below_ms=2000"], "latency_below_ms: is 2000: expected at most throughput_above_ms, which is"),
         (["reset", "quotas"], "quotas: is no number of the policy"),
@@ -143,7 +141,7 @@ def test_a_policy_is_held_against_the_settings_of_the_service(
     assert rows(printed)["quota"] == ("9", "default")
 
 
-@pytest.mark.parametrize("damage", [b"\xff\xff", RoutingPolicy(version=1, hedged=7.0).SerializeToString()])
+@pytest.mark.parametrize("damage", [b"\xff\xff", RoutingPolicy(version=1, quota=-1.0).SerializeToString()])
 def test_a_damaged_policy_is_named_and_can_be_written_anew(
     run: Run, redis_client: "redis.Redis", damage: bytes
 ) -> None:

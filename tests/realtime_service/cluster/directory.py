@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, cast
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from realtime_service.cluster.forwarder import Forwarded, Forwarder
 from realtime_service.metrics import Telemetry
-from realtime_service.routing.overrides import Policy
 from realtime_service.routing.policy import Decision, RoutedRequest, decide
 from realtime_service.routing.snapshot import Option, Replica, Snapshot, options
 from shared_model.clock import SystemClock
@@ -26,7 +25,7 @@ SCORE = "/scoring.v1.ScoringService/Score"
 class Directory:
     """Stands in for the registry of a router that has no lanes of its own."""
 
-    def __init__(self, addresses: dict[str, str], policy: Policy | None = None) -> None:
+    def __init__(self, addresses: dict[str, str]) -> None:
         replicas = tuple(
             Replica(
                 ReplicaDescription(id=replica, address=address, releases=[RELEASE]),
@@ -35,7 +34,7 @@ class Directory:
             for number, (replica, address) in enumerate(addresses.items())
         )
         router = Replica(ReplicaDescription(id="router"), ())
-        self.snapshot = Snapshot("router", replicas=(router, *replicas), policy=policy or Policy(), word=WORD)
+        self.snapshot = Snapshot("router", replicas=(router, *replicas), word=WORD)
         self.ejected: frozenset[str] = frozenset()
         self._refresh(self.snapshot.replicas)
 
@@ -84,9 +83,9 @@ class Router:
 
 
 @contextlib.asynccontextmanager
-async def routing(addresses: dict[str, str], policy: Policy | None = None) -> AsyncIterator[Router]:
+async def routing(addresses: dict[str, str]) -> AsyncIterator[Router]:
     """A router that looks after its connections until the block ends."""
-    router = Router(Directory(addresses, policy))
+    router = Router(Directory(addresses))
     duty = asyncio.create_task(router.forwarder.run())
     try:
         yield router

@@ -11,7 +11,6 @@ import pytest
 
 from realtime_service.cluster.forwarded_context import arrived_by
 from realtime_service.errors import DeadlineExpired, Overloaded, Relayed, ReplicaUnavailable, status_of
-from realtime_service.routing.overrides import Policy
 from realtime_service.rpc.retryable import EARNED, FIRST_BUDGET
 from tests.realtime_service.cluster.directory import LANE, RELEASE, SCORE, WORD, Router, routing, until
 from tests.realtime_service.cluster.stub import Ends, Step, Stub, Takes, listening
@@ -19,20 +18,19 @@ from tests.realtime_service.cluster.stub import Ends, Step, Stub, Takes, listeni
 BUSY = Overloaded("the lane is full", 0.02)
 REFUSED = Ends(status_of(BUSY).code, status_of(BUSY).message, status_of(BUSY).trailers())
 LOST = Ends(grpc.StatusCode.UNAVAILABLE)
-HEDGED = Policy(hedged=0.02)
 #: Nobody listens there.
 NOWHERE = "127.0.0.1:1"
 
 
 @contextlib.asynccontextmanager
-async def stage(*scripts: Step | list[Step], policy: Policy | None = None) -> AsyncIterator[tuple[Router, list[Stub]]]:
+async def stage(*scripts: Step | list[Step]) -> AsyncIterator[tuple[Router, list[Stub]]]:
     """A router in front of replicas "0", "1", …, which is connected to all of them."""
     async with contextlib.AsyncExitStack() as stack:
         stubs = [Stub(*(script if isinstance(script, list) else [script])) for script in scripts]
         for stub in stubs:
             await stack.enter_async_context(listening(stub))
         addresses = {str(number): stub.address for number, stub in enumerate(stubs)}
-        yield await stack.enter_async_context(routing(addresses, policy)), stubs
+        yield await stack.enter_async_context(routing(addresses)), stubs
 
 
 async def refusal(router: Router, **call: float | str | None) -> Exception:
@@ -213,57 +211,3 @@ async def test_half_of_the_replicas_are_asked_though_all_fail() -> None:
             await refusal(router, to=str(number % 5))
             seen.add(len(router.directory.ejected))
         assert max(seen) == 2
-
-
-#: Of a replica whose 56th call is slow, and which has been seen to take a tenth of a second.
-QUICK: list[Step] = [*[Takes(0.1)] * 45, *[None] * 10]
-
-
-async def know(router: Router) -> None:
-    """Learn how long replica "0" takes, until a call may be sent twice."""
-    await asyncio.gather(*(router.ask(to="0") for _ in range(45)))
-    for _ in range(10):
-        await router.ask(to="0")
-
-
-async def test_a_slow_call_is_sent_twice_and_the_first_answer_counts() -> None:
-    async with stage([*QUICK, Takes(20)], None, policy=HEDGED) as (router, (slow, other)):
-        await know(router)
-        assert await router.ask(b"hello", to="0") == b"olleh"
-        await until(lambda: slow.left == 1)
-        assert (len(slow.asked), len(other.asked)) == (56, 1)
-        assert router.counted("tandem_hedged_total", first="second") == 1
-        assert router.directory.option("0").sent.seconds == pytest.approx(0.0)
-        # The share is used up.
-        assert isinstance(await refusal(router, to="0", seconds=0.3), DeadlineExpired)
-        assert len(other.asked) == 1
-
-
-async def test_the_answer_of_the_first_replica_counts_where_it_comes_first() -> None:
-    async with stage([*QUICK, Takes(1)], Takes(20), policy=HEDGED) as (router, (_, other)):
-        await know(router)
-        assert await router.ask(b"hello", to="0") == b"olleh"
-        await until(lambda: other.left == 1)
-        assert router.counted("tandem_hedged_total", first="first") == 1
-
-
-@pytest.mark.parametrize("second", [LOST, Ends(grpc.StatusCode.INTERNAL)])
-async def test_a_call_that_was_sent_twice_waits_for_the_other_answer(second: Ends) -> None:
-    async with stage([*QUICK, Takes(1)], second, policy=HEDGED) as (router, (_, other)):
-        await know(router)
-        assert await router.ask(b"hello", to="0") == b"olleh"
-        assert len(other.asked) == 1
-
-
-async def test_a_call_that_two_replicas_lost_meets_no_third() -> None:
-    async with stage([*QUICK, Ends(LOST.code, seconds=1)], LOST, LOST, policy=HEDGED) as (router, stubs):
-        await know(router)
-        assert isinstance(await refusal(router, to="0"), Relayed)
-        assert sorted(len(stub.asked) for stub in stubs) == [0, 1, 56]
-
-
-async def test_without_a_share_nothing_is_sent_twice() -> None:
-    async with stage([*QUICK, Takes(1)], None) as (router, stubs):
-        await know(router)
-        await router.ask(to="0")
-        assert [len(stub.asked) for stub in stubs] == [56, 0]

@@ -1,6 +1,7 @@
 """What operators set over what a process's settings say: number by number, refused whole where one cannot be."""
 
 import math
+import struct
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,7 @@ from tests.properties import examples
 LATENCY, DYNAMIC, THROUGHPUT = SERVED
 OURS = overrides.of(ServiceSettings())
 LANE_NUMBERS = [f"{lane}.{number}" for lane in SERVED for number in ("p95_ms", "load_target")]
-SINGLE = ["latency_below_ms", "throughput_above_ms", "quota", "hedged"]
+SINGLE = ["latency_below_ms", "throughput_above_ms", "quota"]
 
 callers = st.text(min_size=1, max_size=12).filter(lambda name: name.isprintable())
 #: Numbers that can be, whatever the others are.
@@ -27,7 +28,6 @@ values = st.fixed_dictionaries(
         "latency_below_ms": st.floats(1, 500),
         "throughput_above_ms": st.floats(500, 5000),
         "quota": st.floats(0, 1e6),
-        "hedged": st.floats(0, 0.02),
         **{name: st.floats(0, 1 if "load" in name else 1e4) for name in LANE_NUMBERS},
     },
 ).flatmap(
@@ -43,9 +43,7 @@ def stored(message: RoutingPolicy) -> bytes:
 
 
 def test_the_settings_hold_where_operators_have_set_nothing() -> None:
-    ours = ServiceSettings(
-        latency_below_ms=50, throughput_above_ms=2000, quota=30.0, hedged=0.01, dynamic=LaneSettings(p95_ms=80.0)
-    )
+    ours = ServiceSettings(latency_below_ms=50, throughput_above_ms=2000, quota=30.0, dynamic=LaneSettings(p95_ms=80.0))
     policy = overrides.of(ours)
     assert policy == Policy(
         version=0,
@@ -55,7 +53,6 @@ def test_the_settings_hold_where_operators_have_set_nothing() -> None:
         load_targets={LATENCY: 0.6, DYNAMIC: 0.0, THROUGHPUT: 0.95},
         quota=30.0,
         quotas={},
-        hedged=0.01,
     )
     assert overrides.read(None, policy) is policy
 
@@ -90,6 +87,15 @@ def test_numbers_act_in_seconds() -> None:
     assert policy.by_operators == changes
 
 
+def test_a_stored_policy_that_has_a_number_of_a_former_version_is_read_without_it() -> None:
+    # As a version that knew it stored it: `hedged`, a double, was field 8.
+    former = stored(RoutingPolicy(version=3, quota=5.0)) + b"\x41" + struct.pack("<d", 0.01)
+    policy = overrides.read(former, OURS)
+    assert policy == replace(OURS, version=3, quota=5.0, by_operators={"quota": 5.0})
+    changed = overrides.change(overrides.decode(former), {"quota": 6.0})
+    assert overrides.read(changed.SerializeToString(), OURS).quota == 6.0
+
+
 WRONG = [
     ("latency_below_ms", 0.0, "a number above 0"),
     ("latency_below_ms", 1001.0, "at most throughput_above_ms, which is 1000"),
@@ -100,7 +106,6 @@ WRONG = [
     ("throughput.load_target", -0.01, "a share from 0 to 1"),
     ("quota", -1.0, "0 or more"),
     ("quota.bob", -1.0, "0 or more"),
-    ("hedged", 0.021, "a share from 0 to 0.02"),
     *((name, math.nan, "") for name in (*SINGLE, *LANE_NUMBERS, "quota.bob")),
 ]
 
