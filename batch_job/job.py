@@ -28,7 +28,7 @@ from batch_job.record import ARCHIVE, RecordError, RunRecord, Scoring, State
 from batch_job.reporting import report
 from batch_job.settings import NightlySettings
 from shared_model import devices, settings
-from shared_model.deferred import Handoff
+from shared_model.deferred import DeferredQueue
 from shared_model.errors import JobError, Refused, Stale, StoreUnavailable, TandemError
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import DeferredSettings, StateSettings
@@ -102,7 +102,7 @@ def _requests_wait(step: Step) -> bool:
 
     async def waiting() -> int:
         async with fence.connect_asyncio(step.redis_url) as client:
-            return await Handoff(client, step.deferred).waiting()
+            return await DeferredQueue(client, step.deferred).waiting()
 
     try:
         return step.nightly.deferred_drain_limit > 0 and asyncio.run(waiting()) > 0

@@ -25,7 +25,7 @@ from batch_job.record import Publication, RunRecord, State
 from batch_job.settings import NightlySettings
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from shared_model.errors import JobError, StoreUnavailable
-from shared_model.output import Output
+from shared_model.output import OutputSpec
 from shared_model.published import epochs
 from shared_model.published.epochs import Epoch, Outcome, RolledBack
 from shared_model.published.publish import publish
@@ -155,7 +155,7 @@ def _by_frequency(rows: pa.Table) -> tuple[pa.Table, pa.ChunkedArray]:
     return rows.take(found.column("row_min")), found.column("row_count")
 
 
-def scores_of(rows: pa.Table, output: Output) -> Iterator[tuple[bytes, PublishedScore]]:
+def scores_of(rows: pa.Table, output: OutputSpec) -> Iterator[tuple[bytes, PublishedScore]]:
     """Encoding key and score of each row, in their order."""
     names = pa.array(output.names, pa.string())
     for batch in rows.to_batches(max_chunksize=_BATCH):

@@ -28,7 +28,7 @@ class Outcome(StrEnum):
     DEFERRED = "deferred"
 
 
-class Telemetry:
+class Metrics:
     """Metrics of one replica, on a registry of their own."""
 
     def __init__(self, lanes: Collection[Lane], registry: CollectorRegistry | None = None) -> None:

@@ -30,7 +30,7 @@ _SNUG_STEPS = ((24, 1), (48, 2), (96, 4))
 
 
 @dataclass(frozen=True, slots=True)
-class Reads:
+class InputSpec:
     """What a model reads: at most `max_tokens`, special tokens included; one text or (`pairs`) two at a time, and then
     perhaps (`types`) which of the two each token belongs to."""
 
@@ -94,7 +94,7 @@ class Encoder:
     `reads` says what the model takes: at most `max_tokens`, one text or a pair, with or without token types.
     """
 
-    def __init__(self, tokenizer_json: bytes, reads: Reads, release: str) -> None:
+    def __init__(self, tokenizer_json: bytes, reads: InputSpec, release: str) -> None:
         self._tokenizer = Tokenizer.from_buffer(tokenizer_json)
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(reads.max_tokens)

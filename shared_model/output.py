@@ -23,7 +23,7 @@ class OutputKind(StrEnum):
 
 
 @dataclass(frozen=True)
-class Output:
+class OutputSpec:
     """`names`: labels, or the names of regression values; empty for an embedding. `width`: numbers per text."""
 
     kind: OutputKind

@@ -21,7 +21,7 @@ from batch_job.progress import Progress, say
 from batch_job.record import Agreement
 from shared_model.errors import ReleaseError
 from shared_model.evaluation.agreement import RULES
-from shared_model.output import Floats, Output
+from shared_model.output import Floats, OutputSpec
 from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
 
@@ -60,7 +60,7 @@ def measure(
     return compare(half, int8, release.output)
 
 
-def compare(half: pa.Table, int8: pa.Table, output: Output) -> Agreement:
+def compare(half: pa.Table, int8: pa.Table, output: OutputSpec) -> Agreement:
     """Both have columns text_hash, top_k and vector, each text once. A text that one of them lacks does not agree."""
     hashes = pa.chunked_array([*half.column("text_hash").chunks, *int8.column("text_hash").chunks]).unique()
     reference, has_reference = _dense(half, hashes, output)
@@ -107,7 +107,7 @@ def _answer(batches: Iterator[pa.RecordBatch], options: ScoringOptions, target: 
     counted.tell(task, done, last=True)
 
 
-def _dense(answers: pa.Table, hashes: pa.Array, output: Output) -> tuple[Floats, NDArray[np.bool_]]:
+def _dense(answers: pa.Table, hashes: pa.Array, output: OutputSpec) -> tuple[Floats, NDArray[np.bool_]]:
     """Scores (texts, width) in the order of `hashes`, and which texts have any.
 
     Labels that were not kept count as 0: they come after those that were, and decide nothing.

@@ -14,7 +14,7 @@ from batch_job.outputs.pace import pace
 from batch_job.outputs.writing import FileReport, Target
 from batch_job.progress import watched
 from batch_job.record import Findings, QuarantinedLine, RunRecord, Verdict
-from shared_model.output import Output
+from shared_model.output import OutputSpec
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def examine(run: RunRecord, written: Written, options: ScoringOptions, accepted:
 
 
 def _verdicts(
-    run: RunRecord, written: Written, held: Contents, findings: Findings, before: Day, output: Output
+    run: RunRecord, written: Written, held: Contents, findings: Findings, before: Day, output: OutputSpec
 ) -> list[Verdict]:
     reported, quarantined = sum(file.rows for file in written.files), sum(written.quarantined.values())
     return [

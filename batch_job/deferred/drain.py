@@ -20,10 +20,10 @@ from batch_job.executors.scoring import ScoringOptions
 from batch_job.outputs import rows
 from batch_job.progress import Progress, say
 from protos.scoring.v1.scoring_pb2 import DEFERRED, Label, Result, ScoreResponse
-from shared_model.deferred import DEFAULTS, Claimed, Handoff, Lease
+from shared_model.deferred import DEFAULTS, Claimed, DeferredQueue, Lease
 from shared_model.encoding import Text
 from shared_model.errors import BadInput, ReleaseError
-from shared_model.output import Output
+from shared_model.output import OutputSpec
 from shared_model.settings import DeferredSettings
 from shared_model.types import TOP_K
 
@@ -61,24 +61,26 @@ async def drain(
     Raises: StoreUnavailable, or JobError where nothing can be scored or committed; what was claimed then returns to the
     others when its lease is over.
     """
-    handoff, consumer = Handoff(client, deferred), f"nightly-{socket.gethostname()}-{os.getpid()}"
+    deferred_queue, consumer = DeferredQueue(client, deferred), f"nightly-{socket.gethostname()}-{os.getpid()}"
     taken = answered = 0
-    waiting = min(limit, await handoff.waiting())
+    waiting = min(limit, await deferred_queue.waiting())
     with Progress("answering", "deferred requests", waiting, lambda: answered):
         while taken < limit:
-            claimed = await handoff.claim(consumer, min(_CHUNK, limit - taken), again=_CHUNK_AGAIN, counted=False)
+            claimed = await deferred_queue.claim(
+                consumer, min(_CHUNK, limit - taken), again=_CHUNK_AGAIN, counted=False
+            )
             if not claimed:
                 break
             taken += len(claimed)
             untried: list[Claimed] = []
             # Spark scores in a thread, so that leases are renewed meanwhile.
-            async with Lease(handoff, consumer, claimed) as lease:
+            async with Lease(deferred_queue, consumer, claimed) as lease:
                 for release, items in _by_release(claimed, options.release).items():
-                    answer = _Answer(spark, handoff, replace(options, release=release), scores, lease)
+                    answer = _Answer(spark, deferred_queue, replace(options, release=release), scores, lease)
                     ended, left = await answer.run(items)
                     answered, untried = answered + ended, untried + left
             if untried:
-                await handoff.give_back(consumer, untried)
+                await deferred_queue.nack(consumer, untried)
                 say(f"{len(untried):,} deferred requests were given back: too many others cannot be scored")
                 break
     return answered
@@ -97,7 +99,7 @@ class _Answer:
     """Answers the requests of a chunk that want one release."""
 
     spark: SparkSession
-    handoff: Handoff
+    deferred_queue: DeferredQueue
     options: ScoringOptions
     scores: DeferredScores
     lease: Lease
@@ -107,14 +109,14 @@ class _Answer:
         try:
             release = self.options.store().open(self.options.release)
         except ReleaseError as error:
-            return sum([await self.handoff.fail(item, str(error), COMPUTED_BY) for item in items]), []
+            return sum([await self.deferred_queue.fail(item, str(error), COMPUTED_BY) for item in items]), []
         asked, failed = list[_Asked](), 0
         for item in items:
             try:
                 request = item.work.request
                 asked.append(_Asked(item, release.manifest.reads.texts(request.texts, request.text_pairs)))
             except BadInput as error:
-                failed += await self.handoff.fail(item, str(error), COMPUTED_BY)
+                failed += await self.deferred_queue.fail(item, str(error), COMPUTED_BY)
         if not asked:
             return failed, []
         texts = [text for it in asked for text in it.texts]
@@ -123,7 +125,7 @@ class _Answer:
         return failed + ended, untried
 
     async def _settle(
-        self, asked: Sequence[_Asked], found: Mapping[Text, Row | Failure | None], output: Output
+        self, asked: Sequence[_Asked], found: Mapping[Text, Row | Failure | None], output: OutputSpec
     ) -> tuple[int, list[Claimed]]:
         whole, untried, buried = list[tuple[_Asked, list[Row]]](), list[Claimed](), 0
         for it in asked:
@@ -135,22 +137,22 @@ class _Answer:
                 continue
             if failures:
                 why = answering.reason(failures[0])
-                buried += await self.handoff.bury(it.item, why, COMPUTED_BY, answering.ATTEMPTS)
+                buried += await self.deferred_queue.dead_letter(it.item, why, COMPUTED_BY, answering.ATTEMPTS)
             elif len(answers) < len(outcomes):
                 untried.append(it.item)
             else:
                 whole.append((it, answers))
         return buried + await self._keep(whole, output), untried
 
-    async def _keep(self, whole: Sequence[tuple[_Asked, list[Row]]], output: Output) -> int:
+    async def _keep(self, whole: Sequence[tuple[_Asked, list[Row]]], output: OutputSpec) -> int:
         """Commit, then store all answers, and only then acknowledge the first."""
         named = [row for it, answers in whole for row in _named(it, answers)]
         if not named:
             return 0
         standing = iter(await asyncio.to_thread(self.scores.commit, named))
         scored = [(it.item, _response(it.item, [next(standing) for _ in it.texts], output)) for it, _ in whole]
-        kept = sum(await self.handoff.score(scored, COMPUTED_BY))
-        await self.handoff.publish([item for item, _ in scored])
+        kept = sum(await self.deferred_queue.score(scored, COMPUTED_BY))
+        await self.deferred_queue.publish([item for item, _ in scored])
         return kept
 
 
@@ -163,7 +165,7 @@ def _named(asked: _Asked, answers: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _response(item: Claimed, answers: Sequence[Row], output: Output) -> ScoreResponse:
+def _response(item: Claimed, answers: Sequence[Row], output: OutputSpec) -> ScoreResponse:
     wanted = output.kept(min(item.work.request.top_k or _DEFAULT_LABELS, TOP_K))
     results = [
         Result(

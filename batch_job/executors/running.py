@@ -13,7 +13,7 @@ from batch_job.progress import say
 from shared_model.encoding import Encoding, TokenBatch, collate, plan_batches, snug
 from shared_model.engine import Engine
 from shared_model.errors import JobError, OutOfMemory
-from shared_model.output import Output
+from shared_model.output import OutputSpec
 from shared_model.types import TOP_K
 
 #: What any engine can run.
@@ -53,7 +53,7 @@ class Runner:
         release: str,
         device: str,
         engine: Engine,
-        output: Output,
+        output: OutputSpec,
         most_poison: int,
         ceilings: Ceilings = _CEILINGS,
     ) -> None:

@@ -22,7 +22,7 @@ from shared_model.devices import HALF_PRECISION
 from shared_model.encoding import Encoder, Encoding, Text
 from shared_model.engine import Engine, use_gpu
 from shared_model.evaluation import attestation
-from shared_model.output import Output
+from shared_model.output import OutputSpec
 from shared_model.releases import signature
 from shared_model.releases.signature import TrustedKeys
 from shared_model.releases.store import Release, Store
@@ -99,7 +99,7 @@ class Model:
     not tell. `device`: what it runs on, by name."""
 
     release: str
-    output: Output
+    output: OutputSpec
     encoder: Encoder
     engine: Engine
     threads: int = 0

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from batch_job.executors.scoring import Model, ScoredWindow
 from shared_model.encoding import Text
-from shared_model.output import Output
+from shared_model.output import OutputSpec
 
 #: Part of the plan id: a change of what rows hold makes a committed partition out of date.
 SCHEMA_VERSION = 3
@@ -157,7 +157,7 @@ def text_hash(text: Text) -> str:
     return hashlib.sha256((text if isinstance(text, str) else "\0".join(text)).encode()).hexdigest()
 
 
-def _nested_labels(window: ScoredWindow, output: Output) -> pa.Array:
+def _nested_labels(window: ScoredWindow, output: OutputSpec) -> pa.Array:
     rows, width = window.indices.shape
     if not output.names:
         return pa.array([[]] * rows, _TOP_K)
@@ -168,7 +168,7 @@ def _nested_labels(window: ScoredWindow, output: Output) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(np.arange(rows + 1, dtype=np.int32) * width), flat)
 
 
-def _vectors(window: ScoredWindow, output: Output) -> pa.Array:
+def _vectors(window: ScoredWindow, output: OutputSpec) -> pa.Array:
     rows, width = window.scores.shape
     if output.names:
         return pa.nulls(rows, _VECTOR)

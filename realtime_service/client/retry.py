@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 import grpc
 
 from realtime_service.client import errors
-from realtime_service.rpc.retryable import Budget, Failure, failure_of, may_repeat, retry_after
+from realtime_service.rpc.retryable import Failure, RetryBudget, failure_of, may_repeat, retry_after
 
 #: Seconds before the second attempt of a call that was not sent or lost; it doubles with each.
 FIRST_PAUSE = 0.02
@@ -48,7 +48,7 @@ class Attempts:
         self,
         attempts: int,
         seconds: float,
-        budget: Budget,
+        budget: RetryBudget,
         now: Callable[[], float] = time.monotonic,
         service: str = "",
         began: float | None = None,
@@ -97,7 +97,7 @@ class Retries:
         if attempts < 1:
             raise ValueError(f"attempts={attempts}: expected 1 or more")
         self._attempts = attempts
-        self._budget = Budget()
+        self._budget = RetryBudget()
         self.service = service
 
     def begin(self, seconds: float, began: float | None = None) -> Attempts:

@@ -14,7 +14,7 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
+class ForwardedContext:
     """What the first hop decided. `release` is empty where it knew none that anybody serves. `looked_up`: the published
     scores hold nothing of it, as far as the first hop could know; a router without lanes cannot look."""
 
@@ -29,7 +29,7 @@ class Hop:
         return (*told, (LOOKED_UP, "1")) if self.looked_up else told
 
 
-def arrived_by(metadata: Metadata, word: str) -> Hop | None:
+def arrived_by(metadata: Metadata, word: str) -> ForwardedContext | None:
     """The hop by which a call came; None for one that came from a caller.
 
     A caller who claims to be a replica without knowing the word is a caller: quotas would not hold otherwise.
@@ -37,4 +37,4 @@ def arrived_by(metadata: Metadata, word: str) -> Hop | None:
     told = dict(metadata)
     if not word or told.get(WORD) != word:
         return None
-    return Hop(ServingPath(str(told[PATH])), str(told[RELEASE]), str(told[REASON]), LOOKED_UP in told)
+    return ForwardedContext(ServingPath(str(told[PATH])), str(told[RELEASE]), str(told[REASON]), LOOKED_UP in told)

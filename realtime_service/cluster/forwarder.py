@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING
 import grpc
 import grpc.aio
 
-from realtime_service.cluster.forwarded_context import Hop
-from realtime_service.cluster.outlier_detection import Outliers, Sign, sign_of
+from realtime_service.cluster.forwarded_context import ForwardedContext
+from realtime_service.cluster.outlier_detection import OutlierDetector, Sign, sign_of
 from realtime_service.cluster.peers import Peers
 from realtime_service.errors import DeadlineExpired, Relayed, ReplicaUnavailable
-from realtime_service.metrics import Telemetry
+from realtime_service.metrics import Metrics
 from realtime_service.routing.policy import Decision, RoutedRequest, another, stand_in
 from realtime_service.rpc.retryable import (
-    Budget,
     Failure,
+    RetryBudget,
     by_transport,
     failure_of,
     may_repeat,
@@ -35,7 +35,7 @@ from shared_model.clock import Clock
 from shared_model.errors import TandemError
 
 if TYPE_CHECKING:
-    from realtime_service.cluster.membership import Registry
+    from realtime_service.cluster.membership import Membership
     from realtime_service.routing.snapshot import Option, Snapshot
 
 #: Between looks at the connections.
@@ -76,16 +76,16 @@ class _Life:
 
 class Forwarder:
     def __init__(
-        self, registry: "Registry", telemetry: Telemetry, clock: Clock, draw: Callable[[], float] = random.random
+        self, registry: "Membership", metrics: Metrics, clock: Clock, draw: Callable[[], float] = random.random
     ) -> None:
         """`draw`: uniform in [0, 1)."""
         self._registry = registry
-        self._telemetry = telemetry
+        self._metrics = metrics
         self._clock = clock
         self._draw = draw
         self._peers = Peers()
-        self._outliers = Outliers(draw)
-        self._budget = Budget()
+        self._outliers = OutlierDetector(draw)
+        self._budget = RetryBudget()
 
     async def run(self) -> None:
         """Look after the connections until cancelled."""
@@ -138,7 +138,7 @@ class Forwarder:
             other = self._another(life, decision, stand_in)
         if other is None or not self._budget.spend():
             return None
-        self._telemetry.forwarded_again(life.failures[-1])
+        self._metrics.forwarded_again(life.failures[-1])
         return other
 
     def _another(self, life: _Life, decision: Decision, choose: Choice = another) -> Decision | None:
@@ -155,7 +155,7 @@ class Forwarder:
         began = self._clock.monotonic()
         if call.deadline is not None and call.deadline <= began:
             raise DeadlineExpired("the deadline passed before a replica could be asked")
-        hop = Hop(decision.path, life.request.release, decision.reason, call.looked_up)
+        hop = ForwardedContext(decision.path, life.request.release, decision.reason, call.looked_up)
         try:
             peer = self._peers.at(snapshot.address(decision.replica))
         except KeyError as error:
@@ -174,7 +174,7 @@ class Forwarder:
             raise
         finally:
             _count_as_sent(reached, decision, -seconds, -texts, urgent)
-        self._telemetry.forwarded(decision.path, "answered")
+        self._metrics.forwarded(decision.path, "answered")
         self._hear(decision.replica, Sign.ALIVE)
         return answer
 
@@ -184,7 +184,7 @@ class Forwarder:
         failure = failure_of(code, details, retry_after(trailers_of(error)))
         life.failures.append(failure)
         expired = code is grpc.StatusCode.DEADLINE_EXCEEDED
-        self._telemetry.forwarded(decision.path, "expired" if expired else failure)
+        self._metrics.forwarded(decision.path, "expired" if expired else failure)
         self._hear(decision.replica, sign_of(code, details, seconds))
 
     def _hear(self, replica: str, sign: Sign) -> None:
@@ -194,12 +194,12 @@ class Forwarder:
             servers, now = _servers(self._registry.snapshot), self._clock.monotonic()
             if self._outliers.failed(replica, sign, servers, now):
                 log.warning("%s is left alone for a while: %s", replica, sign)
-                self._telemetry.ejected(sign)
+                self._metrics.ejected(sign)
                 self._eject()
 
     def _eject(self) -> None:
         self._registry.eject(self._outliers.ejected)
-        self._telemetry.set_ejected(len(self._outliers.ejected))
+        self._metrics.set_ejected(len(self._outliers.ejected))
 
 
 def _servers(snapshot: "Snapshot") -> list[str]:

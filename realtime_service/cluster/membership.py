@@ -34,7 +34,7 @@ _BEAT = (Path(__file__).parent / "beat.lua").read_text()
 log = logging.getLogger(__name__)
 
 
-class Registry:
+class Membership:
     """`snapshot` is always there and never waits: with Redis gone it is the last one, marked as such.
 
     `settings`: the policy as this process's settings have it, which operators change through Redis.

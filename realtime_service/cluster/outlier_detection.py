@@ -65,7 +65,7 @@ class _Record:
     until: float | None = None
 
 
-class Outliers:
+class OutlierDetector:
     """Times are monotonic seconds. `known` are the replicas that can serve, the one that sends among them if it can."""
 
     def __init__(self, draw: Callable[[], float]) -> None:

@@ -14,7 +14,7 @@ import grpc.aio
 
 from protos.scoring.v1.link_pb2 import LinkAnswer, LinkAnswers, LinkCall, LinkCalls
 from realtime_service.cluster.forwarded_context import Metadata
-from realtime_service.cluster.write_coalescer import Outbox
+from realtime_service.cluster.write_coalescer import WriteCoalescer
 from realtime_service.rpc.retryable import Trailers, by_transport
 
 SERVICE, METHOD = "scoring.v1.Replica", "Link"
@@ -40,7 +40,7 @@ def pairs(travelled: Sequence[bytes]) -> Trailers:
     return tuple(read)
 
 
-class Link:
+class PeerStream:
     """Calls over one channel until the stream ends or the other replica leaves; then it is not `open` any more."""
 
     def __init__(self, channel: Any) -> None:
@@ -49,7 +49,7 @@ class Link:
         self._stream = method()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
-        self._outbox = Outbox[LinkCall](self._write)
+        self._outbox = WriteCoalescer[LinkCall](self._write)
         self._writer = asyncio.create_task(self._send())
         self._reader = asyncio.create_task(self._receive())
         self.open = True

@@ -7,7 +7,7 @@ import grpc
 import grpc.aio
 
 from realtime_service.cluster.forwarded_context import Metadata
-from realtime_service.cluster.peer_stream import Link
+from realtime_service.cluster.peer_stream import PeerStream
 from realtime_service.rpc.keepalive import REPLICA_PING_MS, Options, watchful
 
 #: A larger request travels by itself: on the link it would hold up those behind it.
@@ -34,7 +34,7 @@ class Peer:
     def __init__(self, address: str) -> None:
         # Its stubs ask for arguments that it does not need.
         self._channel: Any = grpc.aio.insecure_channel(address, options=_OPTIONS)
-        self._link: Link | None = None
+        self._link: PeerStream | None = None
         self._met = False
         self._calls = 0
 
@@ -63,9 +63,9 @@ class Peer:
         finally:
             self._calls -= 1
 
-    def _linked(self) -> Link:
+    def _linked(self) -> PeerStream:
         if self._link is None or not self._link.open:
-            self._link = Link(self._channel)
+            self._link = PeerStream(self._channel)
         return self._link
 
     async def close(self) -> None:

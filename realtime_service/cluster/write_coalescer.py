@@ -10,7 +10,7 @@ TOGETHER = 32
 Entry = TypeVar("Entry")
 
 
-class Outbox(Generic[Entry]):
+class WriteCoalescer(Generic[Entry]):
     def __init__(self, write: Callable[[Sequence[Entry]], Awaitable[None]]) -> None:
         self._write = write
         self._waiting: list[Entry] = []

@@ -17,7 +17,7 @@ YIELDING = 5
 _Work = tuple[Callable[[], Any], Callable[[Any], None], asyncio.AbstractEventLoop]
 
 
-class Streams:
+class ComputeThreads:
     """A pool without the ceremony: handing over costs one queue and one wake-up of the loop, no future and no chain of
     callbacks, because a request at batch 1 pays for it in full."""
 

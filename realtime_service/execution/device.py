@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from realtime_service.errors import DeadlineExpired, ReplicaUnavailable, ScoringFailed
-from realtime_service.execution.compute_threads import Streams
+from realtime_service.execution.compute_threads import ComputeThreads
 from realtime_service.models.registry import Model
 from realtime_service.models.warmup import WarmVariant
-from realtime_service.scheduling.latency_model import Profile, Speeds
+from realtime_service.scheduling.latency_model import LatencyModel, Speeds
 from realtime_service.scheduling.queue import Task
-from realtime_service.scheduling.scheduler import Scheduler, Unit
-from realtime_service.scheduling.utilisation import Load
+from realtime_service.scheduling.scheduler import Batch, Scheduler
+from realtime_service.scheduling.utilisation import Utilisation
 from realtime_service.settings import Lane
 from shared_model.clock import Clock
 from shared_model.encoding import Encoding, collate, padded
@@ -81,13 +81,13 @@ class Device:
 
     def __init__(self, lanes: Mapping[ServingPath, Lane], streams: int, unit_seconds: float, clock: Clock) -> None:
         self.lanes = lanes
-        self.load = Load(lanes, streams)
+        self.load = Utilisation(lanes, streams)
         self.scheduler = Scheduler(lanes, streams, unit_seconds)
         self.quiet = threading.Event()
         self.quiet.set()
         self._clock = clock
-        self._streams = Streams(streams)
-        self._units: set[Unit] = set()
+        self._streams = ComputeThreads(streams)
+        self._units: set[Batch] = set()
         self._unit_ended = asyncio.Event()
 
     async def compute(
@@ -189,7 +189,7 @@ class Device:
             elif not dead:
                 return
 
-    def _start(self, unit: Unit, now: float) -> None:
+    def _start(self, unit: Batch, now: float) -> None:
         self.scheduler.started(unit, now)
         self._units.add(unit)
         self.quiet.clear()
@@ -201,7 +201,7 @@ class Device:
         )
 
     def _ended(
-        self, unit: Unit, jobs: Sequence[_Job], compiled: Precision, started: float, found: _Scored | Exception
+        self, unit: Batch, jobs: Sequence[_Job], compiled: Precision, started: float, found: _Scored | Exception
     ) -> None:
         self._units.remove(unit)
         self._unit_ended.set()
@@ -222,13 +222,13 @@ class Device:
             job.wait.end_one()
 
 
-def _share(lane: Lane, profile: Profile, tokens: int) -> float:
+def _share(lane: Lane, profile: LatencyModel, tokens: int) -> float:
     """Seconds a text takes of one stream where its lane batches as much as it may."""
     rows = max(1, min(lane.max_rows, lane.token_budget // tokens))
     return profile.predict(rows, tokens) / rows
 
 
-def _engine(variant: WarmVariant, unit: Unit) -> Engine:
+def _engine(variant: WarmVariant, unit: Batch) -> Engine:
     return variant.wide if unit.wide and variant.wide else variant.narrow
 
 

@@ -11,7 +11,7 @@ from realtime_service.models.warmup import WarmVariant
 from realtime_service.routing.policy import release_for
 from shared_model.encoding import Encoder
 from shared_model.errors import UnknownRelease
-from shared_model.output import Output
+from shared_model.output import OutputSpec
 from shared_model.types import Precision
 
 
@@ -43,7 +43,7 @@ class Model:
     does not answer yet. `precomputed` is None where published scores are not used."""
 
     release: str
-    output: Output
+    output: OutputSpec
     encoder: Encoder
     engines: MutableMapping[Precision, WarmVariant]
     precomputed: PrecomputedScores | None = None

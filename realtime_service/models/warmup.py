@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from realtime_service.scheduling.latency_model import Measurement, Profile, Speeds
+from realtime_service.scheduling.latency_model import LatencyModel, Measurement, Speeds
 from realtime_service.settings import Lane
-from shared_model.encoding import Encoding, Reads, TokenBatch, collate, ladder
+from shared_model.encoding import Encoding, InputSpec, TokenBatch, collate, ladder
 from shared_model.engine import Engine
 from shared_model.errors import ReleaseError, TandemError
 from shared_model.releases.store import Release
@@ -71,12 +71,12 @@ class WarmVariant:
                 engine.close()
 
 
-def single_shapes(reads: Reads) -> list[tuple[int, int]]:
+def single_shapes(reads: InputSpec) -> list[tuple[int, int]]:
     """(rows, tokens) of every single text, short ones first."""
     return [(1, tokens) for tokens in ladder(reads.max_tokens)]
 
 
-def batch_shapes(engine: Engine, reads: Reads) -> list[tuple[int, int]]:
+def batch_shapes(engine: Engine, reads: InputSpec) -> list[tuple[int, int]]:
     """(rows, tokens) of every batch that an engine is worth, small ones first."""
     shapes = [(rows, tokens) for tokens in ladder(reads.max_tokens) for rows in engine.rows(tokens)[1:]]
     return sorted(shape for shape in shapes if shape[0] * shape[1] <= _BATCH_TOKENS)
@@ -91,14 +91,14 @@ def open_variant(release: Release, precision: Precision, device: Device, width: 
         turn()
         narrow = open_engine(release, precision, device, 1 if width.streams > 1 else width.threads, width.streams)
         opened.callback(narrow.close)
-        profile = Profile.fit(_measurements(narrow, release, single_shapes(release.manifest.reads), turn))
+        profile = LatencyModel.fit(_measurements(narrow, release, single_shapes(release.manifest.reads), turn))
         speeds = Speeds(profile, rows=narrow.rows)
         # Only INT8 answers single texts in a hurry; half precision is what bulk runs in.
         hurried = precision is Precision.INT8
         wide = narrow.widened(width.threads) if hurried and narrow.streams > 1 else None
         opened.pop_all()
     log.info("%s: %s on %s is open: 1×16 in %.1f ms", release.id, precision, device, profile.predict(1, 16) * 1000)
-    return WarmVariant(narrow, wide, speeds, speeds.copy(wide=Profile.of_singles() if wide else None))
+    return WarmVariant(narrow, wide, speeds, speeds.copy(wide=LatencyModel.of_singles() if wide else None))
 
 
 def warm_batches(variant: WarmVariant, release: Release, turn: Turn) -> None:
@@ -125,7 +125,7 @@ def specialise(variant: WarmVariant, release: Release, turn: Turn) -> None:
 
 
 def _specialise(
-    engine: Engine, profile: Profile, width: int, texts: Sequence[int], release: Release, turn: Turn
+    engine: Engine, profile: LatencyModel, width: int, texts: Sequence[int], release: Release, turn: Turn
 ) -> None:
     """Compile for one width, and time `texts`, numbers of tokens, in it."""
     turn()
@@ -181,6 +181,6 @@ def judge(raw: NDArray[np.float32], batch: TokenBatch, release: Release) -> None
         raise ReleaseError(f"release {release.id}: some outputs are not finite numbers")
 
 
-def _blank(rows: int, tokens: int, reads: Reads) -> TokenBatch:
+def _blank(rows: int, tokens: int, reads: InputSpec) -> TokenBatch:
     one = np.ones(tokens, np.int32)
     return collate([Encoding(one, truncated=False, types=np.zeros_like(one) if reads.types else None)] * rows)

@@ -7,7 +7,7 @@ from typing import Any
 _ASK_AGAIN_SECONDS = 0.1
 
 
-class Duties:
+class BackgroundTasks:
     """The duties of one process. `failed` ends with the error of the first that ends by itself."""
 
     def __init__(self) -> None:

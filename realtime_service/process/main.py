@@ -27,10 +27,10 @@ from shared_model.redis_store.server import RedisServer
 from shared_model.settings import DeferredSettings, StateSettings
 
 if TYPE_CHECKING:
-    from realtime_service.process.server import Service
+    from realtime_service.process.server import Server
 
 #: Tells that a service is ready: how long it took (seconds), and the service.
-Announce = Callable[[float, "Service"], None]
+Announce = Callable[[float, "Server"], None]
 
 #: Longest that a stream with work waits for the event loop to let go of the interpreter. Python's own 5 ms are several
 #: calls of an engine.
@@ -95,7 +95,7 @@ def _supervise(service: ServiceSettings, redis_url: str, cores: Sequence[tuple[i
 def _run(
     service: ServiceSettings, state: StateSettings, redis_url: str, place: Place, announce: Announce, asked: list[int]
 ) -> None:
-    from realtime_service.process.server import Service
+    from realtime_service.process.server import Server
     from shared_model.releases import pointer
     from shared_model.releases.store import Store
 
@@ -108,10 +108,10 @@ def _run(
         stop = _stop_event(asked)
         if place.shared:
             _stop_with_supervisor(stop)
-        async with Service(service, store, release_id, redis_url, place, deferred) as running:
+        async with Server(service, store, release_id, redis_url, place, deferred) as running:
             await running.run_until(stop, lambda: ready(running))
 
-    def ready(running: "Service") -> None:
+    def ready(running: "Server") -> None:
         # What a process starts with it keeps: a look at all of it for garbage would hold up everybody for 35 ms.
         gc.freeze()
         announce(time.monotonic() - started, running)
@@ -121,13 +121,13 @@ def _run(
     asyncio.run(run())
 
 
-def _tell_people(seconds: float, service: "Service") -> None:
+def _tell_people(seconds: float, service: "Server") -> None:
     serving = f"{service.release} on {service.address}"
     sys.stdout.write(f"ready in {seconds:.1f} s: {serving}, metrics on http://{service.metrics_address}\n")
     sys.stdout.flush()
 
 
-def _tell_supervisor(seconds: float, service: "Service") -> None:
+def _tell_supervisor(seconds: float, service: "Server") -> None:
     ready = {"release": service.release, "address": service.address, "metrics": service.metrics_address}
     sys.stdout.write(json.dumps(ready) + "\n")
     sys.stdout.flush()

@@ -11,30 +11,30 @@ from typing import Any
 import grpc.aio
 
 from realtime_service.cluster.forwarder import Forwarder
-from realtime_service.cluster.membership import Registry
+from realtime_service.cluster.membership import Membership
 from realtime_service.execution.devices import Devices
-from realtime_service.metrics import Telemetry
+from realtime_service.metrics import Metrics
 from realtime_service.models import precomputed
 from realtime_service.models.precomputed import PrecomputedScores
 from realtime_service.models.registry import Models, Serving
 from realtime_service.process import nightly_metrics, redis_connections
-from realtime_service.process.background import Duties
+from realtime_service.process.background import BackgroundTasks
 from realtime_service.process.place import Place
 from realtime_service.rollout import rollout
-from realtime_service.rollout.desired_release import WantedReleases
+from realtime_service.rollout.desired_release import DesiredReleases
 from realtime_service.rollout.loader import Loader
 from realtime_service.rollout.rollout import Rollout
 from realtime_service.routing import overrides
 from realtime_service.routing.quotas import Quotas
 from realtime_service.routing.snapshot import ANY_RELEASE, Snapshot
-from realtime_service.serving.backfill import Harvester
+from realtime_service.serving.backfill import BackfillWorker
 from realtime_service.serving.deferral import Deferral
 from realtime_service.serving.dispatcher import Dispatcher
 from realtime_service.serving.result_watcher import Watcher
-from realtime_service.serving.status import Status
+from realtime_service.serving.status import ReplicaStatus
 from realtime_service.settings import SERVED, Lane, ServiceSettings, lanes, variants
 from realtime_service.transport.authentication import Callers, token_keys
-from realtime_service.transport.call_context import Reception
+from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.health import Readiness
 from realtime_service.transport.listener import (
     advertised,
@@ -46,13 +46,13 @@ from realtime_service.transport.listener import (
 )
 from realtime_service.transport.open_inference import servicer as open_inference
 from realtime_service.transport.open_inference.servicer import OpenInferenceServicer
-from realtime_service.transport.peer_stream_server import Links
+from realtime_service.transport.peer_stream_server import PeerStreams
 from realtime_service.transport.relay import Relay
 from realtime_service.transport.scoring_v1 import servicer
-from realtime_service.transport.streaming import Streams
+from realtime_service.transport.streaming import OpenStreams
 from shared_model import devices
 from shared_model.clock import SystemClock
-from shared_model.deferred import Handoff
+from shared_model.deferred import DeferredQueue
 from shared_model.releases.store import Store
 from shared_model.settings import DeferredSettings
 from shared_model.types import ServingPath
@@ -68,7 +68,7 @@ MIRROR_SECONDS = 0.1
 log = logging.getLogger(__name__)
 
 
-class Service:
+class Server:
     """One replica. `async with` starts it; `run_until` keeps it."""
 
     def __init__(
@@ -91,10 +91,10 @@ class Service:
         self._variants = variants(self._lanes, half_device)
         self._redis_url = redis_url
         self._deferred = deferred
-        self._duties = Duties()
+        self._background_tasks = BackgroundTasks()
         self._stack = contextlib.AsyncExitStack()
-        self._telemetry = Telemetry(list(self._lanes.values()))
-        self._telemetry.set_restarts(place.restarts)
+        self._metrics = Metrics(list(self._lanes.values()))
+        self._metrics.set_restarts(place.restarts)
         self._readiness = Readiness(SERVICES, settings.served or SERVED)
         self.metrics_address = ""
 
@@ -107,7 +107,7 @@ class Service:
         """The active release, for people; a process without lanes is a router, whatever it knows."""
         return self._status.models.serving.active if self._lanes else "a router"
 
-    async def __aenter__(self) -> "Service":
+    async def __aenter__(self) -> "Server":
         async with contextlib.AsyncExitStack() as stack:
             await self._start(stack)
             self._stack = stack.pop_all()
@@ -122,7 +122,9 @@ class Service:
 
         Raises: ReleaseError; what ended a background duty. A replica that lost one must not look alive.
         """
-        stopped, failed, opened = (asyncio.create_task(it) for it in (stop.wait(), self._duties.failed(), self._open()))
+        stopped, failed, opened = (
+            asyncio.create_task(it) for it in (stop.wait(), self._background_tasks.failed(), self._open())
+        )
         try:
             await asyncio.wait([stopped, failed, opened], return_when=asyncio.FIRST_COMPLETED)
             if opened.done():
@@ -147,11 +149,11 @@ class Service:
         listener = make_listener(self._place.shared)
         # Bound before Redis hears of us: the heartbeat carries the address.
         address = advertised(self._bind(listener), self._settings.advertised_host)
-        self.metrics_address = serve_metrics(stack, self._settings.metrics_address, self._telemetry.registry)
+        self.metrics_address = serve_metrics(stack, self._settings.metrics_address, self._metrics.registry)
         local = f"{socket.gethostname()}-{os.getpid()}"
         self._quotas = Quotas(Snapshot(local))
         pinned = bool(self._settings.release)
-        self._status = Status(local, address, models, device, self._variants, self._wanted, pinned)
+        self._status = ReplicaStatus(local, address, models, device, self._variants, self._wanted, pinned)
         self._registry = await self._start_routing(stack)
         self._start_duties(stack, self._registry)
         await self._start_listener(stack, listener, self._registry)
@@ -166,7 +168,7 @@ class Service:
             # The other workers answer meanwhile: this one joins them when it can do all that they can.
             async for _ in loader.load_rest(first):
                 pass
-        self._telemetry.set_serving(self._first, "", 0.0)
+        self._metrics.set_serving(self._first, "", 0.0)
         return Models.of(first)
 
     def _wanted(self) -> dict[str, float]:
@@ -191,28 +193,28 @@ class Service:
         stack.callback(loader.close)
         return loader
 
-    async def _start_routing(self, stack: contextlib.AsyncExitStack) -> Registry:
+    async def _start_routing(self, stack: contextlib.AsyncExitStack) -> Membership:
         snapshot = Snapshot(local=self._status.replica)
-        registry = Registry(self._patient, snapshot, self._status.heartbeat, overrides.of(self._settings))
+        registry = Membership(self._patient, snapshot, self._status.heartbeat, overrides.of(self._settings))
         registry.followed_by(self._quotas.heard)
-        registry.followed_by(lambda told: self._telemetry.set_targets(told.policy.targets, told.policy.load_targets))
+        registry.followed_by(lambda told: self._metrics.set_targets(told.policy.targets, told.policy.load_targets))
         await registry.run_once()
         stack.push_async_callback(registry.leave)
         self._spawn(stack, registry.run())
         return registry
 
-    def _start_duties(self, stack: contextlib.AsyncExitStack, registry: Registry) -> None:
+    def _start_duties(self, stack: contextlib.AsyncExitStack, registry: Membership) -> None:
         models = self._status.models
-        self._spawn(stack, nightly_metrics.run(self._patient, self._telemetry))
+        self._spawn(stack, nightly_metrics.run(self._patient, self._metrics))
         self._spawn(stack, self._watch(registry))
         self._spawn(stack, precomputed.run(models.published, self._patient))
 
     async def _open(self) -> None:
         """Open the lanes that are not open yet, then take deferred work and follow the release pointer."""
-        wanted = WantedReleases(self._store, lambda: self._registry.snapshot, self._clock)
+        wanted = DesiredReleases(self._store, lambda: self._registry.snapshot, self._clock)
         if not self._lanes:
             if not self._settings.release:
-                self._spawn(self._stack, rollout.follow(self._status.models, wanted, self._telemetry))
+                self._spawn(self._stack, rollout.follow(self._status.models, wanted, self._metrics))
             await self._reflect()
             if not self._readiness.ready:
                 log.warning("the router on %s waits for an endpoint: no replica with lanes is known", self.address)
@@ -225,50 +227,52 @@ class Service:
                     if self._lanes[lane].precision is precision:
                         await self._lane_ready(lane, self._registry)
         if self._settings.harvest and ServingPath.DEFERRED in self._lanes:
-            self._spawn(self._stack, self._harvester.run())
+            self._spawn(self._stack, self._backfill.run())
         if not self._settings.release:
             self._status.rollout = Rollout(
                 self._status.models,
                 wanted,
                 self._loader,
-                self._telemetry,
+                self._metrics,
                 self._clock,
                 self._settings.keep_previous_seconds,
             )
             self._spawn(self._stack, self._status.rollout.run())
 
     async def _start_listener(
-        self, stack: contextlib.AsyncExitStack, listener: grpc.aio.Server, registry: Registry
+        self, stack: contextlib.AsyncExitStack, listener: grpc.aio.Server, registry: Membership
     ) -> None:
-        handoff = Handoff(self._patient, self._deferred, self._telemetry.unanswered)
+        deferred_queue = DeferredQueue(self._patient, self._deferred, self._metrics.unanswered)
         device = self._status.device
-        deferral = Deferral(handoff, lambda: registry.snapshot.redis_available, self._clock)
-        forwarder = Forwarder(registry, self._telemetry, self._clock)
+        deferral = Deferral(deferred_queue, lambda: registry.snapshot.redis_available, self._clock)
+        forwarder = Forwarder(registry, self._metrics, self._clock)
         stack.push_async_callback(forwarder.close)
         self._spawn(stack, forwarder.run())
         dispatcher = Dispatcher(
-            self._status.models, device, registry, forwarder, self._quotas, deferral, self._telemetry, self._clock
+            self._status.models, device, registry, forwarder, self._quotas, deferral, self._metrics, self._clock
         )
-        self._harvester = Harvester(handoff, dispatcher, device, self._telemetry, self._clock, self._status.replica)
-        watcher, streams = Watcher(handoff), Streams()
+        self._backfill = BackfillWorker(
+            deferred_queue, dispatcher, device, self._metrics, self._clock, self._status.replica
+        )
+        watcher, streams = Watcher(deferred_queue), OpenStreams()
         self._spawn(stack, watcher.run())
-        reception = Reception(Callers(token_keys(self._settings), self._clock), lambda: registry.snapshot)
+        context_reader = ContextReader(Callers(token_keys(self._settings), self._clock), lambda: registry.snapshot)
         relay = None if self._lanes else Relay(forwarder, registry, self._clock)
         scoring = servicer.ScoringServicer(
             dispatcher,
-            reception,
+            context_reader,
             deferral,
             watcher,
             streams,
             lambda: self._status.describe(registry.snapshot),
-            self._telemetry,
+            self._metrics,
             relay,
         )
         inference = OpenInferenceServicer(
-            dispatcher, reception, streams, self._status, registry, self._readiness, self._telemetry, relay
+            dispatcher, context_reader, streams, self._status, registry, self._readiness, self._metrics, relay
         )
         offered = (scoring.handlers(), inference.handlers())
-        listener.add_generic_rpc_handlers((*offered, Links(offered, streams).handlers()))
+        listener.add_generic_rpc_handlers((*offered, PeerStreams(offered, streams).handlers()))
         if self._settings.reflects:
             offer_reflection(listener, SERVICES)
         await self._readiness.serve(listener)
@@ -288,7 +292,7 @@ class Service:
         public = bind(listener, self._settings.grpc_address)
         return bind_privately(listener, public) if self._place.shared else public
 
-    async def _lane_ready(self, lane: ServingPath, registry: Registry) -> None:
+    async def _lane_ready(self, lane: ServingPath, registry: Membership) -> None:
         """From now on callers and the router may choose the lane."""
         registry.open_lane(lane)
         await self._readiness.set(lane, True)
@@ -308,7 +312,9 @@ class Service:
         for lane in SERVED:
             await self._readiness.set(lane, (ANY_RELEASE, lane) in options)
 
-    async def _drain(self, listener: grpc.aio.Server, registry: Registry, watcher: Watcher, streams: Streams) -> None:
+    async def _drain(
+        self, listener: grpc.aio.Server, registry: Membership, watcher: Watcher, streams: OpenStreams
+    ) -> None:
         self._status.draining = True
         await self._readiness.close()
         await registry.run_once()
@@ -317,13 +323,13 @@ class Service:
         streams.close()
         await listener.stop(DRAIN_SECONDS)
 
-    async def _watch(self, registry: Registry) -> None:
+    async def _watch(self, registry: Membership) -> None:
         while True:
             for path in self._lanes:
-                self._telemetry.set_waiting(path, self._status.device.waiting(path))
-                self._telemetry.set_load(path, self._status.device.load_of(path))
-            self._telemetry.set_redis_up(registry.snapshot.redis_available)
+                self._metrics.set_waiting(path, self._status.device.waiting(path))
+                self._metrics.set_load(path, self._status.device.load_of(path))
+            self._metrics.set_redis_up(registry.snapshot.redis_available)
             await asyncio.sleep(1.0)
 
     def _spawn(self, stack: contextlib.AsyncExitStack, duty: Coroutine[Any, Any, None]) -> None:
-        stack.push_async_callback(self._duties.stop, self._duties.start(duty))
+        stack.push_async_callback(self._background_tasks.stop, self._background_tasks.start(duty))

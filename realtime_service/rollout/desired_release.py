@@ -18,7 +18,7 @@ TWIN_SECONDS = 1.0
 log = logging.getLogger(__name__)
 
 
-class WantedReleases:
+class DesiredReleases:
     """`newest` never goes back to an older version of the pointer, whatever was lost."""
 
     def __init__(self, store: Store, snapshot: Callable[[], Snapshot], clock: Clock) -> None:

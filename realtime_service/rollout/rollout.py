@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from realtime_service.errors import Unfit, UnfitRelease
-from realtime_service.metrics import Telemetry
+from realtime_service.metrics import Metrics
 from realtime_service.models.registry import Model, Models, Serving
-from realtime_service.rollout.desired_release import WantedReleases
+from realtime_service.rollout.desired_release import DesiredReleases
 from realtime_service.rollout.loader import Loader
 from shared_model.clock import Clock
 from shared_model.errors import ReleaseError
@@ -69,9 +69,9 @@ class Rollout:
     def __init__(
         self,
         models: Models,
-        wanted: WantedReleases,
+        wanted: DesiredReleases,
         loader: Loader,
-        telemetry: Telemetry,
+        metrics: Metrics,
         clock: Clock,
         keep_seconds: float,
     ) -> None:
@@ -81,7 +81,7 @@ class Rollout:
         self._models = models
         self._wanted = wanted
         self._loader = loader
-        self._telemetry = telemetry
+        self._metrics = metrics
         self._clock = clock
         self._keep_seconds = keep_seconds
         self._kept_since = 0.0
@@ -156,7 +156,7 @@ class Rollout:
             self._hold(asyncio.create_task(self._loader.retire(model)))
         if before == serving:
             return
-        self._telemetry.set_serving(step.active, step.canary, step.weight)
+        self._metrics.set_serving(step.active, step.canary, step.weight)
         beside = f", {step.canary} for {step.weight:.0%} of callers" if step.canary else ""
         log.info("release %s answers%s", step.active, beside)
 
@@ -180,20 +180,20 @@ class Rollout:
     def _note(self, release: str, failure: Failure) -> None:
         log.error("release %s is not served, %s stays: %s", release, self._models.serving.active, failure.why)
         self.failures[release] = failure
-        self._telemetry.set_failed((it, failed.how) for it, failed in self.failures.items())
+        self._metrics.set_failed((it, failed.how) for it, failed in self.failures.items())
 
     def _forget_failures(self, pointer: Pointer) -> None:
         if any(failure.version != pointer.version for failure in self.failures.values()):
             self.failures = {it: f for it, f in self.failures.items() if f.version == pointer.version}
-            self._telemetry.set_failed((it, failed.how) for it, failed in self.failures.items())
+            self._metrics.set_failed((it, failed.how) for it, failed in self.failures.items())
 
 
-async def follow(models: Models, wanted: WantedReleases, telemetry: Telemetry) -> None:
+async def follow(models: Models, wanted: DesiredReleases, metrics: Metrics) -> None:
     """For a process that loads nothing: know what the pointer names, until cancelled."""
     while True:
         if pointer := await wanted.newest():
             serving = Serving({}, pointer.active, pointer.canary, pointer.weight)
             if serving != models.serving:
                 models.serving = serving
-                telemetry.set_serving(pointer.active, pointer.canary, pointer.weight)
+                metrics.set_serving(pointer.active, pointer.canary, pointer.weight)
         await asyncio.sleep(PERIOD_SECONDS)

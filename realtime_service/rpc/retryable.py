@@ -87,7 +87,7 @@ def may_repeat(failures: Sequence[Failure]) -> bool:
     return all(failures.count(failure) <= _AGAIN[failure] for failure in failures)
 
 
-class Budget:
+class RetryBudget:
     """Bounds the repeated calls of one caller, so that a service in trouble is not called more for it.
 
     Of any number of calls, at most a tenth of those answered and 10 more are made again; at most 100 in a burst.

@@ -68,7 +68,7 @@ class _Drift:
         self.slope = min(high, max(low, (self._covariance + believed) / (self._variance + believed)))
 
 
-class Profile:
+class LatencyModel:
     """Predicts one engine's service time. Not shared between engines. `singles`: seconds of a single text by tokens."""
 
     def __init__(
@@ -84,13 +84,13 @@ class Profile:
         self._margin = _MIN_MARGIN
 
     @classmethod
-    def fit(cls, measurements: Sequence[Measurement]) -> "Profile":
+    def fit(cls, measurements: Sequence[Measurement]) -> "LatencyModel":
         profile = cls(0.0, 0.0, 0.0)
         profile.refit(measurements)
         return profile
 
     @classmethod
-    def of_singles(cls) -> "Profile":
+    def of_singles(cls) -> "LatencyModel":
         """Nothing is fast enough yet: single texts of some widths will be told by `replace_single`."""
         return cls(math.inf, 0.0, 0.0)
 
@@ -152,11 +152,11 @@ class Speeds:
     not offered. `rows`: sizes of batches worth making, by tokens.
     """
 
-    narrow: Profile
-    wide: Profile | None = None
+    narrow: LatencyModel
+    wide: LatencyModel | None = None
     rows: Callable[[int], Sequence[int]] = lambda tokens: (1, 2, 4, 8, 16, 32, 64)
 
-    def copy(self, wide: Profile | None) -> "Speeds":
+    def copy(self, wide: LatencyModel | None) -> "Speeds":
         """The same for now, to learn apart, and offered `wide`."""
         return Speeds(copy.deepcopy(self.narrow), wide, self.rows)
 

@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from realtime_service.errors import Overloaded
-from realtime_service.scheduling.latency_model import Profile
+from realtime_service.scheduling.latency_model import LatencyModel
 from realtime_service.scheduling.queue import Queue, Task
 from realtime_service.settings import Lane
 from shared_model.types import ServingPath
@@ -47,7 +47,7 @@ BULK = (ServingPath.THROUGHPUT, ServingPath.DEFERRED)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Unit:
+class Batch:
     """What a stream does next, without interruption: rows of one lane, one variant and one padded width. `wide`: with
     all cores, and alone."""
 
@@ -58,7 +58,7 @@ class Unit:
     wide: bool = False
 
     @property
-    def profile(self) -> Profile:
+    def profile(self) -> LatencyModel:
         speeds = self.tasks[0].speeds
         return speeds.wide if self.wide and speeds.wide else speeds.narrow
 
@@ -76,7 +76,7 @@ class Scheduler:
         self._below = {path: queues[place + 1 :] for place, path in enumerate(lanes)}
         self._streams = streams
         self._unit_seconds = unit_seconds
-        self._running: dict[Unit, float] = {}  # until when, as predicted
+        self._running: dict[Batch, float] = {}  # until when, as predicted
         self._earned = {path: 0.0 for path in lanes if path in EARNED_SHARE}
         self._last_interactive = -math.inf
 
@@ -114,7 +114,7 @@ class Scheduler:
             self._queues[task.lane].forget(task)
         task.withdrawn = True
 
-    def next_unit(self, now: float) -> tuple[Unit | None, list[Task]]:
+    def next_unit(self, now: float) -> tuple[Batch | None, list[Task]]:
         """What to run now, and tasks found dead on the way: too late to start.
 
         With neither, no stream is free or nothing waits; with dead ones only, ask again.
@@ -138,10 +138,10 @@ class Scheduler:
                 return self._widened(unit), dead
         return None, dead
 
-    def started(self, unit: Unit, now: float) -> None:
+    def started(self, unit: Batch, now: float) -> None:
         self._running[unit] = now + unit.predicted
 
-    def finished(self, unit: Unit, seconds: float) -> None:
+    def finished(self, unit: Batch, seconds: float) -> None:
         """Tell how long a unit took, the way to its stream and back included: its profile learns from it, and those who
         waited have earned their share."""
         del self._running[unit]
@@ -187,7 +187,7 @@ class Scheduler:
     def _is_enough(self, earned: float, path: ServingPath) -> bool:
         return any(earned >= head.seconds for head in self._queues[path].heads()[:1])
 
-    def _widened(self, unit: Unit) -> Unit:
+    def _widened(self, unit: Batch) -> Batch:
         """The same with all cores, where it is all alone and faster so."""
         wide = unit.tasks[0].speeds.wide
         if wide is None or len(unit.tasks) > 1 or self._running or self._anything_waits():
@@ -219,7 +219,7 @@ class Scheduler:
         return math.inf if now - self._last_interactive >= INTERACTIVE_SECONDS else self._unit_seconds
 
 
-def _next_of(queue: Queue, now: float, limit: float, dead: list[Task]) -> Unit | None:
+def _next_of(queue: Queue, now: float, limit: float, dead: list[Task]) -> Batch | None:
     """Take the most urgent task that can still finish in time, and its company; those that cannot go to `dead`."""
     for leader, *others in iter(queue.heads, []):
         if now + leader.seconds <= _deadline(leader):
@@ -229,7 +229,7 @@ def _next_of(queue: Queue, now: float, limit: float, dead: list[Task]) -> Unit |
     return None
 
 
-def _unit(queue: Queue, leader: Task, end: float, now: float) -> Unit:
+def _unit(queue: Queue, leader: Task, end: float, now: float) -> Batch:
     """The leader, and tasks like it while they fit, the unit is over by `end` and inside every deadline of its own.
 
     It has one of the sizes that its engine is warmed for; who is left over leads or joins the next.
@@ -239,7 +239,7 @@ def _unit(queue: Queue, leader: Task, end: float, now: float) -> Unit:
     tasks = tuple(company[: _rows(company, end, now)])
     for task in tasks:
         queue.take(task)
-    return Unit(lane.path, tasks, leader.tokens, leader.speeds.narrow.predict(len(tasks), leader.tokens))
+    return Batch(lane.path, tasks, leader.tokens, leader.speeds.narrow.predict(len(tasks), leader.tokens))
 
 
 def _most_rows(lane: Lane, leader: Task) -> int:

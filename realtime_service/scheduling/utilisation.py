@@ -9,7 +9,7 @@ from shared_model.types import ServingPath
 MEMORY_SECONDS = 10.0
 
 
-class Load:
+class Utilisation:
     """What callers asked for, answered or not. The busy share of a device that batches is 1 at any load.
 
     Times are monotonic seconds, told by the caller. `streams`: units the device runs at once.

@@ -12,7 +12,7 @@ from realtime_service.execution.device import Computed
 from realtime_service.models.registry import Model
 from realtime_service.routing.policy import Decision
 from shared_model.encoding import Encoding
-from shared_model.output import Output
+from shared_model.output import OutputSpec
 from shared_model.types import TOP_K, Label, Score, ServingPath
 
 
@@ -78,12 +78,12 @@ def computed(
     )
 
 
-def is_whole(output: Output) -> bool:
+def is_whole(output: OutputSpec) -> bool:
     """Whether a published score holds all of a text's numbers."""
     return output.kept(TOP_K) == output.width
 
 
-def _every(output: Output, found: Sequence[PublishedScore]) -> NDArray[np.float32] | None:
+def _every(output: OutputSpec, found: Sequence[PublishedScore]) -> NDArray[np.float32] | None:
     if not is_whole(output):
         return None
     every = np.zeros((len(found), output.width), np.float32)
@@ -92,7 +92,7 @@ def _every(output: Output, found: Sequence[PublishedScore]) -> NDArray[np.float3
     return every
 
 
-def _score(output: Output, indices: Sequence[int], values: Sequence[float], tokens: int, truncated: bool) -> Score:
+def _score(output: OutputSpec, indices: Sequence[int], values: Sequence[float], tokens: int, truncated: bool) -> Score:
     if not output.names:
         return Score((), tokens, truncated, vector=tuple(values))
     labels = [Label(output.names[index], value) for index, value in zip(indices, values, strict=True)]

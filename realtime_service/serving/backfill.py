@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from protos.scoring.v1.scoring_pb2 import ScoreResponse
 from realtime_service.errors import Overloaded, ReplicaUnavailable, ScoringFailed
 from realtime_service.execution.devices import Devices
-from realtime_service.metrics import Telemetry
+from realtime_service.metrics import Metrics
 from realtime_service.serving.dispatcher import Dispatcher
 from realtime_service.serving.request import check_request
 from realtime_service.serving.score_response import score_response
 from shared_model.clock import Clock
-from shared_model.deferred import Claimed, Handoff, Lease
+from shared_model.deferred import Claimed, DeferredQueue, Lease
 from shared_model.errors import BadInput, StoreUnavailable, UnknownRelease
 from shared_model.types import ServingPath
 
@@ -38,22 +38,22 @@ class _Failure:
 _Outcome = ScoreResponse | _Failure | None
 
 
-class Harvester:
+class BackfillWorker:
     """Claims only while the device has nothing better to do."""
 
     def __init__(
         self,
-        handoff: Handoff,
+        deferred_queue: DeferredQueue,
         dispatcher: Dispatcher,
         device: Devices,
-        telemetry: Telemetry,
+        metrics: Metrics,
         clock: Clock,
         consumer: str,
     ) -> None:
-        self._handoff = handoff
+        self._deferred_queue = deferred_queue
         self._dispatcher = dispatcher
         self._device = device
-        self._telemetry = telemetry
+        self._metrics = metrics
         self._clock = clock
         self._consumer = consumer
 
@@ -71,13 +71,13 @@ class Harvester:
 
     async def run_once(self) -> int:
         """Claim and answer one chunk; returns how many of it have ended. Raises: StoreUnavailable."""
-        claimed = await self._handoff.claim(self._consumer, CHUNK)
+        claimed = await self._deferred_queue.claim(self._consumer, CHUNK)
         if not claimed:
             return 0
         # Together, so that they share batches.
         answers = {item.entry: asyncio.create_task(self._answer(item)) for item in claimed}
         try:
-            async with Lease(self._handoff, self._consumer, claimed, lambda item: answers[item.entry].cancel()):
+            async with Lease(self._deferred_queue, self._consumer, claimed, lambda item: answers[item.entry].cancel()):
                 await asyncio.wait(answers.values())
                 return await self._settle([(item, answers[item.entry]) for item in claimed])
         except asyncio.CancelledError:
@@ -85,7 +85,7 @@ class Harvester:
                 answer.cancel()
             # A replica that stops is no crash: what it gives back counts as never taken.
             with contextlib.suppress(StoreUnavailable):
-                await self._handoff.give_back(self._consumer, claimed)
+                await self._deferred_queue.nack(self._consumer, claimed)
             raise
 
     async def _answer(self, item: Claimed) -> _Outcome:
@@ -118,10 +118,10 @@ class Harvester:
         scored = [(item, outcome) for item, outcome in outcomes if isinstance(outcome, ScoreResponse)]
         failed = [(item, outcome.why) for item, outcome in outcomes if isinstance(outcome, _Failure)]
         if scored:
-            await self._handoff.score(scored, COMPUTED_BY)
-            self._telemetry.harvested(await self._handoff.publish([item for item, _ in scored]))
+            await self._deferred_queue.score(scored, COMPUTED_BY)
+            self._metrics.harvested(await self._deferred_queue.publish([item for item, _ in scored]))
         for item, why in failed:
-            await self._handoff.fail(item, why, COMPUTED_BY)
+            await self._deferred_queue.fail(item, why, COMPUTED_BY)
         if returned := [item for item, outcome in outcomes if outcome is None]:
-            await self._handoff.give_back(self._consumer, returned)
+            await self._deferred_queue.nack(self._consumer, returned)
         return len(scored) + len(failed)

@@ -9,15 +9,15 @@ from protos.scoring.v1.storage_pb2 import DeferredWork
 from realtime_service.errors import NotFound
 from realtime_service.serving.request import ScoringRequest, deferred_request
 from shared_model.clock import Clock
-from shared_model.deferred import Handoff, Item, State, Submission
+from shared_model.deferred import DeferredQueue, Item, State, Submission
 from shared_model.errors import QueueFull, StoreUnavailable
 
 
 class Deferral:
     """`available`: whether the store answered when it was last heard of; costs nothing to ask."""
 
-    def __init__(self, handoff: Handoff, available: Callable[[], bool], clock: Clock) -> None:
-        self._handoff = handoff
+    def __init__(self, deferred_queue: DeferredQueue, available: Callable[[], bool], clock: Clock) -> None:
+        self._deferred_queue = deferred_queue
         self._available = available
         self._clock = clock
 
@@ -35,7 +35,7 @@ class Deferral:
     async def accept_many(self, wanted: Sequence[tuple[ScoringRequest, int]]) -> list[tuple[State, bool] | QueueFull]:
         """The same for several, in one round trip: what became of each. Raises: StoreUnavailable."""
         now_ms = round(self._clock.wall() * 1000)
-        return await self._handoff.submit_many(
+        return await self._deferred_queue.submit_many(
             [
                 Submission(
                     request.request_id,
@@ -48,7 +48,7 @@ class Deferral:
 
     async def result(self, request_id: str) -> Item:
         """What became of a submitted request. Raises: NotFound; StoreUnavailable."""
-        item = await self._handoff.get(request_id)
+        item = await self._deferred_queue.get(request_id)
         if item is None:
             raise NotFound(f"request_id: {request_id!r} was not submitted, or its result is no longer kept")
         return item

@@ -12,9 +12,9 @@ import grpc
 import numpy as np
 
 from protos.scoring.v1.storage_pb2 import PublishedScore
-from realtime_service.cluster.forwarded_context import Hop
+from realtime_service.cluster.forwarded_context import ForwardedContext
 from realtime_service.cluster.forwarder import Forwarded, Forwarder
-from realtime_service.cluster.membership import Registry
+from realtime_service.cluster.membership import Membership
 from realtime_service.errors import (
     DeadlineExpired,
     Overloaded,
@@ -23,7 +23,7 @@ from realtime_service.errors import (
     ScoringFailed,
 )
 from realtime_service.execution.devices import Devices
-from realtime_service.metrics import Outcome, Telemetry
+from realtime_service.metrics import Metrics, Outcome
 from realtime_service.models.registry import Model, Models, unknown
 from realtime_service.routing.policy import Decision, RoutedRequest, another, decide
 from realtime_service.routing.quotas import Quotas
@@ -57,7 +57,7 @@ _SHORTEST = Encoding(np.ones(1, np.int32), truncated=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class CallContext:
     """What came around a request. `caller` tells who asks; `left`: seconds until the transport's own deadline, None
     without one; `hint`: the lane the caller names.
 
@@ -71,7 +71,7 @@ class Call:
     raw: bytes
     hint: ServingPath | None = None
     passed: tuple[tuple[str, str | bytes], ...] = ()
-    hop: Hop | None = None
+    hop: ForwardedContext | None = None
 
 
 @dataclass(slots=True)
@@ -89,11 +89,11 @@ class Dispatcher:
         self,
         models: Models,
         device: Devices,
-        registry: Registry,
+        registry: Membership,
         forwarder: Forwarder,
         quotas: Quotas,
         deferral: Deferral,
-        telemetry: Telemetry,
+        metrics: Metrics,
         clock: Clock,
     ) -> None:
         self._models = models
@@ -102,10 +102,10 @@ class Dispatcher:
         self._forwarder = forwarder
         self._quotas = quotas
         self._deferral = deferral
-        self._telemetry = telemetry
+        self._metrics = metrics
         self._clock = clock
 
-    async def score(self, request: ScoringRequest, call: Call) -> Answer | bytes:
+    async def score(self, request: ScoringRequest, call: CallContext) -> Answer | bytes:
         """Answer one request, all of it by one release. Bytes are another replica's answer, as it came.
 
         Raises: UnknownRelease, BadInput, Overloaded, DeadlineExpired, ScoringFailed, ReplicaUnavailable, Relayed.
@@ -125,7 +125,7 @@ class Dispatcher:
             answer.slack = self._count(answer, life)
         return answer
 
-    def charge(self, request: ScoringRequest, call: Call) -> None:
+    def charge(self, request: ScoringRequest, call: CallContext) -> None:
         """Count a request against its caller's quota; what came from another replica was counted there.
 
         Raises: Overloaded. Not even as deferred work is it taken then.
@@ -134,7 +134,7 @@ class Dispatcher:
         if not call.hop and (policy.quota or policy.quotas):
             self._quotas.admit(call.caller(), len(request.texts), self._clock.monotonic())
 
-    async def _answer_or_defer(self, request: ScoringRequest, call: Call, life: _Life) -> Answer | bytes:
+    async def _answer_or_defer(self, request: ScoringRequest, call: CallContext, life: _Life) -> Answer | bytes:
         try:
             return await self._answer(request, call, life)
         except (Overloaded, Relayed) as refusal:
@@ -146,7 +146,7 @@ class Dispatcher:
                 raise
             return results.deferred(ticket, refusal)
 
-    async def _answer(self, request: ScoringRequest, call: Call, life: _Life) -> Answer | bytes:
+    async def _answer(self, request: ScoringRequest, call: CallContext, life: _Life) -> Answer | bytes:
         release = self._release(request, call)
         life.model = model = self._models.serving.models.get(release)
         if model is None:
@@ -181,7 +181,7 @@ class Dispatcher:
         rows = await self._device.compute(model, decision.path, encodings, life.arrived, life.deadline, real_time)
         return results.computed(model, encodings, rows, decision, request.top_k)
 
-    async def _forward(self, call: Call, life: _Life, routed: RoutedRequest, decision: Decision) -> bytes:
+    async def _forward(self, call: CallContext, life: _Life, routed: RoutedRequest, decision: Decision) -> bytes:
         looked_up = life.model is not None and not call.hint
         sent = Forwarded(call.method, call.raw, life.deadline, call.passed, looked_up)
         return await self._forwarder.forward(sent, routed, decision)
@@ -211,7 +211,7 @@ class Dispatcher:
             raise unknown(request.release, serving.active)
 
     async def _look_up(
-        self, model: Model, encodings: Sequence[Encoding], request: ScoringRequest, call: Call, life: _Life
+        self, model: Model, encodings: Sequence[Encoding], request: ScoringRequest, call: CallContext, life: _Life
     ) -> list[PublishedScore] | None:
         """The published scores of all texts; None where one is missing, or a lane is to answer anyway."""
         if model.precomputed is None or call.hint or (call.hop and call.hop.looked_up):
@@ -222,7 +222,7 @@ class Dispatcher:
         slack = float("inf") if left is None else left
         return await model.precomputed.find([model.encoder.key(encoding) for encoding in encodings], slack)
 
-    def _release(self, request: ScoringRequest, call: Call) -> str:
+    def _release(self, request: ScoringRequest, call: CallContext) -> str:
         """Which release answers, here or elsewhere. Raises: UnknownRelease."""
         serving, snapshot = self._models.serving, self._registry.snapshot
         if call.hop and call.hop.release in serving.models:
@@ -234,7 +234,7 @@ class Dispatcher:
             raise unknown(request.release, serving.active)
         return ANY_RELEASE
 
-    def _refuse_hopeless(self, request: ScoringRequest, call: Call, life: _Life, model: Model) -> None:
+    def _refuse_hopeless(self, request: ScoringRequest, call: CallContext, life: _Life, model: Model) -> None:
         """Refuse what would be late even if its texts were the shortest, before work is spent on them: a device that
         has several times as much to do as it can would else be kept from it by refusing.
 
@@ -255,7 +255,7 @@ class Dispatcher:
     def _routed(
         self,
         request: ScoringRequest,
-        call: Call,
+        call: CallContext,
         life: _Life,
         release: str,
         here: Mapping[ServingPath, float],
@@ -269,7 +269,7 @@ class Dispatcher:
             len(request.texts), request.priority, request.timeout, patience, release, here, call.hint, precomputed
         )
 
-    def _decided(self, hop: Hop, life: _Life) -> Decision:
+    def _decided(self, hop: ForwardedContext, life: _Life) -> Decision:
         """What another replica has decided: this one only carries it out."""
         life.path = hop.path
         return Decision(hop.path, self._registry.snapshot.local, hop.reason)
@@ -278,7 +278,7 @@ class Dispatcher:
         snapshot = self._registry.snapshot
         decision = decide(routed, snapshot.policy, snapshot, _draw())
         life.path = decision.path
-        self._telemetry.decided(decision.path, decision.reason)
+        self._metrics.decided(decision.path, decision.reason)
         return decision
 
     def _another(self, decision: Decision, routed: RoutedRequest) -> Decision | None:
@@ -292,14 +292,14 @@ class Dispatcher:
     def _count(self, answer: Answer, life: _Life) -> float | None:
         """Note an end with an answer; returns the slack."""
         if answer.ticket:
-            self._telemetry.ended(None, Outcome.DEFERRED)
+            self._metrics.ended(None, Outcome.DEFERRED)
             return None
         now = self._clock.monotonic()
         target, due = self._registry.snapshot.policy.targets.get(answer.path), life.deadline
         if due is None and target:
             due = life.arrived + target
         seconds = now - life.arrived
-        self._telemetry.answered(answer.path, seconds, answer.queued, answer.batch_rows, met=due is None or now <= due)
+        self._metrics.answered(answer.path, seconds, answer.queued, answer.batch_rows, met=due is None or now <= due)
         if life.model:
             self._note(life.model, answer, seconds)
         return None if life.deadline is None else life.deadline - now
@@ -311,7 +311,7 @@ class Dispatcher:
             model.statistics.add_published(seconds, self._clock.wall())
 
     def _count_loss(self, life: _Life, outcome: Outcome) -> None:
-        self._telemetry.ended(life.path, outcome)
+        self._metrics.ended(life.path, outcome)
         if life.model:
             life.model.statistics.failed.add(self._clock.monotonic() - life.arrived)
 

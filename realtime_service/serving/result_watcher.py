@@ -5,7 +5,7 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
 from realtime_service.errors import NotFound, ReplicaUnavailable
-from shared_model.deferred import Handoff, Item, State
+from shared_model.deferred import DeferredQueue, Item, State
 from shared_model.errors import StoreUnavailable
 
 PERIOD_SECONDS = 0.1
@@ -33,8 +33,8 @@ class _Watch:
 class Watcher:
     """`run` must be running for `watch` to end. A store that does not answer is asked again until it does."""
 
-    def __init__(self, handoff: Handoff) -> None:
-        self._handoff = handoff
+    def __init__(self, deferred_queue: DeferredQueue) -> None:
+        self._deferred_queue = deferred_queue
         self._watches: set[_Watch] = set()
         self._watching = asyncio.Event()
 
@@ -86,13 +86,13 @@ class Watcher:
         states: dict[str, State | None] = {}
         for start in range(0, len(request_ids), CHUNK):
             chunk = request_ids[start : start + CHUNK]
-            states.update(zip(chunk, await self._handoff.states(chunk), strict=True))
+            states.update(zip(chunk, await self._deferred_queue.states(chunk), strict=True))
         return states
 
     async def _fetch(self, watch: _Watch, request_id: str) -> Item | None:
         """Its end; None when the store has just gone, and will be asked again. Raises: NotFound."""
         try:
-            item = await self._handoff.get(request_id)
+            item = await self._deferred_queue.get(request_id)
         except StoreUnavailable:
             watch.waiting.add(request_id)
             return None

@@ -20,7 +20,7 @@ TYPICAL_TOKENS = 16
 
 
 @dataclass
-class Status:
+class ReplicaStatus:
     """`wanted`: texts a second that callers with a quota want of this replica. `pinned`: it serves one release,
     whatever the pointer names. `rollout` is None on a replica that is pinned, or not warm yet; `draining` is set when
     it takes no new calls."""

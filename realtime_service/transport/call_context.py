@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from realtime_service.cluster import forwarded_context
 from realtime_service.routing.snapshot import Snapshot
-from realtime_service.serving.dispatcher import Call
+from realtime_service.serving.dispatcher import CallContext
 from realtime_service.transport.authentication import Callers
 from realtime_service.transport.rpc_handlers import Context
 from shared_model.errors import BadInput
@@ -18,14 +18,14 @@ _PASSED = ("x-caller-id", "traceparent", "tracestate")
 _LANES = {str(lane): lane for lane in (ServingPath.LATENCY, ServingPath.DYNAMIC, ServingPath.THROUGHPUT)}
 
 
-class Reception:
+class ContextReader:
     """`snapshot` tells what is known of the other replicas now."""
 
     def __init__(self, callers: Callers, snapshot: Callable[[], Snapshot]) -> None:
         self._callers = callers
         self._snapshot = snapshot
 
-    def receive(self, method: str, raw: bytes, context: Context) -> Call:
+    def receive(self, method: str, raw: bytes, context: Context) -> CallContext:
         """Raises: Unauthenticated for a caller whose token is not valid; BadInput for a lane there is no such of."""
         metadata = context.invocation_metadata() or ()
         came = forwarded_context.arrived_by(metadata, self._snapshot().word)
@@ -34,7 +34,7 @@ class Reception:
         if self._callers.verify and came is None:
             caller()
         passed = tuple((name, value) for name, value in metadata if name in _PASSED)
-        return Call(caller, context.time_remaining(), method, raw, _hint(metadata), passed, came)
+        return CallContext(caller, context.time_remaining(), method, raw, _hint(metadata), passed, came)
 
 
 def _hint(metadata: forwarded_context.Metadata) -> ServingPath | None:

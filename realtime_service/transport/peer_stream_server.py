@@ -11,20 +11,20 @@ import grpc.aio
 
 from protos.scoring.v1.link_pb2 import LinkAnswer, LinkAnswers, LinkCall, LinkCalls
 from realtime_service.cluster import peer_stream
-from realtime_service.cluster.write_coalescer import Outbox
+from realtime_service.cluster.write_coalescer import WriteCoalescer
 from realtime_service.rpc.retryable import Trailers
 from realtime_service.transport import rpc_handlers
 from realtime_service.transport.rpc_handlers import Context
 from realtime_service.transport.scoring_v1 import requests
-from realtime_service.transport.streaming import Streams
+from realtime_service.transport.streaming import OpenStreams
 
 Offered = Sequence["grpc.GenericRpcHandler[Any, Any]"]
 
 
-class Links:
+class PeerStreams:
     """Links are streams like others: `streams` tells them when this replica closes."""
 
-    def __init__(self, offered: Offered, streams: Streams) -> None:
+    def __init__(self, offered: Offered, streams: OpenStreams) -> None:
         """`offered`: those whose unary methods can be called on a link."""
         self._offered = offered
         self._streams = streams
@@ -35,10 +35,10 @@ class Links:
         )
 
     async def _serve(self, incoming: AsyncIterator[bytes], context: Context) -> None:
-        await self._streams.run(Linked(self._offered, incoming, context))
+        await self._streams.run(PeerStreamHandler(self._offered, incoming, context))
 
 
-class Linked:
+class PeerStreamHandler:
     """A link (`streams.Stoppable`). When this replica closes it says so, and ends when the other side has stopped
     sending and has its answers."""
 
@@ -49,7 +49,7 @@ class Linked:
         self._context = context
         self._methods: dict[str, rpc_handlers.Handler | None] = {}
         self._under_way: dict[int, asyncio.Task[None]] = {}
-        self._outbox = Outbox[LinkAnswer](self._write)
+        self._outbox = WriteCoalescer[LinkAnswer](self._write)
 
     async def run(self) -> None:
         writer = asyncio.create_task(self._outbox.run())

@@ -1,7 +1,7 @@
 """For a process without lanes: what it is asked about models, another replica answers."""
 
 from realtime_service.cluster.forwarder import Forwarded, Forwarder
-from realtime_service.cluster.membership import Registry
+from realtime_service.cluster.membership import Membership
 from realtime_service.routing.policy import RoutedRequest, decide
 from realtime_service.routing.snapshot import ANY_RELEASE
 from realtime_service.transport.rpc_handlers import Context, Method
@@ -13,7 +13,7 @@ _ANY = RoutedRequest(1, Priority.UNSPECIFIED, None, None, ANY_RELEASE, {})
 
 
 class Relay:
-    def __init__(self, forwarder: Forwarder, registry: Registry, clock: Clock) -> None:
+    def __init__(self, forwarder: Forwarder, registry: Membership, clock: Clock) -> None:
         self._forwarder = forwarder
         self._registry = registry
         self._clock = clock

@@ -25,7 +25,7 @@ class Stoppable(Protocol):
         """Read no further request, and end when those that were read are answered."""
 
 
-class Streams:
+class OpenStreams:
     """The streams of this replica that are open."""
 
     def __init__(self) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from shared_model.building import model_folder
 from shared_model.building.head import Head
-from shared_model.encoding import TOKEN_STEP, Reads, ladder
+from shared_model.encoding import TOKEN_STEP, InputSpec, ladder
 from shared_model.errors import BadInput
-from shared_model.output import Output, OutputKind
+from shared_model.output import OutputKind, OutputSpec
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,8 +35,8 @@ class Checkpoint:
     """
 
     parent: str
-    output: Output
-    reads: Reads
+    output: OutputSpec
+    reads: InputSpec
     files: Mapping[str, bytes]
 
 
@@ -58,7 +58,7 @@ def load(model: str | Path, *, pairs: bool = False, max_tokens: int | None = Non
     read = Checkpoint(
         parent=parent,
         output=_output(folder, loaded.config, embedding=pooling is not None),
-        reads=Reads(
+        reads=InputSpec(
             max_tokens=_max_tokens(folder, loaded, max_tokens),
             pairs=pairs,
             # A model that tells two texts apart was trained to be told which is which.
@@ -96,7 +96,7 @@ def with_head(encoder: str | Path, head: Head, *, max_tokens: int | None = None)
     tensors = safetensors.torch.load(base.files["weights.safetensors"])
     tensors |= {"head.weight": torch.from_numpy(head.weight), "head.bias": torch.from_numpy(head.bias)}
     files = {**base.files, "config.json": _json(document), "weights.safetensors": _safetensors(tensors)}
-    return replace(base, output=Output(OutputKind.SINGLE_LABEL, head.labels, labels), files=files)
+    return replace(base, output=OutputSpec(OutputKind.SINGLE_LABEL, head.labels, labels), files=files)
 
 
 def _load_strictly(
@@ -155,15 +155,15 @@ def _unused(tensor: str) -> bool:
     return "pooler." in tensor or tensor.endswith("position_ids")
 
 
-def _output(folder: Path, config: Any, *, embedding: bool) -> Output:
+def _output(folder: Path, config: Any, *, embedding: bool) -> OutputSpec:
     if embedding:
-        return Output(OutputKind.EMBEDDING, (), config.hidden_size)
+        return OutputSpec(OutputKind.EMBEDDING, (), config.hidden_size)
     names = tuple(str(config.id2label[index]) for index in sorted(config.id2label))
     problem = config.problem_type or ("regression" if len(names) == 1 else "single_label_classification")
     try:
         if problem not in _KINDS:
             raise ValueError(f"problem_type {problem!r} is not one of {', '.join(_KINDS)}")
-        return Output(_KINDS[problem], names, len(names))
+        return OutputSpec(_KINDS[problem], names, len(names))
     except ValueError as error:
         raise BadInput(str(folder / "config.json"), str(error)) from error
 

@@ -8,7 +8,7 @@ from shared_model.commands import common
 from shared_model.errors import ReleaseError
 from shared_model.evaluation import diff, judged
 from shared_model.evaluation.judged import Judged, Measured
-from shared_model.output import Output
+from shared_model.output import OutputSpec
 from shared_model.releases import naming, signature
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
@@ -104,7 +104,7 @@ def _summary(release: Release, mark: str, trusted: signature.TrustedKeys | None)
         yield str(variant), f"{release.size(variant) / 1e6:.1f} MB{_measured(measured)}"
 
 
-def _output(output: Output) -> str:
+def _output(output: OutputSpec) -> str:
     if not output.names:
         return f"{output.kind}, {output.width} numbers"
     shown = ", ".join(output.names[:_LABELS_SHOWN]) + (", …" if output.width > _LABELS_SHOWN else "")

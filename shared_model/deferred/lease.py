@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from shared_model.deferred.store import Claimed, Handoff
+from shared_model.deferred.store import Claimed, DeferredQueue
 from shared_model.errors import StoreUnavailable
 
 #: Seconds between two renewals; `store.LEASE_SECONDS` says why.
@@ -24,12 +24,12 @@ class Lease:
 
     def __init__(
         self,
-        handoff: Handoff,
+        deferred_queue: DeferredQueue,
         consumer: str,
         claimed: Sequence[Claimed],
         abandon: Callable[[Claimed], object] = lambda item: None,
     ) -> None:
-        self._handoff = handoff
+        self._deferred_queue = deferred_queue
         self._consumer = consumer
         self._held = list(claimed)
         self._abandon = abandon
@@ -49,7 +49,7 @@ class Lease:
 
     async def run_once(self) -> None:
         """Renew all that are held. Raises: StoreUnavailable."""
-        renewed = await self._handoff.renew(self._consumer, self._held)
+        renewed = await self._deferred_queue.renew(self._consumer, self._held)
         for item in self._held:
             if item.entry not in renewed:
                 self.lost.add(item.entry)

@@ -57,7 +57,7 @@ class Claimed:
     counted: bool = True
 
 
-class Handoff:
+class DeferredQueue:
     """Every call raises StoreUnavailable when Redis does not answer; nothing is acknowledged that is not stored."""
 
     def __init__(
@@ -138,12 +138,12 @@ class Handoff:
         """Start these leases anew. Returns the entries the consumer still holds: the others are lost to it, or done."""
         return set(await self._scripts.run("renew", [], [consumer, *(item.entry for item in claimed)]))
 
-    async def give_back(self, consumer: str, claimed: Sequence[Claimed]) -> int:
+    async def nack(self, consumer: str, claimed: Sequence[Claimed]) -> int:
         """Return work that was not done, as if it had not been delivered. Returns how many were the consumer's."""
         items = [keys.deferred_item(item.request_id) for item in claimed]
         longest = self._settings.deferred_wait_seconds * 1000
         entries = [part for item in claimed for part in (item.entry, int(item.counted))]
-        return int(await self._scripts.run("give_back", items, [consumer, longest, *entries]))
+        return int(await self._scripts.run("nack", items, [consumer, longest, *entries]))
 
     async def score(self, answers: Sequence[tuple[Claimed, ScoreResponse]], computed_by: str) -> list[bool]:
         """Store answers by key; publish them next. For each False when an earlier one stands, or it came too late."""
@@ -161,7 +161,7 @@ class Handoff:
         arguments = [computed_by, item.entry, failure]
         return bool(await self._scripts.run("fail", [keys.deferred_item(item.request_id)], arguments))
 
-    async def bury(self, item: Claimed, failure: str, computed_by: str, attempts: int) -> bool:
+    async def dead_letter(self, item: Claimed, failure: str, computed_by: str, attempts: int) -> bool:
         """The same, and keep the work as a dead letter, which was tried by itself so many times."""
         arguments = [computed_by, item.entry, failure, item.request_id, item.work.SerializeToString(), attempts]
         both = [keys.deferred_item(item.request_id), keys.dead_letters()]

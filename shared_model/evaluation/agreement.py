@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shared_model.output import Floats, Output, OutputKind
+from shared_model.output import Floats, OutputKind, OutputSpec
 
 Bools = NDArray[np.bool_]
 #: What is true of each text: a label's index int64 (texts,), labels bool (texts, width), or values (texts, width).
@@ -68,7 +68,7 @@ def cosines(scores: Floats, reference: Floats) -> Floats:
         return np.asarray((scores * reference).sum(axis=1) / np.maximum(lengths, np.finfo(np.float32).tiny))
 
 
-def name(row: Floats, output: Output) -> str:
+def name(row: Floats, output: OutputSpec) -> str:
     """One row of scores in words; empty for an embedding, which has none."""
     if output.kind is OutputKind.SINGLE_LABEL:
         return output.names[int(row.argmax())]

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from tqdm import tqdm
 
-from shared_model.encoding import Encoding, Reads, TokenBatch, collate, plan_batches
+from shared_model.encoding import Encoding, InputSpec, TokenBatch, collate, plan_batches
 from shared_model.engine import Engine
 from shared_model.evaluation.gate_settings import GateSettings
-from shared_model.output import Floats, Output
+from shared_model.output import Floats, OutputSpec
 from shared_model.types import Precision
 
 #: (rows, tokens) of the latency profile: single texts of every length, and a full batch of short ones.
@@ -52,7 +52,7 @@ def budget_of(precision: Precision, bounds: GateSettings) -> Budget | None:
     return Budget(64, 32, bounds.gate_batch_ms, "TANDEM_GATE_BATCH_MS")
 
 
-def score_all(engine: Engine, output: Output, encodings: Sequence[Encoding], what: str = "scoring") -> Floats:
+def score_all(engine: Engine, output: OutputSpec, encodings: Sequence[Encoding], what: str = "scoring") -> Floats:
     """Scores (texts, width), in the order of `encodings`. Raises: ValueError if the engine gives another shape."""
     scores = np.empty((len(encodings), output.width), np.float32)
     with tqdm(total=len(encodings), desc=what, unit="text", disable=None) as progress:
@@ -66,7 +66,7 @@ def score_all(engine: Engine, output: Output, encodings: Sequence[Encoding], wha
 
 
 def latency_profile(
-    engine: Engine, reads: Reads, what: str = "timing", shapes: Iterable[tuple[int, int]] = SHAPES
+    engine: Engine, reads: InputSpec, what: str = "timing", shapes: Iterable[tuple[int, int]] = SHAPES
 ) -> tuple[Latency, ...]:
     """Time every shape the model can read."""
     possible = [shape for shape in shapes if shape[1] <= reads.max_tokens]
@@ -74,7 +74,7 @@ def latency_profile(
         return tuple(Latency(engine.width, *shape, _milliseconds(engine, reads, *shape)) for shape in progress)
 
 
-def over_budget(engine: Engine, reads: Reads, budget: Budget) -> str | None:
+def over_budget(engine: Engine, reads: InputSpec, budget: Budget) -> str | None:
     """What a refusal says of a call that is too slow; None if it is not."""
     tokens = min(budget.tokens, reads.max_tokens)
     best = _milliseconds(engine, reads, budget.rows, tokens)
@@ -88,7 +88,7 @@ def over_budget(engine: Engine, reads: Reads, budget: Budget) -> str | None:
     return f"takes {best:.1f} ms for {call}, its lane allows {budget.milliseconds:g} ms ({budget.setting})"
 
 
-def _milliseconds(engine: Engine, reads: Reads, rows: int, tokens: int) -> float:
+def _milliseconds(engine: Engine, reads: InputSpec, rows: int, tokens: int) -> float:
     # The first call at a shape builds its kernels.
     engine.warm_up([(rows, tokens)])
     ones = np.ones((rows, tokens), np.int64)

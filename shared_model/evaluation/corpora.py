@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from shared_model import demo_messages
-from shared_model.encoding import Reads, Text
+from shared_model.encoding import InputSpec, Text
 from shared_model.errors import BadInput
 from shared_model.evaluation.agreement import Truth
 from shared_model.evaluation.examples import Examples, read_examples
-from shared_model.output import Output, OutputKind
+from shared_model.output import OutputKind, OutputSpec
 
 #: Texts for each purpose, and the seeds of our own generator for them: one stream of messages each.
 _CALIBRATION, _VALIDATION, _GATE = 1000, 600, 1000
@@ -53,7 +53,7 @@ class Texts:
     gate: GateTexts
 
 
-def choose(output: Output, reads: Reads, sample: Path | None = None, evaluation: Path | None = None) -> Texts:
+def choose(output: OutputSpec, reads: InputSpec, sample: Path | None = None, evaluation: Path | None = None) -> Texts:
     """Texts to build a release with: from files where there are some, else generated. Raises: BadInput, OSError.
 
     A `sample` is JSON Lines of {"text": …} or, for pairs, {"text": …, "text_pair": …}, or a CSV of examples, whose
@@ -73,20 +73,20 @@ def choose(output: Output, reads: Reads, sample: Path | None = None, evaluation:
     return Texts([lines[number] for number in _drawn(rest, _CALIBRATION)], validation, gate)
 
 
-def generated_texts(reads: Reads, count: int = _GATE) -> GateTexts:
+def generated_texts(reads: InputSpec, count: int = _GATE) -> GateTexts:
     """Generated messages to judge on; two after each other are a pair, where the model reads pairs."""
     made = _generated(_GATE_SEED, count, reads)
     return GateTexts(made, [shown(text) for text in made], GENERATED, digest(made))
 
 
-def labelled_texts(path: Path, output: Output, reads: Reads) -> GateTexts:
+def labelled_texts(path: Path, output: OutputSpec, reads: InputSpec) -> GateTexts:
     """The examples of a CSV to judge on. Raises: BadInput naming the line with a label the model cannot give."""
     examples = read_examples(path, reads.pairs, unlabelled=output.kind is OutputKind.MULTI_LABEL)
     named = [shown(text) for text in examples.texts]
     return GateTexts(examples.texts, named, LABELLED, examples.sha256, truth_of(examples, output), examples.columns)
 
 
-def truth_of(examples: Examples, output: Output) -> Truth:
+def truth_of(examples: Examples, output: OutputSpec) -> Truth:
     """Labels as `parity` compares them. Several labels of a text, or several numbers of a regression, are joined by
     `|`; an empty one says that no label is true."""
     if output.kind is OutputKind.EMBEDDING:
@@ -102,7 +102,7 @@ def truth_of(examples: Examples, output: Output) -> Truth:
     return truth
 
 
-def read_sample(path: Path, reads: Reads) -> tuple[list[Text], list[str]]:
+def read_sample(path: Path, reads: InputSpec) -> tuple[list[Text], list[str]]:
     """The texts of a JSON Lines or CSV file, and FILE:LINE of each without its folder. Raises: BadInput naming the file
     and line; OSError if it cannot be read."""
     if path.suffix.lower() == ".csv":
@@ -130,7 +130,7 @@ def shown(text: Text) -> str:
     return text if isinstance(text, str) else " ⏵ ".join(text)
 
 
-def _generated(seed: int, count: int, reads: Reads) -> list[Text]:
+def _generated(seed: int, count: int, reads: InputSpec) -> list[Text]:
     messages = demo_messages.texts(seed)
     if reads.pairs:
         return [(first, second) for first, second in itertools.islice(zip(messages, messages, strict=False), count)]
@@ -149,7 +149,7 @@ def _drawn(numbers: Sequence[int], most: int) -> list[int]:
     return [numbers[index] for index in order.tolist()]
 
 
-def _sample_text(line: bytes, place: str, reads: Reads) -> Text:
+def _sample_text(line: bytes, place: str, reads: InputSpec) -> Text:
     try:
         record = json.loads(line)
     except ValueError as error:
@@ -169,13 +169,13 @@ def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
-def _indices(labels: Sequence[str], output: Output, place: str) -> list[int]:
+def _indices(labels: Sequence[str], output: OutputSpec, place: str) -> list[int]:
     if unknown := [label for label in labels if label not in output.names]:
         raise BadInput(place, f"the model does not know the label {unknown[0]!r}")
     return [output.names.index(label) for label in labels]
 
 
-def _numbers(label: str, output: Output, place: str) -> list[float]:
+def _numbers(label: str, output: OutputSpec, place: str) -> list[float]:
     try:
         values = [float(part) for part in label.split("|")]
     except ValueError as error:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from shared_model.encoding import Reads
+from shared_model.encoding import InputSpec
 from shared_model.evaluation import judged
 from shared_model.evaluation.judged import Judged, Measured
 from shared_model.releases.manifest import Manifest
@@ -56,7 +56,7 @@ def timings(old: Release, new: Release) -> list[Timing]:
     return found if any(f"{one.old:.2f}" != f"{one.new:.2f}" for one in found) else []
 
 
-def reads_in_words(reads: Reads) -> str:
+def reads_in_words(reads: InputSpec) -> str:
     what = "pairs of texts" if reads.pairs else "texts"
     types = ", with token types" if reads.types else ""
     return f"{what} of at most {reads.max_tokens} tokens{types}"

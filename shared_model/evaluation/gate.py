@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from shared_model import devices
-from shared_model.encoding import Encoder, Encoding, Reads
+from shared_model.encoding import Encoder, Encoding, InputSpec
 from shared_model.engine import Engine
 from shared_model.errors import ReleaseError, TandemError
 from shared_model.evaluation import benchmark, parity, quality, report, verdict
@@ -14,7 +14,7 @@ from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.evaluation.parity import Parity
 from shared_model.evaluation.quality import Baseline, Quality
 from shared_model.evaluation.verdict import ReleaseReport, Tried, Verdict
-from shared_model.output import Floats, Output, OutputKind
+from shared_model.output import Floats, OutputKind, OutputSpec
 from shared_model.releases.manifest import Variant
 from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
@@ -28,8 +28,8 @@ Open = Callable[[Variant, int], Engine]
 class Judge:
     """Judges variants of one model on one set of texts. `reference`: fp32's scores of them (texts, width)."""
 
-    output: Output
-    reads: Reads
+    output: OutputSpec
+    reads: InputSpec
     texts: GateTexts
     encodings: Sequence[Encoding]
     reference: Floats
@@ -50,7 +50,7 @@ class Judge:
 
 
 def appoint(
-    encoder: Encoder, output: Output, texts: GateTexts, bounds: GateSettings, fp32: Variant, open_variant: Open
+    encoder: Encoder, output: OutputSpec, texts: GateTexts, bounds: GateSettings, fp32: Variant, open_variant: Open
 ) -> Judge:
     """A judge who has fp32's scores. Raises: ReleaseError if fp32 cannot run."""
     encodings = encoder.encode_many(texts.texts)

@@ -8,7 +8,7 @@ import numpy as np
 
 from shared_model.evaluation.agreement import RULES, Bools, Rules, Truth
 from shared_model.evaluation.gate_settings import GateSettings
-from shared_model.output import Floats, Output
+from shared_model.output import Floats, OutputSpec
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Parity:
         return {**asdict(self), "accuracy_drop_points": self.accuracy_drop_points}
 
 
-def judge(output: Output, scores: Floats, reference: Floats, truth: Truth | None, bounds: GateSettings) -> Parity:
+def judge(output: OutputSpec, scores: Floats, reference: Floats, truth: Truth | None, bounds: GateSettings) -> Parity:
     """Compare a variant's scores (texts, width) with the reference's, and both with what is true, if that is known."""
     rules = RULES[output.kind]
     same, clear = rules.agrees(scores, reference), rules.clear(reference)
@@ -67,7 +67,7 @@ def judge(output: Output, scores: Floats, reference: Floats, truth: Truth | None
     return replace(measured, failures=tuple(_failures(measured, output, scores, bounds)))
 
 
-def disagreements(output: Output, scores: Floats, reference: Floats) -> list[int]:
+def disagreements(output: OutputSpec, scores: Floats, reference: Floats) -> list[int]:
     """Texts on which the two differ, those first that a variant has least excuse for."""
     rules = RULES[output.kind]
     distance = rules.distance(scores, reference)
@@ -102,7 +102,7 @@ def _paired_p(rules: Rules, scores: Floats, reference: Floats, truth: Truth) -> 
     return mcnemar_p(rules.right(scores, truth), rules.right(reference, truth)) if rules.right else None
 
 
-def _failures(measured: Parity, output: Output, scores: Floats, bounds: GateSettings) -> Iterator[str]:
+def _failures(measured: Parity, output: OutputSpec, scores: Floats, bounds: GateSettings) -> Iterator[str]:
     rules, drop = RULES[output.kind], measured.accuracy_drop_points
     if not np.isfinite(scores).all():
         yield f"gives scores that are no numbers for {int((~np.isfinite(scores)).any(axis=1).sum())} texts"

@@ -10,7 +10,7 @@ import numpy as np
 from shared_model.evaluation import parity
 from shared_model.evaluation.agreement import RULES, Bools, Truth
 from shared_model.evaluation.gate_settings import GateSettings
-from shared_model.output import Floats, Output, OutputKind
+from shared_model.output import Floats, OutputKind, OutputSpec
 
 #: What is less likely than this by luck alone is taken for real.
 _SIGNIFICANT = 0.05
@@ -63,13 +63,13 @@ class Quality:
         return asdict(self)
 
 
-def baseline(release: str, output: Output, scores: Floats, truth: Truth) -> Baseline:
+def baseline(release: str, output: OutputSpec, scores: Floats, truth: Truth) -> Baseline:
     rules = RULES[output.kind]
     right = rules.right(scores, truth) if rules.right else None
     return Baseline(release, parity.accuracy(rules, scores, truth), right)
 
 
-def judge(output: Output, scores: Floats, truth: Truth, bounds: GateSettings, active: Baseline | None) -> Quality:
+def judge(output: OutputSpec, scores: Floats, truth: Truth, bounds: GateSettings, active: Baseline | None) -> Quality:
     """`scores` are fp32's; `active` is judged on the same texts in the same order."""
     rules = RULES[output.kind]
     right = rules.right(scores, truth) if rules.right else None
@@ -82,7 +82,7 @@ def judge(output: Output, scores: Floats, truth: Truth, bounds: GateSettings, ac
     return replace(measured, failures=tuple(_failures(measured, bounds)))
 
 
-def _chance(output: Output, truth: Truth, right: Bools | None, accuracy: float) -> tuple[float, float]:
+def _chance(output: OutputSpec, truth: Truth, right: Bools | None, accuracy: float) -> tuple[float, float]:
     """What chance reaches, and how likely it reaches this `accuracy` or more."""
     from scipy.stats import binomtest, norm
 

@@ -9,7 +9,7 @@ from shared_model.evaluation import agreement, parity
 from shared_model.evaluation.benchmark import Latency
 from shared_model.evaluation.parity import Parity
 from shared_model.evaluation.quality import Quality
-from shared_model.output import Floats, Output
+from shared_model.output import Floats, OutputSpec
 
 _CONFUSIONS_KEPT, _EXAMPLES_KEPT = 10, 5
 
@@ -104,7 +104,7 @@ class ReleaseReport:
         return {**asdict(self), "passed": self.passed, "variants": variants}
 
 
-def confusion(output: Output, scores: Floats, reference: Floats) -> tuple[Confusion, ...]:
+def confusion(output: OutputSpec, scores: Floats, reference: Floats) -> tuple[Confusion, ...]:
     """The labels that a variant most often names instead of the reference's, where outputs are labels at all."""
     if not output.ranked:
         return ()
@@ -113,7 +113,7 @@ def confusion(output: Output, scores: Floats, reference: Floats) -> tuple[Confus
     return tuple(Confusion(*pair, texts) for pair, texts in counts.most_common(_CONFUSIONS_KEPT))
 
 
-def examples(output: Output, scores: Floats, reference: Floats, shown: Sequence[str]) -> tuple[Example, ...]:
+def examples(output: OutputSpec, scores: Floats, reference: Floats, shown: Sequence[str]) -> tuple[Example, ...]:
     """The disagreements that a variant has least excuse for."""
     rules = agreement.RULES[output.kind]
     distance = rules.distance(scores, reference)

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from shared_model.encoding import Reads
+from shared_model.encoding import InputSpec
 from shared_model.errors import ReleaseError
-from shared_model.output import Output, OutputKind
+from shared_model.output import OutputKind, OutputSpec
 from shared_model.types import Device, Precision
 
 #: Written last into a release's folder: what has it is whole.
@@ -45,8 +45,8 @@ class Facts:
 
     name: str
     parent: str
-    output: Output
-    reads: Reads
+    output: OutputSpec
+    reads: InputSpec
     calibration: str
     quantisation: str
     variants: tuple[Variant, ...]
@@ -103,11 +103,11 @@ def parse(raw: bytes, expected_id: str) -> Manifest:
 
 def _manifest(document: dict[str, Any]) -> Manifest:
     """Of what `parse` finds in a manifest's JSON, with the types that the rest of the code relies on."""
-    output, reads = document.pop("output"), Reads(**document.pop("reads"))
+    output, reads = document.pop("output"), InputSpec(**document.pop("reads"))
     if (type(reads.max_tokens), type(reads.pairs), type(reads.types)) != (int, bool, bool) or reads.max_tokens < 1:
         raise ValueError(reads)
     return Manifest(
-        output=Output(OutputKind(output["kind"]), tuple(map(_text, output["names"])), int(output["width"])),
+        output=OutputSpec(OutputKind(output["kind"]), tuple(map(_text, output["names"])), int(output["width"])),
         reads=reads,
         variants=tuple(
             Variant(Precision(variant["precision"]), Device(variant["device"]), _texts(variant["files"]))

@@ -9,7 +9,7 @@ from shared_model.devices import HALF_PRECISION
 from shared_model.encoding import Encoder
 from shared_model.engine import Engine, open_engine
 from shared_model.errors import ReleaseError, UnknownRelease
-from shared_model.output import Output
+from shared_model.output import OutputSpec
 from shared_model.releases import manifest as manifests
 from shared_model.releases import signature
 from shared_model.releases.files import Files, open_files, reason
@@ -33,7 +33,7 @@ class Release:
         return self.manifest.id
 
     @property
-    def output(self) -> Output:
+    def output(self) -> OutputSpec:
         return self.manifest.output
 
     @property

@@ -31,7 +31,7 @@ from batch_job.settings import NightlySettings
 from protos.scoring.v1.scoring_pb2 import ScoreRequest
 from protos.scoring.v1.storage_pb2 import DeferredWork
 from shared_model import demo_messages
-from shared_model.deferred import Handoff, Item
+from shared_model.deferred import DeferredQueue, Item
 from shared_model.errors import Stale
 from shared_model.redis_store import keys
 from shared_model.releases.store import Release
@@ -63,7 +63,7 @@ def submit(url: str, text: str) -> str:
         async with redis.asyncio.Redis.from_url(url) as client:
             request_id = uuid.uuid4().hex
             work = DeferredWork(request=ScoreRequest(texts=[text]), accepted_at_ms=1)
-            await Handoff(client).submit(request_id, work)
+            await DeferredQueue(client).submit(request_id, work)
             return request_id
 
     return asyncio.run(run())
@@ -72,7 +72,7 @@ def submit(url: str, text: str) -> str:
 def result(url: str, request_id: str) -> Item | None:
     async def run() -> Item | None:
         async with redis.asyncio.Redis.from_url(url) as client:
-            return await Handoff(client).get(request_id)
+            return await DeferredQueue(client).get(request_id)
 
     return asyncio.run(run())
 

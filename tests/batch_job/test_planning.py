@@ -13,9 +13,9 @@ from batch_job.inputs.source import check_unchanged, read_folder
 from batch_job.planning import Patience
 from batch_job.record import Columns
 from batch_job.settings import InputSettings
-from shared_model.encoding import Reads
+from shared_model.encoding import InputSpec
 from shared_model.errors import JobError, NoInput
-from shared_model.output import Output, OutputKind
+from shared_model.output import OutputKind, OutputSpec
 from shared_model.releases import pointer
 from shared_model.releases.manifest import Facts
 from shared_model.releases.store import Release, Store
@@ -133,7 +133,7 @@ def test_pairs_are_for_a_release_that_reads_them(state: StateSettings, client: "
 def test_a_release_that_reads_pairs_needs_to_know_where_they_are(
     state: StateSettings, client: "redis.Redis", tmp_path: Path
 ) -> None:
-    facts = Facts("pairs", "", Output(OutputKind.REGRESSION, ("same",), 1), Reads(8, pairs=True), "", "", ())
+    facts = Facts("pairs", "", OutputSpec(OutputKind.REGRESSION, ("same",), 1), InputSpec(8, pairs=True), "", "", ())
     store = Store(tmp_path)
     pointer.promote(store, client, store.seal({"config.json": b"{}"}, facts).id)
     write_day(state, [message(0, "hello")])

@@ -12,7 +12,7 @@ from typing import Any
 
 from protos.scoring.v1.scoring_pb2 import ScoreRequest, ScoreResponse
 from protos.scoring.v1.storage_pb2 import DeferredWork
-from shared_model.deferred import Claimed, Handoff, Submission
+from shared_model.deferred import Claimed, DeferredQueue, Submission
 from shared_model.redis_store import clients
 
 #: Seconds a consumer may be dead before others take over.
@@ -44,13 +44,13 @@ class Log:
 def submit(url: str, folder: Path, number: int, phases: "Array[c_byte]", slot: int) -> None:
     """Hand in chunks, and log what was acknowledged."""
 
-    async def run(handoff: Handoff) -> None:
+    async def run(deferred_queue: DeferredQueue) -> None:
         log = Log(folder / "acknowledged")
         for first in itertools.count(0, CHUNK):
             names = [f"{number}-{first + n}" for n in range(CHUNK)]
             work = [Submission(it, DeferredWork(request=ScoreRequest(texts=[it]))) for it in names]
             phases[slot] = Phase.SUBMITTING
-            await handoff.submit_many(work)
+            await deferred_queue.submit_many(work)
             log.add(*names)
             await asyncio.sleep(0.002)
 
@@ -65,17 +65,17 @@ def consume(url: str, folder: Path, number: int, phases: "Array[c_byte]", slot: 
         phases[slot] = phase
         await asyncio.sleep(draw.random() * 0.01)
 
-    async def run(handoff: Handoff) -> None:
+    async def run(deferred_queue: DeferredQueue) -> None:
         log = Log(folder / "kept")
         while True:
             await pause(Phase.CLAIMING)
-            if claimed := await handoff.claim(f"consumer-{number}", CHUNK, LEASE_SECONDS, again=CHUNK):
+            if claimed := await deferred_queue.claim(f"consumer-{number}", CHUNK, LEASE_SECONDS, again=CHUNK):
                 await pause(Phase.WORKING)
-                kept = await handoff.score([(it, answer_to(it)) for it in claimed], "idle")
+                kept = await deferred_queue.score([(it, answer_to(it)) for it in claimed], "idle")
                 log.add(*(it.request_id for it, was_kept in zip(claimed, kept, strict=True) if was_kept))
                 await pause(Phase.SCORING)
                 phases[slot] = Phase.PUBLISHING
-                await handoff.publish(claimed)
+                await deferred_queue.publish(claimed)
 
     _run(url, run)
 
@@ -84,9 +84,9 @@ def answer_to(item: Claimed) -> ScoreResponse:
     return ScoreResponse(request_id=item.request_id, reason=item.work.request.texts[0])
 
 
-def _run(url: str, duty: Callable[[Handoff], Coroutine[Any, Any, None]]) -> None:
+def _run(url: str, duty: Callable[[DeferredQueue], Coroutine[Any, Any, None]]) -> None:
     async def connected() -> None:
         async with clients.connect_asyncio(url, timeout=5.0, connect_timeout=5.0) as client:
-            await duty(Handoff(client))
+            await duty(DeferredQueue(client))
 
     asyncio.run(connected())

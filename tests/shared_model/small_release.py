@@ -5,9 +5,9 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from shared_model.encoding import Reads
+from shared_model.encoding import InputSpec
 from shared_model.evaluation import report
-from shared_model.output import Output, OutputKind
+from shared_model.output import OutputKind, OutputSpec
 from shared_model.releases.manifest import Facts, Variant
 from shared_model.releases.store import Release, Store
 from shared_model.types import Device, Precision
@@ -40,8 +40,8 @@ VARIANTS = (
 FACTS: Mapping[str, Any] = {
     "name": "small",
     "parent": "0" * 64,
-    "output": Output(OutputKind.SINGLE_LABEL, ("yes", "no"), 2),
-    "reads": Reads(8),
+    "output": OutputSpec(OutputKind.SINGLE_LABEL, ("yes", "no"), 2),
+    "reads": InputSpec(8),
     "calibration": "1" * 64,
     "quantisation": "by hand",
     "variants": VARIANTS,

@@ -15,7 +15,7 @@ from shared_model.encoding import (
     TOKEN_STEP,
     Encoder,
     Encoding,
-    Reads,
+    InputSpec,
     Widths,
     collate,
     ladder,
@@ -122,7 +122,7 @@ def test_another_release_has_other_keys(release: Release, encoder: Encoder) -> N
 
 
 def test_a_key_is_the_same_in_every_process_and_version(release: Release) -> None:
-    encoder = Encoder(release.read("tokenizer.json"), Reads(256), release="r")
+    encoder = Encoder(release.read("tokenizer.json"), InputSpec(256), release="r")
     key = hashlib.blake2b(b"r\0" + struct.pack("<3i", 101, 7, 102), digest_size=16).digest()
     assert encoder.key(Encoding(np.array([101, 7, 102], np.int32), False)) == key
 
@@ -139,7 +139,7 @@ def test_an_empty_text_is_two_special_tokens(encoder: Encoder) -> None:
     assert list(encoder.encode("").ids) == [101, 102]
 
 
-PAIRS = Reads(max_tokens=16, pairs=True, types=True)
+PAIRS = InputSpec(max_tokens=16, pairs=True, types=True)
 pair_texts = st.lists(st.tuples(messages, messages), min_size=1, max_size=8)
 
 
@@ -182,9 +182,9 @@ def test_texts_that_a_release_cannot_read_are_refused_by_field(
     pairs: bool, texts: list[str], text_pairs: list[str], problem: str
 ) -> None:
     with pytest.raises(BadInput, match=f"text_pairs: .*{problem}"):
-        Reads(8, pairs=pairs).texts(texts, text_pairs)
+        InputSpec(8, pairs=pairs).texts(texts, text_pairs)
 
 
 def test_texts_become_what_the_release_reads() -> None:
-    assert Reads(8).texts(["a", "b"], []) == ["a", "b"]
-    assert Reads(8, pairs=True).texts(["a", "b"], ["c", "d"]) == [("a", "c"), ("b", "d")]
+    assert InputSpec(8).texts(["a", "b"], []) == ["a", "b"]
+    assert InputSpec(8, pairs=True).texts(["a", "b"], ["c", "d"]) == [("a", "c"), ("b", "d")]

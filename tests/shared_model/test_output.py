@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared_model.output import Output, OutputKind
+from shared_model.output import OutputKind, OutputSpec
 
 LETTERS = tuple("abcdef")
 finite = st.floats(-1e4, 1e4, width=32)
 rows = st.lists(st.lists(finite, min_size=6, max_size=6), min_size=1, max_size=5)
 
 
-def output(kind: OutputKind) -> Output:
-    return Output(kind, () if kind is OutputKind.EMBEDDING else LETTERS, len(LETTERS))
+def output(kind: OutputKind) -> OutputSpec:
+    return OutputSpec(kind, () if kind is OutputKind.EMBEDDING else LETTERS, len(LETTERS))
 
 
 @given(rows)
@@ -70,4 +70,4 @@ def test_the_best_labels_are_the_head_of_a_stable_ranking(kind: OutputKind, scor
 )
 def test_an_output_that_cannot_be_is_refused(kind: OutputKind, names: tuple[str, ...], width: int) -> None:
     with pytest.raises(ValueError, match="cannot have"):
-        Output(kind, names, width)
+        OutputSpec(kind, names, width)

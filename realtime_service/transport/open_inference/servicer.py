@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator, Callable
 import grpc
 
 from protos.inference import open_inference_pb2 as pb
-from realtime_service.cluster.membership import Registry
+from realtime_service.cluster.membership import Membership
 from realtime_service.errors import MessageTooLarge, NotFound
-from realtime_service.metrics import Outcome, Telemetry
+from realtime_service.metrics import Metrics, Outcome
 from realtime_service.serving.dispatcher import Dispatcher
-from realtime_service.serving.status import Status
+from realtime_service.serving.status import ReplicaStatus
 from realtime_service.transport import rpc_handlers
-from realtime_service.transport.call_context import Reception
+from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.health import Readiness
 from realtime_service.transport.open_inference import models as catalogue
 from realtime_service.transport.open_inference import responses
@@ -20,7 +20,7 @@ from realtime_service.transport.open_inference.requests import SCORES, InferRequ
 from realtime_service.transport.relay import Relay
 from realtime_service.transport.rpc_handlers import Context
 from realtime_service.transport.scoring_v1.requests import parse
-from realtime_service.transport.streaming import Streams
+from realtime_service.transport.streaming import OpenStreams
 from shared_model.errors import BadInput
 
 SERVICE = "inference.GRPCInferenceService"
@@ -35,22 +35,22 @@ class OpenInferenceServicer:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        reception: Reception,
-        streams: Streams,
-        status: Status,
-        registry: Registry,
+        context_reader: ContextReader,
+        streams: OpenStreams,
+        status: ReplicaStatus,
+        registry: Membership,
         readiness: Readiness,
-        telemetry: Telemetry,
+        metrics: Metrics,
         relay: Relay | None,
     ) -> None:
         """`relay`: for a process that serves nothing itself."""
         self._dispatcher = dispatcher
-        self._reception = reception
+        self._context_reader = context_reader
         self._streams = streams
         self._status = status
         self._registry = registry
         self._readiness = readiness
-        self._telemetry = telemetry
+        self._metrics = metrics
         self._relay = relay
 
     def handlers(self) -> "grpc.GenericRpcHandler[bytes, object]":
@@ -98,7 +98,7 @@ class OpenInferenceServicer:
         return catalogue.metadata(found)
 
     async def model_infer(self, raw: bytes, context: Context) -> pb.ModelInferResponse | bytes:
-        call = self._reception.receive(INFER, raw, context)
+        call = self._context_reader.receive(INFER, raw, context)
         request, wanted, release = self._understood(raw, call.caller)
         scoring = request.scoring(release, every_score=any(it.name == SCORES for it in wanted))
         answer = await self._dispatcher.score(scoring, call)
@@ -142,7 +142,7 @@ class OpenInferenceServicer:
             model = catalogue.choose(serving, request.model, request.version, caller)
             return request, catalogue.wanted(request, model), model.release
         except (BadInput, MessageTooLarge, NotFound):
-            self._telemetry.ended(None, Outcome.INVALID)
+            self._metrics.ended(None, Outcome.INVALID)
             raise
 
     async def _answer_one(self, raw: bytes, context: Context) -> pb.ModelStreamInferResponse:

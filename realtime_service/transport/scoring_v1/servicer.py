@@ -9,19 +9,19 @@ import grpc
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.errors import MessageTooLarge
-from realtime_service.metrics import Outcome, Telemetry
+from realtime_service.metrics import Metrics, Outcome
 from realtime_service.serving.deferral import Deferral
-from realtime_service.serving.dispatcher import Call, Dispatcher
+from realtime_service.serving.dispatcher import CallContext, Dispatcher
 from realtime_service.serving.request import ScoringRequest
 from realtime_service.serving.result_watcher import Watcher
 from realtime_service.serving.score_response import score_response
 from realtime_service.transport import rpc_handlers
-from realtime_service.transport.call_context import Reception
+from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.relay import Relay
 from realtime_service.transport.rpc_handlers import Context
 from realtime_service.transport.scoring_v1 import requests, responses
-from realtime_service.transport.scoring_v1.submit_stream import Intake
-from realtime_service.transport.streaming import Streams
+from realtime_service.transport.scoring_v1.submit_stream import SubmitBatcher
+from realtime_service.transport.streaming import OpenStreams
 from shared_model.deferred import State
 from shared_model.errors import BadInput
 
@@ -37,22 +37,22 @@ class ScoringServicer:
     def __init__(
         self,
         dispatcher: Dispatcher,
-        reception: Reception,
+        context_reader: ContextReader,
         deferral: Deferral,
         watcher: Watcher,
-        streams: Streams,
+        streams: OpenStreams,
         describe: Callable[[], scoring_pb2.DescribeResponse],
-        telemetry: Telemetry,
+        metrics: Metrics,
         relay: Relay | None,
     ) -> None:
         """`relay`: for a process that serves nothing itself."""
         self._dispatcher = dispatcher
-        self._reception = reception
+        self._context_reader = context_reader
         self._deferral = deferral
         self._watcher = watcher
         self._streams = streams
         self._describe = describe
-        self._telemetry = telemetry
+        self._metrics = metrics
         self._relay = relay
 
     def handlers(self) -> "grpc.GenericRpcHandler[bytes, object]":
@@ -75,7 +75,7 @@ class ScoringServicer:
 
     async def score_stream(self, incoming: AsyncIterator[bytes], context: Context) -> None:
         # A token that is not valid ends the stream, not each of its requests.
-        self._reception.receive(SCORE, b"", context)
+        self._context_reader.receive(SCORE, b"", context)
 
         async def answer(raw: bytes) -> scoring_pb2.ScoreStreamResponse:
             return await self._answer_one(raw, context)
@@ -83,19 +83,19 @@ class ScoringServicer:
         await self._streams.answer(incoming, answer, context.write, in_order=False)
 
     async def submit(self, raw: bytes, context: Context) -> scoring_pb2.SubmitResponse:
-        call = self._reception.receive(SUBMIT, raw, context)
+        call = self._context_reader.receive(SUBMIT, raw, context)
         request, deliver_within_ms = self._checked(requests.submit_request, raw)
         self._dispatcher.check(request)
         self._dispatcher.charge(request, call)
         return self._submitted(request.request_id, *await self._deferral.accept(request, deliver_within_ms))
 
     async def submit_stream(self, incoming: AsyncIterator[bytes], context: Context) -> None:
-        call = self._reception.receive(SUBMIT, b"", context)
+        call = self._context_reader.receive(SUBMIT, b"", context)
 
         async def store(raws: Sequence[bytes]) -> scoring_pb2.SubmitStreamResponse:
             return await self._submit_together(raws, call)
 
-        await self._streams.run(Intake(incoming, store, context.write))
+        await self._streams.run(SubmitBatcher(incoming, store, context.write))
 
     async def get_result(self, raw: bytes, context: Context) -> scoring_pb2.GetResultResponse:
         request_id = requests.parse(scoring_pb2.GetResultRequest, raw).request_id
@@ -113,10 +113,10 @@ class ScoringServicer:
         return self._describe()
 
     async def _score(self, request: ScoringRequest, raw: bytes, context: Context) -> scoring_pb2.ScoreResponse | bytes:
-        answer = await self._dispatcher.score(request, self._reception.receive(SCORE, raw, context))
+        answer = await self._dispatcher.score(request, self._context_reader.receive(SCORE, raw, context))
         return answer if isinstance(answer, bytes) else score_response(answer, request.request_id)
 
-    async def _submit_together(self, raws: Sequence[bytes], call: Call) -> scoring_pb2.SubmitStreamResponse:
+    async def _submit_together(self, raws: Sequence[bytes], call: CallContext) -> scoring_pb2.SubmitStreamResponse:
         """As `_answer_one`, each by itself, for what goes to the store in one round trip."""
         parsed = [self._parsed(raw, call) for raw in raws]
         good = [it for it in parsed if not isinstance(it, Exception)]
@@ -137,7 +137,7 @@ class ScoringServicer:
                 response.outcomes.add(request_id=request_id, response=self._submitted(request_id, *outcome))
         return response
 
-    def _parsed(self, raw: bytes, call: Call) -> tuple[ScoringRequest, int] | Exception:
+    def _parsed(self, raw: bytes, call: CallContext) -> tuple[ScoringRequest, int] | Exception:
         try:
             request, deliver_within_ms = self._checked(requests.submit_request, raw)
             self._dispatcher.check(request)
@@ -147,7 +147,7 @@ class ScoringServicer:
         return request, deliver_within_ms
 
     def _submitted(self, request_id: str, state: State, duplicate: bool) -> scoring_pb2.SubmitResponse:
-        self._telemetry.ended(None, Outcome.DEFERRED)
+        self._metrics.ended(None, Outcome.DEFERRED)
         return scoring_pb2.SubmitResponse(request_id=request_id, state=responses.STATES[state], duplicate=duplicate)
 
     async def _answer_one(self, raw: bytes, context: Context) -> scoring_pb2.ScoreStreamResponse:
@@ -168,7 +168,7 @@ class ScoringServicer:
         try:
             return parse(raw)
         except (BadInput, MessageTooLarge):
-            self._telemetry.ended(None, Outcome.INVALID)
+            self._metrics.ended(None, Outcome.INVALID)
             raise
 
 

@@ -10,7 +10,7 @@ CHUNK = 256
 CHUNK_BYTES = 1024 * 1024
 
 
-class Intake:
+class SubmitBatcher:
     """A stream (`streams.Stoppable`) that answers chunk by chunk. `store` turns failures into answers.
 
     Under load a round trip, and a wait for replicas, is shared by hundreds; a lonely request does not wait for company.

@@ -19,14 +19,14 @@ from batch_job.outputs.writing import Target
 from batch_job.record import Agreement
 from batch_job.settings import NightlySettings
 from shared_model import demo_messages
-from shared_model.output import Output, OutputKind
+from shared_model.output import OutputKind, OutputSpec
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 from tests.batch_job.conftest import DAY, message, planned, write_day
 from tests.batch_job.outputs import written
 from tests.shared_model import small_release
 
-LABELS = Output(OutputKind.SINGLE_LABEL, written.NAMES, 3)
+LABELS = OutputSpec(OutputKind.SINGLE_LABEL, written.NAMES, 3)
 TEXTS = list(dict.fromkeys(islice(demo_messages.texts(seed=11), 400)))[:150]
 
 
@@ -60,14 +60,14 @@ def with_vectors(texts: list[str], vectors: list[list[float]]) -> pa.Table:
 
 
 def test_embeddings_agree_by_their_angle() -> None:
-    output = Output(OutputKind.EMBEDDING, (), 2)
+    output = OutputSpec(OutputKind.EMBEDDING, (), 2)
     half = with_vectors(["a", "b"], [[1.0, 0.0], [0.0, 1.0]])
     int8 = with_vectors(["b", "a"], [[0.1, 1.0], [0.5, 1.0]])
     assert agreement.compare(half, int8, output) == Agreement(2, 1, 2, 1)
 
 
 def test_several_labels_agree_as_a_set() -> None:
-    output = Output(OutputKind.MULTI_LABEL, written.NAMES, 3)
+    output = OutputSpec(OutputKind.MULTI_LABEL, written.NAMES, 3)
     half = rows_of(["a", "b"], ["yes", "no"], [(0.9, 0.6), (0.9, 0.6)])
     int8 = rows_of(["a", "b"], ["yes", "no"], [(0.8, 0.7), (0.8, 0.4)])
     assert agreement.compare(half, int8, output) == Agreement(2, 1, 2, 1)

@@ -14,7 +14,7 @@ from batch_job.executors.scoring import ScoringOptions
 from batch_job.outputs import rows
 from protos.scoring.v1.scoring_pb2 import ScoreRequest
 from protos.scoring.v1.storage_pb2 import DeferredWork
-from shared_model.deferred import DEFAULTS, DeadLetter, DeadLetters, Handoff
+from shared_model.deferred import DEFAULTS, DeadLetter, DeadLetters, DeferredQueue
 from shared_model.deferred.scripts import GROUP
 from shared_model.redis_store import keys
 from shared_model.releases.store import Release
@@ -23,7 +23,7 @@ from shared_model.releases.store import Release
 async def submit(client: "redis.asyncio.Redis", *texts: str, top_k: int = 0, release: str = "") -> str:
     request_id = uuid.uuid4().hex
     request = ScoreRequest(texts=texts, top_k=top_k, release=release, request_id=request_id)
-    await Handoff(client).submit(request_id, DeferredWork(request=request, accepted_at_ms=1))
+    await DeferredQueue(client).submit(request_id, DeferredWork(request=request, accepted_at_ms=1))
     return request_id
 
 

@@ -21,7 +21,7 @@ from batch_job.executors.scoring import ScoringOptions
 from batch_job.outputs import rows
 from protos.scoring.v1.scoring_pb2 import DEFERRED, ScoreRequest, ScoreResponse
 from protos.scoring.v1.storage_pb2 import DeferredWork
-from shared_model.deferred import Claimed, Handoff, Lease, State
+from shared_model.deferred import Claimed, DeferredQueue, Lease, State
 from shared_model.deferred.scripts import GROUP
 from shared_model.deferred.store import LAST_DELIVERY
 from shared_model.errors import JobError, StoreUnavailable
@@ -41,15 +41,15 @@ async def test_every_request_has_exactly_one_answer(
     texts = ("my card has not arrived", "I forgot my passcode", "help")
     several = await submit(deferred, *texts, top_k=5)
     assert await drain(spark, deferred, options, scores, limit=1_000) == 41
-    handoff = Handoff(deferred)
+    deferred_queue = DeferredQueue(deferred)
     for request_id in ids:
-        item = await handoff.get(request_id)
+        item = await deferred_queue.get(request_id)
         assert item is not None
         assert (item.state, item.computed_by) == (State.PUBLISHED, COMPUTED_BY)
-    assert await handoff.waiting() == 0
+    assert await deferred_queue.waiting() == 0
     assert await drain(spark, deferred, options, scores, limit=1_000) == 0
 
-    item = await handoff.get(several)
+    item = await deferred_queue.get(several)
     assert item is not None
     assert item.response is not None
     assert [len(result.labels) for result in item.response.results] == [5, 5, 5]
@@ -65,12 +65,12 @@ async def test_an_answer_that_came_first_stands(
 ) -> None:
     """An idle lane whose lease ran out answers first; the run's answer is dropped."""
     request_id = await submit(deferred, "hello")
-    handoff = Handoff(deferred)
-    [held] = await handoff.claim("lane", 10)
-    await handoff.score([(held, ScoreResponse(reason="first"))], "idle")
-    await handoff.publish([held])
+    deferred_queue = DeferredQueue(deferred)
+    [held] = await deferred_queue.claim("lane", 10)
+    await deferred_queue.score([(held, ScoreResponse(reason="first"))], "idle")
+    await deferred_queue.publish([held])
     assert await drain(spark, deferred, options, scores, limit=10) == 0
-    item = await handoff.get(request_id)
+    item = await deferred_queue.get(request_id)
     assert item is not None
     assert item.response is not None
     assert (item.response.reason, item.computed_by) == ("first", "idle")
@@ -82,7 +82,7 @@ async def test_a_run_takes_no_more_than_its_limit(
     for _ in range(7):
         await submit(deferred, "hello")
     assert await drain(spark, deferred, options, scores, limit=5) == 5
-    assert await Handoff(deferred).waiting() == 2
+    assert await DeferredQueue(deferred).waiting() == 2
 
 
 async def test_a_release_that_is_not_here_fails_its_request_and_no_other(
@@ -91,8 +91,8 @@ async def test_a_release_that_is_not_here_fails_its_request_and_no_other(
     gone = await submit(deferred, "hello", release="gone-0123456789ab")
     other = await submit(deferred, "hello", release=options.release)
     assert await drain(spark, deferred, options, scores, limit=10) == 2
-    handoff = Handoff(deferred)
-    failed, answered = await handoff.get(gone), await handoff.get(other)
+    deferred_queue = DeferredQueue(deferred)
+    failed, answered = await deferred_queue.get(gone), await deferred_queue.get(other)
     assert failed is not None
     assert answered is not None
     assert (failed.state, answered.state) == (State.FAILED, State.PUBLISHED)
@@ -103,10 +103,10 @@ async def test_a_pair_for_a_release_of_single_texts_fails_and_no_other(
     spark: SparkSession, deferred: "redis.asyncio.Redis", options: ScoringOptions, scores: DeferredScores
 ) -> None:
     request = ScoreRequest(texts=["hello"], text_pairs=["you"], request_id="pair")
-    await Handoff(deferred).submit("pair", DeferredWork(request=request, accepted_at_ms=1))
+    await DeferredQueue(deferred).submit("pair", DeferredWork(request=request, accepted_at_ms=1))
     other = await submit(deferred, "hello")
     assert await drain(spark, deferred, options, scores, limit=10) == 2
-    failed, answered = await Handoff(deferred).get("pair"), await Handoff(deferred).get(other)
+    failed, answered = await DeferredQueue(deferred).get("pair"), await DeferredQueue(deferred).get(other)
     assert failed is not None
     assert answered is not None
     assert (failed.state, answered.state) == (State.FAILED, State.PUBLISHED)
@@ -135,14 +135,18 @@ async def test_what_fails_by_itself_becomes_a_dead_letter_and_the_others_are_ans
     harmless, raises, kills = [await submit(deferred, text) for text in ("where is my card", "raises", "kills")]
     monkeypatch.setattr("batch_job.deferred.answering.score_texts", poisoned)
     assert await drain(spark, deferred, options, scores, limit=100) == 3
-    assert await Handoff(deferred).states([harmless, raises, kills]) == [State.PUBLISHED, State.FAILED, State.FAILED]
+    assert await DeferredQueue(deferred).states([harmless, raises, kills]) == [
+        State.PUBLISHED,
+        State.FAILED,
+        State.FAILED,
+    ]
     for request_id, said in ((raises, "ValueError: cannot be read"), (kills, "")):
-        item = await Handoff(deferred).get(request_id)
+        item = await DeferredQueue(deferred).get(request_id)
         assert item is not None
         assert item.failure.startswith("the nightly run tried it 2 times by itself: ")
         assert said in item.failure
     assert [(letter.request_id, letter.deliveries) for letter in await letters(deferred)] == [(raises, 2), (kills, 2)]
-    assert await Handoff(deferred).waiting() == 0
+    assert await DeferredQueue(deferred).waiting() == 0
     assert [each["id"] for each in committed(scores)] == [harmless]
 
 
@@ -186,7 +190,7 @@ async def test_leases_are_renewed_while_spark_scores(
 
     meanwhile(wait_for_renewals)
     assert await drain(no_spark, deferred, options, scores, limit=10) == 1
-    item = await Handoff(deferred).get(request_id)
+    item = await DeferredQueue(deferred).get(request_id)
     assert item is not None
     assert item.state is State.PUBLISHED
 
@@ -214,7 +218,7 @@ async def test_what_was_lost_while_spark_scored_is_left_to_whoever_has_it(
 
     async def take() -> None:
         async with redis.asyncio.Redis.from_url(redis_url) as client:
-            [taken] = await Handoff(client).claim("lane", 1, lease_seconds=0.0)
+            [taken] = await DeferredQueue(client).claim("lane", 1, lease_seconds=0.0)
             assert taken.request_id == request_id
 
     def take_and_wait() -> None:
@@ -223,7 +227,7 @@ async def test_what_was_lost_while_spark_scored_is_left_to_whoever_has_it(
 
     meanwhile(take_and_wait)
     assert await drain(no_spark, deferred, options, scores, limit=2) == 1
-    assert await Handoff(deferred).states([request_id, kept]) == [State.CLAIMED, State.PUBLISHED]
+    assert await DeferredQueue(deferred).states([request_id, kept]) == [State.CLAIMED, State.PUBLISHED]
 
 
 async def test_a_run_that_fails_leaves_its_requests_to_the_next(
@@ -237,10 +241,10 @@ async def test_a_run_that_fails_leaves_its_requests_to_the_next(
     meanwhile(fail)
     with pytest.raises(RuntimeError, match="an executor died"):
         await drain(no_spark, deferred, options, scores, limit=10)
-    assert set(await Handoff(deferred).states(ids)) == {State.CLAIMED}
+    assert set(await DeferredQueue(deferred).states(ids)) == {State.CLAIMED}
     # Their leases have run out by the next night.
-    claimed = await Handoff(deferred).claim("somebody", 10, lease_seconds=0.0, again=10)
-    await Handoff(deferred).give_back("somebody", claimed)
+    claimed = await DeferredQueue(deferred).claim("somebody", 10, lease_seconds=0.0, again=10)
+    await DeferredQueue(deferred).nack("somebody", claimed)
     meanwhile(lambda: None)
     assert await drain(no_spark, deferred, options, scores, limit=10) == 3
 
@@ -256,7 +260,7 @@ async def test_where_a_harmless_text_fails_too_no_request_is_blamed(
     meanwhile(fail)
     with pytest.raises(JobError, match=r"not even a harmless text can be scored, .*: no space left on device"):
         await drain(no_spark, deferred, options, scores, limit=100)
-    assert set(await Handoff(deferred).states(ids)) == {State.CLAIMED}
+    assert set(await DeferredQueue(deferred).states(ids)) == {State.CLAIMED}
     assert await letters(deferred) == []
 
 
@@ -277,7 +281,7 @@ async def test_a_driver_that_dies_again_and_again_buries_nothing(
         await deferred.xclaim(keys.deferred_stream(), GROUP, "dead", 0, held, idle=60_000, justid=True)
     meanwhile(lambda: None)
     assert await drain(no_spark, deferred, options, scores, limit=10) == 3
-    assert set(await Handoff(deferred).states(ids)) == {State.PUBLISHED}
+    assert set(await DeferredQueue(deferred).states(ids)) == {State.PUBLISHED}
     assert await letters(deferred) == []
 
 
@@ -296,17 +300,17 @@ async def test_a_run_that_died_between_result_and_acknowledgement_is_finished_by
 ) -> None:
     request_id = await submit(deferred, "hello")
 
-    async def die(handoff: Handoff, claimed: Sequence[Claimed]) -> int:
+    async def die(deferred_queue: DeferredQueue, claimed: Sequence[Claimed]) -> int:
         raise StoreUnavailable("Redis did not answer")
 
     meanwhile(lambda: None)
     with monkeypatch.context() as dying:
-        dying.setattr(Handoff, "publish", die)
+        dying.setattr(DeferredQueue, "publish", die)
         with pytest.raises(StoreUnavailable):
             await drain(no_spark, deferred, options, scores, limit=10)
-    assert await Handoff(deferred).states([request_id]) == [State.SCORED]
-    assert await Handoff(deferred).claim("next", 10, lease_seconds=0.0) == []
-    item = await Handoff(deferred).get(request_id)
+    assert await DeferredQueue(deferred).states([request_id]) == [State.SCORED]
+    assert await DeferredQueue(deferred).claim("next", 10, lease_seconds=0.0) == []
+    item = await DeferredQueue(deferred).get(request_id)
     assert item is not None
     assert (item.state, item.computed_by) == (State.PUBLISHED, COMPUTED_BY)
 
@@ -330,6 +334,6 @@ async def test_where_too_much_fails_by_itself_the_rest_waits_for_the_next_run(
     monkeypatch.setattr("batch_job.deferred.answering._score", taste)
     assert await drain(None, deferred, options, scores, limit=100) == 3
     expected = [State.PUBLISHED, State.FAILED, State.FAILED, State.ACCEPTED, State.ACCEPTED]
-    assert await Handoff(deferred).states(ids) == expected
+    assert await DeferredQueue(deferred).states(ids) == expected
     assert await drain(None, deferred, options, scores, limit=100) == 2
-    assert await Handoff(deferred).states(ids[3:]) == [State.FAILED, State.PUBLISHED]
+    assert await DeferredQueue(deferred).states(ids[3:]) == [State.FAILED, State.PUBLISHED]

@@ -27,7 +27,7 @@ from batch_job.outputs import rows
 from batch_job.outputs.writing import FileReport, Target, write_file
 from batch_job.progress import Progress
 from protos.scoring.v1.scoring_pb2 import ScoreResponse
-from shared_model.deferred import Handoff, State
+from shared_model.deferred import DeferredQueue, State
 from shared_model.errors import JobError
 from shared_model.releases.store import Release
 from tests.batch_job.conftest import DAY
@@ -37,7 +37,7 @@ NEXT = "2026-01-15"
 
 
 async def answer(client: "redis.asyncio.Redis", request_id: str) -> ScoreResponse:
-    item = await Handoff(client).get(request_id)
+    item = await DeferredQueue(client).get(request_id)
     assert item is not None
     assert item.response is not None
     return item.response
@@ -170,7 +170,7 @@ def asserted(holds: bool) -> None:
 def die_before_results(url: str, options: ScoringOptions, scores: DeferredScores) -> None:
     """In a process of its own: a drain that is killed after its commit."""
 
-    async def die(handoff: Handoff, answers: object, computed_by: str) -> list[bool]:
+    async def die(deferred_queue: DeferredQueue, answers: object, computed_by: str) -> list[bool]:
         os.kill(os.getpid(), signal.SIGKILL)
         return []
 
@@ -180,7 +180,7 @@ def die_before_results(url: str, options: ScoringOptions, scores: DeferredScores
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("batch_job.deferred.answering._score", Spark(options.store().open(options.release)).score)
-        patch.setattr(Handoff, "score", die)
+        patch.setattr(DeferredQueue, "score", die)
         asyncio.run(run())
 
 
@@ -200,14 +200,14 @@ async def test_a_driver_killed_between_commit_and_results_commits_nothing_twice(
     await asyncio.to_thread(driver.join, 60)
     assert driver.exitcode == -signal.SIGKILL
     assert sorted(row["id"] for row in committed(scores)) == sorted(ids)
-    assert set(await Handoff(deferred).states(ids)) == {State.CLAIMED}
+    assert set(await DeferredQueue(deferred).states(ids)) == {State.CLAIMED}
     version = DeltaTable(str(scores.folder)).version()
     await forget_leases(deferred)
 
     faked.gives = 0.75
     assert await drain(None, deferred, options, replace(scores, ds=next_run), limit=10) == 2
     assert DeltaTable(str(scores.folder)).version() == version
-    assert set(await Handoff(deferred).states(ids)) == {State.PUBLISHED}
+    assert set(await DeferredQueue(deferred).states(ids)) == {State.PUBLISHED}
     assert {(await answer(deferred, it)).results[0].labels[0].score for it in ids} == {0.5}
     assert await letters(deferred) == []
 
@@ -228,7 +228,7 @@ async def test_nothing_is_answered_that_is_not_committed(
         patch.setattr("batch_job.deferred.scores.write_file", full)
         with pytest.raises(JobError, match="No space left"):
             await drain(None, deferred, options, scores, limit=10)
-    assert await Handoff(deferred).states([request_id]) == [State.CLAIMED]
+    assert await DeferredQueue(deferred).states([request_id]) == [State.CLAIMED]
     await forget_leases(deferred)
     assert await drain(None, deferred, options, scores, limit=10) == 1
     assert [row["id"] for row in committed(scores)] == [request_id]

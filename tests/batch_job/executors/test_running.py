@@ -14,9 +14,9 @@ from batch_job.executors.ceilings import Ceilings
 from batch_job.executors.running import HARMLESS, Ran, Runner
 from shared_model.encoding import Encoding, TokenBatch
 from shared_model.errors import JobError, OutOfMemory
-from shared_model.output import Output, OutputKind
+from shared_model.output import OutputKind, OutputSpec
 
-OUTPUT = Output(OutputKind.SINGLE_LABEL, ("a", "b", "c"), 3)
+OUTPUT = OutputSpec(OutputKind.SINGLE_LABEL, ("a", "b", "c"), 3)
 
 
 class Engine:

@@ -15,7 +15,7 @@ from batch_job.executors import scoring
 from batch_job.executors.scoring import Model, ScoringOptions
 from batch_job.outputs import rows
 from shared_model.encoding import collate
-from shared_model.output import Output, OutputKind
+from shared_model.output import OutputKind, OutputSpec
 from shared_model.releases.store import Release
 from shared_model.types import TOP_K, Device
 
@@ -29,7 +29,7 @@ def model(release: Release) -> Iterator[Model]:
     engine.close()
 
 
-def scored(model: Model, options: ScoringOptions, output: Output) -> pa.RecordBatch:
+def scored(model: Model, options: ScoringOptions, output: OutputSpec) -> pa.RecordBatch:
     source = pa.record_batch({"id": [str(n) for n in range(len(TEXTS))], "text": TEXTS})
     meant = Model(model.release, output, model.encoder, model.engine)
     [window] = scoring.score_windows(iter([source]), lambda batch: batch.column("text").to_pylist(), meant, options)
@@ -53,7 +53,7 @@ def test_labels_come_best_first(model: Model, options: ScoringOptions) -> None:
 
 def test_values_of_a_regression_come_whole_and_in_order(model: Model, options: ScoringOptions) -> None:
     names = tuple(f"value{n}" for n in range(model.output.width))
-    batch = scored(model, options, Output(OutputKind.REGRESSION, names, len(names)))
+    batch = scored(model, options, OutputSpec(OutputKind.REGRESSION, names, len(names)))
     for row, values in zip(batch.to_pylist(), raw_outputs(model), strict=True):
         assert [best["label"] for best in row["top_k"]] == list(names)
         np.testing.assert_allclose([best["score"] for best in row["top_k"]], values, atol=0.05)
@@ -61,7 +61,7 @@ def test_values_of_a_regression_come_whole_and_in_order(model: Model, options: S
 
 
 def test_an_embedding_is_a_vector_without_labels_and_is_published_as_one(model: Model, options: ScoringOptions) -> None:
-    output = Output(OutputKind.EMBEDDING, (), model.output.width)
+    output = OutputSpec(OutputKind.EMBEDDING, (), model.output.width)
     batch = scored(model, options, output)
     published = dict(publishing.scores_of(pa.Table.from_batches([batch]), output))
     for row, values in zip(batch.to_pylist(), raw_outputs(model), strict=True):

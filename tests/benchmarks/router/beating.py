@@ -6,7 +6,7 @@ import random
 import sys
 import time
 
-from realtime_service.cluster.membership import Registry
+from realtime_service.cluster.membership import Membership
 from realtime_service.process import redis_connections
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import Snapshot
@@ -18,7 +18,7 @@ from tests.benchmarks.router import fleet
 async def run(redis_url: str) -> None:
     *_, own = fleet.states(random.Random(7))
     client = redis_connections.patient(redis_url)
-    registry = Registry(client, Snapshot(fleet.name(fleet.REPLICAS - 1), SERVED), lambda lanes: own, Policy())
+    registry = Membership(client, Snapshot(fleet.name(fleet.REPLICAS - 1), SERVED), lambda lanes: own, Policy())
     await registry.run_once()
     # As a service does when it is ready.
     gc.freeze()

@@ -13,7 +13,7 @@ import redis.asyncio
 from protos.scoring.v1.scoring_pb2 import ScoreRequest
 from protos.scoring.v1.storage_pb2 import DeferredWork
 from realtime_service import __main__ as command
-from shared_model.deferred import Handoff, State
+from shared_model.deferred import DeferredQueue, State
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
 
@@ -48,25 +48,25 @@ def cli(redis_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return run
 
 
-def with_handoff(url: str, request_ids: tuple[str, ...], bury: bool) -> list[State | None]:
+def with_handoff(url: str, request_ids: tuple[str, ...], dead_letter: bool) -> list[State | None]:
     async def run() -> list[State | None]:
         async with redis.asyncio.Redis.from_url(url) as client:
-            handoff = Handoff(client)
-            for request_id in request_ids if bury else ():
-                await handoff.submit(request_id, DeferredWork(request=ScoreRequest(texts=["a", "b"])))
+            deferred_queue = DeferredQueue(client)
+            for request_id in request_ids if dead_letter else ():
+                await deferred_queue.submit(request_id, DeferredWork(request=ScoreRequest(texts=["a", "b"])))
                 for _ in range(3):
-                    await handoff.claim("dies", 1, lease_seconds=0.0)
-            return await handoff.states(request_ids)
+                    await deferred_queue.claim("dies", 1, lease_seconds=0.0)
+            return await deferred_queue.states(request_ids)
 
     return asyncio.run(run())
 
 
-def bury(url: str, *request_ids: str) -> None:
-    assert set(with_handoff(url, request_ids, bury=True)) == {State.FAILED}
+def dead_letter(url: str, *request_ids: str) -> None:
+    assert set(with_handoff(url, request_ids, dead_letter=True)) == {State.FAILED}
 
 
 def states(url: str, *request_ids: str) -> list[State | None]:
-    return with_handoff(url, request_ids, bury=False)
+    return with_handoff(url, request_ids, dead_letter=False)
 
 
 def test_without_any_there_are_none(cli: Cli) -> None:
@@ -75,7 +75,7 @@ def test_without_any_there_are_none(cli: Cli) -> None:
 
 
 def test_they_are_listed_oldest_first(cli: Cli, redis_url: str) -> None:
-    bury(redis_url, "one", "two", "three")
+    dead_letter(redis_url, "one", "two", "three")
     status, lines, _ = cli("list", "--count", "2")
     assert status == 0
     assert [line.split("\t")[0] for line in lines] == ["one", "two", "3 dead letters"]
@@ -83,7 +83,7 @@ def test_they_are_listed_oldest_first(cli: Cli, redis_url: str) -> None:
 
 
 def test_some_or_all_are_accepted_again(cli: Cli, redis_url: str) -> None:
-    bury(redis_url, "one", "two", "three")
+    dead_letter(redis_url, "one", "two", "three")
     assert cli("replay", "one", "three") == (0, ["2 accepted again"], "")
     assert states(redis_url, "one", "two", "three") == [State.ACCEPTED, State.FAILED, State.ACCEPTED]
     assert cli("replay", "--all")[1] == ["1 accepted again"]
@@ -91,7 +91,7 @@ def test_some_or_all_are_accepted_again(cli: Cli, redis_url: str) -> None:
 
 
 def test_an_unknown_id_is_named_and_nothing_is_replayed(cli: Cli, redis_url: str) -> None:
-    bury(redis_url, "one")
+    dead_letter(redis_url, "one")
     status, lines, complaint = cli("replay", "one", "never")
     assert (status, lines) == (2, [])
     assert complaint == "realtime_service dead-letters: ID: 'never': no such dead letter; `list` names them\n"

@@ -15,7 +15,7 @@ from protos.scoring.v1.storage_pb2 import RoutingPolicy
 from realtime_service.__main__ import main
 from realtime_service.cli import policy_command
 from realtime_service.cluster import heartbeat
-from realtime_service.cluster.membership import Registry
+from realtime_service.cluster.membership import Membership
 from realtime_service.process import redis_connections
 from realtime_service.routing import overrides
 from realtime_service.routing.snapshot import Snapshot
@@ -61,15 +61,15 @@ def run(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 @pytest.fixture
-async def replicas(redis_url: str) -> AsyncIterator[list[Registry]]:
+async def replicas(redis_url: str) -> AsyncIterator[list[Membership]]:
     client = redis_connections.patient(redis_url)
     yield [replica(client, name) for name in ("one", "two", "three")]
     await client.aclose()
 
 
-def replica(client: "redis.asyncio.Redis", name: str) -> Registry:
+def replica(client: "redis.asyncio.Redis", name: str) -> Membership:
     state = heartbeat.state(ReplicaDescription(id=name))
-    return Registry(client, Snapshot(name), lambda opened: state, overrides.of(ServiceSettings()))
+    return Membership(client, Snapshot(name), lambda opened: state, overrides.of(ServiceSettings()))
 
 
 def rows(printed: str) -> dict[str, tuple[str, str]]:
@@ -181,7 +181,7 @@ def test_of_many_changes_at_once_none_is_lost(run: Run) -> None:
     assert sum(name.startswith("quota.") for name in rows(printed)) == 40
 
 
-async def test_every_replica_follows_at_its_next_heartbeat(run: Run, replicas: list[Registry]) -> None:
+async def test_every_replica_follows_at_its_next_heartbeat(run: Run, replicas: list[Membership]) -> None:
     run("set", "latency_below_ms=80", "latency.p95_ms=40")
     for replica in replicas:
         await replica.run_once()
@@ -199,7 +199,7 @@ async def test_every_replica_follows_at_its_next_heartbeat(run: Run, replicas: l
     ids=["damaged", "empty", "wrong"],
 )
 async def test_a_wrong_policy_is_refused_and_the_old_one_stays(
-    run: Run, replicas: list[Registry], redis_client: "redis.Redis", wrong: bytes, caplog: pytest.LogCaptureFixture
+    run: Run, replicas: list[Membership], redis_client: "redis.Redis", wrong: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     run("set", "latency_below_ms=80")
     for replica in replicas:

@@ -13,7 +13,7 @@ _PAUSE = 0.002
 
 
 @dataclass
-class Load:
+class Utilisation:
     """`CALLERS` threads on one client and as many tasks on another, for as long as the context lasts.
 
     `began` and `took`: seconds, of each call that was answered; `failed`: how the others ended.
@@ -27,7 +27,7 @@ class Load:
     _over: threading.Event = field(default_factory=threading.Event)
     _threads: list[threading.Thread] = field(default_factory=list)
 
-    def __enter__(self) -> "Load":
+    def __enter__(self) -> "Utilisation":
         self._client = Client(self.addresses)
         runs = [self._call] * CALLERS + [lambda: asyncio.run(self._call_together())]
         self._threads = [threading.Thread(target=run) for run in runs]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from realtime_service.client.errors import CallError, error_of
 from realtime_service.client.retry import FIRST_PAUSE, Attempts, Retries, pause
-from realtime_service.rpc.retryable import Budget, Failure, failure_of
+from realtime_service.rpc.retryable import Failure, RetryBudget, failure_of
 
 NOT_SENT = "connections to all backends failing; last error: UNKNOWN: Connection refused"
 NEVER_AGAIN = set(grpc.StatusCode) - {
@@ -52,9 +52,9 @@ class Played:
     began: list[float] = field(default_factory=list)
 
 
-def play(fails: Sequence[Fails], attempts: int, seconds: float, budget: Budget | None = None) -> Played:
+def play(fails: Sequence[Fails], attempts: int, seconds: float, budget: RetryBudget | None = None) -> Played:
     now, played = 0.0, Played()
-    call = Attempts(attempts, seconds, budget or Budget(), lambda: now)
+    call = Attempts(attempts, seconds, budget or RetryBudget(), lambda: now)
     for attempt in fails:
         played.made.append(attempt)
         played.began.append(now)
@@ -124,7 +124,7 @@ def test_the_pause_of_what_was_not_sent_doubles_and_is_never_short(draw: float, 
 
 @given(st.lists(st.booleans(), max_size=600))
 def test_calls_made_again_are_a_tenth_of_the_answered_and_ten(answered: list[bool]) -> None:
-    budget, again = Budget(), 0
+    budget, again = RetryBudget(), 0
     for number, it in enumerate(answered):
         if it:
             budget.earn()
@@ -134,7 +134,7 @@ def test_calls_made_again_are_a_tenth_of_the_answered_and_ten(answered: list[boo
 
 
 def test_a_long_quiet_time_saves_up_a_hundred() -> None:
-    budget = Budget()
+    budget = RetryBudget()
     for _ in range(10_000):
         budget.earn()
     assert sum(budget.spend() for _ in range(200)) == 100
@@ -142,7 +142,7 @@ def test_a_long_quiet_time_saves_up_a_hundred() -> None:
 
 def test_without_budget_or_once_closed_a_call_is_made_once() -> None:
     lost = Fails(grpc.StatusCode.UNAVAILABLE)
-    spent = Budget()
+    spent = RetryBudget()
     while spent.spend():
         pass
     assert len(play([lost] * 3, 3, 10, spent).made) == 1

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from realtime_service.cluster.forwarder import Forwarded, Forwarder
-from realtime_service.metrics import Telemetry
+from realtime_service.metrics import Metrics
 from realtime_service.routing.policy import Decision, RoutedRequest, decide
 from realtime_service.routing.snapshot import Option, Replica, Snapshot, options
 from shared_model.clock import SystemClock
 from shared_model.types import Priority, ServingPath
 
 if TYPE_CHECKING:
-    from realtime_service.cluster.membership import Registry
+    from realtime_service.cluster.membership import Membership
 
 RELEASE, WORD, LANE = "r-1", "open sesame", ServingPath.DYNAMIC
 SCORE = "/scoring.v1.ScoringService/Score"
@@ -59,8 +59,8 @@ class Router:
 
     def __init__(self, directory: Directory, draw: float = 0.0) -> None:
         self.directory = directory
-        self.telemetry = Telemetry([])
-        self.forwarder = Forwarder(cast("Registry", directory), self.telemetry, SystemClock(), lambda: draw)
+        self.metrics = Metrics([])
+        self.forwarder = Forwarder(cast("Membership", directory), self.metrics, SystemClock(), lambda: draw)
 
     async def ask(
         self,
@@ -79,7 +79,7 @@ class Router:
         return await self.forwarder.forward(Forwarded(method, raw, deadline, metadata), request, decision)
 
     def counted(self, metric: str, **labels: Any) -> float:
-        return self.telemetry.registry.get_sample_value(metric, labels) or 0.0
+        return self.metrics.registry.get_sample_value(metric, labels) or 0.0
 
 
 @contextlib.asynccontextmanager

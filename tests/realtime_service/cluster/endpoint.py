@@ -9,13 +9,13 @@ from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from realtime_service.cluster import forwarded_context, heartbeat
 from realtime_service.cluster.heartbeat import LaneLoad
-from realtime_service.cluster.membership import Registry
+from realtime_service.cluster.membership import Membership
 from realtime_service.process import redis_connections
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import Snapshot
 from realtime_service.transport.listener import bind, make_listener
-from realtime_service.transport.peer_stream_server import Links
-from realtime_service.transport.streaming import Streams
+from realtime_service.transport.peer_stream_server import PeerStreams
+from realtime_service.transport.streaming import OpenStreams
 from shared_model.types import ServingPath
 from tests.realtime_service.cluster.stub import Stub
 
@@ -32,11 +32,11 @@ class Endpoint(Stub):
 
     async def start(self) -> None:
         self._server = make_listener(shared=False)
-        self._server.add_generic_rpc_handlers((Links([self], Streams()).handlers(), self))
+        self._server.add_generic_rpc_handlers((PeerStreams([self], OpenStreams()).handlers(), self))
         self.address = bind(self._server, "127.0.0.1:0")
         await self._server.start()
         self._redis = redis_connections.patient(self._redis_url)
-        registry = Registry(self._redis, Snapshot(self.address, self.lanes), self._describe, Policy())
+        registry = Membership(self._redis, Snapshot(self.address, self.lanes), self._describe, Policy())
         await registry.run_once()
         self._beating = asyncio.create_task(registry.run())
 

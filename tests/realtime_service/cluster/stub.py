@@ -14,8 +14,8 @@ import grpc.aio
 
 from realtime_service.rpc.retryable import Trailers
 from realtime_service.transport.listener import bind, make_listener
-from realtime_service.transport.peer_stream_server import Links
-from realtime_service.transport.streaming import Streams
+from realtime_service.transport.peer_stream_server import PeerStreams
+from realtime_service.transport.streaming import OpenStreams
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Stub(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # it is generic i
 async def listening(stub: Stub) -> AsyncIterator[Stub]:
     """Serve as a replica does until the block ends."""
     server = make_listener(shared=False)
-    server.add_generic_rpc_handlers((Links([stub], Streams()).handlers(), stub))
+    server.add_generic_rpc_handlers((PeerStreams([stub], OpenStreams()).handlers(), stub))
     stub.address = bind(server, "127.0.0.1:0")
     await server.start()
     try:

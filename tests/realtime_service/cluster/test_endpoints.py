@@ -130,7 +130,7 @@ def test_the_lane_that_a_caller_names(router: RunningService) -> None:
 
 
 def test_who_does_not_know_the_word_decides_nothing(stage: Stage) -> None:
-    claimed = forwarded_context.Hop(ServingPath.DYNAMIC, "", "because I say so").metadata("guessed")
+    claimed = forwarded_context.ForwardedContext(ServingPath.DYNAMIC, "", "because I say so").metadata("guessed")
     with grpc.insecure_channel(stage.replica.address) as channel:
         request = scoring_pb2.ScoreRequest(texts=["my card"], priority=scoring_pb2.REAL_TIME)
         answer = ScoringServiceStub(channel).Score(request, timeout=10, metadata=claimed)
@@ -144,7 +144,7 @@ def test_what_another_replica_decided_is_carried_out_or_refused_and_never_sent_o
         word = bytes(store.get(keys.replica_word()) or b"").decode()
 
     def score(service: RunningService, path: ServingPath) -> scoring_pb2.ScoreResponse:
-        decided = forwarded_context.Hop(path, "", "decided elsewhere").metadata(word)
+        decided = forwarded_context.ForwardedContext(path, "", "decided elsewhere").metadata(word)
         with grpc.insecure_channel(service.address) as channel:
             request = scoring_pb2.ScoreRequest(texts=["my card"], priority=scoring_pb2.REAL_TIME)
             return ScoringServiceStub(channel).Score(request, timeout=10, metadata=decided)

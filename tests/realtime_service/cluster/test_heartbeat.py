@@ -10,7 +10,7 @@ from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState
 from realtime_service.cluster import heartbeat
 from realtime_service.cluster.heartbeat import LaneLoad
-from realtime_service.cluster.membership import Registry
+from realtime_service.cluster.membership import Membership
 from realtime_service.process import redis_connections
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import ANY_RELEASE, Snapshot
@@ -59,11 +59,11 @@ class Told:
         self.client = redis_connections.patient(redis_url)
         self.described = ReplicaDescription(id="b", releases=["r-1"])
         self.loads = {LANE: LaneLoad()}
-        self.b = Registry(
+        self.b = Membership(
             self.client, Snapshot("b"), lambda opened: heartbeat.state(self.described, self.loads), Policy()
         )
         silent = heartbeat.state(ReplicaDescription(id="a"))
-        self.a = Registry(self.client, Snapshot("a"), lambda opened: silent, Policy())
+        self.a = Membership(self.client, Snapshot("a"), lambda opened: silent, Policy())
 
     async def heard(self) -> Snapshot:
         await self.b.run_once()

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from realtime_service.cluster.outlier_detection import FAILURES, FIRST_SECONDS, LONGEST_SECONDS, Outliers, Sign, sign_of
+from realtime_service.cluster.outlier_detection import (
+    FAILURES,
+    FIRST_SECONDS,
+    LONGEST_SECONDS,
+    OutlierDetector,
+    Sign,
+    sign_of,
+)
 
 KNOWN = ("a", "b", "c", "d", "e")
 
@@ -39,7 +46,7 @@ looks = st.builds(Look, some, some, st.floats(0, 10))
 
 @given(st.lists(events | looks, max_size=60), st.floats(0, 0.999))
 def test_at_most_half_are_left_alone_and_none_without_reason(history: list[Event | Look], draw: float) -> None:
-    outliers, now, known = Outliers(lambda: draw), 0.0, frozenset(KNOWN)
+    outliers, now, known = OutlierDetector(lambda: draw), 0.0, frozenset(KNOWN)
     in_a_row = dict.fromkeys(KNOWN, 0)
     for it in history:
         now += it.after
@@ -62,7 +69,7 @@ def test_at_most_half_are_left_alone_and_none_without_reason(history: list[Event
 
 @given(st.integers(1, 40), st.floats(0, 0.999))
 def test_an_ejection_lasts_twice_as_long_as_the_one_before_within_bounds(times: int, draw: float) -> None:
-    outliers, now = Outliers(lambda: draw), 0.0
+    outliers, now = OutlierDetector(lambda: draw), 0.0
     expected = FIRST_SECONDS
     for number in range(times):
         # On trial, one failure is enough.
@@ -80,7 +87,7 @@ def test_an_ejection_lasts_twice_as_long_as_the_one_before_within_bounds(times: 
 
 
 def test_who_cannot_be_reached_does_not_come_back() -> None:
-    outliers = Outliers(lambda: 0.5)
+    outliers = OutlierDetector(lambda: 0.5)
     assert outliers.failed("a", Sign.UNREACHABLE, KNOWN, 0.0)
     outliers.settle(KNOWN, [], 1_000.0)
     assert outliers.ejected == {"a"}
@@ -89,7 +96,7 @@ def test_who_cannot_be_reached_does_not_come_back() -> None:
 
 
 def test_an_answer_to_a_call_from_before_does_not_end_an_ejection() -> None:
-    outliers = Outliers(lambda: 0.5)
+    outliers = OutlierDetector(lambda: 0.5)
     outliers.failed("a", Sign.UNREACHABLE, KNOWN, 0.0)
     outliers.answered("a")
     assert outliers.ejected == {"a"}
@@ -101,11 +108,11 @@ def test_an_answer_to_a_call_from_before_does_not_end_an_ejection() -> None:
 
 @pytest.mark.parametrize("known", [(), ("a",), ("b",)])
 def test_the_last_one_is_never_left_alone(known: tuple[str, ...]) -> None:
-    assert not Outliers(lambda: 0.0).failed("a", Sign.UNREACHABLE, known, 0.0)
+    assert not OutlierDetector(lambda: 0.0).failed("a", Sign.UNREACHABLE, known, 0.0)
 
 
 def test_who_is_gone_is_forgotten() -> None:
-    outliers = Outliers(lambda: 0.5)
+    outliers = OutlierDetector(lambda: 0.5)
     outliers.failed("a", Sign.UNREACHABLE, KNOWN, 0.0)
     outliers.settle(KNOWN[1:], KNOWN, 0.5)
     assert outliers.ejected == {"a"}

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from protos.scoring.v1.link_pb2 import LinkAnswers
 from realtime_service.cluster import forwarded_context, peer_stream
-from realtime_service.cluster.peer_stream import Link
+from realtime_service.cluster.peer_stream import PeerStream
 from realtime_service.cluster.peers import LINKED_BYTES, Peer
-from realtime_service.cluster.write_coalescer import TOGETHER, Outbox
+from realtime_service.cluster.write_coalescer import TOGETHER, WriteCoalescer
 from realtime_service.rpc.retryable import Failure, by_transport, failure_of
 from realtime_service.transport import rpc_handlers
 from realtime_service.transport.listener import bind, make_listener
-from realtime_service.transport.peer_stream_server import Links
+from realtime_service.transport.peer_stream_server import PeerStreams
 from realtime_service.transport.rpc_handlers import Method
-from realtime_service.transport.streaming import Streams
+from realtime_service.transport.streaming import OpenStreams
 from tests.realtime_service.cluster.directory import SCORE, until
 from tests.realtime_service.cluster.stub import Stub, Takes
 
@@ -35,11 +35,11 @@ class Replica:
 
     def __init__(self, stub: Stub) -> None:
         self.stub = stub
-        self.streams = Streams()
+        self.streams = OpenStreams()
         self.links = 0
         self.listener = make_listener(shared=False)
         self.address = bind(self.listener, "127.0.0.1:0")
-        self._handlers = Links([stub], self.streams).handlers()
+        self._handlers = PeerStreams([stub], self.streams).handlers()
         self.listener.add_generic_rpc_handlers((self, stub))  # type: ignore[arg-type]  # it has what is asked for
 
     def service(self, details: grpc.HandlerCallDetails) -> object:
@@ -139,7 +139,7 @@ async def test_a_method_that_does_not_exist_is_refused_and_the_others_go_on() ->
 async def answered_by(method: Method) -> AsyncIterator[Peer]:
     listener = make_listener(shared=False)
     answering = grpc.method_handlers_generic_handler("a.B", {"C": rpc_handlers.unary(method)})
-    listener.add_generic_rpc_handlers((Links([answering], Streams()).handlers(),))
+    listener.add_generic_rpc_handlers((PeerStreams([answering], OpenStreams()).handlers(),))
     peer = Peer(bind(listener, "127.0.0.1:0"))
     await listener.start()
     yield peer
@@ -235,7 +235,7 @@ async def test_what_comes_during_a_write_goes_with_the_next_in_its_order(bursts:
         if sum(map(len, written)) == sum(bursts):
             outbox.close()
 
-    outbox = Outbox[int](write)
+    outbox = WriteCoalescer[int](write)
     burst()
     await outbox.run()
     assert [it for some in written for it in some] == list(range(sum(bursts)))
@@ -245,7 +245,7 @@ async def test_what_comes_during_a_write_goes_with_the_next_in_its_order(bursts:
 async def test_a_link_is_not_open_any_more_when_its_channel_is_closed() -> None:
     async with linked() as (replica, _):
         channel = grpc.aio.insecure_channel(replica.address)
-        one = Link(channel)
+        one = PeerStream(channel)
         assert await one.call(SCORE, b"hello", 20.0, ()) == b"olleh"
         call = asyncio.create_task(one.call(SCORE, b"hello", 20.0, ()))
         await asyncio.sleep(0)

@@ -7,17 +7,17 @@ from collections.abc import Iterator
 
 import pytest
 
-from realtime_service.execution.compute_threads import YIELDING, Streams
+from realtime_service.execution.compute_threads import YIELDING, ComputeThreads
 
 
 @pytest.fixture
-def streams() -> Iterator[Streams]:
-    two = Streams(2)
+def streams() -> Iterator[ComputeThreads]:
+    two = ComputeThreads(2)
     yield two
     two.close()
 
 
-async def found(streams: Streams, *works: object) -> list[object]:
+async def found(streams: ComputeThreads, *works: object) -> list[object]:
     """What each work came to, in the order in which they ended, all told on the loop's own thread."""
     ends: asyncio.Queue[object] = asyncio.Queue()
 
@@ -30,14 +30,14 @@ async def found(streams: Streams, *works: object) -> list[object]:
     return [await ends.get() for _ in works]
 
 
-def test_streams_yield_to_the_loop(streams: Streams) -> None:
+def test_streams_yield_to_the_loop(streams: ComputeThreads) -> None:
     def priority() -> int:
         return os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
 
     assert asyncio.run(found(streams, priority)) == [priority() + YIELDING]
 
 
-def test_two_streams_run_at_once_and_not_on_the_loop(streams: Streams) -> None:
+def test_two_streams_run_at_once_and_not_on_the_loop(streams: ComputeThreads) -> None:
     meeting = threading.Barrier(2, timeout=10)
 
     def meet() -> str:
@@ -48,7 +48,7 @@ def test_two_streams_run_at_once_and_not_on_the_loop(streams: Streams) -> None:
     assert set(asyncio.run(found(streams, meet, meet))) == {"stream-0", "stream-1"}
 
 
-def test_what_a_stream_raises_is_told_and_the_stream_lives(streams: Streams) -> None:
+def test_what_a_stream_raises_is_told_and_the_stream_lives(streams: ComputeThreads) -> None:
     error = RuntimeError("the engine broke")
 
     def broken() -> None:
@@ -59,7 +59,7 @@ def test_what_a_stream_raises_is_told_and_the_stream_lives(streams: Streams) -> 
 
 
 def test_closing_waits_for_what_runs() -> None:
-    one, begun, go_on, ended = Streams(1), threading.Event(), threading.Event(), threading.Event()
+    one, begun, go_on, ended = ComputeThreads(1), threading.Event(), threading.Event(), threading.Event()
 
     def work() -> None:
         begun.set()

@@ -17,11 +17,11 @@ from realtime_service.errors import DeadlineExpired, ScoringFailed
 from realtime_service.execution.device import Computed, Device
 from realtime_service.models.registry import Model
 from realtime_service.models.warmup import WarmVariant
-from realtime_service.scheduling.latency_model import Profile, Speeds
+from realtime_service.scheduling.latency_model import LatencyModel, Speeds
 from realtime_service.settings import ServiceSettings, lanes
 from shared_model.clock import SystemClock
-from shared_model.encoding import Encoder, Encoding, Reads, TokenBatch
-from shared_model.output import Output, OutputKind
+from shared_model.encoding import Encoder, Encoding, InputSpec, TokenBatch
+from shared_model.output import OutputKind, OutputSpec
 from shared_model.types import Device as DeviceKind
 from shared_model.types import Precision, ServingPath
 from tests.realtime_service.rollout import tiny_releases
@@ -78,9 +78,9 @@ async def device(engine: GatedEngine) -> AsyncIterator[Device]:
 
 
 def model(engine: GatedEngine) -> Model:
-    variant = WarmVariant(engine, None, *(Speeds(Profile(0.0005, 0.0, 0.0)) for _ in range(2)))  # type: ignore[arg-type]
-    encoder = Encoder(tiny_releases.tokenizer(), Reads(256), "any")
-    return Model("any", Output(OutputKind.EMBEDDING, (), 2), encoder, dict.fromkeys(Precision, variant))
+    variant = WarmVariant(engine, None, *(Speeds(LatencyModel(0.0005, 0.0, 0.0)) for _ in range(2)))  # type: ignore[arg-type]
+    encoder = Encoder(tiny_releases.tokenizer(), InputSpec(256), "any")
+    return Model("any", OutputSpec(OutputKind.EMBEDDING, (), 2), encoder, dict.fromkeys(Precision, variant))
 
 
 async def compute(device: Device, one: Model, *tokens: int, seconds: float | None = None) -> list[Computed]:

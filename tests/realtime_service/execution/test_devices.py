@@ -15,11 +15,11 @@ from realtime_service.execution.device import Computed
 from realtime_service.execution.devices import Devices
 from realtime_service.models.registry import Model
 from realtime_service.models.warmup import WarmVariant, Width
-from realtime_service.scheduling.latency_model import Profile, Speeds
+from realtime_service.scheduling.latency_model import LatencyModel, Speeds
 from realtime_service.settings import ServiceSettings, lanes, variants
 from shared_model.clock import SystemClock
-from shared_model.encoding import Encoder, Encoding, Reads, TokenBatch
-from shared_model.output import Output, OutputKind
+from shared_model.encoding import Encoder, Encoding, InputSpec, TokenBatch
+from shared_model.output import OutputKind, OutputSpec
 from shared_model.types import Device, Precision, ServingPath
 from tests.realtime_service.cluster.directory import until
 from tests.realtime_service.execution.test_device import GatedEngine
@@ -52,10 +52,10 @@ class Process:
         table = lanes(ServiceSettings(), half)
         self.engines = {precision: CountingEngine() for precision in variants(table, half)}
         self.devices = Devices(table, variants(table, half), CORES, 0.010, SystemClock())
-        speeds = Speeds(Profile(0.0005, 0.0, 0.0))
+        speeds = Speeds(LatencyModel(0.0005, 0.0, 0.0))
         warm = {it: WarmVariant(engine, None, speeds, speeds) for it, engine in self.engines.items()}  # type: ignore[arg-type]
-        encoder = Encoder(tiny_releases.tokenizer(), Reads(256), "any")
-        self.model = Model("any", Output(OutputKind.EMBEDDING, (), 2), encoder, dict(warm))
+        encoder = Encoder(tiny_releases.tokenizer(), InputSpec(256), "any")
+        self.model = Model("any", OutputSpec(OutputKind.EMBEDDING, (), 2), encoder, dict(warm))
 
     def ask(self, path: ServingPath) -> "asyncio.Task[list[Computed]]":
         text: Sequence[Encoding] = [Encoding(np.ones(8, np.int32), truncated=False)]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from realtime_service.models import warmup
 from realtime_service.models.warmup import SPECIALISED_TOKENS, Width
-from shared_model.encoding import Reads, TokenBatch, ladder
+from shared_model.encoding import InputSpec, TokenBatch, ladder
 from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
 
@@ -52,7 +52,7 @@ class Machine:
 
 
 def test_a_call_that_was_held_up_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine, reads = Machine(), Reads(256)
+    machine, reads = Machine(), InputSpec(256)
     monkeypatch.setattr(warmup, "time", machine)
     fake: Any = SimpleNamespace(id="any", manifest=SimpleNamespace(reads=reads), output=SimpleNamespace(width=2))
     fake.engine = lambda *asked: machine

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from realtime_service.process.background import Duties
+from realtime_service.process.background import BackgroundTasks
 
 
 @pytest.mark.timeout(20)
@@ -22,10 +22,10 @@ async def test_a_duty_that_swallows_a_cancellation_is_asked_again() -> None:
                 if heard == 3:
                     raise
 
-    duties = Duties()
-    task = duties.start(deaf_at_first())
+    background_tasks = BackgroundTasks()
+    task = background_tasks.start(deaf_at_first())
     await asyncio.sleep(0)
-    await duties.stop(task)
+    await background_tasks.stop(task)
     assert task.cancelled()
 
 
@@ -33,10 +33,10 @@ async def test_a_duty_that_fails_is_noticed() -> None:
     async def fails() -> None:
         raise ZeroDivisionError
 
-    duties = Duties()
-    healthy = duties.start(asyncio.sleep(60))
-    failing = duties.start(fails())
+    background_tasks = BackgroundTasks()
+    healthy = background_tasks.start(asyncio.sleep(60))
+    failing = background_tasks.start(fails())
     with pytest.raises(ZeroDivisionError):
-        await duties.failed()
-    await duties.stop(healthy)
-    await duties.stop(failing)
+        await background_tasks.failed()
+    await background_tasks.stop(healthy)
+    await background_tasks.stop(failing)

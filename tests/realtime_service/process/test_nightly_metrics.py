@@ -7,7 +7,7 @@ from pathlib import Path
 import redis.asyncio
 import yaml
 
-from realtime_service.metrics import Telemetry
+from realtime_service.metrics import Metrics
 from realtime_service.process import nightly_metrics
 from shared_model.redis_store import keys
 
@@ -15,12 +15,12 @@ ALERTS = Path(__file__).parents[3] / ".deploy" / "prometheus" / "alerts.yml"
 
 
 async def test_the_last_nights_release_is_a_metric(own_redis: "redis.asyncio.Redis") -> None:
-    telemetry = Telemetry([])
+    metrics = Metrics([])
     for release, other in (("one", "two"), ("two", "one")):
         run = {"ds": "2026-01-14", "rows": 5, "rows_per_second": 2.5, "finished_at": 7.0, "release": release}
         await own_redis.set(keys.last_run(), json.dumps(run))
-        await nightly_metrics.run_once(own_redis, telemetry)
-        value = telemetry.registry.get_sample_value
+        await nightly_metrics.run_once(own_redis, metrics)
+        value = metrics.registry.get_sample_value
         assert value("tandem_nightly_release_info", {"release": release}) == 1
         assert value("tandem_nightly_release_info", {"release": other}) is None
         assert value("tandem_nightly_rows", {"ds": "2026-01-14"}) == 5

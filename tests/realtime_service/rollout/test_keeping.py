@@ -5,14 +5,14 @@ from typing import Any, cast
 
 import pytest
 
-from realtime_service.metrics import Telemetry
+from realtime_service.metrics import Metrics
 from realtime_service.models.registry import Model, Models
-from realtime_service.rollout.desired_release import WantedReleases
+from realtime_service.rollout.desired_release import DesiredReleases
 from realtime_service.rollout.loader import Loader
 from realtime_service.rollout.rollout import Rollout
 from shared_model.clock import SimulatedClock
-from shared_model.encoding import Encoder, Reads
-from shared_model.output import Output, OutputKind
+from shared_model.encoding import Encoder, InputSpec
+from shared_model.output import OutputKind, OutputSpec
 from shared_model.releases.pointer import Pointer
 from tests.realtime_service.rollout import tiny_releases
 
@@ -20,7 +20,9 @@ KEEP = 600.0
 
 
 def model(release: str) -> Model:
-    return Model(release, Output(OutputKind.EMBEDDING, (), 2), Encoder(tiny_releases.tokenizer(), Reads(8), "any"), {})
+    return Model(
+        release, OutputSpec(OutputKind.EMBEDDING, (), 2), Encoder(tiny_releases.tokenizer(), InputSpec(8), "any"), {}
+    )
 
 
 class Replica:
@@ -34,9 +36,9 @@ class Replica:
         self.pointer = Pointer(1, "a")
         self._rollout = Rollout(
             self.models,
-            cast(WantedReleases, self),
+            cast(DesiredReleases, self),
             cast(Loader, self),
-            Telemetry(()),
+            Metrics(()),
             self.clock,
             keep_seconds,
         )

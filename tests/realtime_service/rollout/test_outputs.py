@@ -7,8 +7,8 @@ import redis
 
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from realtime_service.client import Client
-from shared_model.encoding import Reads, Text, collate
-from shared_model.output import Output, OutputKind
+from shared_model.encoding import InputSpec, Text, collate
+from shared_model.output import OutputKind, OutputSpec
 from shared_model.published.epochs import Epoch
 from shared_model.published.publish import publish
 from shared_model.releases.store import Release
@@ -17,14 +17,14 @@ from tests.realtime_service.conftest import eventually
 from tests.realtime_service.rollout import tiny_releases
 from tests.realtime_service.rollout.stage import Stage, wait_until_active
 
-MULTI_LABEL = Output(OutputKind.MULTI_LABEL, ("urgent", "angry", "thankful"), 3)
-REGRESSION = Output(OutputKind.REGRESSION, ("stars", *(f"aspect {number}" for number in range(6))), 7)
-EMBEDDING = Output(OutputKind.EMBEDDING, (), 12)
+MULTI_LABEL = OutputSpec(OutputKind.MULTI_LABEL, ("urgent", "angry", "thankful"), 3)
+REGRESSION = OutputSpec(OutputKind.REGRESSION, ("stars", *(f"aspect {number}" for number in range(6))), 7)
+EMBEDDING = OutputSpec(OutputKind.EMBEDDING, (), 12)
 TEXTS = ["where is my card", "card"]
 
 
-def served(stage: Stage, client: Client, name: str, output: Output, pairs: bool = False) -> Release:
-    release = tiny_releases.seal(stage.store, name, output=output, reads=Reads(64, pairs=pairs))
+def served(stage: Stage, client: Client, name: str, output: OutputSpec, pairs: bool = False) -> Release:
+    release = tiny_releases.seal(stage.store, name, output=output, reads=InputSpec(64, pairs=pairs))
     stage.promote(release)
     wait_until_active(client, release)
     return release

@@ -11,9 +11,9 @@ import openvino as ov
 from openvino import opset13 as ops
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from shared_model.encoding import Reads
+from shared_model.encoding import InputSpec
 from shared_model.evaluation import report
-from shared_model.output import Output, OutputKind
+from shared_model.output import OutputKind, OutputSpec
 from shared_model.releases.manifest import Facts, Variant
 from shared_model.releases.store import Release, Store
 from shared_model.types import Device, Precision
@@ -22,17 +22,17 @@ WORDS = ("[PAD]", "[UNK]", "[SEP]", "where", "is", "my", "card", "please", "slow
 #: What a release made by `seal_poisonable` dies of.
 POISON = "slowly please"
 LABELS = tuple(f"label-{number}" for number in range(8))
-LABELLED = Output(OutputKind.SINGLE_LABEL, LABELS, len(LABELS))
+LABELLED = OutputSpec(OutputKind.SINGLE_LABEL, LABELS, len(LABELS))
 
 _FILES = {"model.xml": "cpu/model.xml", "model.bin": "cpu/model.bin"}
 _VARIANTS = tuple(Variant(precision, Device.CPU, _FILES) for precision in (Precision.BF16, Precision.INT8))
-_FACTS = Facts("tiny", "0" * 64, LABELLED, Reads(max_tokens=64), "0" * 64, "none", _VARIANTS)
+_FACTS = Facts("tiny", "0" * 64, LABELLED, InputSpec(max_tokens=64), "0" * 64, "none", _VARIANTS)
 
 #: From (rows, tokens, width) of float numbers and the mask of the same rows and tokens, (rows, width) raw outputs.
 Head = Callable[[ov.Output, ov.Output], ov.Output]
 
 
-def seal(store: Store, name: str, favourite: int = 0, output: Output = LABELLED, **changes: object) -> Release:
+def seal(store: Store, name: str, favourite: int = 0, output: OutputSpec = LABELLED, **changes: object) -> Release:
     """A release that prefers the label of number `favourite`, whatever it reads."""
     return seal_graph(store, name, embedding(table(output.width, favourite)), output, **changes)
 
@@ -51,7 +51,7 @@ def seal_poisonable(store: Store, name: str) -> Release:
     return seal_graph(store, name, embedding(numbers, crashing_where_asked))
 
 
-def seal_graph(store: Store, name: str, model: ov.Model, output: Output = LABELLED, **changes: object) -> Release:
+def seal_graph(store: Store, name: str, model: ov.Model, output: OutputSpec = LABELLED, **changes: object) -> Release:
     return seal_files(store, name, *_serialised(model), output, **changes)
 
 
@@ -65,7 +65,7 @@ def seal_unproven(store: Store, name: str, graphs: Mapping[str, ov.Model]) -> Re
 
 
 def seal_files(
-    store: Store, name: str, xml: bytes, weights: bytes, output: Output = LABELLED, **changes: object
+    store: Store, name: str, xml: bytes, weights: bytes, output: OutputSpec = LABELLED, **changes: object
 ) -> Release:
     """Sealed, and judged by a gate that passed everything."""
     files = {_FILES["model.xml"]: xml, _FILES["model.bin"]: weights, "tokenizer.json": tokenizer()}

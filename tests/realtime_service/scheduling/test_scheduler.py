@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from realtime_service.errors import Overloaded
-from realtime_service.scheduling.latency_model import Measurement, Profile, Speeds
+from realtime_service.scheduling.latency_model import LatencyModel, Measurement, Speeds
 from realtime_service.scheduling.queue import Task
-from realtime_service.scheduling.scheduler import BULK, EARNED_SHARE, Scheduler, Unit
+from realtime_service.scheduling.scheduler import BULK, EARNED_SHARE, Batch, Scheduler
 from realtime_service.settings import Lane, ServiceSettings, lanes
 from shared_model import settings as environment
 from shared_model.encoding import Encoding
@@ -31,8 +31,8 @@ def speeds() -> list[dict[Precision, Speeds]]:
 
     def one(precision: Precision) -> Speeds:
         numbers = NUMBERS[precision]
-        wide = Profile(*(number / 1.5 for number in numbers)) if precision is Precision.INT8 else None
-        return Speeds(Profile(*numbers), wide)
+        wide = LatencyModel(*(number / 1.5 for number in numbers)) if precision is Precision.INT8 else None
+        return Speeds(LatencyModel(*numbers), wide)
 
     return [{precision: one(precision) for precision in NUMBERS} for _ in range(RELEASES)]
 
@@ -47,8 +47,8 @@ class Simulation:
     speeds: list[dict[Precision, Speeds]] = field(default_factory=speeds)
     now: float = 100.0
     admitted: list[Task] = field(default_factory=list)
-    started: list[tuple[float, Unit]] = field(default_factory=list)
-    running: dict[Unit, float] = field(default_factory=dict)
+    started: list[tuple[float, Batch]] = field(default_factory=list)
+    running: dict[Batch, float] = field(default_factory=dict)
     dead: list[Task] = field(default_factory=list)
     most_at_once: int = 0
 
@@ -76,7 +76,7 @@ class Simulation:
         self.admitted += tasks
         return True
 
-    def start(self) -> Unit | None:
+    def start(self) -> Batch | None:
         """Start one unit; None when none can start now."""
         while True:
             unit, dead = self.scheduler.next_unit(self.now)
@@ -95,7 +95,7 @@ class Simulation:
         del self.running[unit]
         self.scheduler.finished(unit, unit.predicted * self.slowness)
 
-    def step(self) -> Unit | None:
+    def step(self) -> Batch | None:
         """Start one unit, after the end of others if need be; None when nothing waits."""
         while not (unit := self.start()) and self.running:
             self.finish()
@@ -431,7 +431,7 @@ def test_one_lonely_text_has_all_cores_and_two_have_a_stream_each() -> None:
 
 def test_all_cores_are_not_taken_where_one_is_as_fast() -> None:
     simulation = Simulation(streams=2)
-    slow_together = Speeds(Profile(0.001, 0.0, 0.0), Profile(0.002, 0.0, 0.0))
+    slow_together = Speeds(LatencyModel(0.001, 0.0, 0.0), LatencyModel(0.002, 0.0, 0.0))
     simulation.speeds[0][Precision.INT8] = slow_together
     simulation.admit(simulation.task(ServingPath.LATENCY, 0.09))
     unit = simulation.start()
@@ -512,13 +512,13 @@ shapes = [(1, 8), (1, 64), (1, 256), (8, 16), (16, 32), (64, 16), (64, 32)]
 @given(st.floats(0.0005, 0.01), st.floats(0.00001, 0.001), st.floats(0.000001, 0.0001))
 def test_a_profile_recovers_the_machine_it_was_fitted_to(base: float, row: float, token: float) -> None:
     seconds = [base + row * rows + token * rows * tokens for rows, tokens in shapes]
-    fitted = Profile.fit([Measurement(*shape, s) for shape, s in zip(shapes, seconds, strict=True)])
+    fitted = LatencyModel.fit([Measurement(*shape, s) for shape, s in zip(shapes, seconds, strict=True)])
     for (rows, tokens), expected in zip(shapes, seconds, strict=True):
         assert fitted.predict(rows, tokens) == pytest.approx(expected, rel=0.02)
 
 
 def test_a_single_text_takes_what_was_measured_for_its_width() -> None:
-    profile = Profile.fit([Measurement(1, 8, 0.0005), Measurement(1, 16, 0.003), Measurement(16, 16, 0.010)])
+    profile = LatencyModel.fit([Measurement(1, 8, 0.0005), Measurement(1, 16, 0.003), Measurement(16, 16, 0.010)])
     assert profile.predict(1, 8) == pytest.approx(0.0005)
     assert profile.predict(1, 16) == pytest.approx(0.003)
     profile.replace_single(16, 0.001)
@@ -526,7 +526,7 @@ def test_a_single_text_takes_what_was_measured_for_its_width() -> None:
 
 
 def test_what_short_texts_lose_on_a_busy_machine_is_not_multiplied_for_long_ones() -> None:
-    profile = Profile(0.0, 0.0, 0.0, {16: 0.001, 24: 0.0012, 256: 0.020})
+    profile = LatencyModel(0.0, 0.0, 0.0, {16: 0.001, 24: 0.0012, 256: 0.020})
     for _ in range(60):
         profile.observe(1, 16, 0.004)
         profile.observe(1, 24, 0.0042)
@@ -536,7 +536,7 @@ def test_what_short_texts_lose_on_a_busy_machine_is_not_multiplied_for_long_ones
 
 
 def test_long_texts_tell_that_a_machine_became_slower_in_proportion() -> None:
-    profile = Profile(0.0, 0.0, 0.0, {16: 0.001, 64: 0.004, 256: 0.020})
+    profile = LatencyModel(0.0, 0.0, 0.0, {16: 0.001, 64: 0.004, 256: 0.020})
     for _ in range(60):
         for tokens, seconds in ((16, 0.003), (64, 0.012)):
             profile.observe(1, tokens, seconds)
@@ -548,7 +548,7 @@ def test_long_texts_tell_that_a_machine_became_slower_in_proportion() -> None:
 
 
 def test_one_outlier_moves_a_profile_by_a_tenth() -> None:
-    profile = Profile(0.001, 0.0, 0.0)
+    profile = LatencyModel(0.001, 0.0, 0.0)
     profile.observe(1, 16, 0.5)
     assert profile.predict(1, 16) == pytest.approx(0.0011)
     profile.observe(1, 16, 0.0)
@@ -556,7 +556,7 @@ def test_one_outlier_moves_a_profile_by_a_tenth() -> None:
 
 
 def test_a_profile_follows_a_machine_that_became_slower() -> None:
-    profile = Profile(0.001, 0.0001, 0.00001)
+    profile = LatencyModel(0.001, 0.0001, 0.00001)
     before = profile.predict(1, 16)
     for _ in range(60):
         profile.observe(1, 16, before * 2)

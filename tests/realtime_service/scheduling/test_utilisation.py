@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from realtime_service.scheduling.utilisation import MEMORY_SECONDS, Load
+from realtime_service.scheduling.utilisation import MEMORY_SECONDS, Utilisation
 from shared_model.types import ServingPath
 
 LATENCY, DYNAMIC = ServingPath.LATENCY, ServingPath.DYNAMIC
@@ -13,7 +13,7 @@ LATENCY, DYNAMIC = ServingPath.LATENCY, ServingPath.DYNAMIC
 @pytest.mark.parametrize("streams", [1, 2, 8])
 @pytest.mark.parametrize(("rate", "service_time"), [(50, 0.002), (200, 0.003), (400, 0.002)])
 def test_it_is_rate_times_service_time_over_streams(rate: int, service_time: float, streams: int) -> None:
-    load, now = Load([LATENCY, DYNAMIC], streams), 1000.0
+    load, now = Utilisation([LATENCY, DYNAMIC], streams), 1000.0
     for _ in range(int(rate * 6 * MEMORY_SECONDS)):
         now += 1 / rate
         load.arrived(LATENCY, service_time, now)
@@ -22,7 +22,7 @@ def test_it_is_rate_times_service_time_over_streams(rate: int, service_time: flo
 
 
 def test_it_is_forgotten() -> None:
-    load = Load([LATENCY])
+    load = Utilisation([LATENCY])
     load.arrived(LATENCY, 5.0, 100.0)
     assert load.of(LATENCY, 100.0) == pytest.approx(5.0 / MEMORY_SECONDS)
     assert load.of(LATENCY, 100.0 + 5 * MEMORY_SECONDS) < 0.01 * load.of(LATENCY, 100.0)
@@ -30,7 +30,7 @@ def test_it_is_forgotten() -> None:
 
 @given(st.lists(st.tuples(st.floats(0, 100), st.floats(0, 10)), max_size=50))
 def test_it_is_never_negative_and_never_grows_by_waiting(arrivals: list[tuple[float, float]]) -> None:
-    load, now = Load([LATENCY]), 0.0
+    load, now = Utilisation([LATENCY]), 0.0
     for pause, work in arrivals:
         before = load.of(LATENCY, now)
         now += pause

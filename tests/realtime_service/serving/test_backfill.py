@@ -9,12 +9,12 @@ import redis.asyncio
 from protos.scoring.v1.scoring_pb2 import ScoreRequest
 from protos.scoring.v1.storage_pb2 import DeferredWork
 from realtime_service.errors import Overloaded
-from realtime_service.metrics import Telemetry
+from realtime_service.metrics import Metrics
 from realtime_service.serving.answer import Answer
-from realtime_service.serving.backfill import Harvester
+from realtime_service.serving.backfill import BackfillWorker
 from realtime_service.serving.request import ScoringRequest
 from shared_model.clock import SystemClock
-from shared_model.deferred import Handoff, State
+from shared_model.deferred import DeferredQueue, State
 from shared_model.errors import BadInput, StoreUnavailable
 from shared_model.types import ServingPath
 from tests.realtime_service.conftest import eventually
@@ -44,8 +44,8 @@ class Scripted:
 
 
 @pytest.fixture
-def handoff(own_redis: "redis.asyncio.Redis") -> Handoff:
-    return Handoff(own_redis)
+def deferred_queue(own_redis: "redis.asyncio.Redis") -> DeferredQueue:
+    return DeferredQueue(own_redis)
 
 
 @pytest.fixture
@@ -53,62 +53,68 @@ def script() -> Scripted:
     return Scripted()
 
 
-def harvester(handoff: Handoff, script: Any) -> Harvester:
+def backfill_worker(deferred_queue: DeferredQueue, script: Any) -> BackfillWorker:
     nobody: Any = None
-    return Harvester(handoff, script, nobody, Telemetry([]), SystemClock(), "lane")
+    return BackfillWorker(deferred_queue, script, nobody, Metrics([]), SystemClock(), "lane")
 
 
-async def accept(handoff: Handoff, *texts: str) -> None:
+async def accept(deferred_queue: DeferredQueue, *texts: str) -> None:
     for text in texts:
-        await handoff.submit(text, DeferredWork(request=ScoreRequest(texts=[text], request_id=text)))
+        await deferred_queue.submit(text, DeferredWork(request=ScoreRequest(texts=[text], request_id=text)))
 
 
-async def state_of(handoff: Handoff, request_id: str) -> State | None:
-    [state] = await handoff.states([request_id])
+async def state_of(deferred_queue: DeferredQueue, request_id: str) -> State | None:
+    [state] = await deferred_queue.states([request_id])
     return state
 
 
-async def test_each_of_a_chunk_ends_in_its_own_way(handoff: Handoff, script: Scripted) -> None:
-    await accept(handoff, "fine", "refuse", "impossible")
-    assert await harvester(handoff, script).run_once() == 2
-    assert await handoff.states(["fine", "refuse", "impossible"]) == [State.PUBLISHED, State.ACCEPTED, State.FAILED]
+async def test_each_of_a_chunk_ends_in_its_own_way(deferred_queue: DeferredQueue, script: Scripted) -> None:
+    await accept(deferred_queue, "fine", "refuse", "impossible")
+    assert await backfill_worker(deferred_queue, script).run_once() == 2
+    assert await deferred_queue.states(["fine", "refuse", "impossible"]) == [
+        State.PUBLISHED,
+        State.ACCEPTED,
+        State.FAILED,
+    ]
 
 
-async def test_being_refused_often_is_no_crash(handoff: Handoff, script: Scripted) -> None:
-    await accept(handoff, "refuse")
+async def test_being_refused_often_is_no_crash(deferred_queue: DeferredQueue, script: Scripted) -> None:
+    await accept(deferred_queue, "refuse")
     for _ in range(5):
-        assert await harvester(handoff, script).run_once() == 0
+        assert await backfill_worker(deferred_queue, script).run_once() == 0
     assert script.begun == ["refuse"] * 5
-    assert await state_of(handoff, "refuse") is State.ACCEPTED
+    assert await state_of(deferred_queue, "refuse") is State.ACCEPTED
 
 
-async def test_a_replica_that_stops_leaves_its_work_to_the_others_at_once(handoff: Handoff, script: Scripted) -> None:
-    await accept(handoff, "endless")
+async def test_a_replica_that_stops_leaves_its_work_to_the_others_at_once(
+    deferred_queue: DeferredQueue, script: Scripted
+) -> None:
+    await accept(deferred_queue, "endless")
     for times in range(1, 5):
-        stopping = asyncio.create_task(harvester(handoff, script).run_once())
+        stopping = asyncio.create_task(backfill_worker(deferred_queue, script).run_once())
         await asyncio.to_thread(eventually, lambda times=times: len(script.begun) == times)  # type: ignore[misc]
         stopping.cancel()
         await asyncio.wait([stopping])
-        assert await state_of(handoff, "endless") is State.ACCEPTED
+        assert await state_of(deferred_queue, "endless") is State.ACCEPTED
     assert script.cancelled == ["endless"] * 4
 
 
 async def test_what_is_lost_is_abandoned_and_the_rest_is_answered(
-    handoff: Handoff, script: Scripted, own_redis: "redis.asyncio.Redis", monkeypatch: pytest.MonkeyPatch
+    deferred_queue: DeferredQueue, script: Scripted, own_redis: "redis.asyncio.Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shared_model.deferred.lease.RENEW_SECONDS", 0.05)
-    await accept(handoff, "endless", "fine")
-    working = asyncio.create_task(harvester(handoff, script).run_once())
+    await accept(deferred_queue, "endless", "fine")
+    working = asyncio.create_task(backfill_worker(deferred_queue, script).run_once())
     await asyncio.to_thread(eventually, lambda: len(script.begun) == 2)
-    [taken] = await Handoff(own_redis).claim("other", 1, lease_seconds=0.0)
+    [taken] = await DeferredQueue(own_redis).claim("other", 1, lease_seconds=0.0)
     assert taken.request_id == "endless"
     async with asyncio.timeout(10):
         assert await working == 1
     assert script.cancelled == ["endless"]
-    assert await handoff.states(["endless", "fine"]) == [State.CLAIMED, State.PUBLISHED]
+    assert await deferred_queue.states(["endless", "fine"]) == [State.CLAIMED, State.PUBLISHED]
 
 
-class Away(Handoff):
+class Away(DeferredQueue):
     """Its answers cannot be stored, some times."""
 
     refusals = 3
@@ -125,6 +131,6 @@ async def test_an_answer_waits_for_the_store_and_is_not_computed_again(
 ) -> None:
     away = Away(own_redis)
     await accept(away, "fine")
-    assert await harvester(away, script).run_once() == 1
+    assert await backfill_worker(away, script).run_once() == 1
     assert (script.begun, away.refusals) == (["fine"], 0)
     assert await state_of(away, "fine") is State.PUBLISHED

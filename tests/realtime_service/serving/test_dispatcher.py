@@ -6,11 +6,11 @@ from typing import Any, cast
 import pytest
 
 from realtime_service.errors import Overloaded
-from realtime_service.metrics import Telemetry
+from realtime_service.metrics import Metrics
 from realtime_service.models.registry import Model, Models
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import Snapshot
-from realtime_service.serving.dispatcher import Call, Dispatcher
+from realtime_service.serving.dispatcher import CallContext, Dispatcher
 from realtime_service.serving.request import ScoringRequest
 from realtime_service.settings import SERVED
 from shared_model.clock import SystemClock
@@ -41,13 +41,13 @@ def dispatcher(busy: bool, seconds: float, epoch: str = "") -> Dispatcher:
     model = Model("r-1", *cast(Any, (None, Encoder(), {}, published)))
     device = SimpleNamespace(busy=busy, finish_of=lambda *asked: seconds)
     registry = SimpleNamespace(snapshot=Snapshot("here", lanes=SERVED, policy=Policy()))
-    parts: Any = (Models.of(model), device, registry, None, None, Store(), Telemetry([]), SystemClock())
+    parts: Any = (Models.of(model), device, registry, None, None, Store(), Metrics([]), SystemClock())
     return Dispatcher(*parts)
 
 
 async def ask(one: Dispatcher, within: float | None) -> None:
     request = ScoringRequest(("card",), (), Priority.REAL_TIME, within, 3, "", "")
-    await one.score(request, Call(str, None, "/any", b""))
+    await one.score(request, CallContext(str, None, "/any", b""))
 
 
 async def test_what_would_be_late_even_if_it_were_the_shortest_is_refused_before_it_is_encoded() -> None:

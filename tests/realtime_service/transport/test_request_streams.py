@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from realtime_service.errors import ReplicaUnavailable
-from realtime_service.transport.streaming import PLACE_BYTES, WINDOW, Streams
+from realtime_service.transport.streaming import PLACE_BYTES, WINDOW, OpenStreams
 
 
 class Peer:
@@ -43,7 +43,7 @@ async def settle() -> None:
 @pytest.mark.parametrize("in_order", [True, False])
 async def test_who_does_not_read_is_not_read_from(in_order: bool) -> None:
     peer = Peer(b"%d" % number for number in range(1000))
-    stream = asyncio.create_task(Streams().answer(peer.incoming(), echo, peer.write, in_order=in_order))
+    stream = asyncio.create_task(OpenStreams().answer(peer.incoming(), echo, peer.write, in_order=in_order))
     await settle()
     # A window, and the one request that was read to find that it is full.
     assert peer.sent == WINDOW + 1
@@ -54,7 +54,7 @@ async def test_who_does_not_read_is_not_read_from(in_order: bool) -> None:
 
 async def test_large_requests_take_several_places() -> None:
     peer = Peer([bytes(15 * PLACE_BYTES)] * 100)
-    stream = asyncio.create_task(Streams().answer(peer.incoming(), echo, peer.write, in_order=False))
+    stream = asyncio.create_task(OpenStreams().answer(peer.incoming(), echo, peer.write, in_order=False))
     await settle()
     assert peer.sent == WINDOW // 16 + 1
     peer.reads.set()
@@ -65,7 +65,7 @@ async def test_large_requests_take_several_places() -> None:
 async def test_a_request_larger_than_the_window_has_it_for_itself() -> None:
     peer = Peer([bytes(2 * WINDOW * PLACE_BYTES), b"small"])
     peer.reads.set()
-    await Streams().answer(peer.incoming(), echo, peer.write, in_order=False)
+    await OpenStreams().answer(peer.incoming(), echo, peer.write, in_order=False)
     assert [len(answer) for answer in peer.answers] == [2 * WINDOW * PLACE_BYTES, 5]
 
 
@@ -88,7 +88,7 @@ def test_answers_come_in_the_order_that_was_promised(order: list[int]) -> None:
     async def answers(in_order: bool) -> list[int]:
         peer = Peer(b"%d" % number for number in range(len(order)))
         peer.reads.set()
-        await Streams().answer(peer.incoming(), finishing_in(order), peer.write, in_order=in_order)
+        await OpenStreams().answer(peer.incoming(), finishing_in(order), peer.write, in_order=in_order)
         return [int(answer) for answer in peer.answers]
 
     assert asyncio.run(answers(in_order=True)) == list(range(len(order)))
@@ -108,7 +108,7 @@ async def test_who_leaves_takes_its_requests_with_it() -> None:
         return raw
 
     peer = Peer(b"%d" % number for number in range(10))
-    stream = asyncio.create_task(Streams().answer(peer.incoming(), endless, peer.write, in_order=False))
+    stream = asyncio.create_task(OpenStreams().answer(peer.incoming(), endless, peer.write, in_order=False))
     await settle()
     stream.cancel()
     await asyncio.wait([stream])
@@ -117,7 +117,7 @@ async def test_who_leaves_takes_its_requests_with_it() -> None:
 
 
 async def test_a_replica_that_closes_reads_no_more_answers_what_it_has_read_and_says_so() -> None:
-    streams, release = Streams(), asyncio.Event()
+    streams, release = OpenStreams(), asyncio.Event()
 
     async def when_released(raw: bytes) -> bytes:
         await release.wait()
@@ -137,7 +137,7 @@ async def test_a_replica_that_closes_reads_no_more_answers_what_it_has_read_and_
 
 
 async def test_a_stream_that_had_sent_all_ends_well_although_the_replica_closes() -> None:
-    streams, release = Streams(), asyncio.Event()
+    streams, release = OpenStreams(), asyncio.Event()
 
     async def when_released(raw: bytes) -> bytes:
         await release.wait()

@@ -15,8 +15,8 @@ from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2 import SubmitOutcome, SubmitRequest, SubmitStreamResponse
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from realtime_service.errors import ReplicaUnavailable
-from realtime_service.transport.scoring_v1.submit_stream import CHUNK, CHUNK_BYTES, Intake
-from realtime_service.transport.streaming import Streams
+from realtime_service.transport.scoring_v1.submit_stream import CHUNK, CHUNK_BYTES, SubmitBatcher
+from realtime_service.transport.streaming import OpenStreams
 from shared_model.redis_store import keys
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
@@ -34,8 +34,8 @@ class Peer:
         self.answers: list[bytes] = []
         self._requests = list(requests)
 
-    def intake(self) -> Intake:
-        return Intake(self.incoming(), self.store, self.write)
+    def intake(self) -> SubmitBatcher:
+        return SubmitBatcher(self.incoming(), self.store, self.write)
 
     async def incoming(self) -> AsyncIterator[bytes]:
         for request in self._requests:
@@ -99,7 +99,7 @@ async def test_large_requests_do_not_add_up() -> None:
 
 
 async def test_a_replica_that_closes_answers_what_it_has_read_and_says_so() -> None:
-    streams, peer = Streams(), Peer(numbers(2000))
+    streams, peer = OpenStreams(), Peer(numbers(2000))
     peer.reads.set()
     stream = asyncio.create_task(streams.run(peer.intake()))
     await settle()

@@ -18,7 +18,7 @@ from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from protos.scoring.v1.storage_pb2 import DeferredWork
 from realtime_service.errors import NotFound
 from realtime_service.serving.result_watcher import PERIOD_SECONDS, Watcher
-from shared_model.deferred import Handoff, Item, State
+from shared_model.deferred import DeferredQueue, Item, State
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
 from tests.realtime_service.conftest import eventually
@@ -53,15 +53,15 @@ def finish(stage: Stage, request_id: str, failure: str = "") -> None:
 
     async def finish_it() -> None:
         async with redis.asyncio.Redis.from_url(stage.redis.url) as client:
-            handoff = Handoff(client)
-            claimed = await handoff.claim("test", 100, 0.0, again=100)
+            deferred_queue = DeferredQueue(client)
+            claimed = await deferred_queue.claim("test", 100, 0.0, again=100)
             [item] = [it for it in claimed if it.request_id == request_id]
-            await handoff.give_back("test", [it for it in claimed if it is not item])
+            await deferred_queue.nack("test", [it for it in claimed if it is not item])
             if failure:
-                await handoff.fail(item, failure, "test")
+                await deferred_queue.fail(item, failure, "test")
             else:
-                await handoff.score([(item, scoring_pb2.ScoreResponse(request_id=request_id))], "test")
-                await handoff.publish([item])
+                await deferred_queue.score([(item, scoring_pb2.ScoreResponse(request_id=request_id))], "test")
+                await deferred_queue.publish([item])
 
     asyncio.run(finish_it())
 
@@ -176,7 +176,7 @@ def test_a_watch_goes_on_when_redis_comes_back(stage: Stage, stub: ScoringServic
         assert [it.request_id for it in ends] == ["second"]
 
 
-class Counting(Handoff):
+class Counting(DeferredQueue):
     """Counts looks at the store. `looked` has one to take for each."""
 
     def __init__(self, client: "redis.asyncio.Redis") -> None:
@@ -192,44 +192,44 @@ class Counting(Handoff):
 
 
 @pytest.fixture
-def handoff(own_redis: "redis.asyncio.Redis") -> Counting:
+def deferred_queue(own_redis: "redis.asyncio.Redis") -> Counting:
     return Counting(own_redis)
 
 
-async def accept(handoff: Handoff, *request_ids: str) -> None:
+async def accept(deferred_queue: DeferredQueue, *request_ids: str) -> None:
     for request_id in request_ids:
-        await handoff.submit(request_id, DeferredWork())
+        await deferred_queue.submit(request_id, DeferredWork())
 
 
 async def ends_of(watcher: Watcher, *request_ids: str) -> list[tuple[str, Item]]:
     return [end async for end in watcher.watch(request_ids)]
 
 
-async def test_many_watches_cost_one_look(handoff: Counting) -> None:
-    await accept(handoff, *map(str, range(600)))
-    watcher = Watcher(handoff)
+async def test_many_watches_cost_one_look(deferred_queue: Counting) -> None:
+    await accept(deferred_queue, *map(str, range(600)))
+    watcher = Watcher(deferred_queue)
     watches = [asyncio.create_task(ends_of(watcher, *map(str, range(600)))) for _ in range(10)]
     for _ in range(20):  # the first look of each, in chunks
-        await handoff.looked.acquire()
-    handoff.looks.clear()
+        await deferred_queue.looked.acquire()
+    deferred_queue.looks.clear()
     await watcher.run_once()
-    assert handoff.looks == [500, 100]
+    assert deferred_queue.looks == [500, 100]
     for watch in watches:
         watch.cancel()
     await asyncio.wait(watches)
-    handoff.looks.clear()
+    deferred_queue.looks.clear()
     await watcher.run_once()
     # Whoever has left is not asked for any more.
-    assert sum(handoff.looks) == 0
+    assert sum(deferred_queue.looks) == 0
 
 
 async def test_a_result_that_is_lost_while_it_is_watched_is_not_found(
-    handoff: Counting, own_redis: "redis.asyncio.Redis"
+    deferred_queue: Counting, own_redis: "redis.asyncio.Redis"
 ) -> None:
-    await accept(handoff, "lost")
-    watcher = Watcher(handoff)
+    await accept(deferred_queue, "lost")
+    watcher = Watcher(deferred_queue)
     watch = asyncio.create_task(ends_of(watcher, "lost"))
-    await handoff.looked.acquire()
+    await deferred_queue.looked.acquire()
     await own_redis.flushall()
     while not watch.done():
         await watcher.run_once()

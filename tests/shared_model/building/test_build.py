@@ -16,7 +16,7 @@ from shared_model.__main__ import main
 from shared_model.building import build, checkpoint, quantise
 from shared_model.building.checkpoint import Checkpoint
 from shared_model.building.recipes import RECIPES, Recipe
-from shared_model.encoding import Encoder, Reads, collate
+from shared_model.encoding import Encoder, InputSpec, collate
 from shared_model.errors import ReleaseError
 from shared_model.evaluation import corpora, gate, report
 from shared_model.evaluation.gate import Judge
@@ -228,7 +228,7 @@ def test_the_command_builds_any_model_on_a_sample_and_promotes_the_first(
     printed = capsys.readouterr().out
     release = own_state.open(pointer.read(own_state, None).active)
     assert release.manifest.name == "stars"
-    assert release.manifest.reads == Reads(32)
+    assert release.manifest.reads == InputSpec(32)
     found = json.loads(release.read_note(report.JSON) or b"")
     assert found["evaluation"] == "held-out"
     assert found["variants"][0]["texts"] == 120

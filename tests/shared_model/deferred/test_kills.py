@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from shared_model.deferred import DeadLetters, Handoff, State
+from shared_model.deferred import DeadLetters, DeferredQueue, State
 from shared_model.redis_store import keys
 from shared_model.settings import DeferredSettings
 from tests.shared_model import mortals
@@ -64,25 +64,25 @@ class Stage:
 
 async def finish_everything(client: "redis.asyncio.Redis") -> int:
     """Answer what is left, dead letters replayed; returns how many of those there were."""
-    handoff, letters = Handoff(client), DeadLetters(client, DeferredSettings())
+    deferred_queue, letters = DeferredQueue(client), DeadLetters(client, DeferredSettings())
     deadline, replayed = time.monotonic() + 60, 0
     while True:
         replayed += await letters.replay([it async for it in letters.all()])
-        if not await handoff.waiting():
+        if not await deferred_queue.waiting():
             return replayed
         assert time.monotonic() < deadline
-        claimed = await handoff.claim("last", 500, LEASE_SECONDS, again=500)
-        await handoff.score([(it, mortals.answer_to(it)) for it in claimed], "last")
-        await handoff.publish(claimed)
+        claimed = await deferred_queue.claim("last", 500, LEASE_SECONDS, again=500)
+        await deferred_queue.score([(it, mortals.answer_to(it)) for it in claimed], "last")
+        await deferred_queue.publish(claimed)
 
 
 async def check(client: "redis.asyncio.Redis", folder: Path) -> int:
     """Every acknowledged request has exactly one result; returns how many there are."""
-    handoff = Handoff(client)
+    deferred_queue = DeferredQueue(client)
     acknowledged = (folder / "acknowledged").read_text().split()
     assert len(acknowledged) == len(set(acknowledged))
     for request_id in acknowledged:
-        item = await handoff.get(request_id)
+        item = await deferred_queue.get(request_id)
         assert item is not None, f"{request_id} was acknowledged and is gone"
         assert item.state is State.PUBLISHED
         assert item.response

@@ -13,7 +13,7 @@ import redis.asyncio
 
 from protos.scoring.v1.scoring_pb2 import ScoreRequest, ScoreResponse
 from protos.scoring.v1.storage_pb2 import DeferredWork
-from shared_model.deferred import Handoff, State, Submission
+from shared_model.deferred import DeferredQueue, State, Submission
 from shared_model.errors import StoreUnavailable
 from shared_model.redis_store import clients, keys
 from shared_model.settings import DeferredSettings
@@ -47,12 +47,12 @@ async def within(seconds: float, call: Callable[[], Awaitable[Reply]]) -> Reply:
 class Submitter:
     """Submits, and knows what was acknowledged."""
 
-    def __init__(self, handoff: Handoff) -> None:
+    def __init__(self, deferred_queue: DeferredQueue) -> None:
         self.acknowledged: list[str] = []
         self.refusals = 0
         #: Ends it. It is not cancelled, because the Redis client may swallow that.
         self.over = False
-        self._handoff = handoff
+        self._deferred_queue = deferred_queue
         self._number = 0
 
     async def run(self) -> None:
@@ -60,7 +60,7 @@ class Submitter:
             names = [f"r{self._number + n}" for n in range(20)]
             self._number += len(names)
             try:
-                outcomes = await self._handoff.submit_many([Submission(it, work(it)) for it in names])
+                outcomes = await self._deferred_queue.submit_many([Submission(it, work(it)) for it in names])
             except StoreUnavailable:
                 self.refusals += 1
                 await asyncio.sleep(0.01)
@@ -74,7 +74,7 @@ class Submitter:
             await asyncio.sleep(0.005)
 
     async def lost(self) -> list[str]:
-        states = await within(NORMAL_SECONDS, lambda: self._handoff.states(self.acknowledged))
+        states = await within(NORMAL_SECONDS, lambda: self._deferred_queue.states(self.acknowledged))
         return [it for it, state in zip(self.acknowledged, states, strict=True) if state is None]
 
 
@@ -82,7 +82,7 @@ async def test_a_redis_that_is_killed_under_load_loses_nothing_it_acknowledged(t
     node = Node(tmp_path, ("--appendfsync", "always"))
     with running(node):
         async with patient(node.url) as client:
-            submitter = Submitter(Handoff(client))
+            submitter = Submitter(DeferredQueue(client))
             load = asyncio.create_task(submitter.run())
             for _ in range(5):
                 seen, refused = len(submitter.acknowledged), submitter.refusals
@@ -114,24 +114,24 @@ async def test_group_and_scripts_are_there_again_soon_and_without_errors(
     node = Node(tmp_path)
     with running(node):
         async with patient(node.url) as client:
-            handoff = Handoff(client)
-            await handoff.submit("lost", work("lost"))
-            [lost] = await handoff.claim("lane", 10)
+            deferred_queue = DeferredQueue(client)
+            await deferred_queue.submit("lost", work("lost"))
+            [lost] = await deferred_queue.claim("lane", 10)
             await lose(client, node)
             since = time.monotonic()
-            await within(REBUILT_SECONDS, lambda: handoff.submit("a", work("a")))
-            [item] = await within(REBUILT_SECONDS, lambda: handoff.claim("lane", 10))
+            await within(REBUILT_SECONDS, lambda: deferred_queue.submit("a", work("a")))
+            [item] = await within(REBUILT_SECONDS, lambda: deferred_queue.claim("lane", 10))
             assert item.request_id == "a"
             assert time.monotonic() - since < REBUILT_SECONDS
             # What was claimed before is nobody's any more, and its answer is not kept.
-            assert await handoff.renew("lane", [lost]) == set()
-            assert await handoff.score([(lost, ScoreResponse())], "idle") == [False]
-            assert await handoff.get("lost") is None
+            assert await deferred_queue.renew("lane", [lost]) == set()
+            assert await deferred_queue.score([(lost, ScoreResponse())], "idle") == [False]
+            assert await deferred_queue.get("lost") is None
 
 
-async def refused(handoff: Handoff, request_id: str) -> str:
+async def refused(deferred_queue: DeferredQueue, request_id: str) -> str:
     with pytest.raises(StoreUnavailable) as error:
-        await handoff.submit(request_id, work("x" * 1000))
+        await deferred_queue.submit(request_id, work("x" * 1000))
     return str(error.value)
 
 
@@ -139,17 +139,17 @@ async def test_a_redis_that_became_read_only_refuses_and_is_normal_again(tmp_pat
     node, master = Node(tmp_path / "one"), Node(tmp_path / "two")
     with running(node, master):
         async with patient(node.url) as client:
-            handoff = Handoff(client)
-            await handoff.submit("before", work("before"))
+            deferred_queue = DeferredQueue(client)
+            await deferred_queue.submit("before", work("before"))
             master_client = master.client()
             node.follow(master)
-            assert "READONLY" in await refused(handoff, "during")
+            assert "READONLY" in await refused(deferred_queue, "during")
             with pytest.raises(StoreUnavailable, match="READONLY"):
-                await handoff.claim("lane", 10)
+                await deferred_queue.claim("lane", 10)
             with node.client() as its:
                 its.replicaof("NO", "ONE")
-            assert await within(NORMAL_SECONDS, lambda: handoff.submit("after", work("after")))
-            assert await handoff.states(["during", "after"]) == [None, State.ACCEPTED]
+            assert await within(NORMAL_SECONDS, lambda: deferred_queue.submit("after", work("after")))
+            assert await deferred_queue.states(["during", "after"]) == [None, State.ACCEPTED]
             master_client.close()
 
 
@@ -158,11 +158,11 @@ async def test_a_read_only_connection_is_dropped_so_that_the_next_finds_the_mast
     node, master = Node(tmp_path / "one"), Node(tmp_path / "two")
     with running(node, master):
         async with patient(node.url) as client:
-            handoff = Handoff(client)
-            await handoff.submit("before", work("before"))
+            deferred_queue = DeferredQueue(client)
+            await deferred_queue.submit("before", work("before"))
             node.follow(master)
             before = await client.client_id()
-            await refused(handoff, "during")
+            await refused(deferred_queue, "during")
             assert await client.client_id() != before
 
 
@@ -170,47 +170,47 @@ async def test_a_full_redis_refuses_and_is_normal_again(tmp_path: Path) -> None:
     node = Node(tmp_path)
     with running(node):
         async with patient(node.url) as client:
-            handoff = Handoff(client)
-            await handoff.submit("before", work("before"))
-            [item] = await handoff.claim("lane", 10)
+            deferred_queue = DeferredQueue(client)
+            await deferred_queue.submit("before", work("before"))
+            [item] = await deferred_queue.claim("lane", 10)
             await client.config_set("maxmemory", 1)
-            assert "OOM" in await refused(handoff, "during")
+            assert "OOM" in await refused(deferred_queue, "during")
             with pytest.raises(StoreUnavailable, match="OOM"):
-                await handoff.score([(item, ScoreResponse())], "idle")
+                await deferred_queue.score([(item, ScoreResponse())], "idle")
             # Leases need no memory: what was computed can be stored later.
-            assert await handoff.renew("lane", [item]) == {item.entry}
+            assert await deferred_queue.renew("lane", [item]) == {item.entry}
             await client.config_set("maxmemory", 0)
-            assert await handoff.score([(item, ScoreResponse())], "idle") == [True]
-            assert await handoff.submit("after", work("after")) == (State.ACCEPTED, False)
-            assert await handoff.get("during") is None
+            assert await deferred_queue.score([(item, ScoreResponse())], "idle") == [True]
+            assert await deferred_queue.submit("after", work("after")) == (State.ACCEPTED, False)
+            assert await deferred_queue.get("during") is None
 
 
 async def test_a_redis_without_enough_replicas_of_its_own_refuses(tmp_path: Path) -> None:
     node = Node(tmp_path, ("--min-replicas-to-write", "1"))
     with running(node):
         async with patient(node.url) as client:
-            assert "NOREPLICAS" in await refused(Handoff(client), "a")
+            assert "NOREPLICAS" in await refused(DeferredQueue(client), "a")
             await client.config_set("min-replicas-to-write", 0)
-            assert await Handoff(client).submit("a", work("a")) == (State.ACCEPTED, False)
+            assert await DeferredQueue(client).submit("a", work("a")) == (State.ACCEPTED, False)
 
 
 async def test_nothing_is_acknowledged_that_a_replica_does_not_have(tmp_path: Path) -> None:
     master, replica = Node(tmp_path / "master"), Node(tmp_path / "replica")
     with running(master, replica):
         async with patient(master.url) as client:
-            handoff = Handoff(client, DeferredSettings(redis_replicas=1, redis_replicas_ms=50))
-            assert "0 replicas have it, 1 must" in await refused(handoff, "a")
+            deferred_queue = DeferredQueue(client, DeferredSettings(redis_replicas=1, redis_replicas_ms=50))
+            assert "0 replicas have it, 1 must" in await refused(deferred_queue, "a")
             replica.follow(master)
             # Stored before, and by now replicated: the same id is no new work.
-            assert await within(NORMAL_SECONDS, lambda: handoff.submit("a", work("a"))) == (State.ACCEPTED, True)
+            assert await within(NORMAL_SECONDS, lambda: deferred_queue.submit("a", work("a"))) == (State.ACCEPTED, True)
             replica.pause()
-            await refused(handoff, "b")
+            await refused(deferred_queue, "b")
             # That the master has it is not enough for a duplicate, either.
-            await refused(handoff, "b")
+            await refused(deferred_queue, "b")
             replica.resume()
-            assert await within(NORMAL_SECONDS, lambda: handoff.submit("b", work("b"))) == (State.ACCEPTED, True)
+            assert await within(NORMAL_SECONDS, lambda: deferred_queue.submit("b", work("b"))) == (State.ACCEPTED, True)
             await client.script_flush()
-            await within(NORMAL_SECONDS, lambda: handoff.submit("c", work("c")))
+            await within(NORMAL_SECONDS, lambda: deferred_queue.submit("c", work("c")))
         with replica.client() as its:
             assert its.xlen(keys.deferred_stream()) == 3
 
@@ -223,8 +223,8 @@ async def test_what_was_acknowledged_outlives_a_failover_and_callers_follow_it(t
         with running(watching):
             url = f"redis+sentinel://127.0.0.1:{watching.port}/tandem"
             async with patient(url) as client:
-                handoff = Handoff(client, DeferredSettings(redis_replicas=1))
-                submitter = Submitter(handoff)
+                deferred_queue = DeferredQueue(client, DeferredSettings(redis_replicas=1))
+                submitter = Submitter(deferred_queue)
                 load = asyncio.create_task(submitter.run())
                 await submitter.until(lambda: len(submitter.acknowledged) > 200)
                 # A Sentinel learns of replicas from the master, every ten seconds unless told.
@@ -236,10 +236,10 @@ async def test_what_was_acknowledged_outlives_a_failover_and_callers_follow_it(t
                 submitter.over = True
                 await load
                 # The new master has no replica yet: it stores, and nothing is acknowledged.
-                assert "0 replicas have it" in await last_refusal(handoff)
+                assert "0 replicas have it" in await last_refusal(deferred_queue)
                 master.start()
                 master.follow(replica)
-                await within(NORMAL_SECONDS, lambda: handoff.submit("after", work("after")))
+                await within(NORMAL_SECONDS, lambda: deferred_queue.submit("after", work("after")))
                 assert time.monotonic() - since < 2 * NORMAL_SECONDS
                 assert await submitter.lost() == []
                 assert submitter.acknowledged
@@ -247,11 +247,11 @@ async def test_what_was_acknowledged_outlives_a_failover_and_callers_follow_it(t
                 assert for_threads.config_get("port") == {"port": str(replica.port)}
 
 
-async def last_refusal(handoff: Handoff) -> str:
+async def last_refusal(deferred_queue: DeferredQueue) -> str:
     """What is said once the new master is found."""
     deadline = time.monotonic() + NORMAL_SECONDS
     while True:
-        said = await refused(handoff, "nobody has it")
+        said = await refused(deferred_queue, "nobody has it")
         if "replicas" in said or time.monotonic() > deadline:
             return said
         await asyncio.sleep(0.05)

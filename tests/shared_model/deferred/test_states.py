@@ -22,7 +22,7 @@ from hypothesis.stateful import (
 
 from protos.scoring.v1.scoring_pb2 import ScoreRequest, ScoreResponse
 from protos.scoring.v1.storage_pb2 import DeferredWork
-from shared_model.deferred import Claimed, DeadLetters, Handoff, State, Unanswered
+from shared_model.deferred import Claimed, DeadLetters, DeferredQueue, State, Unanswered
 from shared_model.deferred.store import LAST_DELIVERY
 from shared_model.errors import QueueFull
 from shared_model.redis_store import keys
@@ -69,7 +69,7 @@ class DeferredLife(RuleBasedStateMachine):
         self.client = redis.asyncio.Redis.from_url(url)
         self.told: dict[Unanswered, int] = dict.fromkeys(Unanswered, 0)
         promises = DeferredSettings(deferred_bound=BOUND)
-        self.handoff = Handoff(self.client, promises, self._tell)
+        self.deferred_queue = DeferredQueue(self.client, promises, self._tell)
         self.letters = DeadLetters(self.client, promises)
         self.run(self.client.flushall())
         self.lives: dict[str, Life] = {}
@@ -97,7 +97,7 @@ class DeferredLife(RuleBasedStateMachine):
     @rule(request_id=st.sampled_from("abcdefgh"), dated=st.booleans())
     def submit(self, request_id: str, dated: bool) -> None:
         work = DeferredWork(request=ScoreRequest(texts=[request_id]))
-        call = self.handoff.submit(request_id, work, HOUR_MS if dated else 0)
+        call = self.deferred_queue.submit(request_id, work, HOUR_MS if dated else 0)
         if request_id not in self.lives and len(self.stored()) == BOUND:
             with pytest.raises(QueueFull):
                 self.run(call)
@@ -118,7 +118,7 @@ class DeferredLife(RuleBasedStateMachine):
         counted=st.booleans(),
     )
     def claim(self, consumer: str, count: int, lease: float, again: int, counted: bool) -> Any:
-        claimed = self.run(self.handoff.claim(consumer, count, lease, again, counted))
+        claimed = self.run(self.deferred_queue.claim(consumer, count, lease, again, counted))
         assert len({item.request_id for item in claimed}) == len(claimed) <= count
         assert all(list(item.work.request.texts) == [item.request_id] for item in claimed)
         before = {item.request_id: self.lives[item.request_id].deliveries for item in claimed}
@@ -136,7 +136,7 @@ class DeferredLife(RuleBasedStateMachine):
     def _catch_up(self) -> None:
         """A claim also ends what needs no more work, as far as it looks: believe it where that was due."""
         for request_id, life in self.lives.items():
-            [state] = self.run(self.handoff.states([request_id]))
+            [state] = self.run(self.deferred_queue.states([request_id]))
             if life.state is State.SCORED and state is State.PUBLISHED:
                 life.state = state
             elif life.open and life.deliveries + 1 >= LAST_DELIVERY and state is State.FAILED:
@@ -149,15 +149,15 @@ class DeferredLife(RuleBasedStateMachine):
         consumer, item = pair
         life = self.lives[item.request_id]
         still = life.holder == consumer and life.entry == item.entry and not life.state.ended
-        assert self.run(self.handoff.renew(consumer, [item])) == ({item.entry} if still else set())
+        assert self.run(self.deferred_queue.renew(consumer, [item])) == ({item.entry} if still else set())
 
     @rule(pair=consumes(held))
-    def give_back(self, pair: tuple[str, Claimed]) -> None:
+    def nack(self, pair: tuple[str, Claimed]) -> None:
         consumer, item = pair
         life = self.notice(item.request_id)
-        self.run(self.handoff.get(item.request_id))
+        self.run(self.deferred_queue.get(item.request_id))
         still = life.holder == consumer and life.entry == item.entry and not life.state.ended
-        assert self.run(self.handoff.give_back(consumer, [item])) == still
+        assert self.run(self.deferred_queue.nack(consumer, [item])) == still
         if still:
             life.deliveries -= item.counted
             life.holder = ""
@@ -184,7 +184,7 @@ class DeferredLife(RuleBasedStateMachine):
         self.answers += 1
         life = self.notice(item.request_id)
         answer = ScoreResponse(request_id=item.request_id, queue_us=self.answers)
-        [kept] = self.run(self.handoff.score([(item, answer)], "idle"))
+        [kept] = self.run(self.deferred_queue.score([(item, answer)], "idle"))
         assert kept == life.open
         if kept:
             life.state, life.outcome = State.SCORED, answer
@@ -193,7 +193,7 @@ class DeferredLife(RuleBasedStateMachine):
     @rule(item=consumes(scored))
     def publish(self, item: Claimed) -> None:
         life = self.notice(item.request_id)
-        published = self.run(self.handoff.publish([item]))
+        published = self.run(self.deferred_queue.publish([item]))
         assert published == (life.state is State.SCORED)
         if published:
             life.state = State.PUBLISHED
@@ -202,15 +202,15 @@ class DeferredLife(RuleBasedStateMachine):
     def fail(self, pair: tuple[str, Claimed]) -> None:
         self.answers += 1
         life = self.notice(pair[1].request_id)
-        kept = self.run(self.handoff.fail(pair[1], f"failure {self.answers}", "nightly"))
+        kept = self.run(self.deferred_queue.fail(pair[1], f"failure {self.answers}", "nightly"))
         assert kept == life.open
         if kept:
             life.state, life.outcome = State.FAILED, f"failure {self.answers}"
 
     @rule(pair=consumes(held))
-    def bury(self, pair: tuple[str, Claimed]) -> None:
+    def dead_letter(self, pair: tuple[str, Claimed]) -> None:
         life = self.notice(pair[1].request_id)
-        kept = self.run(self.handoff.bury(pair[1], "given up", "nightly", attempts=2))
+        kept = self.run(self.deferred_queue.dead_letter(pair[1], "given up", "nightly", attempts=2))
         assert kept == life.open
         if kept:
             life.state, life.outcome = State.FAILED, "given up"
@@ -233,9 +233,9 @@ class DeferredLife(RuleBasedStateMachine):
 
     @invariant()
     def the_store_agrees_with_the_model(self) -> None:
-        assert self.run(self.handoff.waiting()) >= len([it for it in self.lives.values() if it.open])
+        assert self.run(self.deferred_queue.waiting()) >= len([it for it in self.lives.values() if it.open])
         for request_id in self.lives:
-            life, item = self.notice(request_id), self.run(self.handoff.get(request_id))
+            life, item = self.notice(request_id), self.run(self.deferred_queue.get(request_id))
             assert item.state is life.state
             if life.state is State.PUBLISHED:
                 assert item.response == life.outcome
@@ -243,7 +243,7 @@ class DeferredLife(RuleBasedStateMachine):
         assert self.told == {Unanswered.EXPIRED: self.expired, Unanswered.DEAD_LETTER: self.buried}
 
     def teardown(self) -> None:
-        while pairs := self.run(self.handoff.claim("last", 10, RAN_OUT, 10)) or self.run(self._letters()):
+        while pairs := self.run(self.deferred_queue.claim("last", 10, RAN_OUT, 10)) or self.run(self._letters()):
             if isinstance(pairs[0], Claimed):
                 for item in pairs:
                     self.lives[item.request_id].state = State.CLAIMED
@@ -254,7 +254,7 @@ class DeferredLife(RuleBasedStateMachine):
                 self.replay()
         self._catch_up()
         assert all(life.state.ended for life in self.lives.values())
-        assert self.run(self.handoff.waiting()) == 0
+        assert self.run(self.deferred_queue.waiting()) == 0
         self.run(self.client.aclose())
         self.loop.close()
 
@@ -287,7 +287,7 @@ def test_what_was_delivered_before_and_is_given_back_is_free_at_once(life: Defer
     [lost] = claims(life, "x")
     life.crash(lost)
     [held] = claims(life, "y", RAN_OUT, counted=False)
-    life.give_back(held)
+    life.nack(held)
     [(consumer, item)] = claims(life, "z", LONG)
     assert (consumer, item.request_id) == ("z", "a")
 
@@ -296,9 +296,9 @@ def test_what_was_given_back_has_no_holder_who_could_renew_it_or_give_it_back_ag
     life.submit("a", dated=False)
     [first] = claims(life, "x")
     [second] = claims(life, "x", RAN_OUT)
-    life.give_back(first)
+    life.nack(first)
     life.renew(second)
-    life.give_back(second)
+    life.nack(second)
     assert len(claims(life, "y", LONG)) == 1
 
 

@@ -10,7 +10,7 @@ import redis.asyncio
 
 from protos.scoring.v1.scoring_pb2 import ScoreRequest, ScoreResponse
 from protos.scoring.v1.storage_pb2 import DeferredWork
-from shared_model.deferred import Claimed, DeadLetters, Handoff, Lease, State, Submission, Unanswered
+from shared_model.deferred import Claimed, DeadLetters, DeferredQueue, Lease, State, Submission, Unanswered
 from shared_model.deferred.store import LAST_DELIVERY
 from shared_model.errors import BadInput, QueueFull, StoreUnavailable
 from shared_model.redis_store import keys
@@ -35,214 +35,216 @@ async def client(redis_url: str) -> AsyncIterator["redis.asyncio.Redis"]:
 
 
 @pytest.fixture
-async def handoff(client: "redis.asyncio.Redis") -> Handoff:
-    return Handoff(client)
+async def deferred_queue(client: "redis.asyncio.Redis") -> DeferredQueue:
+    return DeferredQueue(client)
 
 
-async def publish(handoff: Handoff, item: Claimed, response: ScoreResponse, computed_by: str) -> bool:
+async def publish(deferred_queue: DeferredQueue, item: Claimed, response: ScoreResponse, computed_by: str) -> bool:
     """Store an answer and acknowledge the work, as a consumer does. Whether the answer was kept."""
-    [kept] = await handoff.score([(item, response)], computed_by)
-    await handoff.publish([item])
+    [kept] = await deferred_queue.score([(item, response)], computed_by)
+    await deferred_queue.publish([item])
     return kept
 
 
-async def claim_one(handoff: Handoff, consumer: str, lease_seconds: float = LONG) -> Claimed:
-    [item] = await handoff.claim(consumer, 10, lease_seconds)
+async def claim_one(deferred_queue: DeferredQueue, consumer: str, lease_seconds: float = LONG) -> Claimed:
+    [item] = await deferred_queue.claim(consumer, 10, lease_seconds)
     return item
 
 
-async def state_of(handoff: Handoff, request_id: str) -> State | None:
-    [state] = await handoff.states([request_id])
+async def state_of(deferred_queue: DeferredQueue, request_id: str) -> State | None:
+    [state] = await deferred_queue.states([request_id])
     return state
 
 
-async def test_accepted_claimed_published(handoff: Handoff) -> None:
-    assert await handoff.submit("a", work("hello")) == (State.ACCEPTED, False)
-    assert await handoff.waiting() == 1
-    item = await claim_one(handoff, "lane")
+async def test_accepted_claimed_published(deferred_queue: DeferredQueue) -> None:
+    assert await deferred_queue.submit("a", work("hello")) == (State.ACCEPTED, False)
+    assert await deferred_queue.waiting() == 1
+    item = await claim_one(deferred_queue, "lane")
     assert (item.request_id, item.work) == ("a", work("hello"))
-    claimed = await handoff.get("a")
+    claimed = await deferred_queue.get("a")
     assert claimed
     assert (claimed.state, claimed.response) == (State.CLAIMED, None)
 
-    assert await publish(handoff, item, answer("r1"), "idle")
+    assert await publish(deferred_queue, item, answer("r1"), "idle")
 
-    published = await handoff.get("a")
+    published = await deferred_queue.get("a")
     assert published
     assert (published.state, published.response, published.computed_by) == (State.PUBLISHED, answer("r1"), "idle")
-    assert await handoff.waiting() == 0
-    assert await handoff.claim("other", 10, RAN_OUT) == []
+    assert await deferred_queue.waiting() == 0
+    assert await deferred_queue.claim("other", 10, RAN_OUT) == []
 
 
-async def test_work_that_cannot_be_done_says_why(handoff: Handoff) -> None:
-    await handoff.submit("a", work("hello"))
-    assert await handoff.fail(await claim_one(handoff, "lane"), "no such release", "nightly")
-    item = await handoff.get("a")
+async def test_work_that_cannot_be_done_says_why(deferred_queue: DeferredQueue) -> None:
+    await deferred_queue.submit("a", work("hello"))
+    assert await deferred_queue.fail(await claim_one(deferred_queue, "lane"), "no such release", "nightly")
+    item = await deferred_queue.get("a")
     assert item
     assert (item.state, item.failure, item.response) == (State.FAILED, "no such release", None)
-    assert await handoff.waiting() == 0
+    assert await deferred_queue.waiting() == 0
 
 
-async def test_unknown_request_is_none(handoff: Handoff) -> None:
-    assert await handoff.get("never") is None
+async def test_unknown_request_is_none(deferred_queue: DeferredQueue) -> None:
+    assert await deferred_queue.get("never") is None
 
 
-async def test_submit_is_idempotent_in_every_state(handoff: Handoff) -> None:
-    await handoff.submit("a", work("hello"))
-    assert await handoff.submit("a", work("hello")) == (State.ACCEPTED, True)
-    item = await claim_one(handoff, "lane")
-    assert await handoff.submit("a", work("hello")) == (State.CLAIMED, True)
-    await publish(handoff, item, answer("r1"), "idle")
-    assert await handoff.submit("a", work("hello")) == (State.PUBLISHED, True)
-    assert await handoff.waiting() == 0
+async def test_submit_is_idempotent_in_every_state(deferred_queue: DeferredQueue) -> None:
+    await deferred_queue.submit("a", work("hello"))
+    assert await deferred_queue.submit("a", work("hello")) == (State.ACCEPTED, True)
+    item = await claim_one(deferred_queue, "lane")
+    assert await deferred_queue.submit("a", work("hello")) == (State.CLAIMED, True)
+    await publish(deferred_queue, item, answer("r1"), "idle")
+    assert await deferred_queue.submit("a", work("hello")) == (State.PUBLISHED, True)
+    assert await deferred_queue.waiting() == 0
 
 
-async def test_simultaneous_submits_store_once(handoff: Handoff) -> None:
-    outcomes = await asyncio.gather(*(handoff.submit("a", work("hello")) for _ in range(20)))
+async def test_simultaneous_submits_store_once(deferred_queue: DeferredQueue) -> None:
+    outcomes = await asyncio.gather(*(deferred_queue.submit("a", work("hello")) for _ in range(20)))
     assert [duplicate for _, duplicate in outcomes].count(False) == 1
-    assert await handoff.waiting() == 1
+    assert await deferred_queue.waiting() == 1
 
 
 async def test_the_bound_refuses_and_stores_nothing(client: "redis.asyncio.Redis") -> None:
-    handoff = Handoff(client, DeferredSettings(deferred_bound=2))
-    await handoff.submit("a", work("1"))
-    await handoff.submit("b", work("2"))
+    deferred_queue = DeferredQueue(client, DeferredSettings(deferred_bound=2))
+    await deferred_queue.submit("a", work("1"))
+    await deferred_queue.submit("b", work("2"))
     with pytest.raises(QueueFull, match="submit again later"):
-        await handoff.submit("c", work("3"))
-    assert await handoff.get("c") is None
-    assert await handoff.submit("b", work("2")) == (State.ACCEPTED, True)  # what was accepted stays accepted
-    await handoff.claim("lane", 1, LONG)
-    await publish(handoff, (await handoff.claim("lane", 1, LONG))[0], answer("r1"), "idle")
-    assert await handoff.submit("c", work("3")) == (State.ACCEPTED, False)
+        await deferred_queue.submit("c", work("3"))
+    assert await deferred_queue.get("c") is None
+    assert await deferred_queue.submit("b", work("2")) == (State.ACCEPTED, True)  # what was accepted stays accepted
+    await deferred_queue.claim("lane", 1, LONG)
+    await publish(deferred_queue, (await deferred_queue.claim("lane", 1, LONG))[0], answer("r1"), "idle")
+    assert await deferred_queue.submit("c", work("3")) == (State.ACCEPTED, False)
 
 
-async def test_a_held_lease_is_respected(handoff: Handoff) -> None:
-    await handoff.submit("a", work("hello"))
-    await claim_one(handoff, "first")
-    assert await handoff.claim("second", 10, LONG) == []
+async def test_a_held_lease_is_respected(deferred_queue: DeferredQueue) -> None:
+    await deferred_queue.submit("a", work("hello"))
+    await claim_one(deferred_queue, "first")
+    assert await deferred_queue.claim("second", 10, LONG) == []
 
 
-async def test_a_lease_that_ran_out_returns_the_work(handoff: Handoff) -> None:
-    await handoff.submit("a", work("hello"))
-    await claim_one(handoff, "crashed")
+async def test_a_lease_that_ran_out_returns_the_work(deferred_queue: DeferredQueue) -> None:
+    await deferred_queue.submit("a", work("hello"))
+    await claim_one(deferred_queue, "crashed")
     deadline = time.monotonic() + 5
-    while not (returned := await handoff.claim("second", 10, lease_seconds=0.05)):
+    while not (returned := await deferred_queue.claim("second", 10, lease_seconds=0.05)):
         assert time.monotonic() < deadline
     assert [item.request_id for item in returned] == ["a"]
 
 
-async def test_the_first_answer_stands(handoff: Handoff) -> None:
-    await handoff.submit("a", work("hello"))
-    slow = await claim_one(handoff, "slow")
-    quick = await claim_one(handoff, "quick", RAN_OUT)
-    assert await publish(handoff, quick, answer("quick"), "nightly")
-    assert not await publish(handoff, slow, answer("slow"), "idle")
-    assert not await handoff.fail(slow, "too late", "idle")
-    item = await handoff.get("a")
+async def test_the_first_answer_stands(deferred_queue: DeferredQueue) -> None:
+    await deferred_queue.submit("a", work("hello"))
+    slow = await claim_one(deferred_queue, "slow")
+    quick = await claim_one(deferred_queue, "quick", RAN_OUT)
+    assert await publish(deferred_queue, quick, answer("quick"), "nightly")
+    assert not await publish(deferred_queue, slow, answer("slow"), "idle")
+    assert not await deferred_queue.fail(slow, "too late", "idle")
+    item = await deferred_queue.get("a")
     assert item
     assert item.response == answer("quick")
     assert (item.state, item.computed_by, item.failure) == (State.PUBLISHED, "nightly", "")
 
 
-async def test_leases_that_ran_out_come_before_new_work(handoff: Handoff) -> None:
+async def test_leases_that_ran_out_come_before_new_work(deferred_queue: DeferredQueue) -> None:
     for request_id in "abcd":
-        await handoff.submit(request_id, work(request_id))
-    await handoff.claim("crashed", 2, LONG)
-    assert [item.request_id for item in await handoff.claim("lane", 3, RAN_OUT, again=2)] == ["a", "b"]
-    assert [item.request_id for item in await handoff.claim("lane", 3, LONG)] == ["c", "d"]
+        await deferred_queue.submit(request_id, work(request_id))
+    await deferred_queue.claim("crashed", 2, LONG)
+    assert [item.request_id for item in await deferred_queue.claim("lane", 3, RAN_OUT, again=2)] == ["a", "b"]
+    assert [item.request_id for item in await deferred_queue.claim("lane", 3, LONG)] == ["c", "d"]
 
 
-async def test_a_flushed_redis_is_recovered_from(client: "redis.asyncio.Redis", handoff: Handoff) -> None:
-    await handoff.submit("a", work("lost"))
+async def test_a_flushed_redis_is_recovered_from(client: "redis.asyncio.Redis", deferred_queue: DeferredQueue) -> None:
+    await deferred_queue.submit("a", work("lost"))
     await client.flushall()
-    await handoff.submit("b", work("hello"))
-    assert (await claim_one(handoff, "lane")).request_id == "b"
+    await deferred_queue.submit("b", work("hello"))
+    assert (await claim_one(deferred_queue, "lane")).request_id == "b"
 
 
 async def test_several_consumers_may_meet_a_missing_group_at_once(client: "redis.asyncio.Redis") -> None:
-    handoffs = [Handoff(client) for _ in range(8)]
+    handoffs = [DeferredQueue(client) for _ in range(8)]
     await asyncio.gather(*(h.claim(f"lane-{n}", 1, LONG) for n, h in enumerate(handoffs)))
     await handoffs[0].submit("a", work("hello"))
     assert (await claim_one(handoffs[0], "lane")).request_id == "a"
 
 
 async def test_unfinished_work_and_results_are_not_kept_for_ever(
-    client: "redis.asyncio.Redis", handoff: Handoff
+    client: "redis.asyncio.Redis", deferred_queue: DeferredQueue
 ) -> None:
-    await handoff.submit("a", work("hello"))
+    await deferred_queue.submit("a", work("hello"))
     assert await client.ttl(keys.deferred_item("a")) > 0
-    await publish(handoff, await claim_one(handoff, "lane"), answer("r1"), "idle")
+    await publish(deferred_queue, await claim_one(deferred_queue, "lane"), answer("r1"), "idle")
     assert await client.ttl(keys.deferred_item("a")) > 0
 
 
-async def test_work_outlives_its_item(client: "redis.asyncio.Redis", handoff: Handoff) -> None:
+async def test_work_outlives_its_item(client: "redis.asyncio.Redis", deferred_queue: DeferredQueue) -> None:
     """The item's time to be kept may end while its work still waits; claiming must not leave an item for ever."""
-    await handoff.submit("a", work("hello"))
+    await deferred_queue.submit("a", work("hello"))
     await client.delete(keys.deferred_item("a"))
-    item = await claim_one(handoff, "lane")
-    assert await handoff.get("a") is None
-    assert await publish(handoff, item, answer("r1"), "idle")
+    item = await claim_one(deferred_queue, "lane")
+    assert await deferred_queue.get("a") is None
+    assert await publish(deferred_queue, item, answer("r1"), "idle")
 
 
 async def test_without_redis_every_call_says_so() -> None:
     item = Claimed(b"1-1", "a", work("hello"))
     async with redis.asyncio.Redis.from_url("redis://127.0.0.1:1", socket_timeout=1.0) as client:
-        handoff = Handoff(client)
+        deferred_queue = DeferredQueue(client)
         for call in (
-            handoff.submit("a", work("hello")),
-            handoff.get("a"),
-            handoff.claim("lane", 1, LONG),
-            handoff.score([(item, answer("r1"))], "idle"),
-            handoff.publish([item]),
-            handoff.renew("lane", [item]),
-            handoff.give_back("lane", [item]),
-            handoff.fail(item, "why", "idle"),
-            handoff.waiting(),
+            deferred_queue.submit("a", work("hello")),
+            deferred_queue.get("a"),
+            deferred_queue.claim("lane", 1, LONG),
+            deferred_queue.score([(item, answer("r1"))], "idle"),
+            deferred_queue.publish([item]),
+            deferred_queue.renew("lane", [item]),
+            deferred_queue.nack("lane", [item]),
+            deferred_queue.fail(item, "why", "idle"),
+            deferred_queue.waiting(),
         ):
             with pytest.raises(StoreUnavailable, match="did not answer"):
                 await call
 
 
 async def test_a_redis_that_refuses_writes_is_unavailable_and_acknowledges_nothing(
-    client: "redis.asyncio.Redis", handoff: Handoff
+    client: "redis.asyncio.Redis", deferred_queue: DeferredQueue
 ) -> None:
     await client.config_set("maxmemory", "1")
     try:
         with pytest.raises(StoreUnavailable, match="Redis refused"):
-            await handoff.submit("a", work("x" * 1000))
-        assert await handoff.get("a") is None
+            await deferred_queue.submit("a", work("x" * 1000))
+        assert await deferred_queue.get("a") is None
     finally:
         await client.config_set("maxmemory", "0")
-    assert await handoff.submit("a", work("x" * 1000)) == (State.ACCEPTED, False)
+    assert await deferred_queue.submit("a", work("x" * 1000)) == (State.ACCEPTED, False)
 
 
 async def test_a_chunk_is_stored_in_one_call_each_item_by_itself(client: "redis.asyncio.Redis") -> None:
-    handoff = Handoff(client, DeferredSettings(deferred_bound=3))
-    await handoff.submit("old", work("old"))
-    outcomes = await handoff.submit_many([Submission(it, work(it)) for it in ("a", "old", "b", "a", "c")])
+    deferred_queue = DeferredQueue(client, DeferredSettings(deferred_bound=3))
+    await deferred_queue.submit("old", work("old"))
+    outcomes = await deferred_queue.submit_many([Submission(it, work(it)) for it in ("a", "old", "b", "a", "c")])
     new, again = (State.ACCEPTED, False), (State.ACCEPTED, True)
     assert outcomes[:4] == [new, again, new, again]
     assert isinstance(outcomes[4], QueueFull)
-    assert await handoff.waiting() == 3
-    assert [item.request_id for item in await handoff.claim("lane", 9)] == ["old", "a", "b"]
+    assert await deferred_queue.waiting() == 3
+    assert [item.request_id for item in await deferred_queue.claim("lane", 9)] == ["old", "a", "b"]
 
 
-async def test_a_stored_answer_is_not_computed_again_but_published_by_whoever_comes(handoff: Handoff) -> None:
-    await handoff.submit("a", work("hello"))
-    dying = await claim_one(handoff, "dying")
-    assert await handoff.score([(dying, answer("r1"))], "nightly") == [True]
-    scored = await handoff.get("a")
+async def test_a_stored_answer_is_not_computed_again_but_published_by_whoever_comes(
+    deferred_queue: DeferredQueue,
+) -> None:
+    await deferred_queue.submit("a", work("hello"))
+    dying = await claim_one(deferred_queue, "dying")
+    assert await deferred_queue.score([(dying, answer("r1"))], "nightly") == [True]
+    scored = await deferred_queue.get("a")
     assert scored
     assert (scored.state, scored.response) == (State.SCORED, None)
-    assert await handoff.waiting() == 1
-    assert not await handoff.fail(dying, "changed its mind", "nightly")
+    assert await deferred_queue.waiting() == 1
+    assert not await deferred_queue.fail(dying, "changed its mind", "nightly")
 
-    assert await handoff.claim("next", 10, RAN_OUT) == []
+    assert await deferred_queue.claim("next", 10, RAN_OUT) == []
 
-    item = await handoff.get("a")
+    item = await deferred_queue.get("a")
     assert item
     assert (item.state, item.response, item.computed_by) == (State.PUBLISHED, answer("r1"), "nightly")
-    assert await handoff.waiting() == 0
+    assert await deferred_queue.waiting() == 0
 
 
 async def wait_for_clock(client: "redis.asyncio.Redis", until_ms: int) -> None:
@@ -257,62 +259,66 @@ async def due_ms(client: "redis.asyncio.Redis", request_id: str) -> int:
     return int(await client.hget(keys.deferred_item(request_id), "due"))
 
 
-async def look(handoff: Handoff, claimed: Claimed) -> None:
-    await handoff.get("a")
+async def look(deferred_queue: DeferredQueue, claimed: Claimed) -> None:
+    await deferred_queue.get("a")
 
 
-async def look_at_states(handoff: Handoff, claimed: Claimed) -> None:
-    await handoff.states(["a"])
+async def look_at_states(deferred_queue: DeferredQueue, claimed: Claimed) -> None:
+    await deferred_queue.states(["a"])
 
 
-async def submit_again(handoff: Handoff, claimed: Claimed) -> None:
-    assert await handoff.submit("a", work("hello")) == (State.EXPIRED, True)
+async def submit_again(deferred_queue: DeferredQueue, claimed: Claimed) -> None:
+    assert await deferred_queue.submit("a", work("hello")) == (State.EXPIRED, True)
 
 
-async def claim_again(handoff: Handoff, claimed: Claimed) -> None:
-    assert await handoff.claim("next", 10, RAN_OUT) == []
+async def claim_again(deferred_queue: DeferredQueue, claimed: Claimed) -> None:
+    assert await deferred_queue.claim("next", 10, RAN_OUT) == []
 
 
-async def answer_late(handoff: Handoff, claimed: Claimed) -> None:
-    assert not await publish(handoff, claimed, answer("late"), "idle")
+async def answer_late(deferred_queue: DeferredQueue, claimed: Claimed) -> None:
+    assert not await publish(deferred_queue, claimed, answer("late"), "idle")
 
 
-async def fail_late(handoff: Handoff, claimed: Claimed) -> None:
-    assert not await handoff.fail(claimed, "late", "idle")
+async def fail_late(deferred_queue: DeferredQueue, claimed: Claimed) -> None:
+    assert not await deferred_queue.fail(claimed, "late", "idle")
 
 
 @pytest.mark.parametrize("noticing", [look, look_at_states, submit_again, claim_again, answer_late, fail_late])
 async def test_work_whose_time_is_over_expires_once_whoever_notices(
-    client: "redis.asyncio.Redis", noticing: Callable[[Handoff, Claimed], Awaitable[None]]
+    client: "redis.asyncio.Redis", noticing: Callable[[DeferredQueue, Claimed], Awaitable[None]]
 ) -> None:
     noticed: list[tuple[Unanswered, int]] = []
-    handoff = Handoff(client, notice=lambda how, count: noticed.append((how, count)))
-    await handoff.submit("a", work("hello"), deliver_within_ms=60)
-    claimed = await claim_one(handoff, "lane")
+    deferred_queue = DeferredQueue(client, notice=lambda how, count: noticed.append((how, count)))
+    await deferred_queue.submit("a", work("hello"), deliver_within_ms=60)
+    claimed = await claim_one(deferred_queue, "lane")
     await wait_for_clock(client, await due_ms(client, "a"))
-    await noticing(handoff, claimed)
-    assert await handoff.waiting() == 0
+    await noticing(deferred_queue, claimed)
+    assert await deferred_queue.waiting() == 0
     for once_more in (look, look_at_states, claim_again, answer_late, fail_late):
-        await once_more(handoff, claimed)
+        await once_more(deferred_queue, claimed)
     assert noticed == [(Unanswered.EXPIRED, 1)]
-    item = await handoff.get("a")
+    item = await deferred_queue.get("a")
     assert item
     assert (item.state, item.response) == (State.EXPIRED, None)
 
 
-async def test_what_has_a_result_in_time_does_not_expire(client: "redis.asyncio.Redis", handoff: Handoff) -> None:
-    await handoff.submit("a", work("hello"), deliver_within_ms=200)
-    item = await claim_one(handoff, "lane")
-    assert await handoff.score([(item, answer("r1"))], "idle") == [True]
+async def test_what_has_a_result_in_time_does_not_expire(
+    client: "redis.asyncio.Redis", deferred_queue: DeferredQueue
+) -> None:
+    await deferred_queue.submit("a", work("hello"), deliver_within_ms=200)
+    item = await claim_one(deferred_queue, "lane")
+    assert await deferred_queue.score([(item, answer("r1"))], "idle") == [True]
     await wait_for_clock(client, await due_ms(client, "a"))
-    assert await state_of(handoff, "a") is State.SCORED
-    assert await handoff.publish([item]) == 1
+    assert await state_of(deferred_queue, "a") is State.SCORED
+    assert await deferred_queue.publish([item]) == 1
 
 
-async def test_the_clock_of_a_host_does_not_count(handoff: Handoff, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_clock_of_a_host_does_not_count(
+    deferred_queue: DeferredQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(time, "time", lambda: 4e9)
-    await handoff.submit("a", work("hello"), deliver_within_ms=60_000)
-    assert await state_of(handoff, "a") is State.ACCEPTED
+    await deferred_queue.submit("a", work("hello"), deliver_within_ms=60_000)
+    assert await state_of(deferred_queue, "a") is State.ACCEPTED
 
 
 async def pending(client: "redis.asyncio.Redis") -> dict[str, tuple[str, int, int]]:
@@ -330,70 +336,74 @@ async def pending(client: "redis.asyncio.Redis") -> dict[str, tuple[str, int, in
 
 
 async def test_a_renewed_lease_is_young_again_and_counts_no_delivery(
-    client: "redis.asyncio.Redis", handoff: Handoff
+    client: "redis.asyncio.Redis", deferred_queue: DeferredQueue
 ) -> None:
-    await handoff.submit("a", work("hello"))
-    item = await claim_one(handoff, "lane")
+    await deferred_queue.submit("a", work("hello"))
+    item = await claim_one(deferred_queue, "lane")
     while (await pending(client))["a"][1] < 50:
         pass
-    assert await handoff.renew("lane", [item]) == {item.entry}
+    assert await deferred_queue.renew("lane", [item]) == {item.entry}
     consumer, idle, deliveries = (await pending(client))["a"]
     assert (consumer, deliveries) == ("lane", 1)
     assert idle < 50
 
 
-async def test_a_lease_that_somebody_else_has_is_not_renewed(client: "redis.asyncio.Redis", handoff: Handoff) -> None:
-    await handoff.submit("a", work("hello"))
-    lost = await claim_one(handoff, "slow")
-    await claim_one(handoff, "quick", RAN_OUT)
+async def test_a_lease_that_somebody_else_has_is_not_renewed(
+    client: "redis.asyncio.Redis", deferred_queue: DeferredQueue
+) -> None:
+    await deferred_queue.submit("a", work("hello"))
+    lost = await claim_one(deferred_queue, "slow")
+    await claim_one(deferred_queue, "quick", RAN_OUT)
     abandoned: list[Claimed] = []
-    async with Lease(handoff, "slow", [lost], abandoned.append) as lease:
+    async with Lease(deferred_queue, "slow", [lost], abandoned.append) as lease:
         await lease.run_once()
     assert (abandoned, lease.lost) == ([lost], {lost.entry})
     assert (await pending(client))["a"][0] == "quick"
 
 
 async def test_leases_are_renewed_for_as_long_as_the_work_lasts(
-    client: "redis.asyncio.Redis", handoff: Handoff, monkeypatch: pytest.MonkeyPatch
+    client: "redis.asyncio.Redis", deferred_queue: DeferredQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shared_model.deferred.lease.RENEW_SECONDS", 0.02)
-    await handoff.submit("a", work("hello"))
-    item = await claim_one(handoff, "lane")
-    async with Lease(handoff, "lane", [item]) as lease:
+    await deferred_queue.submit("a", work("hello"))
+    item = await claim_one(deferred_queue, "lane")
+    async with Lease(deferred_queue, "lane", [item]) as lease:
         worked_until = time.monotonic() + 1.5
         while time.monotonic() < worked_until:
-            assert await Handoff(client).claim("greedy", 10, lease_seconds=1.0) == []
+            assert await DeferredQueue(client).claim("greedy", 10, lease_seconds=1.0) == []
             await asyncio.sleep(0.02)
     assert lease.lost == set()
     deadline = time.monotonic() + 20
-    while not await handoff.claim("greedy", 10, lease_seconds=1.0):
+    while not await deferred_queue.claim("greedy", 10, lease_seconds=1.0):
         assert time.monotonic() < deadline
         await asyncio.sleep(0.02)
 
 
-async def test_what_is_given_back_was_never_delivered(client: "redis.asyncio.Redis", handoff: Handoff) -> None:
-    await handoff.submit("a", work("hello"))
+async def test_what_is_given_back_was_never_delivered(
+    client: "redis.asyncio.Redis", deferred_queue: DeferredQueue
+) -> None:
+    await deferred_queue.submit("a", work("hello"))
     for _ in range(2 * LAST_DELIVERY):
-        item = await claim_one(handoff, "busy")
-        assert await handoff.give_back("busy", [item]) == 1
-        assert await state_of(handoff, "a") is State.ACCEPTED
+        item = await claim_one(deferred_queue, "busy")
+        assert await deferred_queue.nack("busy", [item]) == 1
+        assert await state_of(deferred_queue, "a") is State.ACCEPTED
     # What somebody else has by now is not given back.
-    await claim_one(handoff, "other")
-    assert await handoff.give_back("busy", [item]) == 0
-    assert await state_of(handoff, "a") is State.CLAIMED
+    await claim_one(deferred_queue, "other")
+    assert await deferred_queue.nack("busy", [item]) == 0
+    assert await state_of(deferred_queue, "a") is State.CLAIMED
 
 
 async def test_a_claim_that_counts_as_no_delivery_leaves_no_suspect(
-    client: "redis.asyncio.Redis", handoff: Handoff
+    client: "redis.asyncio.Redis", deferred_queue: DeferredQueue
 ) -> None:
-    await handoff.submit("a", work("hello"))
+    await deferred_queue.submit("a", work("hello"))
     for _ in range(2 * LAST_DELIVERY):
-        [item] = await handoff.claim("driver", 10, RAN_OUT, counted=False)
+        [item] = await deferred_queue.claim("driver", 10, RAN_OUT, counted=False)
         assert (await pending(client))["a"][2] == 0
     # What others died of before still counts, also after the driver has given it back.
-    await claim_one(handoff, "crashed", RAN_OUT)
-    [item] = await handoff.claim("driver", 10, RAN_OUT, counted=False)
-    assert await handoff.give_back("driver", [item]) == 1
+    await claim_one(deferred_queue, "crashed", RAN_OUT)
+    [item] = await deferred_queue.claim("driver", 10, RAN_OUT, counted=False)
+    assert await deferred_queue.nack("driver", [item]) == 1
     assert (await pending(client))["a"][2] == 1
 
 
@@ -402,123 +412,132 @@ def letters(client: "redis.asyncio.Redis") -> DeadLetters:
     return DeadLetters(client, DeferredSettings())
 
 
-async def bury(handoff: Handoff, *request_ids: str) -> None:
+async def dead_letter(deferred_queue: DeferredQueue, *request_ids: str) -> None:
     """Hand each to consumers that die of it."""
     for request_id in request_ids:
-        await handoff.submit(request_id, work(request_id))
+        await deferred_queue.submit(request_id, work(request_id))
         for number in range(1, LAST_DELIVERY):
-            item = await claim_one(handoff, f"victim-{number}", LONG if number == 1 else RAN_OUT)
+            item = await claim_one(deferred_queue, f"victim-{number}", LONG if number == 1 else RAN_OUT)
             assert item.request_id == request_id
-        assert await handoff.claim("survivor", 10, RAN_OUT) == []
+        assert await deferred_queue.claim("survivor", 10, RAN_OUT) == []
 
 
 async def test_the_third_delivery_goes_to_the_dead_letters(client: "redis.asyncio.Redis", letters: DeadLetters) -> None:
     noticed: list[tuple[Unanswered, int]] = []
-    handoff = Handoff(client, notice=lambda how, count: noticed.append((how, count)))
-    await bury(handoff, "poison")
-    item = await handoff.get("poison")
+    deferred_queue = DeferredQueue(client, notice=lambda how, count: noticed.append((how, count)))
+    await dead_letter(deferred_queue, "poison")
+    item = await deferred_queue.get("poison")
     assert item
     assert item.state is State.FAILED
     assert "given up: 2 consumers took it and died" in item.failure
-    assert await handoff.waiting() == 0
+    assert await deferred_queue.waiting() == 0
     [letter] = [it async for it in letters.all()]
     assert (letter.request_id, letter.work, letter.deliveries) == ("poison", work("poison"), 2)
     assert noticed == [(Unanswered.DEAD_LETTER, 1)]
-    assert await handoff.submit("poison", work("poison")) == (State.FAILED, True)
+    assert await deferred_queue.submit("poison", work("poison")) == (State.FAILED, True)
 
 
 async def test_what_is_buried_by_hand_is_a_dead_letter_with_its_reason(
     client: "redis.asyncio.Redis", letters: DeadLetters
 ) -> None:
     noticed: list[tuple[Unanswered, int]] = []
-    handoff = Handoff(client, notice=lambda how, count: noticed.append((how, count)))
-    await handoff.submit("a", work("hello"))
-    [item] = await handoff.claim("driver", 1, counted=False)
-    assert [await handoff.bury(item, "it fails by itself", "nightly", attempts=2) for _ in range(2)] == [True, False]
-    found = await handoff.get("a")
+    deferred_queue = DeferredQueue(client, notice=lambda how, count: noticed.append((how, count)))
+    await deferred_queue.submit("a", work("hello"))
+    [item] = await deferred_queue.claim("driver", 1, counted=False)
+    assert [await deferred_queue.dead_letter(item, "it fails by itself", "nightly", attempts=2) for _ in range(2)] == [
+        True,
+        False,
+    ]
+    found = await deferred_queue.get("a")
     assert found
     assert (found.state, found.failure, found.computed_by) == (State.FAILED, "it fails by itself", "nightly")
     [letter] = [it async for it in letters.all()]
     assert (letter.request_id, letter.work, letter.deliveries) == ("a", work("hello"), 2)
-    assert (noticed, await handoff.waiting()) == ([(Unanswered.DEAD_LETTER, 1)], 0)
+    assert (noticed, await deferred_queue.waiting()) == ([(Unanswered.DEAD_LETTER, 1)], 0)
     assert await letters.replay([letter]) == 1
-    assert (await claim_one(handoff, "lane")).work == work("hello")
+    assert (await claim_one(deferred_queue, "lane")).work == work("hello")
 
 
-async def test_what_has_an_answer_is_not_buried(handoff: Handoff, letters: DeadLetters) -> None:
-    await handoff.submit("a", work("hello"))
-    slow = await claim_one(handoff, "slow")
-    quick = await claim_one(handoff, "quick", RAN_OUT)
-    await handoff.score([(quick, answer("quick"))], "idle")
-    assert not await handoff.bury(slow, "too late", "nightly", attempts=2)
-    assert await state_of(handoff, "a") is State.SCORED
+async def test_what_has_an_answer_is_not_buried(deferred_queue: DeferredQueue, letters: DeadLetters) -> None:
+    await deferred_queue.submit("a", work("hello"))
+    slow = await claim_one(deferred_queue, "slow")
+    quick = await claim_one(deferred_queue, "quick", RAN_OUT)
+    await deferred_queue.score([(quick, answer("quick"))], "idle")
+    assert not await deferred_queue.dead_letter(slow, "too late", "nightly", attempts=2)
+    assert await state_of(deferred_queue, "a") is State.SCORED
     assert [it async for it in letters.all()] == []
 
 
 async def test_a_replayed_letter_is_accepted_with_all_its_deliveries_before_it(
-    handoff: Handoff, letters: DeadLetters
+    deferred_queue: DeferredQueue, letters: DeadLetters
 ) -> None:
-    await bury(handoff, "a", "b")
+    await dead_letter(deferred_queue, "a", "b")
     assert await letters.replay(await letters.find(["a"])) == 1
-    assert await state_of(handoff, "a") is State.ACCEPTED
+    assert await state_of(deferred_queue, "a") is State.ACCEPTED
     assert [it.request_id async for it in letters.all()] == ["b"]
     for number in range(1, LAST_DELIVERY):
-        item = await claim_one(handoff, f"victim-{number}", RAN_OUT)
-    assert await publish(handoff, item, answer("r1"), "idle")
-    assert await state_of(handoff, "a") is State.PUBLISHED
+        item = await claim_one(deferred_queue, f"victim-{number}", RAN_OUT)
+    assert await publish(deferred_queue, item, answer("r1"), "idle")
+    assert await state_of(deferred_queue, "a") is State.PUBLISHED
 
 
-async def test_a_letter_is_replayed_once_and_an_unknown_one_is_named(handoff: Handoff, letters: DeadLetters) -> None:
-    await bury(handoff, "a")
+async def test_a_letter_is_replayed_once_and_an_unknown_one_is_named(
+    deferred_queue: DeferredQueue, letters: DeadLetters
+) -> None:
+    await dead_letter(deferred_queue, "a")
     found = await letters.find(["a"])
     assert [await letters.replay(found), await letters.replay(found)] == [1, 0]
-    assert await handoff.waiting() == 1
+    assert await deferred_queue.waiting() == 1
     with pytest.raises(BadInput, match="'x': no such dead letter"):
         await letters.find(["x"])
 
 
 async def test_a_letter_whose_id_was_submitted_anew_does_not_come_back(
-    client: "redis.asyncio.Redis", handoff: Handoff, letters: DeadLetters
+    client: "redis.asyncio.Redis", deferred_queue: DeferredQueue, letters: DeadLetters
 ) -> None:
-    await bury(handoff, "a")
+    await dead_letter(deferred_queue, "a")
     await client.delete(keys.deferred_item("a"))  # its time to be kept is over
-    await handoff.submit("a", work("anew"))
+    await deferred_queue.submit("a", work("anew"))
     assert await letters.replay(await letters.find(["a"])) == 0
-    assert (await claim_one(handoff, "lane")).work == work("anew")
+    assert (await claim_one(deferred_queue, "lane")).work == work("anew")
 
 
-async def test_what_was_delivered_before_runs_apart(handoff: Handoff) -> None:
+async def test_what_was_delivered_before_runs_apart(deferred_queue: DeferredQueue) -> None:
     for request_id in "abc":
-        await handoff.submit(request_id, work(request_id))
-    await handoff.claim("crashed", 2)
-    await handoff.submit("d", work("d"))
-    chunks = [[item.request_id for item in await handoff.claim(f"lane-{n}", 9, 0.0, again=1)] for n in range(2)]
+        await deferred_queue.submit(request_id, work(request_id))
+    await deferred_queue.claim("crashed", 2)
+    await deferred_queue.submit("d", work("d"))
+    chunks = [[item.request_id for item in await deferred_queue.claim(f"lane-{n}", 9, 0.0, again=1)] for n in range(2)]
     assert chunks == [["a"], ["b"]]
 
 
-async def test_leases_beyond_those_that_others_hold_are_found(handoff: Handoff) -> None:
+async def test_leases_beyond_those_that_others_hold_are_found(deferred_queue: DeferredQueue) -> None:
     """More are held than one look at the stream covers."""
     count = 1_200
-    await handoff.submit_many([Submission(f"{n:04d}", work("hello")) for n in range(count)])
-    everything = await handoff.claim("lane", count)
+    await deferred_queue.submit_many([Submission(f"{n:04d}", work("hello")) for n in range(count)])
+    everything = await deferred_queue.claim("lane", count)
     assert len(everything) == count
     lost = everything[700]
-    assert await handoff.give_back("lane", [lost]) == 1
-    assert await handoff.claim("other", 10) == [lost]
+    assert await deferred_queue.nack("lane", [lost]) == 1
+    assert await deferred_queue.claim("other", 10) == [lost]
 
 
-async def test_entries_that_somebody_removed_are_forgotten(client: "redis.asyncio.Redis", handoff: Handoff) -> None:
+async def test_entries_that_somebody_removed_are_forgotten(
+    client: "redis.asyncio.Redis", deferred_queue: DeferredQueue
+) -> None:
     for request_id in "ab":
-        await handoff.submit(request_id, work(request_id))
-    first, second = await handoff.claim("crashed", 2)
+        await deferred_queue.submit(request_id, work(request_id))
+    first, second = await deferred_queue.claim("crashed", 2)
     await client.xdel(keys.deferred_stream(), first.entry)
-    assert await handoff.claim("lane", 10, RAN_OUT) == [second]
+    assert await deferred_queue.claim("lane", 10, RAN_OUT) == [second]
     assert (await client.xpending(keys.deferred_stream(), "tandem"))["pending"] == 1
 
 
-async def test_scripts_that_were_flushed_are_there_again(client: "redis.asyncio.Redis", handoff: Handoff) -> None:
-    await handoff.submit("a", work("hello"))
+async def test_scripts_that_were_flushed_are_there_again(
+    client: "redis.asyncio.Redis", deferred_queue: DeferredQueue
+) -> None:
+    await deferred_queue.submit("a", work("hello"))
     await client.script_flush()
-    assert await handoff.submit("b", work("hello")) == (State.ACCEPTED, False)
+    assert await deferred_queue.submit("b", work("hello")) == (State.ACCEPTED, False)
     await client.script_flush()
-    assert len(await handoff.claim("lane", 10)) == 2
+    assert len(await deferred_queue.claim("lane", 10)) == 2

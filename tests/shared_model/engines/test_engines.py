@@ -10,7 +10,7 @@ from shared_model.encoding import Encoding, TokenBatch, collate
 from shared_model.engine import TAU, Engine, open_engine
 from shared_model.engines.openvino_cpu import OpenVinoEngine
 from shared_model.evaluation.benchmark import score_all
-from shared_model.output import Output
+from shared_model.output import OutputSpec
 from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
 
@@ -21,7 +21,7 @@ CPU_PRECISIONS = [Precision.FP32, Precision.BF16, Precision.INT8]
 TAU_OF_WIDTH = {Precision.FP32: 1e-4, Precision.BF16: 2e-2, Precision.INT8: 6e-2}
 
 
-def alone(engine: Engine, output: Output, encodings: list[Encoding]) -> NDArray[np.float32]:
+def alone(engine: Engine, output: OutputSpec, encodings: list[Encoding]) -> NDArray[np.float32]:
     return np.concatenate([output.scores(engine.score(collate([encoding]))) for encoding in encodings])
 
 

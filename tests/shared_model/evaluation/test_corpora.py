@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shared_model.encoding import Reads
+from shared_model.encoding import InputSpec
 from shared_model.errors import BadInput
 from shared_model.evaluation import corpora
 from shared_model.evaluation.examples import Examples, read_examples
-from shared_model.output import Output, OutputKind
+from shared_model.output import OutputKind, OutputSpec
 
-LABELS = Output(OutputKind.SINGLE_LABEL, ("a", "b"), 2)
-SETS = Output(OutputKind.MULTI_LABEL, ("a", "b"), 2)
-VALUES = Output(OutputKind.REGRESSION, ("stars",), 1)
-VECTOR = Output(OutputKind.EMBEDDING, (), 4)
-SINGLE, PAIRS = Reads(64), Reads(64, pairs=True)
+LABELS = OutputSpec(OutputKind.SINGLE_LABEL, ("a", "b"), 2)
+SETS = OutputSpec(OutputKind.MULTI_LABEL, ("a", "b"), 2)
+VALUES = OutputSpec(OutputKind.REGRESSION, ("stars",), 1)
+VECTOR = OutputSpec(OutputKind.EMBEDDING, (), 4)
+SINGLE, PAIRS = InputSpec(64), InputSpec(64, pairs=True)
 
 
 def sample(path: Path, lines: list[Any]) -> Path:
@@ -34,7 +34,7 @@ def numbered(count: int, **more: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("reads", [SINGLE, PAIRS], ids=["single", "pairs"])
-def test_without_files_texts_are_generated_apart(reads: Reads) -> None:
+def test_without_files_texts_are_generated_apart(reads: InputSpec) -> None:
     chosen = corpora.choose(LABELS, reads)
     assert (len(chosen.calibration), len(chosen.validation), len(chosen.gate.texts)) == (1000, 600, 1000)
     assert chosen.gate.source == corpora.GENERATED
@@ -92,7 +92,7 @@ def test_of_a_large_sample_lines_from_all_over_are_taken(tmp_path: Path) -> None
         ('{"text": "hello", "text_pair": "you"}', SINGLE, "has a text_pair, but this model reads single texts"),
     ],
 )
-def test_a_wrong_line_of_a_sample_is_named(tmp_path: Path, line: str, reads: Reads, wrong: str) -> None:
+def test_a_wrong_line_of_a_sample_is_named(tmp_path: Path, line: str, reads: InputSpec, wrong: str) -> None:
     more = {"text_pair": "?"} if reads.pairs else {}
     path = sample(tmp_path / "sample.jsonl", [*numbered(300, **more), line, *numbered(300, **more)])
     with pytest.raises(BadInput) as refused:
@@ -126,7 +126,7 @@ def test_a_small_sample_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_labels_are_read_as_the_models_output_has_them(
-    tmp_path: Path, output: Output, reads: Reads, contents: str, truth: list[Any]
+    tmp_path: Path, output: OutputSpec, reads: InputSpec, contents: str, truth: list[Any]
 ) -> None:
     path = tmp_path / "eval.csv"
     path.write_text(contents)
@@ -165,7 +165,7 @@ def test_labels_are_read_as_the_models_output_has_them(
     ],
 )
 def test_a_wrong_line_of_examples_is_named(
-    tmp_path: Path, output: Output, reads: Reads, contents: bytes, wrong: str
+    tmp_path: Path, output: OutputSpec, reads: InputSpec, contents: bytes, wrong: str
 ) -> None:
     path = tmp_path / "bad.csv"
     path.write_bytes(contents)

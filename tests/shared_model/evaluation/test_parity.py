@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 from shared_model.evaluation import parity
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.evaluation.parity import Parity
-from shared_model.output import Output, OutputKind
+from shared_model.output import OutputKind, OutputSpec
 
 Scores = NDArray[np.float32]
-LABELS = Output(OutputKind.SINGLE_LABEL, ("a", "b", "c"), 3)
-SETS = Output(OutputKind.MULTI_LABEL, ("a", "b"), 2)
-VALUES = Output(OutputKind.REGRESSION, ("stars", "length"), 2)
-VECTOR = Output(OutputKind.EMBEDDING, (), 4)
+LABELS = OutputSpec(OutputKind.SINGLE_LABEL, ("a", "b", "c"), 3)
+SETS = OutputSpec(OutputKind.MULTI_LABEL, ("a", "b"), 2)
+VALUES = OutputSpec(OutputKind.REGRESSION, ("stars", "length"), 2)
+VECTOR = OutputSpec(OutputKind.EMBEDDING, (), 4)
 
 BOUNDS = GateSettings()
 _random = np.random.default_rng(7)
@@ -26,7 +26,7 @@ def likely(texts: int, width: int) -> Scores:
     return _random.dirichlet([0.2] * width, texts).astype(np.float32)
 
 
-REFERENCES: dict[OutputKind, tuple[Output, Scores]] = {
+REFERENCES: dict[OutputKind, tuple[OutputSpec, Scores]] = {
     OutputKind.SINGLE_LABEL: (LABELS, likely(200, 3)),
     OutputKind.MULTI_LABEL: (SETS, _random.random((200, 2)).astype(np.float32)),
     OutputKind.REGRESSION: (VALUES, _random.normal(3, 2, (200, 2)).astype(np.float32)),
@@ -34,7 +34,7 @@ REFERENCES: dict[OutputKind, tuple[Output, Scores]] = {
 }
 
 
-def judge(output: Output, scores: Scores, reference: Scores, truth: NDArray | None = None) -> Parity:
+def judge(output: OutputSpec, scores: Scores, reference: Scores, truth: NDArray | None = None) -> Parity:
     return parity.judge(output, scores, reference, truth, BOUNDS)
 
 
@@ -66,7 +66,7 @@ def test_one_value_that_is_not_finite_is_refused(kind: OutputKind, wrong: float)
 
 
 #: For each kind: a reference row, one that still agrees with it, one that does not any more.
-EDGES: dict[OutputKind, tuple[Output, list[float], list[float], list[float]]] = {
+EDGES: dict[OutputKind, tuple[OutputSpec, list[float], list[float], list[float]]] = {
     OutputKind.SINGLE_LABEL: (LABELS, [0.7, 0.2, 0.1], [0.41, 0.4, 0.19], [0.4, 0.41, 0.19]),
     OutputKind.MULTI_LABEL: (SETS, [0.9, 0.1], [0.5, 0.49], [0.49, 0.1]),
     OutputKind.EMBEDDING: (VECTOR, [1, 0, 0, 0], [1, 0.25, 0, 0], [1, 0.26, 0, 0]),
@@ -104,7 +104,7 @@ def test_a_value_that_never_varies_must_be_met_exactly() -> None:
     ids=["labels", "sets"],
 )
 def test_without_labels_only_clear_texts_are_asked_for(
-    output: Output, unclear: list[float], flipped: list[float]
+    output: OutputSpec, unclear: list[float], flipped: list[float]
 ) -> None:
     clear = EDGES[output.kind][1]
     reference = np.array([unclear] * 50 + [clear] * 50, np.float32)
@@ -123,7 +123,7 @@ def test_texts_without_a_clear_label_prove_nothing() -> None:
 
 @pytest.mark.parametrize(("wrong", "passed"), [(3, True), (4, False)])
 @pytest.mark.parametrize("output", [LABELS, SETS], ids=["labels", "sets"])
-def test_lost_accuracy_is_refused_even_where_agreement_is_high(output: Output, wrong: int, passed: bool) -> None:
+def test_lost_accuracy_is_refused_even_where_agreement_is_high(output: OutputSpec, wrong: int, passed: bool) -> None:
     _, row, _, other = EDGES[output.kind]
     reference = np.tile(np.array(row, np.float32), (1000, 1))
     scores = reference.copy()

@@ -9,11 +9,11 @@ from shared_model.evaluation import quality
 from shared_model.evaluation.agreement import Truth
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.evaluation.quality import Quality
-from shared_model.output import Floats, Output, OutputKind
+from shared_model.output import Floats, OutputKind, OutputSpec
 
-LABELS = Output(OutputKind.SINGLE_LABEL, ("a", "b", "c"), 3)
-SETS = Output(OutputKind.MULTI_LABEL, ("a", "b"), 2)
-VALUES = Output(OutputKind.REGRESSION, ("stars",), 1)
+LABELS = OutputSpec(OutputKind.SINGLE_LABEL, ("a", "b", "c"), 3)
+SETS = OutputSpec(OutputKind.MULTI_LABEL, ("a", "b"), 2)
+VALUES = OutputSpec(OutputKind.REGRESSION, ("stars",), 1)
 BOUNDS = GateSettings()
 
 

@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 
 from shared_model import devices
-from shared_model.encoding import Reads, TokenBatch
+from shared_model.encoding import InputSpec, TokenBatch
 from shared_model.engine import Engine
 from shared_model.evaluation import benchmark, report, verdict
 from shared_model.evaluation.benchmark import Budget, Latency
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.evaluation.parity import Parity
 from shared_model.evaluation.verdict import Confusion, Example, ReleaseReport, Tried, Verdict
-from shared_model.output import Floats, Output, OutputKind
+from shared_model.output import Floats, OutputKind, OutputSpec
 from shared_model.releases.manifest import Variant
 from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
 from tests.shared_model import tiny_builds
 
-LABELS = Output(OutputKind.SINGLE_LABEL, ("a", "b", "c"), 3)
+LABELS = OutputSpec(OutputKind.SINGLE_LABEL, ("a", "b", "c"), 3)
 
 
 def certain(best: list[int], width: int = 3) -> Floats:
@@ -38,13 +38,13 @@ def test_confusion_counts_pairs_most_frequent_first() -> None:
 
 
 def test_at_most_ten_confusions_are_kept() -> None:
-    output = Output(OutputKind.SINGLE_LABEL, tuple(f"label{i}" for i in range(12)), 12)
+    output = OutputSpec(OutputKind.SINGLE_LABEL, tuple(f"label{i}" for i in range(12)), 12)
     reference = np.eye(12, dtype=np.float32)
     assert len(verdict.confusion(output, np.roll(reference, 1, axis=1), reference)) == 10
 
 
 def test_of_several_labels_sets_are_confused() -> None:
-    output = Output(OutputKind.MULTI_LABEL, ("a", "b"), 2)
+    output = OutputSpec(OutputKind.MULTI_LABEL, ("a", "b"), 2)
     reference = np.array([[0.9, 0.8], [0.9, 0.8], [0.1, 0.2]], np.float32)
     scores = np.array([[0.9, 0.3], [0.9, 0.3], [0.6, 0.2]], np.float32)
     assert verdict.confusion(output, scores, reference) == (Confusion("a|b", "a", 2), Confusion("no label", "a", 1))
@@ -52,7 +52,7 @@ def test_of_several_labels_sets_are_confused() -> None:
 
 @pytest.mark.parametrize("kind", [OutputKind.REGRESSION, OutputKind.EMBEDDING])
 def test_numbers_are_not_confused(kind: OutputKind) -> None:
-    output = Output(kind, ("x",) if kind is OutputKind.REGRESSION else (), 1)
+    output = OutputSpec(kind, ("x",) if kind is OutputKind.REGRESSION else (), 1)
     assert verdict.confusion(output, np.ones((3, 1), np.float32), -np.ones((3, 1), np.float32)) == ()
 
 
@@ -65,7 +65,7 @@ def test_examples_begin_where_the_reference_was_surest() -> None:
 
 
 def test_examples_of_numbers_say_how_far_they_are_off() -> None:
-    output = Output(OutputKind.REGRESSION, ("stars",), 1)
+    output = OutputSpec(OutputKind.REGRESSION, ("stars",), 1)
     reference = np.array([[1.0], [2], [3], [4]], np.float32)
     (found,) = verdict.examples(output, reference + np.array([[0], [0], [0.5], [0]]), reference, "pqrs")
     assert found == Example("r", "3", "3.5", "0.45 standard deviations apart")
@@ -73,7 +73,7 @@ def test_examples_of_numbers_say_how_far_they_are_off() -> None:
 
 def test_every_shape_the_model_can_read_is_timed(engines: dict[Precision, Engine]) -> None:
     shapes = [(1, 8), (2, 16), (1, 24)]
-    profile = benchmark.latency_profile(engines[Precision.INT8], Reads(16), shapes=shapes)
+    profile = benchmark.latency_profile(engines[Precision.INT8], InputSpec(16), shapes=shapes)
     assert [(timed.rows, timed.tokens) for timed in profile] == [(1, 8), (2, 16)]
     assert all(0 < timed.milliseconds < 5_000 and timed.threads == devices.cores() for timed in profile)
 
@@ -103,7 +103,7 @@ class Busy:
 @pytest.mark.parametrize(("busy_calls", "refused"), [(0, False), (8, False), (10_000, True)])
 def test_a_pause_of_the_machine_refuses_nothing(busy_calls: int, refused: bool) -> None:
     budget = Budget(1, 32, 2.0, "TANDEM_GATE_LATENCY_MS")
-    said = benchmark.over_budget(Busy(5, busy_calls), Reads(16), budget)
+    said = benchmark.over_budget(Busy(5, busy_calls), InputSpec(16), budget)
     assert (said is not None) == refused
     if said:
         assert re.fullmatch(

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from shared_model.encoding import Reads
+from shared_model.encoding import InputSpec
 from shared_model.errors import ReleaseError, UnknownRelease
 from shared_model.evaluation import judged
-from shared_model.output import Output, OutputKind
+from shared_model.output import OutputKind, OutputSpec
 from shared_model.releases import manifest
 from shared_model.releases.manifest import Manifest
 from shared_model.releases.store import Release, Store
@@ -63,11 +63,11 @@ def test_same_bytes_same_id(tmp_path: Path) -> None:
     [
         {"name": "other"},
         {"parent": "2" * 64},
-        {"output": Output(OutputKind.SINGLE_LABEL, ("no", "yes"), 2)},
-        {"output": Output(OutputKind.MULTI_LABEL, ("yes", "no"), 2)},
-        {"reads": Reads(9)},
-        {"reads": Reads(8, pairs=True)},
-        {"reads": Reads(8, pairs=True, types=True)},
+        {"output": OutputSpec(OutputKind.SINGLE_LABEL, ("no", "yes"), 2)},
+        {"output": OutputSpec(OutputKind.MULTI_LABEL, ("yes", "no"), 2)},
+        {"reads": InputSpec(9)},
+        {"reads": InputSpec(8, pairs=True)},
+        {"reads": InputSpec(8, pairs=True, types=True)},
         {"calibration": "3" * 64},
         {"quantisation": "with care"},
         {"variants": ()},
@@ -250,7 +250,7 @@ def test_many_may_seal_the_same_release_at_once(store: Store, tmp_path: Path) ->
 
 
 def test_releases_are_listed_oldest_first(store: Store, tmp_path: Path) -> None:
-    sealed = [seal(store, reads=Reads(tokens)) for tokens in (8, 16, 24)]
+    sealed = [seal(store, reads=InputSpec(tokens)) for tokens in (8, 16, 24)]
     for age, release in enumerate(reversed(sealed)):
         os.utime(tmp_path / "small" / release.id / manifest.FILE, (1_000 - age, 1_000 - age))
     (tmp_path / "small" / f".building-{sealed[0].id}").mkdir()

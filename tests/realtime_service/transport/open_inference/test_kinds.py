@@ -10,8 +10,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from protos.inference import open_inference_pb2 as pb
 from protos.inference.open_inference_pb2_grpc import GRPCInferenceServiceStub
-from shared_model.encoding import Reads, Text, collate
-from shared_model.output import Output, OutputKind
+from shared_model.encoding import InputSpec, Text, collate
+from shared_model.output import OutputKind, OutputSpec
 from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
 from tests.realtime_service.conftest import eventually
@@ -19,8 +19,8 @@ from tests.realtime_service.rollout import tiny_releases
 from tests.realtime_service.rollout.stage import Stage, staged
 from tests.realtime_service.transport.open_inference.conftest import refusal
 
-REGRESSION = Output(OutputKind.REGRESSION, ("stars", "length"), 2)
-EMBEDDING = Output(OutputKind.EMBEDDING, (), 12)
+REGRESSION = OutputSpec(OutputKind.REGRESSION, ("stars", "length"), 2)
+EMBEDDING = OutputSpec(OutputKind.EMBEDDING, (), 12)
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +47,8 @@ def infer(stub: GRPCInferenceServiceStub, message: pb.ModelInferRequest, caller:
     return stub.ModelInfer(message, timeout=10, metadata=(("x-caller-id", caller),) if caller else ())
 
 
-def serve(stage: Stage, stub: GRPCInferenceServiceStub, name: str, output: Output, pairs: bool = False) -> Release:
-    release = tiny_releases.seal(stage.store, name, output=output, reads=Reads(64, pairs=pairs))
+def serve(stage: Stage, stub: GRPCInferenceServiceStub, name: str, output: OutputSpec, pairs: bool = False) -> Release:
+    release = tiny_releases.seal(stage.store, name, output=output, reads=InputSpec(64, pairs=pairs))
     stage.promote(release)
     eventually(lambda: is_ready(stub, name, release.id), seconds=60)
     return release
@@ -67,7 +67,7 @@ def engine_says(release: Release, texts: list[Text]) -> np.ndarray:
 
 @pytest.mark.parametrize(("name", "output"), [("values", REGRESSION), ("vectors", EMBEDDING)])
 def test_values_and_embeddings_come_whole_and_have_no_label(
-    stage: Stage, stub: GRPCInferenceServiceStub, name: str, output: Output
+    stage: Stage, stub: GRPCInferenceServiceStub, name: str, output: OutputSpec
 ) -> None:
     release, texts = serve(stage, stub, name, output), ["where is my card", "card"]
     answer = infer(stub, request(name, text=texts))
