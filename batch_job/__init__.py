@@ -1,19 +1,19 @@
 """The nightly run: plan → score → publish → report, one partition at a time.
 
-Importing this package costs nothing, so that Airflow's environment can import `batch_job.plan`.
+Importing this package costs nothing, so that Airflow's environment can import `batch_job.launch.spark_submit`.
 """
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from batch_job.commits.table import read_scores
+    from batch_job.tables.table import read_scores
 
 __all__ = ["read_scores"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "read_scores":
-        from batch_job.commits.table import read_scores
+        from batch_job.tables.table import read_scores
 
         return read_scores
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,23 +6,18 @@ the partition, 4 (of plan) the messages are not there, 70 an unexpected error: a
 """
 
 import argparse
-import os
+import importlib
 import sys
 import textwrap
-from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from batch_job import launch, plan, records
 from batch_job.checks import gate
-from batch_job.identity import Tables
-from batch_job.plan import WAIT_SECONDS
-from batch_job.settings import NightlySettings
+from batch_job.launch import exit_codes, spark_submit
+from batch_job.launch.spark_submit import WAIT_SECONDS
 from shared_model import settings, variables
-from shared_model.errors import JobError
 from shared_model.settings import StateSettings
 
-Run = Callable[[argparse.Namespace, StateSettings], None]
 Steps: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 _DAY, _COLUMNS = "2026-01-14", 100
@@ -30,63 +25,27 @@ _DAY, _COLUMNS = "2026-01-14", 100
 _ANY_CODE = (
     "0 done",
     "2 input, environment or settings are wrong",
-    f"{plan.UNFORESEEN} an unexpected error",
-    f"{plan.UNAVAILABLE} Redis does not answer",
+    f"{spark_submit.UNFORESEEN} an unexpected error",
+    f"{spark_submit.UNAVAILABLE} Redis does not answer",
 )
 _REFUSED, _STALE = "1 refused by a gate", "3 a newer attempt at the day has begun"
-_NO_MESSAGES = f"{plan.NO_INPUT} the messages are not there"
+_NO_MESSAGES = f"{spark_submit.NO_INPUT} the messages are not there"
 
 
 def main(arguments: list[str] | None = None) -> int:
     variables.warn()
     args = _parser().parse_args(arguments)
-    return launch.exit_code(args.step, lambda: args.run(args, settings.load(StateSettings)))
+    return exit_codes.exit_code(args.step, lambda: _run(args, settings.load(StateSettings)))
 
 
-def _here(args: argparse.Namespace, state: StateSettings) -> None:
-    # Not sooner: what these steps import takes longer than all that `score` does in this process.
-    from batch_job.steps import STEPS
+def _run(args: argparse.Namespace, state: StateSettings) -> None:
+    # Each step imports only what it needs: others take longer to import than `score` takes before Spark starts.
+    if args.step in ("score", "drain"):
+        from batch_job.steps import submit
 
-    STEPS[args.step](args, state)
-
-
-def _score(args: argparse.Namespace, state: StateSettings) -> None:
-    path = records.find(args.record, args.ds, state)
-    if not args.force and _settle_unchanged(args.ds, path, state):
+        (submit.score if args.step == "score" else submit.drain)(args, state)
         return
-    if args.check:
-        sys.exit(plan.CHANGED)
-    accepted = [f"--accept={gate}" for gate in args.accept]
-    _spark_submit(args.ds, path, [*(["--force"] if args.force else []), *accepted])
-
-
-def _settle_unchanged(ds: str, path: Path, state: StateSettings) -> bool:
-    """Whether the day is scored already, and is settled without a JVM."""
-    if not path.exists():
-        return False
-    tables = Tables.of(state, records.open_for(path, ds).input.identity)
-    if not (tables.scores / f"ds={ds}").exists():
-        # Not scored yet, as a rule: what the look takes to import would be for nothing.
-        return False
-    from batch_job import job
-
-    return job.settle_unchanged(ds, path)
-
-
-def _drain(args: argparse.Namespace, state: StateSettings) -> None:
-    _spark_submit(args.ds, records.find(args.record, args.ds, state), ["--drain"])
-
-
-def _spark_submit(ds: str, path: Path, flags: list[str]) -> None:
-    master = settings.load(NightlySettings).spark_master
-    given = {**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}
-    command = [*plan.spark_submit_command(ds, str(path), master, given), *flags]
-    environment = {**os.environ, **plan.spark_environment(given)}
-    # It would end with 1 itself, or not at all be there.
-    if missing := plan.missing_program(environment):
-        raise JobError(missing)
-    sys.stdout.flush()
-    os.execvpe(command[0], command, environment)  # noqa: S606 (spark-submit takes our place, exit code and all)
+    importlib.import_module(f"batch_job.steps.{args.step}").run(args, state)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -103,7 +62,6 @@ def _add_plan(steps: Steps) -> None:
     step = _step(
         steps,
         "plan",
-        _here,
         "pin the release, check and fingerprint the day's messages, write the run record",
         "It reads the schema of every file before any content, so that a missing column is named in seconds. "
         "TANDEM_INPUT_PATH and the settings beside it say where the messages are and what their columns are called.",
@@ -119,7 +77,6 @@ def _add_score(steps: Steps) -> None:
     step = _step(
         steps,
         "score",
-        _score,
         "score the day in Spark and commit the scores",
         "It scores a planned run, holds the result against the gates, and commits it in one transaction; then it "
         "answers deferred requests. A day that is committed already, from the same input with the same release, is not "
@@ -136,7 +93,8 @@ def _add_score(steps: Steps) -> None:
         "texts that are clear to half precision. agreement-drop: they differ on more texts than on an earlier day"
     )
     step.add_argument("--accept", action="append", default=[], choices=gate.ACCEPTABLE, help=accept)
-    check = f"start no Spark: end with 0 where the day is scored already, else with {plan.CHANGED}; default: score it"
+    codes = f"end with 0 where the day is scored already, else with {spark_submit.CHANGED}"
+    check = f"start no Spark: {codes}; default: score it"
     step.add_argument("--check", action="store_true", help=check)
 
 
@@ -144,7 +102,6 @@ def _add_drain(steps: Steps) -> None:
     step = _step(
         steps,
         "drain",
-        _drain,
         "answer deferred requests in Spark, without scoring the day",
         "It answers with the release of a planned run, and commits the answers beside the day's scores, which stay as "
         "they are. TANDEM_DEFERRED_DRAIN_LIMIT bounds how many.",
@@ -157,7 +114,6 @@ def _add_publish(steps: Steps) -> None:
     step = _step(
         steps,
         "publish",
-        _here,
         "publish the committed scores to Redis, unless a newer day is there",
         "It writes the day's scores as a new epoch, which the online service looks texts up in, and makes it the one "
         "that answers in one step.",
@@ -172,7 +128,6 @@ def _add_rollback(steps: Steps) -> None:
     step = _step(
         steps,
         "rollback",
-        _here,
         "take the day's published scores back; the epoch before answers",
         "The committed scores stay in the table. The epoch is barred: only `publish --publish` brings it back.",
         f"--ds {_DAY}",
@@ -186,7 +141,6 @@ def _add_report(steps: Steps) -> None:
     step = _step(
         steps,
         "report",
-        _here,
         "print the run; fail unless it is committed and its counts add up",
         "It prints what came of a run and writes report.html and report.json beside its record. It ends as the run "
         "did, and with 2 where lines in are not rows scored and lines quarantined.",
@@ -203,7 +157,6 @@ def _add_read(steps: Steps) -> None:
     step = _step(
         steps,
         "read",
-        _here,
         "print committed scores, tab-separated",
         "The archive's rows come first, then those of deferred requests, in the order of their files. The table holds "
         "no texts: join the messages by id to see them.",
@@ -218,7 +171,6 @@ def _add_listings(steps: Steps) -> None:
     step = _step(
         steps,
         "runs",
-        _here,
         "list the runs, the newest first",
         "A line for each run record: day, run, status, rows scored, lines quarantined, when it was planned, its input, "
         "and the gates' verdict or the run's problem.",
@@ -229,7 +181,6 @@ def _add_listings(steps: Steps) -> None:
     step = _step(
         steps,
         "quarantine",
-        _here,
         "print the lines that the day's latest attempt quarantined",
         "Reason, file and beginning of each line, whether the attempt was committed or refused. "
         "TANDEM_QUARANTINE_SHARE is the share of a day's lines above which quarantining them refuses the day.",
@@ -261,7 +212,7 @@ def _number(code: str) -> int:
 
 
 def _step(
-    steps: Steps, name: str, run: Run, help: str, about: str, example: str, *codes: str, day: str = ""
+    steps: Steps, name: str, help: str, about: str, example: str, *codes: str, day: str = ""
 ) -> argparse.ArgumentParser:
     """`about`: more of what it does; `codes`: exit codes besides those of any step; `day`: help of an optional day."""
     ends = "; ".join(sorted([*_ANY_CODE, *codes], key=_number))
@@ -272,7 +223,6 @@ def _step(
         epilog=f"exit codes: {ends}\nexample:    python -m batch_job {name} {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    step.set_defaults(run=run)
     step.add_argument(
         "--ds", required=not day, metavar="DAY", help=day or "the day, YYYY-MM-DD", default="" if day else None
     )

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from batch_job import plan
+from batch_job.launch import spark_submit
 
 _WARM = Path(__file__).parent / "jobs" / "warm.py"
 
@@ -24,7 +24,7 @@ def make(archive: Path, environ: Mapping[str, str]) -> str:
         if problem := _submit(f'"-XX:ArchiveClassesAtExit={made}"', [str(_WARM)], environ):
             return problem
         # One that a full disk has cut off kills whoever maps it.
-        if problem := _submit(plan.archived(made), ["--version"], environ):
+        if problem := _submit(spark_submit.archived(made), ["--version"], environ):
             return f"the archive was damaged: {problem}"
         made.replace(archive)
     return ""
@@ -32,9 +32,9 @@ def make(archive: Path, environ: Mapping[str, str]) -> str:
 
 def _submit(option: str, what: Sequence[str], environ: Mapping[str, str]) -> str:
     """Empty, or why it failed."""
-    conf = {**plan.SPARK_CONF, plan.JAVA_OPTIONS: f"{plan.ONE_COMPILER} {option}"}
-    command = ["spark-submit", "--master", "local[2]", *plan.conf_args(conf), *what]
-    environment = {**environ, **plan.spark_environment(environ)}
+    conf = {**spark_submit.SPARK_CONF, spark_submit.JAVA_OPTIONS: f"{spark_submit.ONE_COMPILER} {option}"}
+    command = ["spark-submit", "--master", "local[2]", *spark_submit.conf_args(conf), *what]
+    environment = {**environ, **spark_submit.spark_environment(environ)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     said = (done.stderr or done.stdout).strip() or f"spark-submit ended with {done.returncode}"
     return said.splitlines()[-1] if done.returncode else ""
@@ -42,7 +42,7 @@ def _submit(option: str, what: Sequence[str], environ: Mapping[str, str]) -> str
 
 def main() -> int:
     """0, also where there is none: runs start later, and are otherwise the same."""
-    archive = plan.class_archive(sys.prefix)
+    archive = spark_submit.class_archive(sys.prefix)
     problem = make(archive, {**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix})
     print(f"no archive of classes, so runs start seconds later: {problem}" if problem else archive)  # noqa: T201
     return 0

@@ -11,7 +11,7 @@ import string
 from dataclasses import dataclass
 from pathlib import Path
 
-from batch_job.record import ARCHIVE, COLUMNS
+from batch_job.run_record import ARCHIVE, COLUMNS
 from batch_job.settings import InputSettings
 from shared_model import settings
 from shared_model.settings import StateSettings

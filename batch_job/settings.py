@@ -3,8 +3,8 @@
 import string
 from dataclasses import dataclass
 
-from batch_job.plan import POLL_SECONDS, WAIT_SECONDS
-from batch_job.record import Columns, Format
+from batch_job.launch.spark_submit import POLL_SECONDS, WAIT_SECONDS
+from batch_job.run_record import Columns, Format
 from shared_model.published.epochs import KEEP_SECONDS
 from shared_model.settings import NOT_NEGATIVE, POSITIVE, Check, setting
 

@@ -5,11 +5,11 @@ from datetime import UTC, datetime, timedelta
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, CronPartitionTimetable, Param, TriggerRule
 
-from batch_job import plan
+from batch_job.launch import spark_submit
 from dags.operators import OnlyUnexpected, Plan, Report, Score, Step
 
 DS = "{{ day_of(dag_run.partition_key, dag_run.conf) }}"
-RECORD = plan.record_path(DS, "{{ run_id }}")
+RECORD = spark_submit.record_path(DS, "{{ run_id }}")
 
 with DAG(
     dag_id="nightly_scoring",
@@ -21,8 +21,12 @@ with DAG(
     max_active_runs=16,
     is_paused_upon_creation=True,
     # The trigger form shows it filled in. Runs that the schedule starts have a partition key and do not look at it.
-    params={"day": Param(plan.yesterday(), type="string", format="date", description="The day to score, YYYY-MM-DD.")},
-    user_defined_macros={"day_of": plan.day_of},
+    params={
+        "day": Param(
+            spark_submit.yesterday(), type="string", format="date", description="The day to score, YYYY-MM-DD."
+        )
+    },
+    user_defined_macros={"day_of": spark_submit.day_of},
     default_args={"retries": 2, "retry_delay": timedelta(seconds=30), "retry_policy": OnlyUnexpected()},
     tags=["tandem", "nightly"],
     doc_md="""
@@ -55,8 +59,8 @@ transaction, and publishes them to Redis for the online service.
         record=RECORD,
         conn_id="spark_default",
         name=f"nightly_scoring {DS}",
-        conf=plan.spark_conf(),
-        env_vars=plan.spark_environment(),
+        conf=spark_submit.spark_conf(),
+        env_vars=spark_submit.spark_environment(),
         # Spark takes all cores, and one device holds one copy of the model.
         max_active_tis_per_dag=1,
     )

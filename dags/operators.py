@@ -12,14 +12,14 @@ from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.sdk import BaseOperator, BaseSensorOperator, RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout, AirflowSkipException
 
-from batch_job import plan
+from batch_job.launch import spark_submit
 
 
 class OnlyUnexpected(RetryPolicy):  # type: ignore[misc]  # Airflow has no types here
     """Retries a task unless its step would end in the same way again."""
 
     def evaluate(self, exception: BaseException, try_number: int, max_tries: int, context: Any = None) -> RetryDecision:
-        if isinstance(exception, SystemExit) and plan.is_final(exception.code):
+        if isinstance(exception, SystemExit) and spark_submit.is_final(exception.code):
             return RetryDecision.fail("another try would end in the same way")
         return RetryDecision.default()
 
@@ -41,8 +41,8 @@ class Step(BaseOperator):  # type: ignore[misc]  # Airflow has no types here
 
     def run_step(self) -> tuple[int, str]:
         """Exit code and last line of the step; the log has all that it prints."""
-        command = plan.step_command(self.task_id, self.ds, self.record)
-        ended = self._hook.run_command(command, env=plan.step_environment())
+        command = spark_submit.step_command(self.task_id, self.ds, self.record)
+        ended = self._hook.run_command(command, env=spark_submit.step_environment())
         return ended.exit_code, ended.output
 
     def execute(self, context: Any) -> None:
@@ -58,7 +58,7 @@ class Plan(BaseSensorOperator, Step):  # type: ignore[misc]  # Airflow has no ty
     """Looks for the day's messages now and then, without a worker slot in between, and writes the run record."""
 
     def __init__(self, **kwargs: Any) -> None:
-        wait, poll = plan.patience()
+        wait, poll = spark_submit.patience()
         super().__init__(mode="reschedule", poke_interval=poll, timeout=wait, **kwargs)
         self._line = ""
 
@@ -66,15 +66,15 @@ class Plan(BaseSensorOperator, Step):  # type: ignore[misc]  # Airflow has no ty
         try:
             BaseSensorOperator.execute(self, context)
         except AirflowSensorTimeout:
-            fail(self, plan.NO_INPUT, self._line)
+            fail(self, spark_submit.NO_INPUT, self._line)
 
     def poke(self, context: Any) -> bool:
         run = context["dag_run"]
         # A backfill hands one configuration to the runs of all its days.
-        if run.run_type == "manual" and (problem := plan.day_problem(run.partition_key, run.conf)):
+        if run.run_type == "manual" and (problem := spark_submit.day_problem(run.partition_key, run.conf)):
             fail(self, 2, problem)
         code, self._line = self.run_step()
-        if code not in (0, plan.NO_INPUT):
+        if code not in (0, spark_submit.NO_INPUT):
             fail(self, code, self._line)
         return code == 0
 
@@ -85,16 +85,17 @@ class Score(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no types 
     template_fields = (*SparkSubmitOperator.template_fields, "ds", "record")
 
     def __init__(self, *, ds: str, record: str, **kwargs: Any) -> None:
-        super().__init__(application=plan.APPLICATION, application_args=plan.step_args(ds, record), **kwargs)
+        arguments = spark_submit.step_args(ds, record)
+        super().__init__(application=spark_submit.APPLICATION, application_args=arguments, **kwargs)
         self.ds, self.record = ds, record
 
     def execute(self, context: Any) -> None:
         looked = SubprocessHook().run_command(
-            plan.step_command("score", self.ds, self.record), env=plan.step_environment()
+            spark_submit.step_command("score", self.ds, self.record), env=spark_submit.step_environment()
         )
-        if looked.exit_code not in (0, plan.CHANGED):
+        if looked.exit_code not in (0, spark_submit.CHANGED):
             fail(self, looked.exit_code, looked.output)
-        if looked.exit_code == plan.CHANGED:
+        if looked.exit_code == spark_submit.CHANGED:
             self._score(context)
 
     def _score(self, context: Any) -> None:
@@ -104,7 +105,7 @@ class Score(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no types 
             code, said = self._ended()
             if not code:
                 raise
-            fail(self, code, plan.complaint(said) or str(error))
+            fail(self, code, spark_submit.complaint(said) or str(error))
 
     def _ended(self) -> tuple[int, list[str]]:
         """Exit code of spark-submit and its last lines; code 0 where it was not what failed."""

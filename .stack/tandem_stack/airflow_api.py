@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from batch_job import plan
+from batch_job.launch import spark_submit
 from tandem_stack.checks import Problem
 
 _CALL_SECONDS = 30.0
@@ -82,7 +82,7 @@ class AirflowApi:
         instances.sort(key=lambda instance: instance["start_date"] or "later")
         tasks = {instance["task_id"]: str(instance["state"] or "waiting") for instance in instances}
         tries = {instance["task_id"]: int(instance["try_number"]) for instance in instances}
-        day = plan.day_of(run["partition_key"], run["conf"])
+        day = spark_submit.day_of(run["partition_key"], run["conf"])
         return RunState(run_id, day, str(run["state"]), tasks, tries, str(run["note"] or ""))
 
     def run_ids(self, dag: str) -> list[str]:

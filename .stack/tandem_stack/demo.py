@@ -7,7 +7,7 @@ import time
 from datetime import timedelta
 from functools import partial
 
-from batch_job import record
+from batch_job import run_record
 from batch_job.settings import InputSettings
 from realtime_service.settings import lanes
 from shared_model import devices, settings
@@ -77,11 +77,11 @@ def _tasks(running: Stack, run_id: str) -> str:
     return "(" + ", ".join(f"{task} {state}" for task, state in tasks.items()) + ")"
 
 
-def _record(plan: Plan, run: RunState) -> record.RunRecord | None:
+def _record(plan: Plan, run: RunState) -> run_record.RunRecord | None:
     path = plan.state.runs_dir / run.partition / f"{run.run_id}.json"
     try:
-        return record.read(path)
-    except record.RecordError as error:
+        return run_record.read(path)
+    except run_record.RecordError as error:
         say(str(error))
         return None
 

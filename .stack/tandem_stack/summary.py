@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from batch_job.record import RunRecord
+from batch_job.run_record import RunRecord
 from realtime_service.settings import Lane
 from shared_model.types import ServingPath
 from tandem_stack.airflow_api import RunState

@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
-from batch_job.executors import gpus, scoring
-from batch_job.executors.scoring import ScoringOptions
-from batch_job.executors.workers import slots_of
-from batch_job.outputs import rows, tally
-from batch_job.outputs.tally import Tally
-from batch_job.outputs.writing import Target
 from batch_job.progress import Progress, say
-from batch_job.record import Agreement
+from batch_job.run_record import Agreement
+from batch_job.scoring import models, rows, windows
+from batch_job.scoring.options import ScoringOptions
+from batch_job.shards import tally
+from batch_job.shards.shard_files import Target
+from batch_job.shards.tally import Tally
+from batch_job.spark import gpus, task_context
+from batch_job.spark.session import slots_of
 from shared_model.errors import ReleaseError
 from shared_model.evaluation.agreement import RULES
 from shared_model.output import Floats, OutputSpec
@@ -95,13 +96,13 @@ def _score(messages: DataFrame, sample: pa.Table, options: ScoringOptions, targe
 
 def _answer(batches: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target) -> Iterator[pa.RecordBatch]:
     """mapInArrow: score texts of the sample."""
-    model = scoring.open_model(options, scoring.task_threads())
-    counted, task, done = Tally(target), f"{_TASK}{scoring.task_number()}", 0
+    model = models.open_model(options, task_context.task_threads())
+    counted, task, done = Tally(target), f"{_TASK}{task_context.task_number()}", 0
 
     def scored(count: int) -> None:
         counted.tell(task, done + count)
 
-    for window in scoring.score_windows(batches, rows.texts, model, options, options.poison, scored):
+    for window in windows.score_windows(batches, rows.texts, model, options, options.poison, scored):
         done += window.batch.num_rows
         yield rows.score_rows(window, model).select(list(_ANSWERS))
     counted.tell(task, done, last=True)

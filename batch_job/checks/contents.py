@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from batch_job.outputs import rows
-from batch_job.record import LENGTH_STEP
+from batch_job.run_record import LENGTH_STEP
+from batch_job.shards import schemas
 from shared_model.errors import JobError
 
 _READ = ("text_hash", "label", "precision", "tokens", "top_k", "vector")
@@ -37,7 +37,7 @@ def read(paths: Iterable[str], sample: int) -> Contents:
     Raises: JobError naming a file that cannot be read.
     """
     found, not_finite, labels, lengths = 0, 0, Counter[str](), np.zeros(0, np.int64)
-    lowest = pa.schema([rows.SCORES.field(name) for name in _SAMPLED]).empty_table()
+    lowest = pa.schema([schemas.SCORES.field(name) for name in _SAMPLED]).empty_table()
     for path in paths:
         try:
             with pq.ParquetFile(path, page_checksum_verification=True) as file:

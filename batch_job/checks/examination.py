@@ -9,11 +9,12 @@ from pyspark.sql import DataFrame
 from batch_job.checks import agreement, contents, gate, history
 from batch_job.checks.contents import Contents
 from batch_job.checks.history import Day
-from batch_job.executors.scoring import ScoringOptions
-from batch_job.outputs.pace import pace
-from batch_job.outputs.writing import FileReport, Target
+from batch_job.checks.pace import pace
 from batch_job.progress import watched
 from batch_job.record import Findings, QuarantinedLine, RunRecord, Verdict
+from batch_job.run_record import Findings, QuarantinedLine, RunRecord, Verdict
+from batch_job.scoring.options import ScoringOptions
+from batch_job.shards.shard_files import FileReport, Target
 from shared_model.output import OutputSpec
 
 

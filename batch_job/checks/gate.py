@@ -4,7 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from batch_job.record import Agreement, Findings, Outcome, Verdict
+from batch_job.run_record import Agreement, Findings, Outcome, Verdict
 from shared_model.errors import Refused
 
 #: Shares of labels are not compared below so many rows, nor answers below so many texts: the verdict would be chance.

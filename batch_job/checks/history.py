@@ -12,10 +12,10 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from batch_job.checks import contents
-from batch_job.commits import table
 from batch_job.inputs.delta import find_table, open_table
-from batch_job.outputs import rows
-from batch_job.record import ARCHIVE, Findings
+from batch_job.run_record import ARCHIVE, Findings
+from batch_job.shards import schemas
+from batch_job.tables import table
 
 #: Of a commit: the share of texts on which INT8 and half precision agreed.
 _AGREEMENT = "tandem.agreement"
@@ -47,7 +47,7 @@ def last_day(folder: Path, ds: str, identity: str = ARCHIVE) -> Day:
         return Day()
     day = max(earlier)
     labels = Counter[str]()
-    for batch in table.read_files(delta, day, ["label"], rows.ARCHIVE):
+    for batch in table.read_files(delta, day, ["label"], schemas.ARCHIVE):
         labels.update(contents.count_labels(batch.column("label")))
     return Day(day, dict(labels), _agreement(delta, day))
 
@@ -60,7 +60,9 @@ def newer_day(folder: Path, ds: str, identity: str = ARCHIVE) -> str:
 def _days(delta: DeltaTable, identity: str) -> set[str]:
     """Committed days of the input that hold messages."""
     files, inputs = pa.table(delta.get_add_actions(flatten=True)).to_pylist(), table.inputs(delta)
-    held = {file["partition.ds"] for file in files if file["num_records"] and file["partition.source"] == rows.ARCHIVE}
+    held = {
+        file["partition.ds"] for file in files if file["num_records"] and file["partition.source"] == schemas.ARCHIVE
+    }
     return {ds for ds in held if inputs.get(ds, identity) == identity}
 
 

@@ -9,11 +9,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from batch_job.deferred.scores import DeferredScores, Row
-from batch_job.executors import gpus, scoring
-from batch_job.executors.bisection import Failure, apart
-from batch_job.executors.scoring import ScoringOptions
-from batch_job.executors.workers import slots_of
-from batch_job.outputs import rows
+from batch_job.scoring import models, rows, windows
+from batch_job.scoring.bisection import Failure, apart
+from batch_job.scoring.options import ScoringOptions
+from batch_job.shards import schemas
+from batch_job.spark import gpus, task_context
+from batch_job.spark.session import slots_of
 from shared_model.encoding import Text
 from shared_model.errors import JobError
 from shared_model.releases.store import Release
@@ -88,7 +89,7 @@ def _score(spark: SparkSession, texts: Sequence[Text], options: ScoringOptions) 
     numbered = [{"id": str(number), "text": text, "pair": pair} for number, (text, pair) in enumerate(pairs)]
     frame = spark.createDataFrame(pa.Table.from_pylist(numbered, schema=_TEXTS)).repartition(slots_of(spark))
     score, profile = partial(score_texts, options=options), gpus.scoring_profile(spark)
-    found = frame.mapInArrow(score, rows.ANSWERS_DDL, profile=profile).toArrow().to_pylist()
+    found = frame.mapInArrow(score, schemas.ANSWERS_DDL, profile=profile).toArrow().to_pylist()
     if len(found) < len(texts):
         raise _NoScore(f"no score for {len(texts) - len(found)} of {len(texts)} texts")
     return sorted(found, key=lambda row: int(row["id"]))
@@ -96,6 +97,6 @@ def _score(spark: SparkSession, texts: Sequence[Text], options: ScoringOptions) 
 
 def score_texts(batches: Iterator[pa.RecordBatch], options: ScoringOptions) -> Iterator[pa.RecordBatch]:
     """mapInArrow: score deferred texts."""
-    model = scoring.open_model(options, scoring.task_threads())
-    for window in scoring.score_windows(batches, rows.texts, model, options):
+    model = models.open_model(options, task_context.task_threads())
+    for window in windows.score_windows(batches, rows.texts, model, options):
         yield rows.answer_rows(window, model)

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 
-from batch_job.commits import leftovers, table
 from batch_job.inputs.delta import find_table
-from batch_job.outputs import rows
-from batch_job.outputs.writing import FileReport, Target, write_file
+from batch_job.shards import schemas
+from batch_job.shards.shard_files import FileReport, Target, write_file
+from batch_job.tables import resumable, table
 
 #: A row of the scores table, without its partition columns.
 Row = dict[str, Any]
@@ -53,7 +53,7 @@ class DeferredScores:
         wanted, good = pa.array(keys, pa.binary()), pa.array(precisions, pa.string())
         table.refuse_earlier(delta)
         found: dict[bytes, Row] = {}
-        for batch in table.read_files(delta, self.ds, rows.SCORES.names):
+        for batch in table.read_files(delta, self.ds, schemas.SCORES.names):
             same = pc.and_(pc.is_in(batch["encoding_key"], wanted), pc.is_in(batch["precision"], good))
             found.update((row["encoding_key"], row) for row in batch.filter(same).to_pylist())
         return found
@@ -63,7 +63,7 @@ class DeferredScores:
 
         Raises: JobError when the table is of an earlier version, or a file of it is damaged.
         """
-        target = Target(str(self.folder), self.ds, "deferred", 0, source=rows.DEFERRED)
+        target = Target(str(self.folder), self.ds, "deferred", 0, source=schemas.DEFERRED)
         committed: dict[tuple[str, str], Row] = {}
 
         def write_new(delta: DeltaTable) -> FileReport | None:
@@ -75,7 +75,7 @@ class DeferredScores:
             table.add_deferred(self.folder, self.ds, write_new)
         finally:
             # What was written for a snapshot that was no longer the newest.
-            leftovers.remove_own(target)
+            resumable.remove_own(target)
         return [committed.get(_name(row), row) for row in answers]
 
     def _recent(self, delta: DeltaTable, ids: Sequence[str]) -> Iterable[Row]:
@@ -84,7 +84,7 @@ class DeferredScores:
         wanted = pa.array(ids, pa.string())
         others = [found for folder in self.others if (found := find_table(folder))]
         for each in (*others, delta):
-            for batch in table.read_recent(each, since, rows.SCORES.names, rows.DEFERRED):
+            for batch in table.read_recent(each, since, schemas.SCORES.names, schemas.DEFERRED):
                 yield from batch.filter(pc.is_in(batch["id"], wanted)).to_pylist()
 
 
@@ -94,5 +94,5 @@ def _name(row: Row) -> tuple[str, str]:
 
 
 def _write(target: Target, answers: Sequence[Row]) -> FileReport:
-    columns = {name: [row[name] for row in answers] for name in rows.SCORES.names}
-    return FileReport(*write_file(target, rows.SCORES, [pa.RecordBatch.from_pydict(columns, schema=rows.SCORES)]))
+    columns = {name: [row[name] for row in answers] for name in schemas.SCORES.names}
+    return FileReport(*write_file(target, schemas.SCORES, [pa.RecordBatch.from_pydict(columns, schema=schemas.SCORES)]))

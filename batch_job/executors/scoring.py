@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from batch_job.executors.prefetch import ahead
+from batch_job.executors.running import HARMLESS, Ran, Runner
 from numpy.typing import NDArray
 from pyspark import TaskContext
 
 from batch_job.executors import gpus, processes
-from batch_job.executors.prefetch import ahead
-from batch_job.executors.running import HARMLESS, Ran, Runner
 from batch_job.settings import NightlySettings
 from shared_model import devices
 from shared_model.devices import HALF_PRECISION

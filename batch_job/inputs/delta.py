@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from batch_job.inputs import ids, parquet
 from batch_job.inputs.files import Folder
-from batch_job.record import InputFile
+from batch_job.run_record import InputFile
 from shared_model.errors import JobError, NoInput
 
 #: What later versions ask of a reader (deletion vectors, mapped columns), its files alone do not tell.

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from batch_job.record import Input
+from batch_job.run_record import Input
 
 #: The type of ids that are text already, and that of UUIDs.
 TEXT, UUID = "", "uuid"

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from batch_job.inputs import csv_records
 from batch_job.inputs.messages import Message, Reason, Unreadable, as_json, as_text, read_line, read_record
-from batch_job.record import Columns
+from batch_job.run_record import Columns
 
 #: A judged row: where it stands, its bytes, and either a message or the reason why it is none.
 JUDGED = pa.schema(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from batch_job.record import COLUMNS, Columns
+from batch_job.run_record import COLUMNS, Columns
 from shared_model.types import MAX_TEXT_BYTES
 
 

@@ -4,7 +4,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from batch_job.inputs import frames
 from batch_job.inputs.messages import Reason
-from batch_job.record import Input
+from batch_job.run_record import Input
 
 _MESSAGE = ("id", "text", "pair")
 

@@ -11,7 +11,7 @@ from typing import BinaryIO
 from batch_job import identity
 from batch_job.inputs import csv_records, delta, json_lines, parquet
 from batch_job.inputs.files import Folder
-from batch_job.record import COLUMNS, Columns, Format, Input, InputFile
+from batch_job.run_record import COLUMNS, Columns, Format, Input, InputFile
 from batch_job.settings import DAY_FIELDS, InputSettings
 from shared_model.errors import JobError, NoInput
 from shared_model.settings import StateSettings

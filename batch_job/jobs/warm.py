@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from batch_job.executors import workers
 from batch_job.inputs import reading, source
-from batch_job.outputs import units
+from batch_job.shards import binning
+from batch_job.spark import session
 
 _ROWS, _TASKS = 64, 2
 
 
 def main() -> None:
-    spark = workers.session("tandem warm")
+    spark = session.start("tandem warm")
     with tempfile.TemporaryDirectory() as folder:
         messages = (json.dumps({"id": str(number), "text": f"message {number}"}) for number in range(_ROWS))
         Path(folder, "messages.jsonl").write_text("\n".join([*messages, "damaged"]) + "\n")
-        lines = reading.judged_lines(workers.planned_once(spark, _TASKS), source.read_folder(folder), _TASKS)
-        lines, bits = units.hashed(lines).persist(), units.cell_bits(_ROWS, _ROWS)
-        cells = lines.filter("reason is null").selectExpr(f"{units.cell(bits)} as cell")
+        lines = reading.judged_lines(session.planned_once(spark, _TASKS), source.read_folder(folder), _TASKS)
+        lines, bits = binning.hashed(lines).persist(), binning.cell_bits(_ROWS, _ROWS)
+        cells = lines.filter("reason is null").selectExpr(f"{binning.cell(bits)} as cell")
         counted = cells.groupBy("cell").count().toArrow().to_pylist()
-        buckets = units.pack({each["cell"]: units.Load(each["count"], each["count"]) for each in counted}, _ROWS)
-        arranged = units.arranged(lines.filter("reason is null"), buckets, bits, _TASKS)
+        buckets = binning.pack({each["cell"]: binning.Load(each["count"], each["count"]) for each in counted}, _ROWS)
+        arranged = binning.arranged(lines.filter("reason is null"), buckets, bits, _TASKS)
         arranged.mapInArrow(_rows, "rows long").collect()
     spark.stop()
 

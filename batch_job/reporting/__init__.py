@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from batch_job.record import LENGTH_STEP, RecordError, RunRecord, read
 from batch_job.reporting import page
 from batch_job.reporting.cost import cost_per_million
 from batch_job.reporting.page import Around
+from batch_job.run_record import LENGTH_STEP, RecordError, RunRecord, read
 from shared_model.errors import JobError
 from shared_model.releases import manifest
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
-from batch_job.record import LENGTH_STEP, Findings, QuarantinedLine, RunRecord, Scoring, Verdict
 from batch_job.reporting import charts, markup, report, words
 from batch_job.reporting.cost import cost_per_million
 from batch_job.reporting.markup import Child, tag
+from batch_job.run_record import LENGTH_STEP, Findings, QuarantinedLine, RunRecord, Scoring, Verdict
 
 #: Labels that are drawn, the most frequent of both days; the others are added up.
 _LABELS = 20

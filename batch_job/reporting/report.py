@@ -1,6 +1,6 @@
 """The `report` step: a run in lines that a person reads, and whether its counts add up."""
 
-from batch_job.record import Input, RunRecord, Scoring, State, Verdict, Worker
+from batch_job.run_record import Input, RunRecord, Scoring, State, Verdict, Worker
 from shared_model.errors import JobError, Refused, Stale
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from batch_job.record import Findings, RunRecord, Verdict
+from batch_job.run_record import Findings, RunRecord, Verdict
 
 #: Gates and verdicts, one sentence each.
 TERMS = {

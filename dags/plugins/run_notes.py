@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 from airflow.listeners import hookimpl
 from airflow.plugins_manager import AirflowPlugin
 
-from batch_job import plan
+from batch_job.launch import spark_submit
 
 DAG_ID = "nightly_scoring"
 
@@ -15,7 +15,7 @@ DAG_ID = "nightly_scoring"
 @hookimpl
 def on_dag_run_running(dag_run: Any, msg: str) -> None:
     if dag_run.dag_id == DAG_ID and not dag_run.note:
-        dag_run.note = plan.day_of(dag_run.partition_key, dag_run.conf) or "no day"
+        dag_run.note = spark_submit.day_of(dag_run.partition_key, dag_run.conf) or "no day"
 
 
 class RunNotes(AirflowPlugin):  # type: ignore[misc]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from batch_job import plan
+from batch_job.launch import spark_submit
 from tests.conftest import REPOSITORY
 
 #: JVMs that live for seconds: compiling well takes longer than it saves.
@@ -20,7 +20,7 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
     """Of the cluster and of spark-submit, as `batch_job score` makes it where `own` is set, too."""
     settings = {**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix, **own}
     brief = {"PYTHONPATH": str(REPOSITORY), "SPARK_DAEMON_MEMORY": "256m", "JAVA_TOOL_OPTIONS": BRIEF_JVM}
-    return {**settings, **plan.spark_environment(settings), **brief}
+    return {**settings, **spark_submit.spark_environment(settings), **brief}
 
 
 @contextmanager

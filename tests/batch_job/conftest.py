@@ -13,15 +13,17 @@ import redis.asyncio
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from batch_job import pipeline, plan, planning
+from batch_job import attempt as pipeline
 from batch_job.checks.examination import Written
-from batch_job.commits import table
-from batch_job.commits.fence import Fence, connect
 from batch_job.deferred.scores import DeferredScores
-from batch_job.executors.scoring import ScoringOptions
 from batch_job.identity import Tables
-from batch_job.record import RunRecord, Scoring
+from batch_job.launch import spark_submit
+from batch_job.run_record import RunRecord, Scoring
+from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import NightlySettings
+from batch_job.steps import plan as planning
+from batch_job.tables import table
+from batch_job.tables.fence import Fence, connect
 from shared_model.releases.store import Release
 from shared_model.settings import StateSettings
 from shared_model.types import Device
@@ -38,10 +40,10 @@ def spark(own_environment: None) -> Iterator[SparkSession]:
     """`local[2]` with the nightly run's own configuration. One JVM serves every module."""
     with pytest.MonkeyPatch.context() as patch:
         given = {**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}
-        for name, value in plan.spark_environment(given).items():
+        for name, value in spark_submit.spark_environment(given).items():
             patch.setenv(name, value)
         builder = SparkSession.builder.master("local[2]").appName("tests")
-        for name, value in plan.spark_conf(given).items():
+        for name, value in spark_submit.spark_conf(given).items():
             builder = builder.config(name, value)
         session = builder.getOrCreate()
         yield session

@@ -7,25 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from batch_job import archive, plan
+from batch_job import archive
+from batch_job.launch import spark_submit
 
 GIVEN = {**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}
 
 
 def submit(conf: dict[str, str], *what: str, **environ: str) -> "subprocess.CompletedProcess[str]":
-    command = ["spark-submit", *plan.conf_args(conf), *what]
-    environment = {**os.environ, **plan.spark_environment(GIVEN), **environ}
+    command = ["spark-submit", *spark_submit.conf_args(conf), *what]
+    environment = {**os.environ, **spark_submit.spark_environment(GIVEN), **environ}
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
 
 
 @pytest.mark.parametrize("folder", ["runtime", "a runtime"])
 def test_a_run_takes_sparks_classes_from_the_archive(tmp_path: Path, folder: str) -> None:
-    there, log = plan.class_archive(str(tmp_path / folder)), tmp_path / "classes.log"
+    there, log = spark_submit.class_archive(str(tmp_path / folder)), tmp_path / "classes.log"
     there.parent.mkdir(parents=True)
-    assert plan.class_archive(sys.prefix).exists(), "`make setup` makes it"
-    there.symlink_to(plan.class_archive(sys.prefix))
-    conf = plan.spark_conf({"TANDEM_RUNTIME_PREFIX": str(tmp_path / folder)})
-    conf[plan.JAVA_OPTIONS] += f" -Xlog:class+load=info:file={log}"
+    assert spark_submit.class_archive(sys.prefix).exists(), "`make setup` makes it"
+    there.symlink_to(spark_submit.class_archive(sys.prefix))
+    conf = spark_submit.spark_conf({"TANDEM_RUNTIME_PREFIX": str(tmp_path / folder)})
+    conf[spark_submit.JAVA_OPTIONS] += f" -Xlog:class+load=info:file={log}"
     submit(conf, "--version")
     (read,) = (line for line in log.read_text().splitlines() if " org.apache.spark.deploy.SparkSubmit " in line)
     assert read.endswith("source: shared objects file (top)")
@@ -33,12 +34,12 @@ def test_a_run_takes_sparks_classes_from_the_archive(tmp_path: Path, folder: str
 
 def test_without_an_archive_there_is_no_word_of_one(tmp_path: Path) -> None:
     given = {"TANDEM_RUNTIME_PREFIX": str(tmp_path), "SPARK_CONF_DIR": str(tmp_path)}
-    assert plan.spark_conf(given) == plan.SPARK_CONF
+    assert spark_submit.spark_conf(given) == spark_submit.SPARK_CONF
 
 
 def test_where_it_does_not_fit_it_is_passed_over_in_silence(tmp_path: Path) -> None:
     """Spark's folder of settings is on its class path."""
-    done = submit(plan.spark_conf(GIVEN), "--version", SPARK_CONF_DIR=str(tmp_path))
+    done = submit(spark_submit.spark_conf(GIVEN), "--version", SPARK_CONF_DIR=str(tmp_path))
     assert "archive" not in done.stdout + done.stderr
     assert "version 4" in done.stderr
 

@@ -22,12 +22,14 @@ import redis
 import redis.asyncio
 from deltalake import DeltaTable
 
-from batch_job import job, launch, plan, record
+from batch_job import driver, run_record
 from batch_job.__main__ import main
-from batch_job.commits import table
-from batch_job.commits.fence import Fence, latest_token
-from batch_job.record import RunRecord, Scoring, State
+from batch_job.launch import spark_submit
+from batch_job.run_record import RunRecord, Scoring, State
 from batch_job.settings import NightlySettings
+from batch_job.steps import score, spark_step
+from batch_job.tables import table
+from batch_job.tables.fence import Fence, latest_token
 from protos.scoring.v1.scoring_pb2 import ScoreRequest
 from protos.scoring.v1.storage_pb2 import DeferredWork
 from shared_model import demo_messages
@@ -38,7 +40,7 @@ from shared_model.releases.store import Release
 from shared_model.settings import DeferredSettings, StateSettings
 from tests.batch_job.cluster import other_python
 from tests.batch_job.conftest import DAY, Cli, message, planned, write_day
-from tests.batch_job.outputs import written
+from tests.batch_job.shards import written
 
 SECOND = "2026-01-15"
 
@@ -48,7 +50,7 @@ def recorded(state: StateSettings, client: "redis.Redis") -> Path:
     """A planned run's record, with input."""
     write_day(state, [message(number, "hello") for number in range(10)])
     path = state.runs_dir / DAY / "run.json"
-    record.write(path, planned(state, client))
+    run_record.write(path, planned(state, client))
     return path
 
 
@@ -78,7 +80,7 @@ def result(url: str, request_id: str) -> Item | None:
 
 
 def newest(state: StateSettings, day: str) -> RunRecord:
-    return record.read(max((state.runs_dir / day).glob("*.json"), key=lambda path: path.stat().st_mtime))
+    return run_record.read(max((state.runs_dir / day).glob("*.json"), key=lambda path: path.stat().st_mtime))
 
 
 def version_of(state: StateSettings) -> int:
@@ -226,11 +228,11 @@ def test_own_messages_are_scored_beside_the_archive_that_the_state_has(
 ) -> None:
     """README's own CSV, on a day that is committed of the default archive, as is one before it."""
     for day in (DAY, SECOND):
-        written.commit(state.scores_table, day, ["yes"] * 1_000, **{table.INPUT: record.ARCHIVE})
+        written.commit(state.scores_table, day, ["yes"] * 1_000, **{table.INPUT: run_record.ARCHIVE})
     write_day(state, [message(number, "hello") for number in range(10)], SECOND)
     archived, scoring = planned(state, client, SECOND, "archived"), Scoring(1, "plan", 2, 10, {})
     archived_at = state.runs_dir / SECOND / "archived.json"
-    record.write(archived_at, replace(archived, state=State.COMMITTED, scoring=scoring))
+    run_record.write(archived_at, replace(archived, state=State.COMMITTED, scoring=scoring))
     version, days = version_of(state), tmp_path / "own"
     (days / SECOND).mkdir(parents=True)
     rows = [f"m{number},my own message number {number}" for number in range(1_100)]
@@ -337,8 +339,8 @@ def test_a_report_ends_as_its_run_did(
     in_process: None, recorded: Path, ended: State, code: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     problem = "" if ended is State.COMMITTED else f"ds={DAY}: refused by the gate: labels"
-    scoring = record.Scoring(1, "plan", 1, rows=10, quarantined={}) if ended is State.COMMITTED else None
-    record.write(recorded, replace(record.read(recorded), state=ended, problem=problem, scoring=scoring))
+    scoring = run_record.Scoring(1, "plan", 1, rows=10, quarantined={}) if ended is State.COMMITTED else None
+    run_record.write(recorded, replace(run_record.read(recorded), state=ended, problem=problem, scoring=scoring))
     assert main(["report", "--ds", DAY]) == code
     said = capsys.readouterr()
     assert line in said.err
@@ -348,26 +350,26 @@ def test_a_report_ends_as_its_run_did(
 def test_a_report_of_the_dag_fails_where_publishing_did_not_end(
     in_process: None, recorded: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    scoring = record.Scoring(1, "plan", 1, rows=10, quarantined={})
-    run = replace(record.read(recorded), state=State.COMMITTED, scoring=scoring)
-    record.write(recorded, run)
+    scoring = run_record.Scoring(1, "plan", 1, rows=10, quarantined={})
+    run = replace(run_record.read(recorded), state=State.COMMITTED, scoring=scoring)
+    run_record.write(recorded, run)
     assert main(["report", "--ds", DAY]) == 0
     assert main(["report", "--ds", DAY, "--published"]) == 2
     assert "is committed, not published: `publish` did not end;" in capsys.readouterr().err
     # It decided that a newer one stays live: nothing went wrong.
-    kept_back = record.Publication(f"{DAY}.1", 0, moved=False, live=False, why="a newer one is")
-    record.write(recorded, replace(run, publication=kept_back))
+    kept_back = run_record.Publication(f"{DAY}.1", 0, moved=False, live=False, why="a newer one is")
+    run_record.write(recorded, replace(run, publication=kept_back))
     assert main(["report", "--ds", DAY, "--published"]) == 0
 
 
 def test_a_report_fails_on_counts_that_do_not_add_up(cli: Cli, recorded: Path) -> None:
-    run = record.read(recorded)
-    scoring = record.Scoring(1, "plan", 1, rows=8, quarantined={"empty": 1})
-    record.write(recorded, replace(run, state=State.PUBLISHED, scoring=scoring))
+    run = run_record.read(recorded)
+    scoring = run_record.Scoring(1, "plan", 1, rows=8, quarantined={"empty": 1})
+    run_record.write(recorded, replace(run, state=State.PUBLISHED, scoring=scoring))
     done = cli("report", "--ds", DAY)
     assert done.returncode == 2
     assert "10 lines in, but 8 scored and 1 quarantined" in done.stderr
-    record.write(recorded, replace(run, state=State.PUBLISHED, scoring=replace(scoring, rows=9)))
+    run_record.write(recorded, replace(run, state=State.PUBLISHED, scoring=replace(scoring, rows=9)))
     assert cli("report", "--ds", DAY).returncode == 0
 
 
@@ -377,9 +379,9 @@ def test_another_python_is_refused_with_exit_code_2(
 ) -> None:
     python = other_python(tmp_path / "other")
     # As spark-submit of the DAG, but with one variable that was inherited.
-    spark = {**plan.spark_environment({**environment, "TANDEM_RUNTIME_PREFIX": sys.prefix}), variable: python}
+    spark = {**spark_submit.spark_environment({**environment, "TANDEM_RUNTIME_PREFIX": sys.prefix}), variable: python}
     done = subprocess.run(
-        plan.spark_submit_command(DAY, str(recorded), "local[2]"),
+        spark_submit.spark_submit_command(DAY, str(recorded), "local[2]"),
         env={**environment, **spark},
         capture_output=True,
         text=True,
@@ -404,13 +406,13 @@ def in_process(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> 
 
 
 def launch_score(path: Path) -> int:
-    return launch.main(["--ds", DAY, "--record", str(path)])
+    return driver.main(["--ds", DAY, "--record", str(path)])
 
 
 def test_a_stale_run_stays_stale_and_takes_no_token(
     in_process: None, recorded: Path, client: "redis.Redis", capsys: pytest.CaptureFixture[str]
 ) -> None:
-    record.write(recorded, replace(record.read(recorded), state=State.STALE, token=1))
+    run_record.write(recorded, replace(run_record.read(recorded), state=State.STALE, token=1))
     assert launch_score(recorded) == 3
     assert capsys.readouterr().err.startswith("batch_job score: stale: run run of ds=2026-01-14 was superseded")
     assert latest_token(client, DAY) is None
@@ -420,11 +422,11 @@ def test_a_retry_after_another_run_has_begun_is_stale(
     in_process: None, recorded: Path, client: "redis.Redis", capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine = Fence.take(client, DAY, -1)
-    record.write(recorded, replace(record.read(recorded), token=mine.token))
+    run_record.write(recorded, replace(run_record.read(recorded), token=mine.token))
     Fence.take(client, DAY, -1)
     assert launch_score(recorded) == 3
     assert "stale: attempt 2 at ds=2026-01-14 has begun since attempt 1" in capsys.readouterr().err
-    assert record.read(recorded).state is State.STALE
+    assert run_record.read(recorded).state is State.STALE
     assert latest_token(client, DAY) == 2
 
 
@@ -434,7 +436,7 @@ def test_input_that_changed_after_planning_is_refused(
     write_day(state, [message(0, "another text")])
     assert launch_score(recorded) == 2
     assert "changed after the run was planned" in capsys.readouterr().err
-    assert record.read(recorded).state is State.FAILED
+    assert run_record.read(recorded).state is State.FAILED
     # What failed has a report, too.
     assert "changed after the run was planned" in (recorded.with_suffix("") / "report.html").read_text()
 
@@ -445,10 +447,10 @@ def test_a_superseded_attempt_leaves_its_retrys_record_alone(
     """Airflow may retry a run whose first driver is still alive: both write the same record."""
     Fence.take(client, DAY, -1)
     retry = Fence.take(client, DAY, -1)
-    record.write(recorded, replace(record.read(recorded), token=retry.token))
-    step = job.Step(recorded, state, NightlySettings(), DeferredSettings(), state.redis_url, client)
-    job._note(step, State.STALE, str(Stale("attempt 2 has begun")))
-    assert record.read(recorded).state is State.PLANNED
+    run_record.write(recorded, replace(run_record.read(recorded), token=retry.token))
+    step = spark_step.Step(recorded, state, NightlySettings(), DeferredSettings(), state.redis_url, client)
+    score._note(step, State.STALE, str(Stale("attempt 2 has begun")))
+    assert run_record.read(recorded).state is State.PLANNED
     Fence.take(client, DAY, -1)
-    job._note(step, State.STALE, str(Stale("attempt 3 has begun")))
-    assert record.read(recorded).state is State.STALE
+    score._note(step, State.STALE, str(Stale("attempt 3 has begun")))
+    assert run_record.read(recorded).state is State.STALE

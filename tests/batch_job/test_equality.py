@@ -10,11 +10,11 @@ import redis
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from batch_job import pipeline, read_scores
-from batch_job.commits.fence import Fence
-from batch_job.executors.scoring import ScoringOptions
+from batch_job import attempt, read_scores
 from batch_job.identity import Tables
+from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import NightlySettings
+from batch_job.tables.fence import Fence
 from shared_model import demo_messages
 from shared_model.encoding import Widths, collate, padded, plan_batches, snug
 from shared_model.releases.store import Release
@@ -83,8 +83,8 @@ def test_the_rows_equal_the_engine_outside_spark(
     for day in days:
         run = planned(state, client, str(day))
         fence = Fence.take(client, run.ds, -1)
-        with pipeline.supervised(spark, fence):
-            done = pipeline.score_partition(spark, run, options, Tables.of(state), fence, settings)
+        with attempt.supervised(spark, fence):
+            done = attempt.score_partition(spark, run, options, Tables.of(state), fence, settings)
         assert done.rows == messages // len(days)
         assert sum(done.quarantined.values()) == len(demo_messages.DAMAGED_LINES)
 

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 
 from batch_job import identity
-from batch_job.commits import table
 from batch_job.identity import Tables
 from batch_job.inputs.delta import open_table
-from batch_job.record import ARCHIVE
+from batch_job.run_record import ARCHIVE
 from batch_job.settings import InputSettings
+from batch_job.tables import table
 from shared_model import settings
 from shared_model.errors import JobError
 from shared_model.settings import StateSettings
-from tests.batch_job.outputs import written
+from tests.batch_job.shards import written
 
 
 def named(state: StateSettings, **variables: str) -> str:

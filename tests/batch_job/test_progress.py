@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_job import progress
-from batch_job.commits import leftovers
-from batch_job.executors import scoring
-from batch_job.executors.scoring import ScoringOptions
-from batch_job.outputs import tally, units, writing
-from batch_job.outputs.tally import Tally
-from batch_job.outputs.writing import FileReport, Target
 from batch_job.progress import Progress
+from batch_job.scoring import models, shard_task
+from batch_job.scoring.options import ScoringOptions
+from batch_job.shards import binning, shard_files, tally
+from batch_job.shards.shard_files import FileReport, Target
+from batch_job.shards.tally import Tally
+from batch_job.tables import resumable
 from shared_model.errors import JobError
 from tests.shared_model.full_disk import largest_file
 
@@ -155,16 +155,16 @@ MINE = ("2026-01-14", "plan", 2)
 def finish(target: Target, unit: str, rows: int) -> None:
     path = target.path(unit, "0" * 64)
     Path(target.table, path).parent.mkdir(parents=True, exist_ok=True)
-    writing.write_sidecar(target, FileReport(path, 0, rows, poisoned=("m1",)))
+    shard_files.write_sidecar(target, FileReport(path, 0, rows, poisoned=("m1",)))
 
 
 def test_rows_are_done_when_their_unit_is_there(tmp_path: Path) -> None:
     mine = Target(str(tmp_path), *MINE, driver="ab12")
     other = Target(str(tmp_path), "2026-01-14", "plan", 1, driver="ab13")
-    assert writing.rows_done(mine) == 0
+    assert tally.rows_done(mine) == 0
     for target, unit, rows in ((mine, "00000-0", 10), (mine, "00001-0", 20), (other, "00002-0", 40)):
         finish(target, unit, rows)
-    assert writing.rows_done(mine) == 32
+    assert tally.rows_done(mine) == 32
 
 
 def test_rows_of_running_units_are_done_too_and_none_counts_twice(tmp_path: Path) -> None:
@@ -173,17 +173,17 @@ def test_rows_of_running_units_are_done_too_and_none_counts_twice(tmp_path: Path
     first, copy, others = (Tally(target, lambda: next(seconds)) for target in (mine, mine, other))
     others.tell("00000-0", 700)
     first.tell("00000-0", 64)
-    assert (writing.rows_done(mine), tally.read(mine)) == (64, {"00000-0": 64})
+    assert (tally.rows_done(mine), tally.read(mine)) == (64, {"00000-0": 64})
     # A task that Spark runs twice, and the unit that it leaves.
     copy.tell("00000-0", 32)
     first.tell("00001-0", 5)
-    assert writing.rows_done(mine) == 37
+    assert tally.rows_done(mine) == 37
     finish(mine, "00000-0", 99)
-    assert writing.rows_done(mine) == 105
+    assert tally.rows_done(mine) == 105
     first.end("00000-0")
     first.end("00000-0")
-    assert writing.rows_done(mine) == 105
-    leftovers.remove_temporary(mine)
+    assert tally.rows_done(mine) == 105
+    resumable.remove_temporary(mine)
     assert tally.read(mine) == {}
     assert tally.read(other) == {"00000-0": 700}
 
@@ -210,24 +210,24 @@ def test_rows_of_a_unit_count_while_the_engine_is_at_it(
     tmp_path: Path, options: ScoringOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One task of two units, four texts in each batch of its engine."""
-    monkeypatch.setattr(scoring, "_opened", {})
+    monkeypatch.setattr(models, "_opened", {})
     monkeypatch.setattr(tally, "_SECONDS", 0.0)
     target, seen = Target(str(tmp_path), *MINE), list[int]()
     told = Tally.tell
 
     def tell(self: Tally, unit: str, rows: int, last: bool = False) -> None:
         told(self, unit, rows, last)
-        seen.append(writing.rows_done(target))
+        seen.append(tally.rows_done(target))
 
     monkeypatch.setattr(Tally, "tell", tell)
     lines = {
         "id": [f"m{number:02d}" for number in range(24)],
         "text": [f"card {number % 12}" for number in range(24)],
         "pair": pa.nulls(24, pa.string()),
-        units.TEXT_HASH: [f"{number // 2:02d}" for number in range(24)],
-        units.BUCKET: pa.array([0] * 12 + [1] * 12, pa.int32()),
+        binning.TEXT_HASH: [f"{number // 2:02d}" for number in range(24)],
+        binning.BUCKET: pa.array([0] * 12 + [1] * 12, pa.int32()),
     }
     small = replace(options, batch_rows=4, collapse=False)
-    reports = list(writing.write_units(iter([pa.RecordBatch.from_pydict(lines)]), small, target, 25))
+    reports = list(shard_task.write_units(iter([pa.RecordBatch.from_pydict(lines)]), small, target, 25))
     assert seen == [4, 8, 12, 16, 20, 24]
-    assert (len(reports), writing.rows_done(target), tally.read(target)) == (2, 24, {})
+    assert (len(reports), tally.rows_done(target), tally.read(target)) == (2, 24, {})

@@ -23,13 +23,13 @@ from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
 from batch_job import read_scores
-from batch_job.commits import leftovers, table
-from batch_job.commits.fence import Fence
-from batch_job.executors import scoring
-from batch_job.executors.scoring import ScoringOptions
-from batch_job.outputs import writing
-from batch_job.outputs.writing import FileReport, Target
-from batch_job.record import RunRecord, Scoring
+from batch_job.run_record import RunRecord, Scoring
+from batch_job.scoring import models, shard_task
+from batch_job.scoring.options import ScoringOptions
+from batch_job.shards.shard_files import FileReport, Target
+from batch_job.spark import task_context
+from batch_job.tables import resumable, table
+from batch_job.tables.fence import Fence
 from shared_model.encoding import Encoding, TokenBatch
 from shared_model.engine import Engine
 from shared_model.errors import JobError, Refused
@@ -112,7 +112,7 @@ def test_control_half_a_file_is_taken_over_by_whoever_believes_its_sidecar(
     report = FileReport.from_json(min(sidecars(state)).read_text())
     half = state.scores_table / report.path
     half.write_bytes(half.read_bytes()[: report.size // 2])
-    monkeypatch.setattr(leftovers, "_finished", believed)
+    monkeypatch.setattr(resumable, "_finished", believed)
     done = attempt(spark, state, client, options, run)
     assert (done.units_resumed, done.rows) == (done.units, len(LINES))
     with pytest.raises(JobError, match="is not as it was written"):
@@ -235,10 +235,10 @@ class Compiled:
 def write_in(
     precision: Precision, lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    model = scoring.open_model(options, scoring.task_threads())
+    model = models.open_model(options, task_context.task_threads())
     compiled = replace(model, engine=cast(Engine, Compiled(model.engine, precision)))
-    with mock.patch.object(scoring, "open_model", return_value=compiled):
-        yield from writing.write_units(lines, options, target, unit_rows)
+    with mock.patch.object(models, "open_model", return_value=compiled):
+        yield from shard_task.write_units(lines, options, target, unit_rows)
 
 
 def test_late_data_is_reused_by_the_precision_that_was_compiled_and_not_by_the_one_asked_for(
@@ -249,13 +249,13 @@ def test_late_data_is_reused_by_the_precision_that_was_compiled_and_not_by_the_o
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_day(state, LINES[:30])
-    monkeypatch.setattr(writing, "write_units", partial(write_in, Precision.FP32))
+    monkeypatch.setattr(shard_task, "write_units", partial(write_in, Precision.FP32))
     assert attempt(spark, state, client, options, planned(state, client)).precision == "fp32"
     write_day(state, [message(500, "is my card lost?")], file="late.jsonl")
     again = attempt(spark, state, client, options, planned(state, client))
     assert (again.precision, again.rows, again.rows_reused, again.distinct) == ("fp32", 31, 30, 1)
     # The next hosts have BF16, and a partition has one precision.
-    monkeypatch.setattr(writing, "write_units", partial(write_in, Precision.BF16))
+    monkeypatch.setattr(shard_task, "write_units", partial(write_in, Precision.BF16))
     write_day(state, [message(501, "is my card lost?")], file="later.jsonl")
     other = attempt(spark, state, client, options, planned(state, client))
     assert (other.precision, other.rows, other.rows_reused) == ("bf16", 32, 0)
@@ -311,10 +311,10 @@ class Frail:
 def write_with_a_frail_engine(
     lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    model = scoring.open_model(options, scoring.task_threads())
+    model = models.open_model(options, task_context.task_threads())
     frail = replace(model, engine=cast(Engine, Frail(model.engine, model.encoder.encode(POISON))))
-    with mock.patch.object(scoring, "open_model", return_value=frail):
-        yield from writing.write_units(lines, options, target, unit_rows)
+    with mock.patch.object(models, "open_model", return_value=frail):
+        yield from shard_task.write_units(lines, options, target, unit_rows)
 
 
 def test_poison_is_quarantined_and_stays_so_when_its_unit_is_taken_over(
@@ -326,7 +326,7 @@ def test_poison_is_quarantined_and_stays_so_when_its_unit_is_taken_over(
 ) -> None:
     write_day(state, [*LINES, message(600, POISON), b""])
     run, options = planned(state, client), replace(options, poison=1)
-    monkeypatch.setattr(writing, "write_units", write_with_a_frail_engine)
+    monkeypatch.setattr(shard_task, "write_units", write_with_a_frail_engine)
     leave_units(spark, state, client, options, run)
     done = attempt(spark, state, client, options, run)
     assert (done.units_resumed, done.rows, done.quarantined) == (done.units, 189, {"empty": 1, "poison": 2})

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batch_job import plan
+from batch_job.launch import spark_submit
 from shared_model.releases.store import Release
 
 REPOSITORY = Path(__file__).parents[2]
@@ -47,7 +47,7 @@ def dag(environment: dict[str, str]) -> dict[str, Any]:
 def test_it_parses_and_sees_only_the_planning_module(dag: dict[str, Any]) -> None:
     assert dag["errors"] == {}
     assert dag["dags"] == ["nightly_scoring"]
-    assert dag["imported"] == ["batch_job", "batch_job.plan"]
+    assert dag["imported"] == ["batch_job", "batch_job.launch", "batch_job.launch.spark_submit"]
     assert dag["heavy"] == []
 
 
@@ -69,7 +69,7 @@ def test_only_an_unexpected_end_is_tried_again(dag: dict[str, Any]) -> None:
 
 
 def test_spark_is_started_only_for_a_day_that_is_not_scored_already(dag: dict[str, Any]) -> None:
-    assert dag["started"] == {"0": False, "2": None, str(plan.CHANGED): True}
+    assert dag["started"] == {"0": False, "2": None, str(spark_submit.CHANGED): True}
 
 
 def test_it_is_paused_at_creation_and_never_catches_up(dag: dict[str, Any]) -> None:
@@ -101,8 +101,8 @@ def test_it_runs_at_two_for_the_day_before(dag: dict[str, Any]) -> None:
 def test_spark_submit_gets_the_runtime_the_day_and_the_record(dag: dict[str, Any], environment: dict[str, str]) -> None:
     record = f"{environment['TANDEM_STATE']}/runs/{DAY}/{RUN}.json"
     assert dag["score"]["args"] == ["--ds", DAY, "--record", record]
-    assert dag["score"]["application"] == plan.APPLICATION
-    assert dag["score"]["conf"] == plan.spark_conf({})
+    assert dag["score"]["application"] == spark_submit.APPLICATION
+    assert dag["score"]["conf"] == spark_submit.spark_conf({})
     assert dag["score"]["connection"] == "spark_default"
     env = dag["score"]["env"]
     assert env["PYSPARK_PYTHON"] == env["PYSPARK_DRIVER_PYTHON"] == f"{sys.prefix}/bin/python"
@@ -113,12 +113,12 @@ def test_spark_submit_gets_the_runtime_the_day_and_the_record(dag: dict[str, Any
 
 def test_plan_waits_without_a_worker_slot(dag: dict[str, Any], environment: dict[str, str]) -> None:
     record = f"{environment['TANDEM_STATE']}/runs/{DAY}/{RUN}.json"
-    waits = {"mode": "reschedule", "every": 7, "wait": plan.WAIT_SECONDS}
+    waits = {"mode": "reschedule", "every": 7, "wait": spark_submit.WAIT_SECONDS}
     assert dag["plan"] == {"ds": DAY, "record": record, **waits}
 
 
 def test_a_plan_that_has_waited_long_enough_fails_with_what_it_looked_for(dag: dict[str, Any]) -> None:
-    assert dag["timed_out"] == [plan.NO_INPUT, ["no messages: it is not there"]]
+    assert dag["timed_out"] == [spark_submit.NO_INPUT, ["no messages: it is not there"]]
 
 
 def test_a_day_whose_messages_are_not_there_is_named_in_one_line_and_asked_for_again(
@@ -129,12 +129,14 @@ def test_a_day_whose_messages_are_not_there_is_named_in_one_line_and_asked_for_a
     ds, record = dag["plan"]["ds"], dag["plan"]["record"]
 
     def planned(day: str) -> tuple[int, str]:
-        command = plan.step_command("plan", day, record, own)
-        done = subprocess.run(command, env=plan.step_environment(own), capture_output=True, text=True, check=False)
+        command = spark_submit.step_command("plan", day, record, own)
+        done = subprocess.run(
+            command, env=spark_submit.step_environment(own), capture_output=True, text=True, check=False
+        )
         return done.returncode, done.stderr
 
     code, said = planned(ds)
-    assert code == plan.NO_INPUT
+    assert code == spark_submit.NO_INPUT
     assert said.startswith("batch_job plan: no messages: ")
     assert f"ds={DAY}" in said
     assert len(said.splitlines()) == 1

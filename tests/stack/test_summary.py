@@ -10,7 +10,7 @@ from tandem_stack.calls import Outcome
 from tandem_stack.separate import Reached
 from tandem_stack.summary import Nightly, Summary, Took
 
-from batch_job.record import Input, Publication, RunRecord, Runtime, Scoring, State
+from batch_job.run_record import Input, Publication, RunRecord, Runtime, Scoring, State
 from realtime_service.settings import ServiceSettings, lanes
 from shared_model.types import Device, ServingPath
 

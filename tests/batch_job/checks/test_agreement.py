@@ -9,21 +9,21 @@ import pytest
 import redis
 from pyspark.sql import SparkSession
 
-from batch_job import pipeline
+from batch_job import attempt
 from batch_job.checks import agreement, contents
 from batch_job.checks.examination import Written
-from batch_job.commits.fence import Fence
-from batch_job.executors.scoring import ScoringOptions
 from batch_job.identity import Tables
-from batch_job.outputs.writing import Target
-from batch_job.record import Agreement
+from batch_job.run_record import Agreement
+from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import NightlySettings
+from batch_job.shards.shard_files import Target
+from batch_job.tables.fence import Fence
 from shared_model import demo_messages
 from shared_model.output import OutputKind, OutputSpec
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 from tests.batch_job.conftest import DAY, message, planned, write_day
-from tests.batch_job.outputs import written
+from tests.batch_job.shards import written
 from tests.shared_model import small_release
 
 LABELS = OutputSpec(OutputKind.SINGLE_LABEL, written.NAMES, 3)
@@ -106,8 +106,8 @@ def test_the_written_rows_are_compared_with_what_the_other_precision_says(
             found[name] = agreement.measure(files.messages, sample, release, options, files.target)
         return {}
 
-    with pipeline.supervised(spark, fence):
-        pipeline.score_partition(spark, run, options, tables, fence, NightlySettings(), before_commit=look)
+    with attempt.supervised(spark, fence):
+        attempt.score_partition(spark, run, options, tables, fence, NightlySettings(), before_commit=look)
     said = capsys.readouterr().err
     assert f"gate: {len(TEXTS)} texts with INT8, to compare\n" in said
     assert f"gate: {len(TEXTS)} of {len(TEXTS)} texts in " in said

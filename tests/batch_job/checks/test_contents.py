@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from batch_job.checks import contents
 from batch_job.checks.contents import Contents
-from batch_job.outputs import rows
-from batch_job.outputs.writing import Target, write_file
+from batch_job.shards import schemas
+from batch_job.shards.shard_files import Target, write_file
 from shared_model.errors import JobError
-from tests.batch_job.outputs import written
+from tests.batch_job.shards import written
 
 
 def read(folder: Path, *batches: pa.RecordBatch, sample: int = 10) -> Contents:
@@ -39,7 +39,7 @@ def test_a_score_that_is_no_number_is_counted_wherever_it_stands(tmp_path: Path,
 def test_rows_without_labels_have_their_vectors_looked_at(tmp_path: Path) -> None:
     plain = written.batch(["a", "b"], ["yes", "yes"]).to_pydict()
     vectors = {**plain, "label": [None] * 2, "top_k": [[], []], "vector": [[0.5, float("nan")], [0.1, 0.2]]}
-    held = read(tmp_path, pa.RecordBatch.from_pydict(vectors, schema=rows.SCORES))
+    held = read(tmp_path, pa.RecordBatch.from_pydict(vectors, schema=schemas.SCORES))
     assert (held.rows, held.not_finite, held.labels) == (2, 1, {})
 
 
@@ -59,7 +59,7 @@ def test_the_sample_is_the_texts_with_the_lowest_hashes_once_each(
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     texts = [f"text {number}" for number in range(1_000)]
     target = Target(str(tmp_path), "2026-01-14", "plan", 1)
-    path, *_ = write_file(target, rows.SCORES, [written.batch(texts, ["yes"] * len(texts))])
+    path, *_ = write_file(target, schemas.SCORES, [written.batch(texts, ["yes"] * len(texts))])
     damaged = bytearray((tmp_path / path).read_bytes())
     # In the column of hashes, the second of the file.
     place = damaged.index(b"\x28\xb5\x2f\xfd", len(damaged) // 4) + 60

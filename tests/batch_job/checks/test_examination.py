@@ -10,18 +10,19 @@ import redis
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from batch_job import job, progress, record
+from batch_job import progress, run_record
 from batch_job.checks import agreement, examination, gate
 from batch_job.checks.examination import Written
-from batch_job.commits import table
-from batch_job.executors.scoring import ScoringOptions
-from batch_job.job import Step
-from batch_job.outputs.writing import Target
-from batch_job.record import Agreement, Outcome, RunRecord
+from batch_job.run_record import Agreement, Outcome, RunRecord
+from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import NightlySettings
+from batch_job.shards.shard_files import Target
+from batch_job.steps import score as job
+from batch_job.steps.spark_step import Step
+from batch_job.tables import table
 from shared_model.settings import DeferredSettings, StateSettings
 from tests.batch_job.conftest import DAY, message, planned, write_day
-from tests.batch_job.outputs import written
+from tests.batch_job.shards import written
 
 SECOND, THIRD = "2026-01-15", "2026-01-16"
 #: Enough rows to be judged, of few texts, so that they are scored at once.
@@ -46,7 +47,7 @@ def found(monkeypatch: pytest.MonkeyPatch) -> list[Agreement | None]:
 def score(spark: SparkSession, step: Step, options: ScoringOptions, day: str, *accepted: str) -> RunRecord:
     step = replace(step, path=step.path.parents[1] / day / "run.json", accepted=accepted)
     run = planned(step.state, step.client, day)
-    record.write(step.path, run)
+    run_record.write(step.path, run)
     return job._score_once(step, run, spark, options, force=False)
 
 
@@ -110,7 +111,7 @@ def test_a_day_of_other_labels_is_refused_and_then_accepted(
         score(spark, step, options, SECOND)
     assert DeltaTable(str(state.scores_table)).version() == version
     assert committed_days(state) == [DAY]
-    refused = record.read(state.runs_dir / SECOND / "run.json")
+    refused = run_record.read(state.runs_dir / SECOND / "run.json")
     assert refused.scoring is None
     assert verdict(refused, gate.LABELS) == (Outcome.FAIL, False)
     assert verdict(refused, gate.CLEAR) == (Outcome.UNPROVEN, False)
@@ -163,7 +164,7 @@ def test_a_day_that_is_too_damaged_leaves_its_examples_in_the_record(
     write_day(state, [*LINES[:40], b"", b"no JSON"], DAY)
     with pytest.raises(gate.GateFailed, match=r"2 of 42 lines are quarantined, more than 1\.0%"):
         score(spark, replace(step, nightly=NightlySettings(quarantine_share=0.01)), options, DAY)
-    refused = record.read(step.path)
+    refused = run_record.read(step.path)
     assert refused.findings
     assert (refused.scoring, refused.findings.quarantined) == (None, {"bad_json": 1, "empty": 1})
     assert {(it.reason, it.raw) for it in refused.findings.quarantined_examples} == {

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_job.checks import gate
-from batch_job.record import Agreement, Outcome, Verdict
+from batch_job.run_record import Agreement, Outcome, Verdict
 
 NAMES = [f"label {number}" for number in range(12)]
 Rows = dict[str, int]

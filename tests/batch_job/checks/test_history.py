@@ -4,9 +4,9 @@ from pathlib import Path
 
 from batch_job.checks import history
 from batch_job.checks.history import Day
-from batch_job.commits import table
-from batch_job.record import ARCHIVE, Agreement, Findings
-from tests.batch_job.outputs import written
+from batch_job.run_record import ARCHIVE, Agreement, Findings
+from batch_job.tables import table
+from tests.batch_job.shards import written
 
 DAYS = ("2026-01-12", "2026-01-13", "2026-01-15")
 

@@ -8,10 +8,10 @@ import redis.asyncio
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from batch_job.commits import table
 from batch_job.deferred.scores import DeferredScores, Row
-from batch_job.executors.scoring import ScoringOptions
-from batch_job.outputs import rows
+from batch_job.scoring.options import ScoringOptions
+from batch_job.shards import schemas
+from batch_job.tables import table
 from protos.scoring.v1.scoring_pb2 import ScoreRequest
 from protos.scoring.v1.storage_pb2 import DeferredWork
 from shared_model.deferred import DEFAULTS, DeadLetter, DeadLetters, DeferredQueue
@@ -41,7 +41,7 @@ async def forget_leases(client: "redis.asyncio.Redis") -> None:
 def committed(scores: DeferredScores) -> list[Row]:
     """The day's deferred rows."""
     delta = DeltaTable(str(scores.folder))
-    batches = table.read_files(delta, scores.ds, rows.SCORES.names, rows.DEFERRED)
+    batches = table.read_files(delta, scores.ds, schemas.SCORES.names, schemas.DEFERRED)
     return [row for batch in batches for row in batch.to_pylist()]
 
 
@@ -49,7 +49,7 @@ def row(text: str, release: str = "r-0123456789ab", score: float = 0.5) -> Row:
     """A row of the scores table, with a score to know it by."""
     return {
         "id": text,
-        "text_hash": rows.text_hash(text),
+        "text_hash": schemas.text_hash(text),
         "label": "card_arrival",
         "score": score,
         "release": release,

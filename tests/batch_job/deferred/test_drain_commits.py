@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from batch_job import read_scores
-from batch_job.commits import table
-from batch_job.deferred.drain import drain
+from batch_job.deferred.draining import drain
 from batch_job.deferred.scores import DeferredScores, row_id
-from batch_job.executors.scoring import ScoringOptions
-from batch_job.outputs import rows
-from batch_job.outputs.writing import FileReport, Target, write_file
 from batch_job.progress import Progress
+from batch_job.scoring.options import ScoringOptions
+from batch_job.shards import schemas
+from batch_job.shards.shard_files import FileReport, Target, write_file
+from batch_job.tables import table
 from protos.scoring.v1.scoring_pb2 import ScoreResponse
 from shared_model.deferred import DeferredQueue, State
 from shared_model.errors import JobError
@@ -47,8 +47,8 @@ def commit_archive(scores: DeferredScores, release: Release, texts: Sequence[str
     """A day of these texts, each with the score 0.25."""
     spark = Spark(release)
     spark.gives = 0.25
-    batch = pa.RecordBatch.from_pylist([{**spark.row(text), "precision": precision} for text in texts], rows.SCORES)
-    file = FileReport(*write_file(Target(str(scores.folder), scores.ds, "plan", 1), rows.SCORES, [batch]))
+    batch = pa.RecordBatch.from_pylist([{**spark.row(text), "precision": precision} for text in texts], schemas.SCORES)
+    file = FileReport(*write_file(Target(str(scores.folder), scores.ds, "plan", 1), schemas.SCORES, [batch]))
     table.replace_partition(scores.folder, scores.ds, [file], 1, lambda: None, {})
 
 
@@ -73,7 +73,7 @@ async def test_what_is_committed_is_what_is_answered(
         for result, each in zip(response.results, ids, strict=True):
             assert (result.labels[0].name, result.labels[0].score) == (found[each]["label"], found[each]["score"])
             assert result.tokens == found[each]["tokens"]
-    assert found[one]["text_hash"] == rows.text_hash("where is my card")
+    assert found[one]["text_hash"] == schemas.text_hash("where is my card")
     assert found[one]["encoding_key"] == release.encoder().key(release.encoder().encode("where is my card"))
 
 
@@ -135,13 +135,13 @@ async def test_what_the_model_cannot_tell_apart_is_run_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Within a chunk and across chunks."""
-    monkeypatch.setattr("batch_job.deferred.drain._CHUNK", 2)
+    monkeypatch.setattr("batch_job.deferred.draining._CHUNK", 2)
     texts = ("Help", "help", "HELP", "new")
     ids = [await submit(deferred, text) for text in texts]
     assert await drain(None, deferred, options, scores, limit=10) == 4
     assert [text.lower() for text in faked.ran] == ["help", "new"]
     hashes = {row["id"]: row["text_hash"] for row in committed(scores)}
-    assert hashes == {each: rows.text_hash(text) for each, text in zip(ids, texts, strict=True)}
+    assert hashes == {each: schemas.text_hash(text) for each, text in zip(ids, texts, strict=True)}
 
 
 async def test_a_long_drain_says_how_many_of_those_that_wait_are_answered(
@@ -155,8 +155,8 @@ async def test_a_long_drain_says_how_many_of_those_that_wait_are_answered(
     # The second chunk is not scored before the first was told.
     faked.meanwhile = lambda: asserted(len(faked.ran) == 1 or told.wait(10))
     line = "answering: 1 of 2 deferred requests in"
-    monkeypatch.setattr("batch_job.deferred.drain._CHUNK", 1)
-    monkeypatch.setattr("batch_job.deferred.drain.Progress", partial(Progress, seconds=0.01))
+    monkeypatch.setattr("batch_job.deferred.draining._CHUNK", 1)
+    monkeypatch.setattr("batch_job.deferred.draining.Progress", partial(Progress, seconds=0.01))
     monkeypatch.setattr("batch_job.progress.say", lambda said: line in said and told.set())
     for text in ("one", "two", "beyond the limit"):
         await submit(deferred, text)

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from batch_job.inputs import frames, ids, parquet, reading
 from batch_job.inputs.source import Source, read_folder
-from batch_job.record import Columns, Input
+from batch_job.run_record import Columns, Input
 from shared_model.errors import JobError
 from tests.batch_job.inputs.written import DAY
 

@@ -9,7 +9,7 @@ import pytest
 
 from batch_job.inputs import parquet
 from batch_job.inputs.source import read_folder
-from batch_job.record import COLUMNS
+from batch_job.run_record import COLUMNS
 from shared_model.errors import JobError
 
 ROWS = pa.table({"id": ["a", "b"], "text": ["hello", "world"], "other": ["p", "q"]})

@@ -19,11 +19,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as sql
 
-from batch_job.executors.workers import failing_in_one_line
 from batch_job.inputs import frames, reading
 from batch_job.inputs.messages import Reason
 from batch_job.inputs.source import Source, read_folder
-from batch_job.record import COLUMNS, Columns, Format, Input
+from batch_job.run_record import COLUMNS, Columns, Format, Input
+from batch_job.spark.failures import failing_in_one_line
 from shared_model.errors import JobError
 from shared_model.types import MAX_TEXT_BYTES
 from tests.batch_job.inputs.written import DAY, write

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, write_deltalake
 from batch_job.inputs import delta, ids, json_lines, source
 from batch_job.inputs.files import Folder
 from batch_job.inputs.source import Source, read_folder
-from batch_job.record import COLUMNS, Columns, Format, Input
+from batch_job.run_record import COLUMNS, Columns, Format, Input
 from batch_job.settings import InputSettings
 from shared_model import settings
 from shared_model.errors import JobError, NoInput, SettingError

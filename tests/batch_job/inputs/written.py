@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import write_deltalake
 
-from batch_job.record import Format
+from batch_job.run_record import Format
 
 DAY = "2026-01-14"
 Row = Mapping[str, Any]

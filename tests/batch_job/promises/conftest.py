@@ -17,11 +17,13 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from batch_job import __main__ as steps
-from batch_job import job, plan, record
-from batch_job.commits import table
-from batch_job.executors.scoring import ScoringOptions
-from batch_job.job import Step
-from batch_job.record import RunRecord
+from batch_job import run_record
+from batch_job.launch import spark_submit
+from batch_job.run_record import RunRecord
+from batch_job.scoring.options import ScoringOptions
+from batch_job.steps import spark_step
+from batch_job.steps.spark_step import Step
+from batch_job.tables import table
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from shared_model.published.epochs import Epoch
 from shared_model.published.publish import publish
@@ -31,7 +33,7 @@ from shared_model.settings import StateSettings
 from shared_model.types import Device
 from tests.batch_job import cluster
 from tests.batch_job.conftest import DAY, message, planned, write_day
-from tests.batch_job.outputs import written
+from tests.batch_job.shards import written
 
 NIGHT = str(Path(__file__).with_name("night.py"))
 _NOTES, _RUN = "NIGHT_NOTES", "NIGHT_RUN"
@@ -67,7 +69,7 @@ class House:
 
     @property
     def record(self) -> RunRecord:
-        return record.read(self.path)
+        return run_record.read(self.path)
 
     @property
     def version(self) -> int:
@@ -81,15 +83,15 @@ class House:
 
     def night(self, mishap: str, master: str = "local[2]", *conf: str) -> "subprocess.CompletedProcess[str]":
         """`score` in a driver of its own. Executors of a cluster know what it knows, and are waited for by that."""
-        command = plan.spark_submit_command(DAY, str(self.path), master)
+        command = spark_submit.spark_submit_command(DAY, str(self.path), master)
         conf = (*(f"spark.executorEnv.{name}={value}" for name, value in self.known.items()), *conf)
         options = [part for each in conf for part in ("--conf", each)]
         small = ["--driver-memory", "512m", "--executor-memory", "512m"]
-        command[command.index(plan.APPLICATION)] = NIGHT
+        command[command.index(spark_submit.APPLICATION)] = NIGHT
         return self._run(mishap, [command[0], *small, *options, *command[1:]])
 
     def night_publishes(self, mishap: str) -> "subprocess.CompletedProcess[str]":
-        return self._run(mishap, [sys.executable, NIGHT, "publish", *plan.step_args(DAY, str(self.path))])
+        return self._run(mishap, [sys.executable, NIGHT, "publish", *spark_submit.step_args(DAY, str(self.path))])
 
     def _run(self, mishap: str, command: list[str]) -> "subprocess.CompletedProcess[str]":
         done = subprocess.run(
@@ -105,7 +107,7 @@ class House:
         return done
 
     def publish(self) -> RunRecord:
-        assert steps.main(["publish", *plan.step_args(DAY, str(self.path))]) == 0
+        assert steps.main(["publish", *spark_submit.step_args(DAY, str(self.path))]) == 0
         return self.record
 
     def finished(self) -> int:
@@ -159,7 +161,7 @@ def house(
     (tmp_path / "notes").mkdir()
     house = House(state, client, release, cluster.environment(own), tmp_path / "notes")
     write_day(state, [*LINES, *BAD])
-    record.write(house.path, planned(state, client))
+    run_record.write(house.path, planned(state, client))
     written.commit(state.scores_table, DAY, OLD)
     publish(client, Epoch(release.id, "bf16", DAY, 1), [(bytes(16), PublishedScore(labels=[0], scores=[1.0]))])
     return house
@@ -181,7 +183,7 @@ def in_this_spark(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
     def opened(step: Step, run: RunRecord) -> Iterator[tuple[SparkSession, ScoringOptions]]:
         yield spark, ScoringOptions.of(step.state, step.nightly, run.release, Device.CPU)
 
-    monkeypatch.setattr(job, "_spark", opened)
+    monkeypatch.setattr(spark_step, "_spark", opened)
 
 
 def old_rows() -> Rows:

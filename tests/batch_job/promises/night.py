@@ -22,15 +22,18 @@ from numpy.typing import NDArray
 from pyspark import TaskContext
 
 from batch_job import __main__ as steps
-from batch_job import job, launch, pipeline, publishing
-from batch_job.commits import leftovers, table
-from batch_job.commits.fence import Fence
-from batch_job.executors import scoring
-from batch_job.executors.scoring import ScoringOptions
-from batch_job.outputs import writing
-from batch_job.outputs.writing import Target
+from batch_job import attempt, driver
 from batch_job.progress import Progress
-from batch_job.record import Findings
+from batch_job.run_record import Findings
+from batch_job.scoring import models, shard_task
+from batch_job.scoring.options import ScoringOptions
+from batch_job.shards import shard_files
+from batch_job.shards.shard_files import Target
+from batch_job.spark import task_context
+from batch_job.steps import publish
+from batch_job.steps import score as job
+from batch_job.tables import resumable, table
+from batch_job.tables.fence import Fence
 from shared_model.encoding import TokenBatch
 from shared_model.engine import Engine
 
@@ -69,12 +72,12 @@ def die_at_unit(count: int) -> None:
     def write(
         lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        for report in writing.write_units(lines, options, target, unit_rows):
+        for report in shard_task.write_units(lines, options, target, unit_rows):
             if len(list(Path(target.table, target.folder).glob("*.json"))) >= count:
                 die(driver)
             yield report
 
-    writing.write_units = write
+    shard_task.write_units = write
 
 
 def once(note: str) -> bool:
@@ -122,10 +125,10 @@ def write_interrupted(
 ) -> Iterator[pa.RecordBatch]:
     """`interrupt` comes in the midst of each unit; of each but a task's first unless `armed`. `finished` comes when a
     unit is."""
-    model = scoring.open_model(options, scoring.task_threads())
+    model = models.open_model(options, task_context.task_threads())
     engine = Interrupted(model.engine, interrupt, armed)
-    with mock.patch.object(scoring, "open_model", return_value=replace(model, engine=cast(Engine, engine))):
-        for report in writing.write_units(lines, options, target, unit_rows):
+    with mock.patch.object(models, "open_model", return_value=replace(model, engine=cast(Engine, engine))):
+        for report in shard_task.write_units(lines, options, target, unit_rows):
             engine.armed = True
             finished()
             yield report
@@ -145,7 +148,7 @@ def executor() -> psutil.Process:
 
 
 def lose(victim: Callable[[], psutil.Process]) -> None:
-    writing.write_units = partial(
+    shard_task.write_units = partial(
         write_interrupted, interrupt=partial(kill_once, victim), finished=lambda: None, armed=False
     )
 
@@ -155,12 +158,12 @@ def write_forgetfully(
 ) -> Iterator[pa.RecordBatch]:
     """One executor is lost, and nobody looks for the units that it had finished."""
     task, kill = (lines, options, target, unit_rows), partial(kill_once, executor)
-    with mock.patch.object(writing, "_own_sidecars", return_value=[]):
+    with mock.patch.object(shard_files, "own_sidecars", return_value=[]):
         yield from write_interrupted(*task, kill, lambda: None, armed=False)
 
 
 def forget() -> None:
-    writing.write_units = write_forgetfully
+    shard_task.write_units = write_forgetfully
 
 
 def write_slowly_at_first(
@@ -193,7 +196,7 @@ def let_the_slow_write() -> None:
 
 
 def copy(lossy: bool) -> None:
-    writing.write_units = partial(write_slowly_at_first, lossy=lossy)
+    shard_task.write_units = partial(write_slowly_at_first, lossy=lossy)
 
 
 def hold_before_commit(anyone: bool) -> None:
@@ -208,7 +211,7 @@ def hold_before_commit(anyone: bool) -> None:
         return found
 
     examine, job.examine = job.examine, held
-    pipeline.supervised = partial(pipeline.supervised, seconds=600.0)
+    attempt.supervised = partial(attempt.supervised, seconds=600.0)
     if anyone:
         Fence.check = lambda fence: None
         table.refuse_stale = lambda *_: None
@@ -237,8 +240,8 @@ def tell_files() -> None:
 
 
 MISHAPS: dict[str, Callable[[], None]] = {
-    "planned": lambda: die_before(pipeline, "score_partition"),
-    "judged": lambda: die_before(leftovers, "take_over"),
+    "planned": lambda: die_before(attempt, "score_partition"),
+    "judged": lambda: die_before(resumable, "take_over"),
     "one unit": lambda: die_at_unit(1),
     "half the units": lambda: die_at_unit(4),
     "all units": lambda: die_after(Progress, "__exit__"),
@@ -249,7 +252,7 @@ MISHAPS: dict[str, Callable[[], None]] = {
     "checked": lambda: die_after(table, "refuse_stale"),
     "old taken away": commit_in_two_steps,
     "committed": lambda: die_after(table, _COMMIT),
-    "published": lambda: die_after(publishing, "publish_run"),
+    "published": lambda: die_after(publish, "publish_run"),
     "a worker is killed": lambda: lose(psutil.Process),
     "an executor is killed": lambda: lose(executor),
     "an executor is killed, and what it finished is forgotten": forget,
@@ -260,4 +263,4 @@ MISHAPS: dict[str, Callable[[], None]] = {
 if __name__ == "__main__":
     tell_files()
     MISHAPS[os.environ["NIGHT_MISHAP"]]()
-    sys.exit((steps.main if sys.argv[1] == "publish" else launch.main)(sys.argv[1:]))
+    sys.exit((steps.main if sys.argv[1] == "publish" else driver.main)(sys.argv[1:]))

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
-from batch_job import job, launch
 from batch_job.checks.examination import examine
-from batch_job.record import Findings, State
+from batch_job.launch import exit_codes
+from batch_job.run_record import Findings, State
+from batch_job.steps import score as job
 from shared_model.settings import StateSettings
 from tests.batch_job.conftest import DAY
 from tests.batch_job.promises.conftest import UNITS, House, check_complete, old_rows
@@ -45,7 +46,7 @@ def fill(state: StateSettings, blocks: int) -> Path:
 
 
 def score(house: House) -> int:
-    return launch.exit_code("score", lambda: job.score(DAY, house.path))
+    return exit_codes.exit_code("score", lambda: job.score(DAY, house.path))
 
 
 def check_one_line(problem: str) -> None:

@@ -8,15 +8,17 @@ from pathlib import Path
 import pytest
 import redis.asyncio
 
-from batch_job import job, launch, plan
-from batch_job.commits import table
-from batch_job.outputs import rows
-from batch_job.record import State
+from batch_job import driver
+from batch_job.launch import spark_submit
+from batch_job.run_record import State
+from batch_job.shards import schemas
+from batch_job.steps import drain
+from batch_job.tables import table
 from shared_model.errors import Stale
 from tests.batch_job.conftest import DAY
 from tests.batch_job.deferred.deferring import forget_leases, submit
-from tests.batch_job.outputs import written
 from tests.batch_job.promises.conftest import LINES, House, check_complete
+from tests.batch_job.shards import written
 
 BEFORE = "2026-01-13"
 
@@ -25,7 +27,7 @@ BEFORE = "2026-01-13"
 def damaged(house: House) -> Path:
     """A file of answers of the night before, which a drain must read lest it answers a request twice."""
     folder = house.state.scores_table
-    answers = written.file(folder, written.batch(["a"], ["yes"]), ds=BEFORE, source=rows.DEFERRED)
+    answers = written.file(folder, written.batch(["a"], ["yes"]), ds=BEFORE, source=schemas.DEFERRED)
     table.add_deferred(folder, BEFORE, lambda _: answers)
     file = folder / answers.path
     file.write_bytes(file.read_bytes() + b"?")
@@ -41,7 +43,7 @@ def with_redis(house: House, run: Callable[["redis.asyncio.Redis"], Awaitable[ob
 
 
 def launched(house: House, *flags: str) -> int:
-    return launch.main([*plan.step_args(DAY, str(house.path)), *flags])
+    return driver.main([*spark_submit.step_args(DAY, str(house.path)), *flags])
 
 
 def page(house: House) -> str:
@@ -88,6 +90,6 @@ def test_a_run_that_is_superseded_while_it_drains_stays_stale(
     def superseded(*_: object) -> int:
         raise Stale("attempt 3 has begun")
 
-    monkeypatch.setattr(job, "_answer_deferred", superseded)
+    monkeypatch.setattr(drain, "_answer_deferred", superseded)
     assert launched(house) == 3
     assert (house.record.state, house.record.problem) == (State.COMMITTED, "")

@@ -4,8 +4,8 @@ import signal
 
 import pytest
 
-from batch_job import job
-from batch_job.record import State
+from batch_job.run_record import State
+from batch_job.steps import score
 from tests.batch_job.conftest import DAY
 from tests.batch_job.promises.conftest import LINES, UNITS, House, check_complete, old_rows
 
@@ -52,7 +52,7 @@ def check_killed(house: House, phase: str, least: int, most: int, *master: str) 
     finished = house.finished()
     assert least <= finished <= most
 
-    run = job.score(DAY, house.path)
+    run = score.score(DAY, house.path)
     check_complete(house, run)
     assert run.scoring is not None
     assert (run.scoring.units, run.scoring.units_resumed) == (UNITS, finished)
@@ -62,7 +62,7 @@ def check_killed(house: House, phase: str, least: int, most: int, *master: str) 
     assert house.answering() == (f"{DAY}.{run.scoring.token}", len(LINES))
     if 0 < finished < UNITS:
         # What was taken over is what would have been computed.
-        again = job.score(DAY, house.path, force=True).scoring
+        again = score.score(DAY, house.path, force=True).scoring
         assert again is not None
         assert (again.content, again.units_resumed) == (run.scoring.content, 0)
 
@@ -78,7 +78,7 @@ def test_a_driver_killed_after_its_commit_leaves_the_new_day_to_be_published(hou
     assert house.answering() == OLD_EPOCH
     assert (house.record.state, house.record.scoring) == (State.PLANNED, None)
     seen, version = house.rows(), house.version
-    run = job.score(DAY, house.path)
+    run = score.score(DAY, house.path)
     assert (run.state, house.version, house.rows()) == (State.UNCHANGED, version, seen)
     check_complete(house, run)
     assert run.scoring is not None
@@ -87,7 +87,7 @@ def test_a_driver_killed_after_its_commit_leaves_the_new_day_to_be_published(hou
 
 
 def test_a_publisher_killed_before_it_says_so_has_published(house: House, in_this_spark: None) -> None:
-    run = job.score(DAY, house.path)
+    run = score.score(DAY, house.path)
     assert run.scoring is not None
     assert house.night_publishes("published").returncode == -signal.SIGKILL
     published = (f"{DAY}.{run.scoring.token}", len(LINES))

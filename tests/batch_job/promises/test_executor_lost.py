@@ -2,9 +2,9 @@
 
 import pytest
 
-from batch_job import job
-from batch_job.executors import workers
-from batch_job.record import State
+from batch_job.run_record import State
+from batch_job.spark import failures
+from batch_job.steps import score
 from tests.batch_job.conftest import DAY
 from tests.batch_job.promises.conftest import LINES, OLD, UNITS, House, check_complete, old_rows
 
@@ -46,10 +46,10 @@ def test_without_a_cluster_a_killed_worker_ends_the_run_in_one_line_and_the_next
     """A Spark in one process tries a task once."""
     done = house.night("a worker is killed")
     said = [line for line in done.stdout.splitlines() if line.startswith("batch_job")]
-    assert (done.returncode, said) == (2, [f"batch_job score: {workers._LOST}"])
+    assert (done.returncode, said) == (2, [f"batch_job score: {failures._LOST}"])
     assert (house.rows(), house.record.state) == (old_rows(), State.FAILED)
     finished = house.finished()
-    run = job.score(DAY, house.path)
+    run = score.score(DAY, house.path)
     check_complete(house, run)
     assert run.scoring is not None
     assert run.scoring.units_resumed == finished >= 1

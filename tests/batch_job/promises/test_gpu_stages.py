@@ -10,12 +10,13 @@ import redis.asyncio
 from pyspark.resource.requests import TaskResourceRequest
 from pyspark.sql.classic.dataframe import DataFrame
 
-from batch_job import job
 from batch_job.checks import agreement
 from batch_job.deferred import answering
-from batch_job.executors import gpus
 from batch_job.inputs import judging
-from batch_job.outputs import writing
+from batch_job.scoring import shard_task
+from batch_job.shards import quarantining
+from batch_job.spark import gpus
+from batch_job.steps import score
 from tests.batch_job.conftest import DAY
 from tests.batch_job.deferred import deferring
 from tests.batch_job.promises.conftest import House
@@ -45,6 +46,6 @@ def test_stages_that_score_take_the_whole_gpu_and_no_others(
     monkeypatch.setattr(gpus, "scoring_profile", lambda spark: WHOLE_GPU)
     monkeypatch.setattr(DataFrame, "mapInArrow", noted)
     submit(house.state.redis_url)
-    assert job.score(DAY, house.path).drained == 1
-    scoring = dict.fromkeys([writing.write_units, agreement._answer, answering.score_texts], WHOLE_GPU)
-    assert profiles == {**scoring, judging.judge_lines: None, writing.write_quarantine: None}
+    assert score.score(DAY, house.path).drained == 1
+    scoring = dict.fromkeys([shard_task.write_units, agreement._answer, answering.score_texts], WHOLE_GPU)
+    assert profiles == {**scoring, judging.judge_lines: None, quarantining.write_quarantine: None}

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 from deltalake import CommitProperties, DeltaTable
 
-from batch_job import job
-from batch_job.commits import table
-from batch_job.outputs import rows
-from batch_job.outputs.writing import FileReport
+from batch_job.shards import schemas
+from batch_job.shards.shard_files import FileReport
+from batch_job.steps import score
+from batch_job.tables import table
 from tests.batch_job.conftest import DAY
 from tests.batch_job.promises.conftest import LINES, House, Rows, check_complete, old_rows
 
@@ -75,7 +75,7 @@ def check_days(reader: Reader) -> None:
 def test_every_look_during_a_night_is_at_a_whole_day(house: House, in_this_spark: None) -> None:
     reader = Reader(house)
     with reader.looking():
-        run = job.score(DAY, house.path)
+        run = score.score(DAY, house.path)
     check_days(reader)
     check_complete(house, run)
 
@@ -88,7 +88,7 @@ def test_so_it_is_when_the_driver_is_killed_and_the_day_scored_again(
     reader = Reader(house)
     with reader.looking():
         assert house.night(phase).returncode == -signal.SIGKILL
-        job.score(DAY, house.path)
+        score.score(DAY, house.path)
     check_days(reader)
 
 
@@ -102,7 +102,7 @@ def test_control_files_committed_one_by_one_are_seen_one_by_one(
         replace_partition(folder, ds, files[:1], *arguments)
         for file in files[1:]:
             reader.wait_for_a_look()
-            actions = table._actions({"ds": ds, "source": rows.ARCHIVE}, [file])
+            actions = table._actions({"ds": ds, "source": schemas.ARCHIVE}, [file])
             DeltaTable(str(folder)).create_write_transaction(
                 actions, "append", table.SCORES, ["ds", "source"], commit_properties=CommitProperties()
             )
@@ -110,7 +110,7 @@ def test_control_files_committed_one_by_one_are_seen_one_by_one(
 
     monkeypatch.setattr(table, "replace_partition", one_by_one)
     with reader.looking():
-        job.score(DAY, house.path)
+        score.score(DAY, house.path)
     old, *parts, new = reader.days
     assert (old, new.total()) == (old_rows(), len(LINES))
     assert all(0 < part.total() < len(LINES) for part in parts)

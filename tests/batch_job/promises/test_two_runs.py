@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from batch_job import record
-from batch_job.record import State
+from batch_job import run_record
+from batch_job.run_record import State
 from tests.batch_job.conftest import planned
 from tests.batch_job.promises.conftest import House, check_complete
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.proof
 
 def exit_codes(house: House, second: House, master: str, mishap: str) -> list[int]:
     """Of both, each on one host."""
-    record.write(second.path, planned(house.state, house.client, run_id=second.run))
+    run_record.write(second.path, planned(house.state, house.client, run_id=second.run))
     with ThreadPoolExecutor(2) as pool:
         nights = [pool.submit(each.night, mishap, master, "spark.cores.max=1") for each in (house, second)]
         return sorted(night.result().returncode for night in nights)

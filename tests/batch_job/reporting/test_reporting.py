@@ -14,13 +14,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batch_job import job, record, reporting
+from batch_job import reporting, run_record
 from batch_job.checks import gate
-from batch_job.record import Findings, Outcome, Publication, QuarantinedLine, RunRecord, State, Verdict, Worker
 from batch_job.reporting import charts, markup, page, report, words
 from batch_job.reporting.cost import cost_per_million
 from batch_job.reporting.page import Around
-from tests.batch_job.test_record import FINDINGS, PLANNED, SCORING
+from batch_job.run_record import Findings, Outcome, Publication, QuarantinedLine, RunRecord, State, Verdict, Worker
+from batch_job.steps import spark_step
+from tests.batch_job.test_run_record import FINDINGS, PLANNED, SCORING
 
 VOID = {"meta"}
 #: What the document has beside the record.
@@ -193,7 +194,7 @@ def test_the_page_links_to_the_day_before_and_to_the_release(tmp_path: Path) -> 
     before = replace(PUBLISHED, ds="2026-01-13", findings=None)
     assert Page(reporting.write(own, PUBLISHED, 0.1, "USD", str(releases))[0].read_text()).links == []
     for name in ("manual__1+00:00.json", "manual__2+00:00.json"):
-        record.write(runs / before.ds / name, before)
+        run_record.write(runs / before.ds / name, before)
     reporting.write(runs / before.ds / "manual__1+00:00.json", before, 0.1)
     report_md = releases / "name" / PUBLISHED.release / "report.md"
     report_md.write_text("# report")
@@ -267,7 +268,7 @@ def test_hostile_text_is_shown_and_not_run(tmp_path: Path) -> None:
 
 def test_the_document_is_the_record_and_what_follows_from_it(tmp_path: Path) -> None:
     path = tmp_path / "2026-01-14" / "manual__1.5.json"
-    record.write(path, PUBLISHED)
+    run_record.write(path, PUBLISHED)
     html, document = reporting.write(path, PUBLISHED, 0.36)
     assert html == tmp_path / "2026-01-14" / "manual__1.5" / "report.html"
     found = json.loads(document.read_text())
@@ -447,5 +448,5 @@ def test_a_record_that_cannot_be_read_hides_nothing_of_how_its_step_ended(
 ) -> None:
     path = tmp_path / "run.json"
     path.write_text("{")
-    job._report(Mock(path=path))
+    spark_step.write_report(Mock(path=path))
     assert f"no report was written: {path} cannot be read as a run record" in capfd.readouterr().err

@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from batch_job import record
+from batch_job import run_record
 from shared_model import devices
 from shared_model.types import Device, Precision
 from tests.benchmarks import replicas
@@ -98,7 +98,7 @@ def first_batch(stage: Stage) -> Figures:
     started = time.time()
     _step(environment, "score", "--force")
     path = max((stage.state.runs_dir / WARM).glob("*.json"), key=lambda it: it.stat().st_mtime)
-    scoring = record.read(path).scoring
+    scoring = run_record.read(path).scoring
     if scoring is None:
         raise CannotMeasure("the run committed nothing")
     return {"first_batch_s": datetime.fromisoformat(scoring.began_at).timestamp() - started}

@@ -14,13 +14,16 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from batch_job import pipeline, plan, planning
-from batch_job.commits import fence, table
-from batch_job.commits.fence import Fence
-from batch_job.executors import gpus, workers
-from batch_job.executors.scoring import ScoringOptions
+from batch_job import attempt as pipeline
 from batch_job.identity import Tables
+from batch_job.launch import spark_submit
+from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import NightlySettings
+from batch_job.spark import gpus
+from batch_job.spark import session as workers
+from batch_job.steps import plan as planning
+from batch_job.tables import fence, table
+from batch_job.tables.fence import Fence
 from shared_model.settings import StateSettings
 from tests.benchmarks.online import child
 
@@ -49,7 +52,7 @@ class Night:
 
 def session(master: str, conf: Mapping[str, str], idle: bool = False) -> SparkSession:
     """Spark in the nightly run's environment."""
-    os.environ.update(plan.spark_environment({**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}))
+    os.environ.update(spark_submit.spark_environment({**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}))
     if idle:
         workers.yield_to_others()
     builder = SparkSession.builder.master(master).appName("bench-nightly")
@@ -60,7 +63,7 @@ def session(master: str, conf: Mapping[str, str], idle: bool = False) -> SparkSe
 
 def main(master: str, state: str, releases: str, redis_url: str, priority: str = "") -> None:
     settings = StateSettings(state=Path(state), releases=releases, redis_url=redis_url)
-    spark = session(master, {**plan.spark_conf(), **gpus.local_conf(master)}, priority == "idle")
+    spark = session(master, {**spark_submit.spark_conf(), **gpus.local_conf(master)}, priority == "idle")
     try:
         child.answer({}, Night(spark, settings).ask)
     finally:

@@ -14,7 +14,7 @@ from pyspark.ml.functions import predict_batch_udf
 from pyspark.sql import SparkSession
 from pyspark.sql.types import IntegerType
 
-from batch_job import plan
+from batch_job.launch import spark_submit
 from tests.benchmarks.nightly.night import session
 from tests.benchmarks.online import child
 
@@ -69,7 +69,7 @@ class Stock:
 
 
 def main() -> None:
-    spark = session(MASTER, plan.spark_conf())
+    spark = session(MASTER, spark_submit.spark_conf())
     try:
         child.answer({}, Stock(spark).ask)
     finally:

@@ -10,7 +10,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from batch_job.executors.scoring import ScoringOptions, open_model
+from batch_job.scoring.models import open_model
+from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import NightlySettings
 from shared_model.errors import BadInput, ReleaseError, SettingError
 from shared_model.releases import manifest, signature

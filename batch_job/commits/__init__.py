@@ -1,1 +1,0 @@
-"""How a partition becomes visible: the fence, the one transaction, and the files that no transaction holds."""

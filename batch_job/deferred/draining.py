@@ -1,0 +1,194 @@
+"""Answer deferred requests in the nightly run: what no idle lane took by day, Spark takes by night.
+
+claim → look up or score → commit → store results → publish, which acknowledges
+"""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import redis.asyncio
+from pyspark.sql import SparkSession
+
+from batch_job.deferred import answering
+from batch_job.deferred.scores import DeferredScores, Row, row_id
+from batch_job.progress import Progress, say
+from batch_job.scoring.bisection import Failure
+from batch_job.scoring.options import ScoringOptions
+from batch_job.shards import schemas
+from protos.scoring.v1.scoring_pb2 import DEFERRED, Label, Result, ScoreResponse
+from shared_model.deferred import DEFAULTS, Claimed, DeferredQueue, Lease
+from shared_model.encoding import Text
+from shared_model.errors import BadInput, ReleaseError
+from shared_model.output import OutputSpec
+from shared_model.settings import DeferredSettings
+from shared_model.types import TOP_K
+
+COMPUTED_BY = "nightly"
+
+#: Requests claimed at a time.
+_CHUNK = 2_000
+#: Of those that others had and did not finish: what fails among them is found sooner.
+_CHUNK_AGAIN = 100
+#: Labels of a request that does not say how many.
+_DEFAULT_LABELS = 3
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """A request whose texts its release can read."""
+
+    item: Claimed
+    texts: Sequence[Text]
+
+
+async def drain(
+    spark: SparkSession,
+    client: "redis.asyncio.Redis",
+    options: ScoringOptions,
+    scores: DeferredScores,
+    limit: int,
+    deferred: DeferredSettings = DEFAULTS,
+) -> int:
+    """Claim, score, commit and publish up to `limit` requests; returns how many this run answered.
+
+    Only the driver speaks to Redis and to the table: what Spark runs twice is kept once. Its claims count as no
+    deliveries: if it dies, what it held is not suspected. What fails by itself in Spark becomes a dead letter.
+
+    Raises: StoreUnavailable, or JobError where nothing can be scored or committed; what was claimed then returns to the
+    others when its lease is over.
+    """
+    deferred_queue, consumer = DeferredQueue(client, deferred), f"nightly-{socket.gethostname()}-{os.getpid()}"
+    taken = answered = 0
+    waiting = min(limit, await deferred_queue.waiting())
+    with Progress("answering", "deferred requests", waiting, lambda: answered):
+        while taken < limit:
+            claimed = await deferred_queue.claim(
+                consumer, min(_CHUNK, limit - taken), again=_CHUNK_AGAIN, counted=False
+            )
+            if not claimed:
+                break
+            taken += len(claimed)
+            untried: list[Claimed] = []
+            # Spark scores in a thread, so that leases are renewed meanwhile.
+            async with Lease(deferred_queue, consumer, claimed) as lease:
+                for release, items in _by_release(claimed, options.release).items():
+                    answer = _Answer(spark, deferred_queue, replace(options, release=release), scores, lease)
+                    ended, left = await answer.run(items)
+                    answered, untried = answered + ended, untried + left
+            if untried:
+                await deferred_queue.nack(consumer, untried)
+                say(f"{len(untried):,} deferred requests were given back: too many others cannot be scored")
+                break
+    return answered
+
+
+def _by_release(claimed: Sequence[Claimed], default: str) -> dict[str, list[Claimed]]:
+    """Requests by the release they pin; the run's own where they pin none."""
+    groups: dict[str, list[Claimed]] = {}
+    for item in claimed:
+        groups.setdefault(item.work.request.release or default, []).append(item)
+    return groups
+
+
+@dataclass(frozen=True)
+class _Answer:
+    """Answers the requests of a chunk that want one release."""
+
+    spark: SparkSession
+    deferred_queue: DeferredQueue
+    options: ScoringOptions
+    scores: DeferredScores
+    lease: Lease
+
+    async def run(self, items: Sequence[Claimed]) -> tuple[int, list[Claimed]]:
+        """How many have ended, and those that were not tried."""
+        try:
+            release = self.options.store().open(self.options.release)
+        except ReleaseError as error:
+            return sum([await self.deferred_queue.fail(item, str(error), COMPUTED_BY) for item in items]), []
+        asked, failed = list[_Asked](), 0
+        for item in items:
+            try:
+                request = item.work.request
+                asked.append(_Asked(item, release.manifest.reads.texts(request.texts, request.text_pairs)))
+            except BadInput as error:
+                failed += await self.deferred_queue.fail(item, str(error), COMPUTED_BY)
+        if not asked:
+            return failed, []
+        texts = [text for it in asked for text in it.texts]
+        found = await asyncio.to_thread(answering.scored, self.spark, texts, release, self.options, self.scores)
+        ended, untried = await self._settle(asked, found, release.output)
+        return failed + ended, untried
+
+    async def _settle(
+        self, asked: Sequence[_Asked], found: Mapping[Text, Row | Failure | None], output: OutputSpec
+    ) -> tuple[int, list[Claimed]]:
+        whole, untried, buried = list[tuple[_Asked, list[Row]]](), list[Claimed](), 0
+        for it in asked:
+            outcomes = [found[text] for text in it.texts]
+            answers = [outcome for outcome in outcomes if isinstance(outcome, dict)]
+            failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
+            if it.item.entry in self.lease.lost:
+                # For whoever has it now.
+                continue
+            if failures:
+                why = answering.reason(failures[0])
+                buried += await self.deferred_queue.dead_letter(it.item, why, COMPUTED_BY, answering.ATTEMPTS)
+            elif len(answers) < len(outcomes):
+                untried.append(it.item)
+            else:
+                whole.append((it, answers))
+        return buried + await self._keep(whole, output), untried
+
+    async def _keep(self, whole: Sequence[tuple[_Asked, list[Row]]], output: OutputSpec) -> int:
+        """Commit, then store all answers, and only then acknowledge the first."""
+        named = [row for it, answers in whole for row in _named(it, answers)]
+        if not named:
+            return 0
+        standing = iter(await asyncio.to_thread(self.scores.commit, named))
+        scored = [(it.item, _response(it.item, [next(standing) for _ in it.texts], output)) for it, _ in whole]
+        kept = sum(await self.deferred_queue.score(scored, COMPUTED_BY))
+        await self.deferred_queue.publish([item for item, _ in scored])
+        return kept
+
+
+def _named(asked: _Asked, answers: Sequence[Row]) -> list[Row]:
+    """The rows of a request, as they are committed."""
+    count = len(asked.texts)
+    return [
+        {**answer, "id": row_id(asked.item.request_id, position, count), "text_hash": schemas.text_hash(text)}
+        for position, (text, answer) in enumerate(zip(asked.texts, answers, strict=True))
+    ]
+
+
+def _response(item: Claimed, answers: Sequence[Row], output: OutputSpec) -> ScoreResponse:
+    wanted = output.kept(min(item.work.request.top_k or _DEFAULT_LABELS, TOP_K))
+    results = [
+        Result(
+            labels=[Label(name=best["label"], score=best["score"]) for best in answer["top_k"][:wanted]],
+            vector=answer["vector"],
+            tokens=answer["tokens"],
+            truncated=answer["truncated"],
+        )
+        for answer in answers
+    ]
+    return ScoreResponse(
+        results=results,
+        path=DEFERRED,
+        release=answers[0]["release"],
+        precision=answers[0]["precision"],
+        batch_size=max(answer.get("batch_rows", 0) for answer in answers),
+        queue_us=max(0, int(time.time() * 1000) - item.work.accepted_at_ms) * 1000,
+        request_id=item.request_id,
+        reason=_reason(answers),
+    )
+
+
+def _reason(answers: Sequence[Row]) -> str:
+    known = sum("batch_rows" not in answer for answer in answers)
+    looked_up = f"; {known} of {len(answers)} texts had been scored before" if known else ""
+    return f"deferred: drained by the nightly run{looked_up}"

@@ -1,0 +1,44 @@
+"""The driver: `score` or `drain` inside spark-submit. Standard library only until the Python is known to be right."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from batch_job import run_record
+from batch_job.launch import spark_submit
+from batch_job.launch.exit_codes import complain, exit_code
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="score")
+    add_arguments(parser)
+    args = parser.parse_args(arguments)
+    try:
+        run = run_record.read(args.record)
+    except run_record.RecordError as error:
+        return complain("score", str(error))
+    if problem := spark_submit.wrong_python(run.runtime.prefix, sys.prefix, "the driver"):
+        return complain("score", problem)
+    return exit_code("drain" if args.drain else "score", lambda: _run(args))
+
+
+def _run(args: argparse.Namespace) -> None:
+    # Not sooner: they need the right Python.
+    from batch_job.steps import drain, score
+    from shared_model import variables
+
+    # Airflow starts the driver without the wrapper that would have warned.
+    variables.warn()
+    if args.drain:
+        drain.drain_day(args.ds, args.record)
+    else:
+        score.score(args.ds, args.record, args.force, tuple(args.accept))
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ds", required=True, help="the day, YYYY-MM-DD")
+    parser.add_argument("--record", type=Path, required=True, help="the run's record, written by `plan`")
+    parser.add_argument("--force", action="store_true", help="score again what is committed already")
+    parser.add_argument("--accept", action="append", default=[], help="a gate whose failure a person lets pass")
+    parser.add_argument("--drain", action="store_true", help="answer deferred requests, and leave the day as it is")

@@ -1,1 +1,0 @@
-"""What scores in Spark's executors: the device a worker was given, its engine, texts ahead of it, and what fails."""

@@ -1,0 +1,69 @@
+"""Start `score` or `drain` inside spark-submit. Standard library only until the Python is known to be the right one."""
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Callable
+
+from batch_job import run_record
+from batch_job.launch import spark_submit
+
+#: What a disk says that is full, or that is not for us to write.
+_DISK = {errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENOSPC, errno.EPERM, errno.EROFS}
+
+
+def exit_code(step: str, run: Callable[[], object]) -> int:
+    """0 done, 1 a gate refused the partition, 2 input, environment or settings are wrong, 3 a newer attempt owns the
+    partition, 4 the day's messages are not there, 70 an unexpected error, with a traceback before its
+    line, 75 Redis does not answer."""
+    try:
+        _printing_all(run)
+    except BrokenPipeError:
+        # Whoever read us, `head` for one, has had enough.
+        return 0
+    except Exception as error:  # noqa: BLE001 (a last resort: Python's own code for it is a gate's)
+        code, problem = _judged(error)
+        if code == spark_submit.UNFORESEEN:
+            traceback.print_exception(error)
+        return complain(step, problem, code)
+    return 0
+
+
+def _judged(error: Exception) -> tuple[int, str]:
+    """Exit code and line of a failure."""
+    from shared_model.errors import NoInput, Refused, Stale, StoreUnavailable, TandemError
+
+    codes: tuple[tuple[type[Exception], int], ...] = (
+        (Stale, 3),
+        (Refused, 1),
+        (NoInput, spark_submit.NO_INPUT),
+        (StoreUnavailable, spark_submit.UNAVAILABLE),
+        (TandemError, 2),
+        (run_record.RecordError, 2),
+    )
+    for kind, code in codes:
+        if isinstance(error, kind):
+            return code, f"stale: {error}" if kind is Stale else str(error)
+    if isinstance(error, OSError) and error.errno in _DISK:
+        return 2, f"{error.filename or 'output'}: {error.strerror}; make room, or give this user the right to it"
+    what = str(error).partition("\n")[0]
+    return spark_submit.UNFORESEEN, f"unforeseen: {type(error).__name__}: {what}; the traceback above says where"
+
+
+def _printing_all(run: Callable[[], object]) -> None:
+    """Run it, and see that what it prints is out. Raises: OSError where it cannot be."""
+    try:
+        run()
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            # Python would try once more at its exit, complain, and end with a code of its own.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise
+
+
+def complain(step: str, problem: str, code: int = 2) -> int:
+    print(f"batch_job {step}: {problem}", file=sys.stderr, flush=True)  # noqa: T201
+    return code

@@ -1,0 +1,216 @@
+"""How a nightly run is launched: paths, command lines, and what spark-submit needs to run on the runtime's Python.
+
+Standard library only, as `batch_job.run_record` is: Airflow's environment imports this and nothing else of Tandem.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+#: What spark-submit runs.
+APPLICATION = str(Path(__file__).parents[1] / "jobs" / "spark_application.py")
+
+#: What its JVM logs.
+LOGGING = str(Path(__file__).parents[1] / "jobs" / "log4j2.properties")
+
+#: How long and how often `plan` looks for messages that are not there, unless TANDEM_INPUT_WAIT_SECONDS and
+#: TANDEM_INPUT_POLL_SECONDS say so.
+WAIT_SECONDS, POLL_SECONDS = 600.0, 30.0
+#: Exit code of `plan` when they are not there.
+NO_INPUT = 4
+#: Exit code of `score --check` where there is work for Spark.
+CHANGED = 5
+#: Exit code of what nobody foresaw: EX_SOFTWARE of sysexits.h. Python's own, 1, is what a refusing gate has.
+UNFORESEEN = 70
+#: Exit code where Redis does not answer: EX_TEMPFAIL. A later try may succeed.
+UNAVAILABLE = 75
+#: Exit codes that a second try ends with as well: a gate refused, input or settings are wrong, a newer attempt owns the
+#: day, there are no messages. Other codes, and signals, may pass: a lost executor, a killed process.
+FINAL = frozenset({1, 2, 3, NO_INPUT})
+#: Setting: what finds the GPUs of an executor's host, where Spark is to hand them out.
+GPU_SCRIPT = "TANDEM_SPARK_GPU_SCRIPT"
+#: Most Python workers that Spark keeps for the next task of an executor; more may work.
+IDLE_WORKERS = "spark.python.factory.idleWorkerMaxPoolSize"
+
+#: Spark's name for what the driver's JVM is started with, before what a user adds.
+JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
+#: The driver's JVM leaves scoring to Python. Its second compiler takes cores for the first half minute, and pays for
+#: that after about a million rows.
+ONE_COMPILER = "-XX:TieredStopAtLevel=1"
+
+SPARK_CONF = {
+    "spark.log.level": "WARN",
+    JAVA_OPTIONS: ONE_COMPILER,
+    "spark.sql.session.timeZone": "UTC",
+    # A file of any size is read by all slots: Spark would leave one of less than 4 MB to a single one.
+    "spark.sql.files.openCostInBytes": "65536",
+    # One Arrow batch is one window: its rows are sorted by tokens before they are cut into engine batches.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
+    "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
+    # An engine takes seconds to compile; the next task finds it in the worker.
+    "spark.python.worker.reuse": "true",
+    # With them, SQL would have Python workers of its own, beside those of other jobs.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+    # The run reports its own progress; a web server per run would be one more open port.
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+
+
+def spark_conf(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """SPARK_CONF; with the runtime's archive of classes, where it has one; with LOGGING, unless a person keeps Spark's
+    configuration in a folder; with TANDEM_SPARK_GPU_SCRIPT also what gives each executor one GPU of its host."""
+    conf, archive = dict(SPARK_CONF), class_archive(runtime_prefix(environ))
+    if archive.exists():
+        conf[JAVA_OPTIONS] += f" {archived(archive)}"
+    if not environ.get("SPARK_CONF_DIR"):
+        conf[JAVA_OPTIONS] += f' "-Dlog4j2.configurationFile={Path(LOGGING).as_uri()}"'
+    script = environ.get(GPU_SCRIPT)
+    if not script:
+        return conf
+    return {
+        **conf,
+        "spark.executor.resource.gpu.amount": "1",
+        "spark.executor.resource.gpu.discoveryScript": script,
+        "spark.executor.resource.gpu.vendor": "nvidia.com",
+        # Reading shares a GPU that it does not use; scoring takes it whole, by a profile of its own.
+        "spark.task.resource.gpu.amount": environ.get("TANDEM_SPARK_TASK_GPU") or "0.125",
+        # An idle worker that Spark kept beside the one that scores would hold another copy of the model.
+        IDLE_WORKERS: "1",
+    }
+
+
+def runtime_prefix(environ: Mapping[str, str] = os.environ) -> str:
+    """Prefix of the runtime environment: TANDEM_RUNTIME_PREFIX, else `.venv` beside this package."""
+    return environ.get("TANDEM_RUNTIME_PREFIX") or str(Path(__file__).parents[2] / ".venv")
+
+
+def archived(archive: Path) -> str:
+    """Options of a JVM that takes classes from an archive. Of one that it cannot use it need not speak."""
+    return f'"-XX:SharedArchiveFile={archive}" -Xlog:cds=off -Xlog:cds+dynamic=off'
+
+
+def class_archive(prefix: str) -> Path:
+    """Where a runtime keeps the classes that Spark loads (`batch_job.archive`)."""
+    return Path(prefix, "share", "tandem", "spark.jsa")
+
+
+def record_path(ds: str, run_id: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Where a run's record is kept: STATE/runs/<ds>/<run id>.json. `ds` and `run_id` may be templates."""
+    return os.path.join(os.path.abspath(environ.get("TANDEM_STATE") or ".tandem"), "runs", ds, f"{run_id}.json")
+
+
+def python_environment() -> dict[str, str]:
+    """What a step that runs on the runtime's Python must not inherit from Airflow's environment."""
+    return {"PYTHONPATH": "", "PYTHONHOME": ""}
+
+
+def spark_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Environment of spark-submit, to be laid over the inherited one.
+
+    All of it is needed: spark-submit takes its Spark from SPARK_HOME, else from whichever Python is first on PATH,
+    and driver and workers from PYSPARK_*; an inherited value of any one of them mixes two environments.
+    """
+    prefix = runtime_prefix(environ)
+    python = os.path.join(prefix, "bin", "python")
+    return {
+        "PATH": os.path.join(prefix, "bin") + os.pathsep + environ.get("PATH", os.defpath),
+        "SPARK_HOME": _spark_home(prefix),
+        "PYSPARK_PYTHON": python,
+        "PYSPARK_DRIVER_PYTHON": python,
+        "SPARK_LOCAL_IP": environ.get("SPARK_LOCAL_IP") or "127.0.0.1",
+        **python_environment(),
+    }
+
+
+def step_command(step: str, ds: str, record: str, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Command line of a step as far as it needs no JVM: of `score` its look whether the day is scored already. No shell
+    reads it: a person may have typed the day."""
+    python = os.path.join(runtime_prefix(environ), "bin", "python")
+    # Airflow looks for messages again by itself. The report fails where `publish` was killed.
+    flags = {"plan": ["--wait", "0"], "score": ["--check"], "report": ["--published"]}.get(step, [])
+    return [python, "-m", "batch_job", step, *flags, *step_args(ds, record)]
+
+
+def step_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    return {**environ, **python_environment()}
+
+
+def complaint(lines: Sequence[str]) -> str:
+    """The line in which a step said why it failed; the last one where it could not."""
+    said = [line for line in lines if line.strip()]
+    own = [line for line in said if line.startswith("batch_job ")]
+    return (own or said or [""])[-1]
+
+
+def is_final(code: object) -> bool:
+    """Whether a step that ended with this exit code would end with it again."""
+    return code in FINAL
+
+
+def day_of(partition_key: str | None, conf: Mapping[str, object] | None) -> str:
+    """The day of an Airflow run: its partition key, else the `day` of its configuration; empty without either."""
+    return partition_key or str((conf or {}).get("day") or "")
+
+
+def day_problem(partition_key: str | None, conf: Mapping[str, object] | None) -> str:
+    """One line when a run that a person triggered does not say which day, or names two; else empty."""
+    asked = (conf or {}).get("day")
+    if not day_of(partition_key, conf):
+        return 'no day: trigger the DAG with a day, {"day": "YYYY-MM-DD"} in its configuration, or a partition key'
+    if partition_key and asked and partition_key != asked:
+        return f"two days: day is {asked}, the partition key {partition_key}; trigger the DAG with one of them"
+    return ""
+
+
+def yesterday() -> str:
+    return str(datetime.now(UTC).date() - timedelta(days=1))
+
+
+def patience(environ: Mapping[str, str] = os.environ) -> tuple[float, float]:
+    """Seconds to wait for a day's messages, and seconds between two looks."""
+    wait, poll = environ.get("TANDEM_INPUT_WAIT_SECONDS"), environ.get("TANDEM_INPUT_POLL_SECONDS")
+    return float(wait or WAIT_SECONDS), float(poll or POLL_SECONDS)
+
+
+def step_args(ds: str, record: str) -> list[str]:
+    return ["--ds", ds, "--record", record]
+
+
+def spark_submit_command(ds: str, record: str, master: str, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Command line of `score`, to be run in `spark_environment()`."""
+    return ["spark-submit", "--master", master, *conf_args(spark_conf(environ)), APPLICATION, *step_args(ds, record)]
+
+
+def missing_program(environ: Mapping[str, str]) -> str:
+    """One line when spark-submit, or the Java that it needs, is not there; empty when both are. `environ`: as
+    spark-submit will have it."""
+    home = environ.get("JAVA_HOME")
+    for program, remedy in (
+        ("spark-submit", "install pyspark beside this Python"),
+        (os.path.join(home, "bin", "java") if home else "java", "install a Java, or set JAVA_HOME"),
+    ):
+        if not shutil.which(program, path=environ["PATH"]):
+            return f"no {program} that can be run, PATH being {environ['PATH']}; {remedy}"
+    return ""
+
+
+def conf_args(conf: Mapping[str, str]) -> list[str]:
+    """As spark-submit takes it."""
+    return [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+
+
+def wrong_python(expected_prefix: str, actual_prefix: str, who: str) -> str:
+    """One line when `who` runs on another Python than the run was planned on; empty when it is the same."""
+    if os.path.realpath(actual_prefix) == os.path.realpath(expected_prefix):
+        return ""
+    return f"{who} runs on the Python of {actual_prefix}, the run was planned on {expected_prefix}; set PYSPARK_PYTHON"
+
+
+def _spark_home(prefix: str) -> str:
+    found = sorted(Path(prefix).glob("lib/python3*/site-packages/pyspark"))
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    return str(found[0] if found else Path(prefix, "lib", version, "site-packages", "pyspark"))

@@ -1,0 +1,96 @@
+"""The day a step is about, and the record it works on."""
+
+import os
+import re
+from collections.abc import Iterator
+from datetime import date
+from pathlib import Path
+
+from batch_job import identity, run_record
+from batch_job.progress import say
+from batch_job.run_record import ARCHIVE, RecordError, RunRecord, State
+from shared_model.errors import JobError
+from shared_model.settings import StateSettings
+
+#: Of a run that committed nothing: how it ended, in words.
+_ENDED = {State.REFUSED: "was refused", State.FAILED: "failed"}
+
+
+def check_day(ds: str) -> None:
+    """Raises: JobError unless `ds` is a day as YYYY-MM-DD."""
+    try:
+        if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", ds):
+            raise ValueError
+        date.fromisoformat(ds)
+    except ValueError as error:
+        # What Airflow makes of a key that a run does not have.
+        remedy = "trigger the DAG with a partition key" if ds == "None" else "for example --ds 2026-01-14"
+        raise JobError(f"--ds {ds!r}: expected a day as YYYY-MM-DD; {remedy}") from error
+
+
+def find(named: Path | None, ds: str, state: StateSettings) -> Path:
+    """The record named, else the day's newest of the input that the environment sets; one line tells where a newer one
+    is of another input. Raises: JobError."""
+    if named:
+        return named
+    check_day(ds)
+    wanted, newest = identity.current(state), next(_newest_first(state, ds), None)
+    if newest is None:
+        hint = in_demo(state, ds, wanted)
+        raise JobError(f"{state.runs_dir / ds} holds no run; run `python -m batch_job plan --ds {ds}` first{hint}")
+    path, latest = newest
+    other = f"run {latest.run_id} of ds={ds}, the newest, is of {latest.input.identity}"
+    if latest.input.identity == wanted:
+        return path
+    for path, run in _newest_first(state, ds):
+        if run.input.identity == wanted:
+            say(f"{other}; this is run {run.run_id} of {wanted}")
+            return path
+    raise JobError(
+        f"{other}, and {identity.described(state, wanted)}, has none: set TANDEM_INPUT_PATH and its like as for "
+        f"`plan`, or name the run by --record {path}"
+    )
+
+
+def latest_refusal(state: StateSettings, ds: str, wanted: str, besides: str = "") -> str:
+    """One line where the latest attempt at an input's day committed nothing, unless it is that of run `besides`."""
+    try:
+        latest = next((run for _, run in _newest_first(state, ds) if run.input.identity == wanted), None)
+    except RecordError as error:
+        return f"how the latest attempt at ds={ds} ended is unknown: {error}"
+    if latest is None or latest.run_id == besides or latest.state not in _ENDED:
+        return ""
+    problem = latest.problem.removeprefix(f"ds={ds}: ")
+    return f"the latest attempt at ds={ds}, run {latest.run_id}, {_ENDED[latest.state]}: {problem}"
+
+
+def identity_of(state: StateSettings, epoch: str, release: str) -> str:
+    """The input whose scores an epoch holds, by the record of the run that published it; empty where none says so."""
+    ds = epoch.rpartition(".")[0]
+    for _, run in _newest_first(state, ds):
+        if run.publication and (run.publication.epoch, run.publication.live, run.release) == (epoch, True, release):
+            return run.input.identity
+    return ""
+
+
+def in_demo(state: StateSettings, ds: str, wanted: str) -> str:
+    """What to add to an error about a day of the default archive that is not there, where `make demo` has it."""
+    demo = state.state / "demo"
+    if wanted != ARCHIVE or not any((demo / "runs" / ds).glob("*.json")):
+        return ""
+    short = os.path.relpath(demo) if demo.is_relative_to(Path.cwd()) else demo
+    return f". `make demo` has ds={ds} in a state of its own: TANDEM_STATE={short} before the command reads that"
+
+
+def open_for(path: Path, ds: str) -> RunRecord:
+    """Raises: RecordError; JobError where it is of another day."""
+    run = run_record.read(path)
+    if run.ds != ds:
+        raise JobError(f"{path} is the record of ds={run.ds}, not of ds={ds}")
+    return run
+
+
+def _newest_first(state: StateSettings, ds: str) -> Iterator[tuple[Path, RunRecord]]:
+    """A day's records, whatever the input. Raises: RecordError where one is damaged."""
+    found = sorted((state.runs_dir / ds).glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
+    yield from ((path, run_record.read(path)) for path in found)

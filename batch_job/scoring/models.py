@@ -1,0 +1,136 @@
+"""A release opened in a worker: compiled once, kept for the tasks that follow."""
+
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+from pyspark.sql import SparkSession
+
+from batch_job.scoring.options import ScoringOptions
+from batch_job.scoring.runner import HARMLESS
+from batch_job.spark import gpus, priority
+from batch_job.spark.failures import failing_in_one_line
+from batch_job.spark.session import slots_of
+from batch_job.spark.task_context import task_threads
+from shared_model.encoding import Encoder
+from shared_model.engine import Engine, use_gpu
+from shared_model.evaluation import attestation
+from shared_model.output import OutputSpec
+from shared_model.types import Device, Precision
+
+#: Seconds of calls that tell how many threads an engine uses; the last may end later.
+_PROBE_SECONDS = 0.1
+
+
+#: How often they are made at most: where others want the cores, one thread may do all the work before another gets one.
+_PROBES = 8
+
+
+@dataclass(frozen=True)
+class Model:
+    """A release opened for scoring in this process. `threads`: how many a call was seen to use, 0 where the system does
+    not tell. `device`: what it runs on, by name."""
+
+    release: str
+    output: OutputSpec
+    encoder: Encoder
+    engine: Engine
+    threads: int = 0
+    device: str = str(Device.CPU)
+
+
+class _Key(NamedTuple):
+    """What a model is opened for. `device` by name."""
+
+    releases_root: str
+    release: str
+    device: str
+    precision: Precision
+
+    @classmethod
+    def of(cls, options: ScoringOptions, gpu: int | None) -> "_Key":
+        device = str(options.device) if gpu is None else f"{options.device}:{gpu}"
+        return cls(options.releases_root, options.release, device, options.precision)
+
+
+_opened: dict[_Key, Model] = {}
+
+
+#: What opens ahead of the task that asks for it. None: that task is to open it.
+_opening: dict[_Key, "Future[Model | None]"] = {}
+
+
+def open_ahead(options: ScoringOptions, _: Iterator[object]) -> None:
+    """Begin to open the worker's model while Spark has no texts for it yet. What comes of it, an error too, is for the
+    task that asks for the model.
+
+    Not on a GPU, which is given to a task and taken from it; and no variant that is to be proven yet: a proof judges
+    latency, and Spark is busy now.
+    """
+    key, threads = _Key.of(options, None), task_threads()
+    if options.device is Device.CUDA or key in _opened or key in _opening:
+        return
+
+    def open_judged() -> Model | None:
+        release = options.store().open(options.release)
+        return _open(options, threads, None) if attestation.judged(release, options.precision, options.device) else None
+
+    thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="open-ahead")
+    _opening[key] = thread.submit(open_judged)
+    thread.shutdown(wait=False)
+
+
+def open_model(options: ScoringOptions, threads: int) -> Model:
+    """The worker's model, on the GPU that Spark gave the task: compiled on first use, or ahead, and kept for the tasks
+    that follow. One at a time."""
+    gpu = gpus.given() if options.device is Device.CUDA else None
+    key = _Key.of(options, gpu)
+    if key not in _opened:
+        for model in _opened.values():
+            model.engine.close()
+        _opened.clear()
+        ahead = _opening.pop(key, None)
+        model = (ahead.result() if ahead else None) or _open(options, threads, gpu)
+        # Not ahead: another thread of the worker would be taken for one of the engine's.
+        _opened[key] = replace(model, threads=_threads_used(model.engine), device=key.device)
+    return _opened[key]
+
+
+def _open(options: ScoringOptions, threads: int, gpu: int | None) -> Model:
+    """The model, its engine compiled and called once, which builds what later calls use."""
+    # The tokenizer's thread pool reads this when it starts: it must not take the cores of the other slots.
+    os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
+    if gpu is not None:
+        use_gpu(gpu)
+    release = options.proven()
+    if options.idle:
+        # After the proof, which judges latency: it must not wait for whoever shares the host.
+        priority.yield_to_others()
+    engine = release.engine(options.precision, options.device, threads)
+    engine.score(HARMLESS)
+    return Model(release.id, release.output, release.encoder(), engine)
+
+
+def _threads_used(engine: Engine) -> int:
+    """Threads that a call of the engine was seen to keep busy, 0 where the system does not tell."""
+    most = 0
+    for _ in range(_PROBES):
+        before, end = priority.thread_seconds(), time.perf_counter() + _PROBE_SECONDS
+        while time.perf_counter() < end:
+            engine.score(HARMLESS)
+        most = max(most, priority.busy(before, priority.thread_seconds()))
+        if not before or most >= engine.width:
+            break
+    return most
+
+
+def open_on_workers(spark: SparkSession, options: ScoringOptions) -> None:
+    """Have every worker begin to open the model that it will score with, and do not wait for it. Raises: JobError where
+    a worker is killed meanwhile."""
+    slots = slots_of(spark)
+    with failing_in_one_line():
+        spark.sparkContext.parallelize(range(slots), slots).foreachPartition(partial(open_ahead, options))

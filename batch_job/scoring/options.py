@@ -1,0 +1,68 @@
+"""The options of a run that its executors need."""
+
+from dataclasses import dataclass
+
+from batch_job.settings import NightlySettings
+from shared_model import devices
+from shared_model.devices import HALF_PRECISION
+from shared_model.evaluation import attestation
+from shared_model.releases import signature
+from shared_model.releases.signature import TrustedKeys
+from shared_model.releases.store import Release, Store
+from shared_model.settings import StateSettings
+from shared_model.types import Device, Precision
+
+
+@dataclass(frozen=True)
+class ScoringOptions:
+    """All that an executor needs to know. `releases_root` is a folder or a URL that every executor reaches;
+    `trusted_keys` are the driver's, so that no file of keys need lie where executors run. `collapse`: texts of a window
+    that are the same run once. `idle`: workers run at idle priority. `int8`: in INT8 where that is there, on CPU.
+    `poison`: texts of a task that may fail by themselves."""
+
+    releases_root: str
+    release: str
+    device: Device
+    batch_rows: int
+    batch_tokens: int
+    trusted_keys: TrustedKeys | None = None
+    collapse: bool = True
+    idle: bool = False
+    int8: bool = False
+    poison: int = 0
+
+    @classmethod
+    def of(cls, state: StateSettings, nightly: NightlySettings, release: str, device: Device) -> "ScoringOptions":
+        """Raises: SettingError where the file of trusted keys is wrong."""
+        return cls(
+            releases_root=state.releases_root,
+            release=release,
+            device=device,
+            batch_rows=nightly.nightly_batch_rows,
+            batch_tokens=nightly.nightly_batch_tokens,
+            trusted_keys=signature.trusted_keys(state),
+            collapse=nightly.nightly_collapse,
+            idle=nightly.nightly_idle,
+            int8=nightly.nightly_int8,
+            poison=nightly.nightly_poison,
+        )
+
+    @property
+    def precision(self) -> Precision:
+        """What is asked for; an engine may have to compile another."""
+        return Precision.INT8 if self.int8 and self.device is Device.CPU else HALF_PRECISION[self.device]
+
+    @property
+    def compiled(self) -> tuple[Precision, ...]:
+        """What engines may compile of it: a CPU without BF16 computes in FP32."""
+        return (Precision.BF16, Precision.FP32) if self.precision is Precision.BF16 else (self.precision,)
+
+    def store(self) -> Store:
+        return Store(self.releases_root, self.trusted_keys)
+
+    def proven(self) -> Release:
+        """The release, whose variant may serve on this host. Raises: ReleaseError."""
+        release = self.store().open(self.release)
+        # Its lane has all cores, whatever Spark gives one of the tasks that run side by side.
+        attestation.ensure(release, self.precision, self.device, devices.cores())
+        return release

@@ -1,0 +1,94 @@
+"""Rows of the scores table, from scored windows and from scores that were committed before."""
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batch_job.scoring.models import Model
+from batch_job.scoring.windows import ScoredWindow
+from batch_job.shards.schemas import SCORES, TOP_K, VECTOR, text_hash
+from shared_model.encoding import Text
+from shared_model.output import OutputSpec
+
+#: The column of a row whose text was scored before: all but what is the row's own or the same for all.
+STANDING = "standing"
+
+
+STANDING_FIELDS = [name for name in SCORES.names if name not in ("id", "text_hash", "release")]
+
+
+def texts(rows: pa.RecordBatch) -> list[Text]:
+    """What a model reads of rows with columns text and pair."""
+    both = zip(rows.column("text").to_pylist(), rows.column("pair").to_pylist(), strict=True)
+    return [text if pair is None else (text, pair) for text, pair in both]
+
+
+def score_rows(window: ScoredWindow, model: Model) -> pa.RecordBatch:
+    count = len(window.texts)
+    named = bool(model.output.names)
+    columns = {
+        "id": window.source.column("id"),
+        "text_hash": [text_hash(text) for text in window.texts],
+        "label": pa.array(model.output.names).take(pa.array(window.indices[:, 0])) if named else pa.nulls(count),
+        "score": window.scores[:, 0] if named else pa.nulls(count),
+        "release": [model.release] * count,
+        "precision": [str(model.engine.precision)] * count,
+        "scored_at": [datetime.now(UTC)] * count,
+        "encoding_key": [model.encoder.key(encoding) for encoding in window.encodings],
+        "tokens": [encoding.tokens for encoding in window.encodings],
+        "truncated": [encoding.truncated for encoding in window.encodings],
+        "top_k": _nested_labels(window, model.output),
+        "vector": _vectors(window, model.output),
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=SCORES)
+
+
+def unscored(rows: pa.RecordBatch, precision: str) -> pa.RecordBatch:
+    """Those rows of a unit that an engine of this precision must score."""
+    if STANDING not in rows.schema.names:
+        return rows
+    return rows.filter(pc.invert(_stands(rows, precision))).drop_columns([STANDING])
+
+
+def reused_rows(rows: pa.RecordBatch, release: str, precision: str) -> pa.RecordBatch:
+    """Those rows of a unit whose text `release` has scored before at this precision."""
+    if STANDING not in rows.schema.names:
+        return pa.RecordBatch.from_pylist([], schema=SCORES)
+    known = rows.filter(_stands(rows, precision))
+    own = {"id": known.column("id"), "text_hash": known.column("text_hash"), "release": [release] * known.num_rows}
+    standing = known.column(STANDING)
+    scored = {name: pc.struct_field(standing, name).cast(SCORES.field(name).type) for name in STANDING_FIELDS}
+    return pa.RecordBatch.from_pydict({**own, **scored}, schema=SCORES)
+
+
+def _stands(rows: pa.RecordBatch, precision: str) -> pa.Array:
+    """Whether each row has a standing score of a precision. What engines compile is what counts, and not what was asked
+    of them: hosts without BF16 make FP32 of it, and a partition has one precision."""
+    return pc.fill_null(pc.equal(pc.struct_field(rows.column(STANDING), "precision"), precision), False)
+
+
+def answer_rows(window: ScoredWindow, model: Model) -> pa.RecordBatch:
+    """Score rows of deferred texts, and how many rows each ran with."""
+    return score_rows(window, model).append_column("batch_rows", pa.array(window.batch_rows))
+
+
+def _nested_labels(window: ScoredWindow, output: OutputSpec) -> pa.Array:
+    rows, width = window.indices.shape
+    if not output.names:
+        return pa.array([[]] * rows, TOP_K)
+    flat = pa.StructArray.from_arrays(
+        [pa.array(output.names).take(pa.array(window.indices.ravel())), pa.array(window.scores.ravel())],
+        fields=list(TOP_K.value_type),
+    )
+    return pa.ListArray.from_arrays(pa.array(np.arange(rows + 1, dtype=np.int32) * width), flat)
+
+
+def _vectors(window: ScoredWindow, output: OutputSpec) -> pa.Array:
+    rows, width = window.scores.shape
+    if output.names:
+        return pa.nulls(rows, VECTOR)
+    return pa.ListArray.from_arrays(
+        pa.array(np.arange(rows + 1, dtype=np.int32) * width), pa.array(window.scores.ravel())
+    )

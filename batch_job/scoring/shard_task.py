@@ -1,0 +1,107 @@
+"""The task that scores a day: shard by shard, each written as a file with its sidecar."""
+
+import os
+import time
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from batch_job.scoring import models, rows, windows
+from batch_job.scoring.models import Model
+from batch_job.scoring.options import ScoringOptions
+from batch_job.scoring.windows import ScoredWindow
+from batch_job.shards import binning, schemas
+from batch_job.shards.binning import Unit
+from batch_job.shards.shard_files import (
+    FileReport,
+    Target,
+    as_batch,
+    chain,
+    finished,
+    own_sidecars,
+    unit_name,
+    unit_of,
+    write_file,
+    write_sidecar,
+)
+from batch_job.shards.tally import Tally
+from batch_job.spark import priority, task_context
+
+
+def write_units(
+    lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int
+) -> Iterator[pa.RecordBatch]:
+    """mapInArrow: score one task's rows unit by unit; write each as a file and then its sidecar, and report it. Of a
+    task that is run again, what it had finished is reported as it stands."""
+    first = next(lines, None)
+    if first is None:
+        return
+    model = models.open_model(options, task_context.task_threads())
+    taken, counted = deque[Unit](), Tally(target)
+    # Of this very attempt: this task was lost with its executor and begins again, or runs twice.
+    notes, done = {unit_of(note): note for note in own_sidecars(target)}, list[FileReport]()
+
+    def fresh() -> Iterator[pa.RecordBatch]:
+        for unit in binning.cut(chain(first, lines), unit_rows):
+            note = notes.get(unit_name(unit.bucket, unit.part))
+            report = finished(note, target) if note else None
+            if report and report.judged == unit.rows.num_rows:
+                done.append(report)
+                continue
+            taken.append(unit)
+            yield rows.unscored(unit.rows, model.engine.precision)
+
+    def scored(count: int) -> None:
+        # Units that were only read wait behind the one that the engine has.
+        counted.tell(unit_name(taken[0].bucket, taken[0].part), count)
+
+    for window in windows.score_windows(fresh(), rows.texts, model, options, options.poison, scored):
+        unit = taken.popleft()
+        report = write_unit(unit, window, model, target)
+        counted.end(unit_name(unit.bucket, unit.part))
+        yield as_batch(report)
+    yield from map(as_batch, done)
+
+
+def write_unit(unit: Unit, window: ScoredWindow, model: Model, target: Target) -> FileReport:
+    """Write what the engine made of a unit, and what was scored before."""
+    started = time.perf_counter()
+    reused = rows.reused_rows(unit.rows, model.release, model.engine.precision)
+    batches = [rows.score_rows(window, model), reused]
+    written = write_file(target, schemas.SCORES, batches, unit_name(unit.bucket, unit.part))
+    report = FileReport(
+        *written,
+        plan_id=target.plan_id,
+        bucket=unit.bucket,
+        part=unit.part,
+        content=schemas.add_contents(map(schemas.content, batches)),
+        labels=_labels(batches),
+        poisoned=tuple(window.batch.column("id").take(pa.array(window.poisoned, pa.int64())).to_pylist()),
+        reused=reused.num_rows,
+        distinct=window.distinct,
+        tokens=window.tokens,
+        padded_tokens=window.padded_tokens,
+        precision=model.engine.precision,
+        pid=os.getpid(),
+        width=model.engine.width,
+        threads=model.threads,
+        idle=priority.idle(),
+        began=window.began,
+        ended=time.time(),
+        tokenised=window.tokenised,
+        waited=window.waited,
+        ran=window.ran,
+        wrote=time.perf_counter() - started,
+    )
+    write_sidecar(target, report)
+    return report
+
+
+def _labels(batches: Iterable[pa.RecordBatch]) -> dict[str, int]:
+    found = Counter[str]()
+    for batch in batches:
+        for each in pc.value_counts(batch.column("label").drop_null()).to_pylist():
+            found[each["values"]] += each["counts"]
+    return dict(found)

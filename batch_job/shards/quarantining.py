@@ -1,0 +1,32 @@
+"""The task that writes quarantined lines."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from batch_job.shards.schemas import QUARANTINE
+from batch_job.shards.shard_files import FileReport, Target, as_batch, chain, write_file
+
+#: Bytes of a quarantined line that are kept.
+RAW_KEPT = 4096
+
+
+def quarantine_rows(lines: pa.RecordBatch, attempt: int) -> pa.RecordBatch:
+    raw = lines.column("raw").to_pylist()
+    columns = {
+        "attempt": [attempt] * len(raw),
+        "file": lines.column("file"),
+        "reason": lines.column("reason"),
+        "raw": [line[:RAW_KEPT] for line in raw],
+        "raw_bytes": [len(line) for line in raw],
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=QUARANTINE)
+
+
+def write_quarantine(lines: Iterator[pa.RecordBatch], target: Target) -> Iterator[pa.RecordBatch]:
+    """mapInArrow: write one task's quarantined lines as one file and report it."""
+    first = next(lines, None)
+    if first is None:
+        return
+    quarantined = (quarantine_rows(batch, target.token) for batch in chain(first, lines))
+    yield as_batch(FileReport(*write_file(target, QUARANTINE, quarantined)))

@@ -1,0 +1,79 @@
+"""Schemas of the tables, and hashes of their rows."""
+
+import hashlib
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+from shared_model.encoding import Text
+
+#: Part of the plan id: a change of what rows hold makes a committed partition out of date.
+SCHEMA_VERSION = 3
+
+#: Where a row's text came from: the day's messages, or a deferred request that the day's run answered. The second
+#: partition column, so that a day's messages are scored again without a touch of the requests.
+ARCHIVE, DEFERRED = SOURCES = ("archive", "deferred")
+
+TOP_K = pa.list_(pa.struct([("label", pa.string()), ("score", pa.float32())]))
+VECTOR = pa.list_(pa.float32())
+
+#: What a data file of the scores table holds. `ds` and `source` are in its path: partition columns.
+SCORES = pa.schema(
+    [
+        ("id", pa.string()),
+        ("text_hash", pa.string()),
+        ("label", pa.string()),
+        ("score", pa.float32()),
+        ("release", pa.string()),
+        ("precision", pa.string()),
+        # With a zone: without one, the table's protocol rises past what most readers know.
+        ("scored_at", pa.timestamp("us", tz="UTC")),
+        ("encoding_key", pa.binary()),
+        ("tokens", pa.int32()),
+        ("truncated", pa.bool_()),
+        # Labels best first, or a regression's values; empty where the release makes embeddings, which are the vector.
+        ("top_k", TOP_K),
+        ("vector", VECTOR),
+    ]
+)
+
+#: The same for Spark, partition columns included.
+SCORES_DDL = (
+    "id string, text_hash string, label string, score float, release string, precision string, scored_at timestamp, "
+    "encoding_key binary, tokens int, truncated boolean, top_k array<struct<label: string, score: float>>, "
+    "vector array<float>, ds string, source string"
+)
+
+#: What Spark answers of deferred texts: such rows, and how many ran together.
+ANSWERS_DDL = SCORES_DDL.replace("ds string, source string", "batch_rows int")
+
+QUARANTINE = pa.schema(
+    [
+        ("attempt", pa.int64()),
+        ("file", pa.string()),
+        ("reason", pa.string()),
+        ("raw", pa.binary()),
+        ("raw_bytes", pa.int64()),
+    ]
+)
+
+
+#: Content hashes are added up modulo this; that of no rows.
+_CONTENTS, NO_CONTENT = 1 << 256, "0" * 64
+
+
+def content(rows: pa.RecordBatch) -> str:
+    """A hash of what a reader would take for the same rows: (id, text hash, label, release), in whatever order."""
+    columns = (rows.column(name).to_pylist() for name in ("id", "text_hash", "release", "label"))
+    # The length of the id tells where it ends: an id may hold anything.
+    said = (f"{len(it)}:{it}{text}{release}:{label or ''}" for it, text, release, label in zip(*columns, strict=True))
+    return add_contents(hashlib.sha256(row.encode()).hexdigest() for row in said)
+
+
+def add_contents(contents: Iterable[str]) -> str:
+    """The hash of all rows from those of their parts."""
+    return f"{sum(int(each, 16) for each in contents) % _CONTENTS:064x}"
+
+
+def text_hash(text: Text) -> str:
+    return hashlib.sha256((text if isinstance(text, str) else "\0".join(text)).encode()).hexdigest()

@@ -1,0 +1,210 @@
+"""The Parquet files that executors write. Only files a task reported are ever committed; the rest are leftovers."""
+
+import hashlib
+import json
+import re
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from batch_job.shards import schemas
+from batch_job.shards.schemas import NO_CONTENT
+from shared_model.errors import JobError
+
+#: Digits of a file's hash in its name.
+_DIGITS = 16
+#: Finds them in a path, as the first group; a pattern of Python and of Java.
+NAMED_HASH = rf"-([0-9a-f]{{{_DIGITS}}})\.parquet$"
+_NAMED = re.compile(NAMED_HASH)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where an attempt's files go: TABLE/ds=<ds>/source=<source>/<plan id>.<unit>.<token>.<driver>-<hash>.parquet.
+
+    `source` is empty where the table has no such column. The name says which plan a file belongs to, so that the table
+    itself knows what produced a partition; which attempt, so that one that has committed knows what is older; and which
+    driver: a Redis that lost its memory may hand out a token twice. Its end are the first digits of the file's SHA-256.
+    """
+
+    table: str
+    ds: str
+    plan_id: str
+    token: int
+    driver: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
+    source: str = schemas.ARCHIVE
+
+    @property
+    def folder(self) -> str:
+        """Relative to the table."""
+        return f"ds={self.ds}/source={self.source}" if self.source else f"ds={self.ds}"
+
+    def stem(self, unit: str) -> str:
+        """What the names of all files for one unit begin with."""
+        return f"{self.plan_id}.{unit}.{self.token}.{self.driver}"
+
+    def path(self, unit: str, digest: str) -> str:
+        """Relative to the table. A copy of a task writes another file, or the very same."""
+        return f"{self.folder}/{self.stem(unit)}-{digest[:_DIGITS]}.parquet"
+
+
+@dataclass(frozen=True)
+class FileReport:
+    """What a task says of the file it wrote. `size` in bytes; `tokenised`, `waited`, `ran`, `wrote` in seconds.
+
+    `bucket` and `part` name the unit. `content`: see `schemas.content`. `labels`: label → rows. `poisoned`: ids of rows
+    that no engine could score. `reused`: rows whose text was scored in the partition that stands. `adopted`: an earlier
+    attempt wrote the file. `distinct`: rows that the engine ran for all others; `tokens` and, with padding,
+    `padded_tokens` of those. `width`: threads the engine was asked to use; `threads`: those it was seen to use, 0 where
+    the system does not tell. `began`: Unix time at which its engine got the first texts, `ended`: at which the file was
+    there.
+    """
+
+    path: str
+    size: int
+    rows: int
+    sha256: str = ""
+    plan_id: str = ""
+    bucket: int = 0
+    part: int = 0
+    content: str = NO_CONTENT
+    labels: Mapping[str, int] = field(default_factory=dict)
+    poisoned: tuple[str, ...] = ()
+    reused: int = 0
+    adopted: bool = False
+    distinct: int = 0
+    tokens: int = 0
+    padded_tokens: int = 0
+    precision: str = ""
+    pid: int = 0
+    width: int = 0
+    threads: int = 0
+    idle: bool = False
+    began: float = 0.0
+    ended: float = 0.0
+    tokenised: float = 0.0
+    waited: float = 0.0
+    ran: float = 0.0
+    wrote: float = 0.0
+
+    @property
+    def judged(self) -> int:
+        """Rows of the unit, written or not."""
+        return self.rows + len(self.poisoned)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "FileReport":
+        """Raises: ValueError, TypeError when `text` is no report of this version."""
+        document: dict[str, Any] = json.loads(text)
+        return cls(**{**document, "poisoned": tuple(document["poisoned"])})
+
+
+#: What tasks return: a FileReport as JSON, which a unit's sidecar holds too.
+REPORT_DDL = "report string"
+
+
+def unit_name(bucket: int, part: int) -> str:
+    return f"{bucket:05d}-{part}"
+
+
+def write_sidecar(target: Target, report: FileReport) -> None:
+    """Say that a file is complete: what a later attempt at the same plan need not compute again."""
+    note = sidecar(Path(target.table, report.path))
+    with temporary_file(note.parent, note.name) as temporary:
+        temporary.write_text(report.to_json())
+        temporary.replace(note)
+
+
+def sidecar(file: Path) -> Path:
+    return file.with_suffix(".json")
+
+
+def unit_of(note: Path) -> str:
+    """The name of the unit that a sidecar is of."""
+    return note.name.split(".")[1]
+
+
+def finished(note: Path, target: Target) -> FileReport | None:
+    """What a sidecar says of a unit, if it is of the same plan and true: its file has that size and SHA-256."""
+    try:
+        report = FileReport.from_json(note.read_text())
+        file = Path(target.table, report.path)
+        size, digest = file.stat().st_size, file_digest(file)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return report if (report.plan_id, report.size, report.sha256) == (target.plan_id, size, digest) else None
+
+
+def own_sidecars(target: Target) -> Iterator[Path]:
+    return Path(target.table, target.folder).glob(f"{target.stem('*')}-*.json")
+
+
+def write_file(
+    target: Target, schema: pa.Schema, batches: Iterable[pa.RecordBatch], unit: str = "rows"
+) -> tuple[str, int, int, str]:
+    """Write one data file; returns its path relative to the table, its bytes, its rows and its SHA-256.
+
+    Raises: JobError when it cannot be written, for want of room for one.
+    """
+    with temporary_file(Path(target.table, target.folder), f"{target.stem(unit)}-{uuid.uuid4().hex}") as temporary:
+        written = 0
+        # Without page checksums most flipped bits read back as other values, silently.
+        with pq.ParquetWriter(temporary, schema, compression="zstd", write_page_checksum=True) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+                written += batch.num_rows
+        digest, size = file_digest(temporary), temporary.stat().st_size
+        path = target.path(unit, digest)
+        temporary.replace(Path(target.table, path))
+    return path, size, written, digest
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 in hexadecimal. Raises: OSError."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def is_intact(path: str) -> bool:
+    """Whether a file is as it was written: its name says the hash. Page checksums leave headers and the footer out.
+
+    One whose name says none passes; see `says_hash`. Raises: OSError.
+    """
+    named = _NAMED.search(path)
+    return named is None or file_digest(Path(path)).startswith(named[1])
+
+
+def says_hash(path: str) -> bool:
+    """Whether a file's name says its hash. What another tool wrote, which compacts the table for one, does not."""
+    return _NAMED.search(path) is not None
+
+
+@contextmanager
+def temporary_file(folder: Path, name: str) -> Iterator[Path]:
+    """The path of a file that is gone afterwards, unless it was renamed. Raises: JobError instead of OSError."""
+    temporary = folder / f".{name}.part"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield temporary
+    except OSError as error:
+        raise JobError(f"{folder / name} could not be written: {error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def as_batch(report: FileReport) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"report": [report.to_json()]})
+
+
+def chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest

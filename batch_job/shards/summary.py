@@ -1,0 +1,72 @@
+"""What an attempt's files say of it, added up for the run record."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from batch_job.run_record import Scoring, Worker
+from batch_job.shards import schemas
+from batch_job.shards.shard_files import FileReport, Target
+
+
+def scoring(
+    target: Target,
+    version: int,
+    files: Sequence[FileReport],
+    reasons: Mapping[str, int],
+    quarantine_version: int | None,
+    seconds: Mapping[str, float],
+    slots: int,
+) -> Scoring:
+    """`target`: what was committed; `version`: of the table, since then. `seconds` per stage of this attempt;
+    `slots`: tasks that scored at once.
+
+    Rows count whoever wrote them; speed, tokens and workers are this attempt's own.
+    """
+    own = [file for file in files if not file.adopted]
+    tokens, padded = sum(file.tokens for file in own), sum(file.padded_tokens for file in own)
+    in_workers = {
+        f"workers {stage}": sum(getattr(file, stage) for file in own)
+        for stage in ("tokenised", "waited", "ran", "wrote")
+    }
+    return Scoring(
+        token=target.token,
+        plan_id=target.plan_id,
+        table_version=version,
+        rows=sum(file.rows for file in files),
+        quarantined=reasons,
+        quarantine_version=quarantine_version,
+        precision=files[0].precision,
+        seconds={name: round(value, 3) for name, value in {**seconds, **in_workers}.items()},
+        rows_per_second=round(sum(file.rows for file in own) / sum(seconds.values()), 1),
+        tokens=tokens,
+        padding_share=round(1 - tokens / padded, 4) if padded else 0.0,
+        finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        distinct=sum(file.distinct for file in own),
+        workers=_workers(own),
+        began_at=_utc(min((file.began for file in own if file.began), default=0.0)),
+        content=schemas.add_contents(file.content for file in files),
+        units=len(files),
+        units_resumed=len(files) - len(own),
+        rows_reused=sum(file.reused for file in own),
+        slots=slots,
+    )
+
+
+def counts(reasons: Mapping[str, int]) -> str:
+    """As a person reads them: the most frequent first."""
+    return ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items(), key=lambda it: (-it[1], it[0])))
+
+
+def _utc(moment: float) -> str:
+    """A Unix time as ISO 8601; empty for 0."""
+    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds") if moment else ""
+
+
+def _workers(files: Sequence[FileReport]) -> tuple[Worker, ...]:
+    """Those that wrote rows. A process id may be met on two hosts: who looks the same there counts as one."""
+    rows_of = Counter[tuple[int, int, int, bool]]()
+    for file in files:
+        if file.rows:
+            rows_of[file.pid, file.width, file.threads, file.idle] += file.rows
+    return tuple(Worker(*facts, rows=count) for facts, count in sorted(rows_of.items()))

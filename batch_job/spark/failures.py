@@ -1,0 +1,61 @@
+"""Failures of Spark jobs, each in one line."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import unquote
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from shared_model.errors import JobError
+
+#: What a Spark job failed for, in its workers' tracebacks and the JVM's.
+_REASON = re.compile(
+    r"^(?:shared_model\.errors\.\w+: (?P<ours>.+)|.*\bIOException: (?P<room>No space left on device).*"
+    r"|.*(?P<lost>Python worker exited unexpectedly|ExecutorLostFailure).*)$",
+    re.M,
+)
+
+
+#: What Spark says of a file that it cannot read, and of why: the first cause it names after.
+_UNREADABLE = re.compile(
+    r"\[(?P<kind>FAILED_READ_FILE\.\w+|PATH_NOT_FOUND)\] .*?\b(?P<file>\w[\w+.-]*:/.+?)\.\s+(SQLSTATE|[A-Z][a-z])"
+)
+
+
+_CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)*(?P<why>.+)$", re.M)
+
+
+#: For want of memory, as a rule.
+_LOST = "a worker was killed, as often as Spark tries a task; what it had finished is kept for the next attempt"
+
+
+@contextmanager
+def failing_in_one_line() -> Iterator[None]:
+    """Raises: JobError where a Spark job fails for a reason that a worker gave, on a file that cannot be read, for want
+    of room on a disk, or because workers were killed."""
+    try:
+        yield
+    except (Py4JError, PySparkException) as error:
+        if reason := _reason(str(error)):
+            raise JobError(reason) from error
+        raise
+
+
+def _reason(text: str) -> str:
+    """What a Spark job's failure comes down to, in one line; empty where nobody foresaw it."""
+    if found := _UNREADABLE.search(text):
+        cause = _CAUSE.search(text, found.end())
+        file = re.sub("^file:/+", "/", unquote(found["file"]))
+        return f"{file} cannot be read: {cause['why'] if cause else found['kind']}; restore it, or plan the run anew"
+    known = _REASON.search(text)
+    return (known["ours"] or known["room"] or _LOST) if known else ""
+
+
+def cause_line(error: Any) -> str:
+    """The line of a worker's traceback that says what went wrong."""
+    lines = [line.strip(": ") for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "Error" in line or "Exception" in line or "MISMATCH" in line]
+    return (telling or lines or ["no reason given"])[-1]

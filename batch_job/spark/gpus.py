@@ -1,0 +1,75 @@
+"""GPUs by Spark's own scheduling: what scoring takes of an executor, and which GPU a task was given."""
+
+import os
+import re
+
+from pyspark import TaskContext
+from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
+from pyspark.sql import SparkSession
+
+from batch_job.launch import spark_submit
+from shared_model import devices
+from shared_model.errors import JobError
+from shared_model.types import Device
+
+#: What Spark calls them.
+_GPU = "gpu"
+
+
+def scoring_profile(spark: SparkSession) -> ResourceProfile | None:
+    """What a scoring task takes: its executor's GPU, whole, and all cores, which then tokenise for it. None where Spark
+    hands out no GPUs."""
+    conf = spark.sparkContext.getConf()
+    if local_cores(spark.sparkContext.master) or not conf.contains("spark.executor.resource.gpu.amount"):
+        return None
+    cores = int(conf.get("spark.executor.cores", "") or conf.get("spark.task.cpus", "1"))
+    return ResourceProfileBuilder().require(TaskResourceRequests().cpus(cores).resource(_GPU, 1.0)).build
+
+
+def local_conf(master: str) -> dict[str, str]:
+    """What a Spark in one process needs where there is a GPU, which it cannot schedule: tasks that take all cores, so
+    that one runs at a time, by one worker with one copy of the model. Nothing elsewhere."""
+    cores = local_cores(master)
+    if not cores or devices.detect() is not Device.CUDA:
+        return {}
+    return {"spark.task.cpus": str(cores), spark_submit.IDLE_WORKERS: "1"}
+
+
+def task_device(master: str) -> Device:
+    """What a task may compute on: the GPU that Spark gave it; what is there in a Spark of one process, which cannot
+    give any. Elsewhere a GPU that was not given is another's."""
+    if given() is not None:
+        return Device.CUDA
+    return devices.detect() if local_cores(master) else Device.CPU
+
+
+def known_device(master: str) -> Device | None:
+    """What tasks will compute on, for who asks before there is a Spark; None where only Spark, which may hand out GPUs,
+    can say."""
+    if os.environ.get(spark_submit.GPU_SCRIPT):
+        return None
+    return devices.detect() if local_cores(master) else Device.CPU
+
+
+def given() -> int | None:
+    """Number of the GPU that Spark gave this task; None where it gave none, or there is no task.
+
+    Raises: JobError where the discovery script does not give numbers.
+    """
+    context = TaskContext.get()
+    resource = context.resources().get(_GPU) if context else None
+    if resource is None:
+        return None
+    address = resource.addresses[0]
+    if not address.isdecimal():
+        raise JobError(f"the GPU discovery script gave the address {address!r}, not a number as nvidia-smi's index is")
+    return int(address)
+
+
+def local_cores(master: str) -> int:
+    """Cores of a Spark in one process, 0 of any other."""
+    found = re.fullmatch(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?", master)
+    if not found:
+        return 0
+    cores = found.group(1) or "1"
+    return (os.cpu_count() or 1) if cores == "*" else int(cores)

@@ -1,0 +1,118 @@
+"""What the executors are: the Python they run on, and the device they compute on."""
+
+import math
+import os
+from collections.abc import Iterator
+from typing import Any
+
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from batch_job.launch import spark_submit
+from batch_job.run_record import Runtime
+from batch_job.spark import gpus, priority
+from batch_job.spark.failures import cause_line
+from shared_model.errors import JobError
+from shared_model.types import Device
+
+#: What is left of a session whose master answered nothing, or sent it away.
+_NO_MASTER = "stopped SparkContext"
+
+
+def check_workers(spark: SparkSession, runtime: Runtime) -> Device:
+    """The device every executor has. Raises: JobError when a worker runs on another Python, or devices differ."""
+
+    # Nested, so that it travels by value: a worker on the wrong Python cannot import this module.
+    def look(_: Iterator[int]) -> Iterator[tuple[str, str]]:
+        import os
+        import sys
+
+        if os.path.realpath(sys.prefix) != os.path.realpath(runtime_prefix):
+            return iter([(sys.prefix, "")])
+        from batch_job.spark import gpus
+
+        return iter([(sys.prefix, str(gpus.task_device(master)))])
+
+    runtime_prefix, master = runtime.prefix, spark.sparkContext.master
+    slots = slots_of(spark)
+    try:
+        seen = set(spark.sparkContext.parallelize(range(slots), slots).mapPartitions(look).collect())
+    except (Py4JError, PySparkException) as error:
+        raise JobError(f"a worker did not start on the Python of {runtime.prefix}: {cause_line(error)}") from error
+    for prefix, _ in seen:
+        if problem := spark_submit.wrong_python(runtime.prefix, prefix, "a worker"):
+            raise JobError(problem)
+    found = {Device(device) for _, device in seen}
+    if len(found) > 1:
+        raise JobError(f"executors have different devices ({', '.join(sorted(found))}); a partition is scored on one")
+    return found.pop()
+
+
+def start(name: str) -> SparkSession:
+    """The driver's Spark, as spark-submit was told. Raises: JobError where it does not start."""
+    builder, master = SparkSession.builder.appName(name), _master()
+    for option, value in gpus.local_conf(master).items():
+        builder = builder.config(option, value)
+    try:
+        return builder.getOrCreate()
+    except (Py4JError, PySparkException) as error:
+        raise JobError(no_session(master, str(error))) from error
+
+
+def no_session(master: str, text: str) -> str:
+    """Why Spark did not start, in one line. `text`: what it failed with."""
+    why = "no master there took the job" if _NO_MASTER in text else cause_line(text)
+    return f"Spark did not start on {master}: {why}; check that address (TANDEM_SPARK_MASTER) and the master's own log"
+
+
+def in_one_process() -> bool:
+    """Whether executors are threads of the driver's JVM."""
+    return gpus.local_cores(_master()) > 0
+
+
+def yield_to_others() -> None:
+    """Run this process and its JVM, which is started if it is not there, at idle priority, and with them what they
+    start."""
+    for process in (os.getpid(), _jvm().java.lang.ProcessHandle.current().pid()):
+        priority.yield_to_others(process)
+
+
+def planned_once(spark: SparkSession, tasks: int) -> SparkSession:
+    """A session of the same Spark whose shuffles have so many tasks. Spark's own planning stops between stages to find
+    their number from what it sees, which a small day pays for and no day needs: its lines are counted."""
+    own = spark.newSession()
+    own.conf.set("spark.sql.adaptive.enabled", "false")
+    own.conf.set("spark.sql.shuffle.partitions", str(tasks))
+    return own
+
+
+def slots_of(spark: SparkSession) -> int:
+    """Tasks that run at once."""
+    cpus = int(spark.sparkContext.getConf().get("spark.task.cpus", "1"))
+    return max(1, int(spark.sparkContext.defaultParallelism) // cpus)
+
+
+def scoring_slots(spark: SparkSession) -> int:
+    """Tasks that score at once: where Spark hands out GPUs, each takes all cores of its executor."""
+    if (profile := gpus.scoring_profile(spark)) is None:
+        return slots_of(spark)
+    return max(1, int(spark.sparkContext.defaultParallelism) // int(profile.taskResources["cpus"].amount))
+
+
+def tasks_for(spark: SparkSession, lines: int, task_rows: int) -> int:
+    """Tasks of at most `task_rows` lines each: as many for one slot as for another."""
+    slots = slots_of(spark)
+    return slots * max(1, math.ceil(lines / (slots * task_rows)))
+
+
+def _master() -> str:
+    """As spark-submit was told, which only the JVM knows."""
+    return SparkConf(_jvm=_jvm()).get("spark.master", "") or ""
+
+
+def _jvm() -> Any:
+    """Started if it is not there."""
+    SparkContext._ensure_initialized()
+    return SparkContext._jvm

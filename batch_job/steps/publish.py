@@ -1,0 +1,204 @@
+"""The `publish` step: the committed partition → Redis, as an epoch the online service answers from. No JVM."""
+
+import argparse
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import redis
+
+from batch_job import lookup, run_record
+from batch_job.checks import history
+from batch_job.identity import Tables
+from batch_job.inputs.delta import find_table
+from batch_job.progress import watched
+from batch_job.reporting import report
+from batch_job.run_record import Publication, RunRecord, State
+from batch_job.settings import NightlySettings
+from batch_job.shards.schemas import ARCHIVE
+from batch_job.tables import table
+from batch_job.tables.fence import connect
+from protos.scoring.v1.storage_pb2 import PublishedScore
+from shared_model import settings
+from shared_model.errors import JobError, StoreUnavailable
+from shared_model.output import OutputSpec
+from shared_model.published import epochs
+from shared_model.published.epochs import Epoch, Outcome
+from shared_model.published.publish import publish
+from shared_model.redis_store import keys
+from shared_model.redis_store.server import RedisServer
+from shared_model.releases.store import Store
+from shared_model.settings import StateSettings
+
+_COLUMNS = ("release", "precision", "encoding_key", "tokens", "truncated", "top_k", "vector")
+_BATCH = 10_000
+
+_NO_ROWS = "the day holds no rows"
+_NEWER_DAY = "a newer day, {} of {}, is committed; `publish --publish` makes this one live all the same"
+_OLDER = "a newer one, {}, is; `publish --publish` makes this one live all the same"
+_BARRED = "a person went back from it, or from a newer one; score the day again, or `publish --publish`"
+
+
+@dataclass(frozen=True)
+class Partition:
+    """A committed partition, ready to be published. `rows`: one for each text that the model can tell apart, those that
+    came most often first; `times`: how often each came."""
+
+    epoch: Epoch
+    rows: pa.Table
+    times: pa.ChunkedArray
+
+
+def run(args: argparse.Namespace, state: StateSettings) -> None:
+    path, nightly = lookup.find(args.record, args.ds, state), settings.load(NightlySettings)
+    with RedisServer(state) as server, connect(server.url) as client:
+        done = publish_run(state, nightly, client, lookup.open_for(path, args.ds), args.publish)
+    run_record.write(path, done)
+    print(f"ds={done.ds} of {done.input.identity}: {report.publication(done)}")
+
+
+def publish_run(
+    state: StateSettings, nightly: NightlySettings, client: "redis.Redis", run: RunRecord, insist: bool = False
+) -> RunRecord:
+    """Publish what the table holds for the run's day. Publishing again what is live changes nothing.
+
+    `insist`: a person wants this day to answer, though a newer one is committed. Without, an older day stays in the
+    table only, whatever Redis holds: it may have lost its memory, or a release may be new to it.
+    Raises: JobError when there is nothing to publish, StoreUnavailable when Redis fails.
+    """
+    if run.scoring is None:
+        raise JobError(
+            f"run {run.run_id} of ds={run.ds} is {run.state}, so there is nothing to publish; score it first"
+        )
+    partition = committed_partition(Tables.of(state, run.input.identity).scores, run.ds)
+    if partition is None:
+        return _with(run, Publication("", 0, moved=False, live=False, why=_NO_ROWS))
+    publication = _publish(state, nightly, client, partition, run.input.identity, insist)
+    if publication.moved:
+        _tell_service(client, run, partition.epoch)
+    return _with(run, publication)
+
+
+def _with(run: RunRecord, publication: Publication) -> RunRecord:
+    """The run once its publication is known. What is not live is committed, and no more than that."""
+    committed = State.UNCHANGED if run.state is State.UNCHANGED else State.COMMITTED
+    return replace(run, state=State.PUBLISHED if publication.live else committed, publication=publication)
+
+
+def _publish(
+    state: StateSettings,
+    nightly: NightlySettings,
+    client: "redis.Redis",
+    partition: Partition,
+    identity: str,
+    insist: bool,
+) -> Publication:
+    epoch, texts, scores_table = partition.epoch, partition.rows.num_rows, Tables.of(state, identity).scores
+    standing = epochs.live_keys(client, epoch)
+    if standing is not None:
+        done = Publication(epoch.name, standing, moved=False, live=True)
+    elif not insist and (newer := history.newer_day(scores_table, epoch.ds, identity)):
+        return Publication(epoch.name, 0, moved=False, live=False, why=_NEWER_DAY.format(newer, identity))
+    else:
+        scores = scores_of(partition.rows, Store.of(state).open(epoch.release).output)
+        room = nightly.publish_megabytes * 1e6
+        # Closed, because publishing stops taking them where the room ends.
+        with closing(watched("publishing", "keys", texts, scores)) as taken:
+            made = publish(client, epoch, taken, room, nightly.publish_keep_seconds, insist)
+        if not made.outcome.live:
+            why = _BARRED if made.outcome is Outcome.BARRED else _OLDER.format(_live(state, client, epoch.release))
+            return Publication(epoch.name, 0, moved=False, live=False, why=why)
+        moved = made.outcome is Outcome.MOVED
+        done = Publication(epoch.name, made.keys, moved=moved, live=True, bytes=made.bytes, bound=int(room))
+    times = partition.times.to_numpy()
+    covered = float(times[: done.keys].sum() / times.sum())
+    return replace(done, left_out=texts - done.keys, covered=round(covered, 4))
+
+
+def _live(state: StateSettings, client: "redis.Redis", release: str) -> str:
+    """Which day of which input is live, in words. Inputs share a release's epochs: a text has one score."""
+    epoch = epochs.live(client, release)
+    of = lookup.identity_of(state, epoch, release)
+    return f"epoch {epoch}{f', of {of}' if of else ''}"
+
+
+def committed_partition(folder: Path, ds: str) -> Partition | None:
+    """The archive's rows: deferred requests may pin other releases. None when there are none.
+
+    Raises: JobError when the day was never committed, or the table cannot be read.
+    """
+    delta = find_table(folder)
+    if delta is None or (standing := table.committed(delta, ds)) is None:
+        raise JobError(f"{folder} holds no ds={ds}; score it first")
+    table.tell_unchecked(delta, ds, ARCHIVE)
+    batches = list(table.read_files(delta, ds, _COLUMNS, ARCHIVE))
+    rows = pa.Table.from_batches(batches) if batches else None
+    if rows is None or not rows.num_rows:
+        return None
+    release, precision = (_only(rows, name, ds) for name in ("release", "precision"))
+    return Partition(Epoch(release, precision, ds, standing.token), *_by_frequency(rows))
+
+
+def _only(rows: pa.Table, column: str, ds: str) -> str:
+    values = rows.column(column).unique().to_pylist()
+    if len(values) > 1:
+        raise JobError(f"ds={ds} holds scores of {column} {' and '.join(map(str, values))}; score it again")
+    return str(values[0])
+
+
+def _by_frequency(rows: pa.Table) -> tuple[pa.Table, pa.ChunkedArray]:
+    """The first row of each encoding key, the most frequent first, and how many rows there are of each."""
+    numbered = pa.table({"key": rows.column("encoding_key"), "row": pa.array(np.arange(rows.num_rows))})
+    found = numbered.group_by("key").aggregate([("row", "min"), ("row", "count")])
+    found = found.sort_by([("row_count", "descending"), ("row_min", "ascending")])
+    return rows.take(found.column("row_min")), found.column("row_count")
+
+
+def scores_of(rows: pa.Table, output: OutputSpec) -> Iterator[tuple[bytes, PublishedScore]]:
+    """Encoding key and score of each row, in their order."""
+    names = pa.array(output.names, pa.string())
+    for batch in rows.to_batches(max_chunksize=_BATCH):
+        best = batch.column("top_k").flatten()
+        labels = pc.index_in(pc.struct_field(best, "label"), value_set=names).to_pylist()
+        scores = pc.struct_field(best, "score").to_pylist()
+        vectors = batch.column("vector").to_pylist()
+        columns = (batch.column(name).to_pylist() for name in ("encoding_key", "tokens", "truncated"))
+        for key, tokens, truncated, vector, (start, end) in zip(*columns, vectors, _spans(batch), strict=True):
+            yield (
+                key,
+                PublishedScore(
+                    labels=labels[start:end], scores=vector or scores[start:end], tokens=tokens, truncated=truncated
+                ),
+            )
+
+
+def _spans(batch: pa.RecordBatch) -> Iterator[tuple[Any, Any]]:
+    """Where each row's labels begin and end among those of the batch."""
+    lengths = pc.list_value_length(batch.column("top_k")).to_numpy(zero_copy_only=False)
+    return pairwise([0, *np.cumsum(lengths).tolist()])
+
+
+def _tell_service(client: "redis.Redis", run: RunRecord, epoch: Epoch) -> None:
+    """Leave the run's figures where the online service's metrics find them."""
+    figures = {
+        "ds": run.ds,
+        "run_id": run.run_id,
+        "release": epoch.release,
+        "precision": epoch.precision,
+        "rows": run.scoring.rows if run.scoring else 0,
+        "rows_per_second": run.scoring.rows_per_second if run.scoring else 0.0,
+        "quarantined": sum(run.scoring.quarantined.values()) if run.scoring else 0,
+        "finished_at": datetime.now(UTC).timestamp(),
+    }
+    try:
+        client.set(keys.last_run(), json.dumps(figures))
+    except redis.RedisError as error:
+        raise StoreUnavailable(f"ds={run.ds} is published, but its figures are not: {error}") from error

@@ -1,0 +1,74 @@
+"""The `runs` step: a line for each run record. No JVM."""
+
+import argparse
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from batch_job import lookup, run_record
+from batch_job.run_record import Outcome, RecordError, RunRecord, Verdict
+from shared_model.errors import JobError
+from shared_model.settings import StateSettings
+
+#: Columns of the list of runs; the last may be long.
+_COLUMNS = ("day", "run", "status", "rows", "quarantined", "planned", "input", "verdict")
+_WORTH_TELLING = (Outcome.WARN, Outcome.FAIL, Outcome.UNPROVEN)
+
+
+def run(args: argparse.Namespace, state: StateSettings) -> None:
+    if args.ds:
+        lookup.check_day(args.ds)
+    for line in runs(state.runs_dir, args.ds, args.limit, args.json):
+        print(line)
+
+
+def runs(folder: Path, ds: str, limit: int, as_json: bool) -> Iterator[str]:
+    """Up to `limit` runs, 0 for all, the newest first: of one day, or of all where `ds` is empty.
+
+    Raises: JobError where there is none.
+    """
+    found = sorted(map(_run, folder.glob(f"{ds or '*'}/*.json")), key=lambda run: run["planned"], reverse=True)
+    if not found:
+        where = folder / ds if ds else folder
+        raise JobError(f"{where} holds no run; run `python -m batch_job plan` first, or check TANDEM_STATE")
+    shown = found[: limit or None]
+    return map(json.dumps, shown) if as_json else _aligned(shown)
+
+
+def _run(path: Path) -> dict[str, Any]:
+    try:
+        return _described(run_record.read(path))
+    except RecordError as error:
+        changed = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
+        unknown = dict.fromkeys(_COLUMNS)
+        known = {"day": path.parent.name, "run": path.stem, "status": "unreadable"}
+        return {**unknown, **known, "planned": changed, "verdict": str(error)}
+
+
+def _described(run: RunRecord) -> dict[str, Any]:
+    rows = run.scoring.rows if run.scoring else None
+    reasons = run.scoring.quarantined if run.scoring else run.findings.quarantined if run.findings else None
+    verdict = run.problem or _verdict(run.findings.verdicts if run.findings else ())
+    count = sum(reasons.values()) if reasons is not None else None
+    values = (run.ds, run.run_id, str(run.state), rows, count, run.planned_at, run.input.folder, verdict)
+    return dict(zip(_COLUMNS, values, strict=True))
+
+
+def _verdict(verdicts: Sequence[Verdict]) -> str:
+    """Of the gates, those that have something to tell; empty where none has judged."""
+    told = [f"{it.gate} {it.outcome}{' (accepted)' if it.accepted else ''}" for it in verdicts]
+    worth = [text for text, it in zip(told, verdicts, strict=True) if it.outcome in _WORTH_TELLING]
+    return ", ".join(worth) or ("ok" if verdicts else "")
+
+
+def _aligned(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    cells = [_COLUMNS, *(tuple(_cell(run[column]) for column in _COLUMNS) for run in runs)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:-1]
+    for *row, last in cells:
+        yield "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=True)), last])
+
+
+def _cell(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value or "-")

@@ -1,0 +1,56 @@
+"""The `score` and `drain` steps as a person starts them: spark-submit takes the place of this process.
+
+The look whether a day is scored already needs no JVM.
+"""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from batch_job import lookup
+from batch_job.identity import Tables
+from batch_job.launch import spark_submit
+from batch_job.settings import NightlySettings
+from shared_model import settings
+from shared_model.errors import JobError
+from shared_model.settings import StateSettings
+
+
+def score(args: argparse.Namespace, state: StateSettings) -> None:
+    path = lookup.find(args.record, args.ds, state)
+    if not args.force and _settle_unchanged(args.ds, path, state):
+        return
+    if args.check:
+        sys.exit(spark_submit.CHANGED)
+    accepted = [f"--accept={gate}" for gate in args.accept]
+    _submit(args.ds, path, [*(["--force"] if args.force else []), *accepted])
+
+
+def drain(args: argparse.Namespace, state: StateSettings) -> None:
+    _submit(args.ds, lookup.find(args.record, args.ds, state), ["--drain"])
+
+
+def _settle_unchanged(ds: str, path: Path, state: StateSettings) -> bool:
+    """Whether the day is scored already, and is settled without a JVM."""
+    if not path.exists():
+        return False
+    tables = Tables.of(state, lookup.open_for(path, ds).input.identity)
+    if not (tables.scores / f"ds={ds}").exists():
+        # Not scored yet, as a rule: what the look takes to import would be for nothing.
+        return False
+    from batch_job.steps.score import settle_unchanged
+
+    return settle_unchanged(ds, path)
+
+
+def _submit(ds: str, path: Path, flags: list[str]) -> None:
+    master = settings.load(NightlySettings).spark_master
+    given = {**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}
+    command = [*spark_submit.spark_submit_command(ds, str(path), master, given), *flags]
+    environment = {**os.environ, **spark_submit.spark_environment(given)}
+    # It would end with 1 itself, or not at all be there.
+    if missing := spark_submit.missing_program(environment):
+        raise JobError(missing)
+    sys.stdout.flush()
+    os.execvpe(command[0], command, environment)  # noqa: S606 (spark-submit takes our place, exit code and all)

@@ -1,0 +1,89 @@
+"""Quarantined lines, read back: those of one attempt, for people."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from batch_job.inputs.delta import find_table
+from batch_job.run_record import QuarantinedLine
+from batch_job.shards.shard_files import FileReport
+from batch_job.tables import table
+from shared_model.errors import JobError
+
+
+@dataclass(frozen=True)
+class Line:
+    """`raw`: its beginning, as it stands in `file`; `raw_bytes`: of the whole line."""
+
+    reason: str
+    file: str
+    raw: bytes
+    raw_bytes: int
+
+    @property
+    def text(self) -> str:
+        """The raw bytes in one printable line; those that are no UTF-8 as \\xff."""
+        shown = printable(self.raw.decode("utf-8", "backslashreplace"))
+        return shown if self.raw_bytes <= len(self.raw) else f"{shown}… ({self.raw_bytes:,} bytes)"
+
+
+def lines(folder: Path, ds: str, attempt: int) -> Iterator[Line]:
+    """Those that one attempt quarantined. Raises: JobError naming what is damaged."""
+    if (found := find_table(folder)) is None:
+        return
+    for batch in table.read_files(found, ds, ["attempt", "reason", "file", "raw", "raw_bytes"]):
+        for row in batch.to_pylist():
+            if row.pop("attempt") == attempt:
+                yield Line(**row)
+
+
+#: Columns that `examples` needs.
+COLUMNS = ("reason", "file", "raw")
+
+
+MOST = 5
+
+
+#: Characters of a line that an example shows.
+_SHOWN = 200
+
+
+def examples(batches: Iterable[pa.RecordBatch], most: int = MOST) -> tuple[QuarantinedLine, ...]:
+    """Up to `most` quarantined lines: one of each reason, the most frequent first, then a second of each, and so on."""
+    counts, kept = defaultdict[str, int](int), defaultdict[str, list[QuarantinedLine]](list)
+    for batch in batches:
+        for row in batch.select(list(COLUMNS)).to_pylist():
+            counts[row["reason"]] += 1
+            if len(kept[row["reason"]]) < most:
+                kept[row["reason"]].append(QuarantinedLine(row["reason"], row["file"], _shown(row["raw"])))
+    by_frequency = [kept[reason] for reason in sorted(counts, key=lambda it: (-counts[it], it))]
+    turns = chain.from_iterable(zip_longest(*by_frequency))
+    return tuple(islice((line for line in turns if line), most))
+
+
+def written(table: Path, files: Sequence[FileReport]) -> Iterator[pa.RecordBatch]:
+    """What files of the quarantine table hold, committed or not. Raises: JobError naming one that cannot be read."""
+    for report in files:
+        path = table / report.path
+        try:
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                yield from file.iter_batches(columns=list(COLUMNS))
+        except (OSError, pa.ArrowException) as error:
+            raise JobError(f"{path} cannot be read back: {error}; score the day again") from error
+
+
+def printable(text: str) -> str:
+    """The text in one line, as `\\n` where it holds more."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def _shown(raw: bytes) -> str:
+    """The beginning of a line. A byte that is no UTF-8 shows as \\xNN."""
+    # Four bytes are the longest character: a cut inside one must not show as a damaged byte.
+    text = raw[: 4 * (_SHOWN + 1)].decode("utf-8", "backslashreplace")
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"

@@ -1,0 +1,110 @@
+"""Files that no version of a table holds: units a killed attempt had finished, and what it had not.
+
+A later attempt at the same plan takes finished units over. What nobody needs goes: an attempt's temporary files when it
+ends; once it has committed, what it or an older attempt at its day has left; anything at all after KEEP_SECONDS. Files
+that any version of the table holds stay: readers of that version need them, and to let go of it is `vacuum`'s to say.
+"""
+
+import os
+import re
+import shutil
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from deltalake import DeltaTable
+from pyspark.sql import SparkSession
+
+from batch_job.shards import shard_files
+from batch_job.shards.binning import Bucket
+from batch_job.shards.shard_files import FileReport, Target
+from batch_job.spark.session import slots_of
+from batch_job.tables import table
+
+#: How long a killed attempt's units wait for another attempt at their day.
+KEEP_SECONDS = 7 * 24 * 3600
+
+#: A data file, its sidecar, or either while it is being written; see `writing.Target`.
+_OURS = re.compile(
+    r"\.?(?P<stem>[0-9a-z]+\.[0-9a-z-]+\.(?P<token>\d+)\.[0-9a-f]+-[0-9a-f]+)(\.parquet|\.json)?(\.part)?"
+)
+
+
+def take_over(spark: SparkSession, target: Target, buckets: Sequence[Bucket]) -> list[FileReport]:
+    """The reports of finished units of earlier attempts at the same plan, made this attempt's own, where they make up a
+    whole bucket. Executors read them back: a unit counts if its file has the size and the SHA-256 it was left with."""
+    found = sorted(map(str, Path(target.table, target.folder).glob(f"{target.plan_id}.*.json")))
+    if not found:
+        return []
+    read = spark.sparkContext.parallelize(found, min(len(found), slots_of(spark))).flatMap(
+        partial(_finished, target=target)
+    )
+    reports = map(FileReport.from_json, read.collect())
+    return [adopted(report, target) for report in of_whole_buckets(reports, buckets)]
+
+
+def _finished(note: str, target: Target) -> list[str]:
+    report = shard_files.finished(Path(note), target)
+    return [report.to_json()] if report else []
+
+
+def of_whole_buckets(reports: Iterable[FileReport], buckets: Sequence[Bucket]) -> Iterator[FileReport]:
+    """One report for each unit of those buckets that are there with all their rows."""
+    parts: dict[int, dict[int, FileReport]] = defaultdict(dict)
+    for report in reports:
+        parts[report.bucket][report.part] = report
+    for bucket in buckets:
+        if sum(report.judged for report in parts[bucket.number].values()) == bucket.rows:
+            yield from parts[bucket.number].values()
+
+
+def adopted(report: FileReport, target: Target) -> FileReport:
+    """A finished unit under a name of this attempt's own. The attempt that wrote it may be alive, commit, and take away
+    what it did not use; and a file that a version of the table has let go of is not added again."""
+    unit = shard_files.unit_name(report.bucket, report.part)
+    own = replace(report, path=target.path(unit, report.sha256), adopted=True)
+    theirs, ours = Path(target.table, report.path), Path(target.table, own.path)
+    with shard_files.temporary_file(ours.parent, ours.name) as temporary:
+        try:
+            os.link(theirs, temporary)
+        except OSError:
+            shutil.copyfile(theirs, temporary)
+        temporary.replace(ours)
+    shard_files.write_sidecar(target, own)
+    return own
+
+
+def remove_temporary(target: Target) -> None:
+    """Delete what an attempt was in the midst of writing."""
+    for path in Path(target.table, target.folder).glob(f".{target.plan_id}.*.{target.token}.{target.driver}-*"):
+        path.unlink(missing_ok=True)
+
+
+def remove_own(target: Target) -> None:
+    """Delete all that one driver wrote and no version of the table holds."""
+    if not DeltaTable.is_deltatable(target.table):
+        return
+    held, _ = table.ever_held(Path(target.table))
+    for path in Path(target.table, target.folder).glob(f"*.{target.token}.{target.driver}-*"):
+        if path.name not in held:
+            path.unlink(missing_ok=True)
+
+
+def sweep(target: Target, now: float) -> None:
+    """Delete what nobody needs, once `target` is committed. `now`: Unix time."""
+    folder = Path(target.table)
+    if not DeltaTable.is_deltatable(target.table):
+        return
+    held, since = table.ever_held(folder)
+    for path in folder.glob("ds=*/**/*"):
+        if (name := _OURS.fullmatch(path.name)) is None or f"{name['stem']}.parquet" in held:
+            continue
+        superseded = path.parent == folder / target.folder and int(name["token"]) <= target.token
+        # Another attempt may be sweeping too.
+        with suppress(FileNotFoundError):
+            changed = path.stat().st_mtime
+            if changed >= since and (superseded or changed < now - KEEP_SECONDS):
+                path.unlink()

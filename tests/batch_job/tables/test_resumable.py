@@ -1,0 +1,219 @@
+"""What is taken over from an earlier attempt, and what is taken away."""
+
+import os
+import resource
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from deltalake import DeltaTable
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batch_job.shards import schemas, shard_files
+from batch_job.shards.binning import Bucket, Load
+from batch_job.shards.shard_files import FileReport, Target
+from batch_job.tables import resumable, table
+from shared_model.errors import JobError
+
+DAY = "2026-01-14"
+NOW = time.time()
+
+
+def write(target: Target, bucket: int = 0, part: int = 0) -> FileReport:
+    """A finished unit of no rows, from a driver of its own."""
+    target = replace(target, driver=uuid.uuid4().hex[:8])
+    written = shard_files.write_file(target, schemas.SCORES, [], shard_files.unit_name(bucket, part))
+    report = FileReport(*written, plan_id=target.plan_id, bucket=bucket, part=part)
+    shard_files.write_sidecar(target, report)
+    return report
+
+
+def commit(target: Target, *files: FileReport) -> None:
+    table.replace_partition(Path(target.table), target.ds, files, target.token, lambda: None, {})
+
+
+def files_of(target: Target) -> set[str]:
+    return {path.name for path in Path(target.table, target.folder).glob("*.parquet")}
+
+
+def names(*reports: FileReport) -> set[str]:
+    return {Path(report.path).name for report in reports}
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Target:
+    return Target(str(tmp_path), DAY, "plan", token=3)
+
+
+def flipped(file: Path, note: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def shortened(file: Path, note: Path) -> None:
+    os.truncate(file, file.stat().st_size - 1)
+
+
+def gone(file: Path, note: Path) -> None:
+    file.unlink()
+
+
+def of_another_plan(file: Path, note: Path) -> None:
+    note.write_text(note.read_text().replace('"plan_id": "plan"', '"plan_id": "other"'))
+
+
+def half_a_note(file: Path, note: Path) -> None:
+    note.write_text(note.read_text()[:40])
+
+
+def of_another_version(file: Path, note: Path) -> None:
+    note.write_text(note.read_text().replace('"content"', '"contents"'))
+
+
+@pytest.mark.parametrize("damage", [flipped, shortened, gone, of_another_plan, half_a_note, of_another_version])
+def test_only_what_is_as_it_was_left_counts(target: Target, damage: Callable[[Path, Path], None]) -> None:
+    report = write(target)
+    file = Path(target.table, report.path)
+    note = shard_files.sidecar(file)
+    assert shard_files.finished(note, target) == report
+    damage(file, note)
+    assert shard_files.finished(note, target) is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 5)), max_size=20))
+def test_a_bucket_is_taken_over_whole_and_each_unit_once(written: list[tuple[int, int, int]]) -> None:
+    rows_of = {(bucket, part): count for bucket, part, count in written}
+    # Units that were written twice, by speculation or by two attempts, hold the same rows.
+    reports = [
+        FileReport(f"file {place}", 1, rows_of[bucket, part], bucket=bucket, part=part)
+        for place, (bucket, part, _) in enumerate(written)
+    ]
+    buckets = [Bucket(number, (number,), Load(rows=6, work=6)) for number in range(4)]
+    taken = list(resumable.of_whole_buckets(reports, buckets))
+    for bucket in buckets:
+        there = sum(count for (number, _), count in rows_of.items() if number == bucket.number)
+        parts = [report.part for report in taken if report.bucket == bucket.number]
+        assert len(set(parts)) == len(parts)
+        assert sum(rows_of[bucket.number, part] for part in parts) == (6 if there == 6 else 0)
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_what_is_taken_over_outlives_what_it_was_taken_from(
+    target: Target, links: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not links:
+        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("no links here")))
+    older = replace(target, token=2, driver="0000abcd")
+    newer = replace(target, token=4, driver="1111abcd")
+    old = write(older)
+    own = resumable.adopted(old, newer)
+    assert own == replace(old, path=own.path, adopted=True)
+    # An attempt in between, which no Redis told that it is not the newest, commits and cleans up.
+    commit(target, write(target))
+    resumable.sweep(target, NOW)
+    note = shard_files.sidecar(Path(target.table, own.path))
+    assert shard_files.finished(note, newer) == own
+    # Control: under its old name it would be gone.
+    assert not Path(target.table, old.path).exists()
+
+
+def test_a_commit_takes_away_what_it_and_older_attempts_left(target: Target) -> None:
+    """Not what a newer attempt is about to commit, nor what is another day's."""
+    older, newer = replace(target, token=2, plan_id="other"), replace(target, token=4)
+    next_day = replace(target, ds="2026-01-15")
+    left = [write(each) for each in (older, target)]
+    Path(target.table, left[0].path).with_name(f".{Path(left[0].path).name}.part").touch()
+    kept = write(target)
+    theirs, next_days = write(newer), write(next_day)
+    commit(target, kept)
+    resumable.sweep(target, NOW)
+    there = {path.name for path in Path(target.table, target.folder).iterdir()}
+    expected = names(kept, theirs)
+    assert there == expected | {name.replace(".parquet", ".json") for name in expected}
+    assert files_of(next_day) == names(next_days)
+    # Control: whatever it is, it does not stay for ever.
+    resumable.sweep(target, NOW + 100 * resumable.KEEP_SECONDS)
+    assert files_of(target) == names(kept)
+    assert files_of(next_day) == set()
+
+
+def test_what_an_older_version_holds_stays(target: Target) -> None:
+    first = write(target)
+    commit(target, first)
+    later = replace(target, token=4)
+    second = write(later)
+    commit(later, second)
+    resumable.sweep(later, NOW + 100 * resumable.KEEP_SECONDS)
+    assert files_of(target) == names(first, second)
+    before = DeltaTable(target.table, version=DeltaTable(target.table).version() - 1)
+    assert list(table.read_files(before, DAY, ["id"])) == []
+
+
+def test_what_a_forgotten_version_may_hold_stays(target: Target) -> None:
+    """Delta cleans its log up; whether old files were ever held is then not known."""
+    first = write(target)
+    commit(target, first)
+    os.utime(Path(target.table, first.path), (1, 1))
+    later = replace(target, token=4)
+    commit(later, write(later))
+    DeltaTable(target.table).create_checkpoint()
+    for version in sorted(Path(target.table, "_delta_log").glob("*.json"))[:2]:
+        version.unlink()
+    newest = replace(target, token=5)
+    stray, kept = write(newest), write(newest)
+    commit(newest, kept)
+    resumable.sweep(newest, NOW)
+    assert names(first, kept) <= files_of(target)
+    assert not names(stray) & files_of(target)
+
+
+def test_files_that_are_not_ours_are_left_alone(target: Target) -> None:
+    folder = Path(target.table, target.folder)
+    commit(target, write(target))
+    for name in ("notes.txt", "part-00000.parquet", "_SUCCESS"):
+        (folder / name).touch()
+    resumable.sweep(target, NOW + 100 * resumable.KEEP_SECONDS)
+    assert {"notes.txt", "part-00000.parquet", "_SUCCESS"} <= {path.name for path in folder.iterdir()}
+
+
+@contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """A disk that is full, as far as this process can tell."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_file_that_does_not_fit_leaves_nothing_but_one_line(target: Target) -> None:
+    with files_of_at_most(500), pytest.raises(JobError, match=r"^[^\n]*plan\.00000-0\.3\.[^\n]* could not be written"):
+        write(target)
+    assert list(Path(target.table, target.folder).iterdir()) == []
+
+
+def test_a_commit_that_does_not_fit_is_one_line_and_no_commit(target: Target) -> None:
+    report = write(target)
+    table.open_table(Path(target.table), table.SCORES)
+    with files_of_at_most(100), pytest.raises(JobError, match=r"^[^\n]*: nothing committed: [^\n]*$"):
+        commit(target, report)
+    assert DeltaTable(target.table).version() == 0
+    commit(target, report)
+    assert table.committed(DeltaTable(target.table), DAY) is not None
+
+
+def test_an_attempt_takes_its_own_temporary_files_away(target: Target) -> None:
+    other = replace(target, driver="0000abcd")
+    for each in (target, other):
+        Path(each.table, each.folder).mkdir(parents=True, exist_ok=True)
+        Path(each.table, each.folder, f".{each.stem('00000-0')}-0123.part").touch()
+    resumable.remove_temporary(target)
+    (left,) = Path(target.table, target.folder).iterdir()
+    assert "0000abcd" in left.name
