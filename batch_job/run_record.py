@@ -70,16 +70,14 @@ COLUMNS = Columns()
 class InputFile:
     """`lines`: its rows. Lines of JSON Lines and records of CSV count where they are empty too.
 
-    `sha256` is empty where files never change once they are written: those of a Delta table. `unchecked`: Parquet, some
-    pages of which carry no checksums, so that damage to them may read back as other values. `id_type`: what the ids are
-    of that are read as text (`inputs.ids`); empty where they are text.
+    `sha256` is empty for files of a Delta table, which never change once they are written. `id_type`: the type of ids
+    that are read as text (`inputs.ids`); empty where they are text.
     """
 
     name: str
     size: int
     sha256: str
     lines: int
-    unchecked: bool = False
     id_type: str = ""
 
 
@@ -121,13 +119,9 @@ class Runtime:
 
 @dataclass(frozen=True)
 class Worker:
-    """A process that computed. `width`: threads its engine was asked to use; `threads`: those a call was seen to use, 0
-    where the system does not tell; `idle`: whether it ran at idle priority."""
+    """A process that computed, and how many rows."""
 
     pid: int
-    width: int
-    threads: int
-    idle: bool
     rows: int
 
 
@@ -341,8 +335,14 @@ def read(path: Path) -> RunRecord:
         raise RecordError(f"{path} cannot be read as a run record; plan the run anew") from error
 
 
+def _input_file(document: dict[str, Any]) -> InputFile:
+    # Earlier versions noted whether the pages of a Parquet file have checksums.
+    document.pop("unchecked", None)
+    return InputFile(**document)
+
+
 def _scoring(document: dict[str, Any]) -> Scoring:
-    workers = tuple(Worker(**worker) for worker in document.pop("workers", ()))
+    workers = tuple(Worker(worker["pid"], worker["rows"]) for worker in document.pop("workers", ()))
     return Scoring(workers=workers, **document)
 
 
@@ -368,7 +368,7 @@ def _state(state: State, publication: Publication | None) -> State:
 def _record(document: dict[str, Any]) -> RunRecord:
     source, scoring, publication = (document.pop(name) for name in ("input", "scoring", "publication"))
     findings = document.pop("findings", None)
-    files = tuple(InputFile(**file) for file in source.pop("files"))
+    files = tuple(_input_file(file) for file in source.pop("files"))
     columns, form = Columns(**source.pop("columns", {})), Format(source.pop("format", Format.JSON_LINES))
     published = Publication(**publication) if publication else None
     return RunRecord(

@@ -11,7 +11,6 @@ from batch_job.checks.contents import Contents
 from batch_job.checks.history import Day
 from batch_job.checks.pace import pace
 from batch_job.progress import watched
-from batch_job.record import Findings, QuarantinedLine, RunRecord, Verdict
 from batch_job.run_record import Findings, QuarantinedLine, RunRecord, Verdict
 from batch_job.scoring.options import ScoringOptions
 from batch_job.shards.shard_files import FileReport, Target

@@ -5,7 +5,6 @@ Read as a folder of Parquet, a table would show replaced and unfinished rows too
 
 import re
 from collections.abc import Collection, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -108,5 +107,4 @@ def _file(folder: Folder, action: dict[str, Any], names: Collection[str], id_typ
     lines = action["num_records"]
     # A writer need not say how many rows there are.
     lines = folder.look(name, parquet.rows) if lines is None else int(lines)
-    unchecked = folder.look(name, partial(parquet.unchecked, names=names))
-    return InputFile(name, action["size_bytes"], "", lines, unchecked, id_type)
+    return InputFile(name, action["size_bytes"], "", lines, id_type)

@@ -21,20 +21,19 @@ _DELTA_LOG = "_delta_log"
 
 @dataclass(frozen=True)
 class _Rules:
-    """How files of a format are recognised, why one cannot be read (empty when it can), how many rows it has, whether
-    damage to it would go unnoticed, and what its ids are (empty when they are text)."""
+    """How files of a format are recognised, why one cannot be read (empty when it can), how many rows it has, and
+    the type of its ids (empty when they are text)."""
 
     endings: tuple[str, ...]
     problem: Callable[..., str]
     rows: Callable[[BinaryIO], int]
-    unchecked: Callable[..., bool] = lambda content, names: False
     id_type: Callable[..., str] = lambda content, name: ""
 
 
 _RULES = {
     Format.JSON_LINES: _Rules((".jsonl", ".jsonl.gz"), json_lines.problem, json_lines.rows, id_type=json_lines.id_type),
     Format.CSV: _Rules((".csv", ".csv.gz"), csv_records.problem, csv_records.rows),
-    Format.PARQUET: _Rules((".parquet",), parquet.problem, parquet.rows, parquet.unchecked, parquet.id_type),
+    Format.PARQUET: _Rules((".parquet",), parquet.problem, parquet.rows, parquet.id_type),
 }
 
 
@@ -132,9 +131,8 @@ def _read_file(folder: Folder, name: str, rules: _Rules, columns: Columns) -> In
     if size is None:
         raise JobError(f"{folder.location}/{name} went away while it was read; plan the run anew")
     rows = folder.look(name, rules.rows)
-    unchecked = folder.look(name, partial(rules.unchecked, names=columns.names))
     id_type = folder.look(name, partial(rules.id_type, name=columns.id))
-    return InputFile(name, size, folder.sha256(name), rows, unchecked, id_type)
+    return InputFile(name, size, folder.sha256(name), rows, id_type)
 
 
 def _input(location: str, files: tuple[InputFile, ...], form: Format, columns: Columns) -> Input:

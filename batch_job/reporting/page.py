@@ -188,8 +188,6 @@ def _details(run: RunRecord) -> Iterator[tuple[str, Child]]:
     yield "planned", words.moment(run.planned_at)
     yield "release", run.release
     yield "input", f"{report.source(run.input)}; {run.input.identity}"
-    if unchecked := report.unchecked(run.input):
-        yield "unchecked", unchecked
     yield "deferred requests answered", f"{run.drained:,}"
     if run.scoring:
         yield from _scoring_details(run.scoring)
@@ -207,11 +205,8 @@ def _scoring_details(scoring: Scoring) -> Iterator[tuple[str, Child]]:
     if busy := report.busy(scoring):
         yield "devices", busy
     if scoring.workers:
-        workers = [
-            (str(it.pid), str(it.width), str(it.threads or "unknown"), "yes" if it.idle else "no", f"{it.rows:,}")
-            for it in scoring.workers
-        ]
-        yield "workers", _table(("process", "threads asked for", "threads used", "idle priority", "rows"), workers)
+        workers = [(str(it.pid), f"{it.rows:,}") for it in scoring.workers]
+        yield "workers", _table(("process", "rows"), workers)
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[Child]]) -> Element:

@@ -1,6 +1,6 @@
 """The `report` step: a run in lines that a person reads, and whether its counts add up."""
 
-from batch_job.run_record import Input, RunRecord, Scoring, State, Verdict, Worker
+from batch_job.run_record import Input, RunRecord, Scoring, State, Verdict
 from shared_model.errors import JobError, Refused, Stale
 
 
@@ -20,8 +20,6 @@ def summary(run: RunRecord) -> str:
         f"  release     {run.release}",
         f"  input       {source(run.input)}; {run.input.identity}",
     ]
-    if missing := unchecked(run.input):
-        lines.append(f"  unchecked   {missing}")
     if run.problem:
         lines.append(f"  problem     {run.problem}")
     if run.scoring:
@@ -36,13 +34,6 @@ def summary(run: RunRecord) -> str:
 def source(planned: Input) -> str:
     """What a run reads, in words."""
     return f"{planned.lines:,} lines in {len(planned.files)} files of {planned.folder}"
-
-
-def unchecked(source: Input) -> str:
-    """How many input files nothing would tell of damage to, in one line; empty when there are none."""
-    count = sum(file.unchecked for file in source.files)
-    files = len(source.files)
-    return f"{count} of {files} input files have no page checksums: damage to them may go unnoticed" if count else ""
 
 
 def check(run: RunRecord, published: bool = False) -> None:
@@ -91,7 +82,8 @@ def _scoring(scoring: Scoring) -> list[str]:
         lines.append(f"  devices     {said}")
     if scoring.seconds:
         stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in scoring.seconds.items())
-        lines += [f"  seconds     {stages}", *map(_worker, scoring.workers)]
+        workers = (f"  worker      pid {worker.pid}: {worker.rows:,} rows" for worker in scoring.workers)
+        lines += [f"  seconds     {stages}", *workers]
     return lines
 
 
@@ -131,13 +123,6 @@ def busy(scoring: Scoring) -> str:
 def _verdict(verdict: Verdict) -> str:
     accepted = ", accepted" if verdict.accepted else ""
     return f"  gate        {verdict.gate}: {verdict.outcome}{accepted}: {verdict.line}"
-
-
-def _worker(worker: Worker) -> str:
-    """One line; a width that differs from what was asked for costs speed, here or to whoever shares the host."""
-    used = f"used {worker.threads}" if worker.threads else "used unknown"
-    priority = ", at idle priority" if worker.idle else ""
-    return f"  worker      pid {worker.pid}: asked for {worker.width} threads, {used}; {worker.rows:,} rows{priority}"
 
 
 def publication(run: RunRecord) -> str:

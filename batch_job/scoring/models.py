@@ -1,7 +1,6 @@
 """A release opened in a worker: compiled once, kept for the tasks that follow."""
 
 import os
-import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -22,24 +21,15 @@ from shared_model.evaluation import attestation
 from shared_model.output import OutputSpec
 from shared_model.types import Device, Precision
 
-#: Seconds of calls that tell how many threads an engine uses; the last may end later.
-_PROBE_SECONDS = 0.1
-
-
-#: How often they are made at most: where others want the cores, one thread may do all the work before another gets one.
-_PROBES = 8
-
 
 @dataclass(frozen=True)
 class Model:
-    """A release opened for scoring in this process. `threads`: how many a call was seen to use, 0 where the system does
-    not tell. `device`: what it runs on, by name."""
+    """A release opened for scoring in this process, on a device by name."""
 
     release: str
     output: OutputSpec
     encoder: Encoder
     engine: Engine
-    threads: int = 0
     device: str = str(Device.CPU)
 
 
@@ -95,8 +85,7 @@ def open_model(options: ScoringOptions, threads: int) -> Model:
         _opened.clear()
         ahead = _opening.pop(key, None)
         model = (ahead.result() if ahead else None) or _open(options, threads, gpu)
-        # Not ahead: another thread of the worker would be taken for one of the engine's.
-        _opened[key] = replace(model, threads=_threads_used(model.engine), device=key.device)
+        _opened[key] = replace(model, device=key.device)
     return _opened[key]
 
 
@@ -113,19 +102,6 @@ def _open(options: ScoringOptions, threads: int, gpu: int | None) -> Model:
     engine = release.engine(options.precision, options.device, threads)
     engine.score(HARMLESS)
     return Model(release.id, release.output, release.encoder(), engine)
-
-
-def _threads_used(engine: Engine) -> int:
-    """Threads that a call of the engine was seen to keep busy, 0 where the system does not tell."""
-    most = 0
-    for _ in range(_PROBES):
-        before, end = priority.thread_seconds(), time.perf_counter() + _PROBE_SECONDS
-        while time.perf_counter() < end:
-            engine.score(HARMLESS)
-        most = max(most, priority.busy(before, priority.thread_seconds()))
-        if not before or most >= engine.width:
-            break
-    return most
 
 
 def open_on_workers(spark: SparkSession, options: ScoringOptions) -> None:

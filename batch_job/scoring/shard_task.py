@@ -27,7 +27,7 @@ from batch_job.shards.shard_files import (
     write_sidecar,
 )
 from batch_job.shards.tally import Tally
-from batch_job.spark import priority, task_context
+from batch_job.spark import task_context
 
 
 def write_units(
@@ -85,9 +85,6 @@ def write_unit(unit: Unit, window: ScoredWindow, model: Model, target: Target) -
         padded_tokens=window.padded_tokens,
         precision=model.engine.precision,
         pid=os.getpid(),
-        width=model.engine.width,
-        threads=model.threads,
-        idle=priority.idle(),
         began=window.began,
         ended=time.time(),
         tokenised=window.tokenised,

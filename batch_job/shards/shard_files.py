@@ -61,8 +61,7 @@ class FileReport:
     `bucket` and `part` name the unit. `content`: see `schemas.content`. `labels`: label → rows. `poisoned`: ids of rows
     that no engine could score. `reused`: rows whose text was scored in the partition that stands. `adopted`: an earlier
     attempt wrote the file. `distinct`: rows that the engine ran for all others; `tokens` and, with padding,
-    `padded_tokens` of those. `width`: threads the engine was asked to use; `threads`: those it was seen to use, 0 where
-    the system does not tell. `began`: Unix time at which its engine got the first texts, `ended`: at which the file was
+    `padded_tokens` of those. `began`: Unix time at which its engine got the first texts, `ended`: at which the file was
     there.
     """
 
@@ -83,9 +82,6 @@ class FileReport:
     padded_tokens: int = 0
     precision: str = ""
     pid: int = 0
-    width: int = 0
-    threads: int = 0
-    idle: bool = False
     began: float = 0.0
     ended: float = 0.0
     tokenised: float = 0.0

@@ -64,9 +64,9 @@ def _utc(moment: float) -> str:
 
 
 def _workers(files: Sequence[FileReport]) -> tuple[Worker, ...]:
-    """Those that wrote rows. A process id may be met on two hosts: who looks the same there counts as one."""
-    rows_of = Counter[tuple[int, int, int, bool]]()
+    """The workers that wrote rows. A process id that occurs on two hosts counts as one worker."""
+    rows_by_pid = Counter[int]()
     for file in files:
         if file.rows:
-            rows_of[file.pid, file.width, file.threads, file.idle] += file.rows
-    return tuple(Worker(*facts, rows=count) for facts, count in sorted(rows_of.items()))
+            rows_by_pid[file.pid] += file.rows
+    return tuple(Worker(pid, rows) for pid, rows in sorted(rows_by_pid.items()))

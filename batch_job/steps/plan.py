@@ -71,8 +71,6 @@ def run(args: argparse.Namespace, state: StateSettings) -> None:
     print(f"input {identity.described(state, of)}; its scores: {Tables.of(state, of).scores}")
     if refusal:
         print(refusal)
-    if unchecked := report.unchecked(planned.input):
-        print(unchecked)
     if note := ids.note(planned.input):
         print(note)
     print(f"record {path}")

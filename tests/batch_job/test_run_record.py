@@ -47,7 +47,7 @@ SCORING = Scoring(
     0.01,
     "2026-11-21T08:01:00+00:00",
     1,
-    (Worker(17, 1, 1, True, 1), Worker(18, 1, 2, False, 1)),
+    (Worker(17, 1), Worker(18, 1)),
     slots=2,
 )
 
@@ -120,6 +120,18 @@ def test_findings_of_an_earlier_version_have_no_examples(tmp_path: Path) -> None
     del document["findings"]["quarantined_examples"]
     path.write_text(json.dumps(document))
     assert run_record.read(path).findings == replace(FINDINGS, quarantined_examples=())
+
+
+def test_a_record_of_an_earlier_version_may_tell_threads_and_page_checksums(tmp_path: Path) -> None:
+    path = tmp_path / "run.json"
+    run = replace(PLANNED, scoring=SCORING)
+    run_record.write(path, run)
+    document = json.loads(path.read_text())
+    for worker in document["scoring"]["workers"]:
+        worker |= {"width": 1, "threads": 2, "idle": True}
+    document["input"]["files"][0]["unchecked"] = True
+    path.write_text(json.dumps(document))
+    assert run_record.read(path) == run
 
 
 def test_a_missing_record_says_to_plan(tmp_path: Path) -> None:

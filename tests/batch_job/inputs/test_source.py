@@ -79,23 +79,6 @@ def test_ids_that_are_numbers_are_noted(tmp_path: Path, form: Format) -> None:
     assert ids.note(read(tmp_path, form)) == (kind and f"ids of type {kind} are read as text")
 
 
-@pytest.mark.parametrize("compression", ["none", "zstd"])
-@pytest.mark.parametrize("dictionary", [True, False])
-@pytest.mark.parametrize("checksums", [True, False])
-def test_parquet_without_page_checksums_is_unchecked(
-    tmp_path: Path, compression: str, dictionary: bool, checksums: bool
-) -> None:
-    pq.write_table(
-        pa.Table.from_pylist(ROWS),
-        tmp_path / "a.parquet",
-        compression=compression,
-        use_dictionary=dictionary,
-        write_page_checksum=checksums,
-    )
-    [file] = read_folder(tmp_path).files
-    assert file.unchecked is not checksums
-
-
 def test_one_file_of_many_that_lacks_a_column_is_named_before_any_is_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,7 +264,6 @@ def test_a_day_of_a_delta_table_is_its_files_of_that_day(tmp_path: Path) -> None
         )
     of_day = Source(str(tmp_path), "day").read(DAY)
     assert (of_day.format, of_day.lines, len(of_day.files)) == (Format.DELTA, 3, 1)
-    assert of_day.files[0].unchecked
     assert all(Path(path).exists() for path in of_day.paths)
     source.check_unchanged(of_day)
     with pytest.raises(NoInput, match="has no partition day=2026-01-16 in version 1"):

@@ -97,7 +97,6 @@ def test_the_page_says_everything_of_the_night() -> None:
         "deferred requests answered",
         "grey: 2026-01-13",
         "2 other labels: 1.6% of the rows, 1.0% before.",
-        "threads asked for",
         "b.jsonl (an empty line)",
     ):
         assert said in text, said
@@ -115,7 +114,7 @@ def test_what_matters_comes_first_and_facts_for_insiders_last() -> None:
     order = ("scored", "quarantined", "label shift", "online", "Gates", "Labels", "Speed and cost", "Details")
     places = [text.index(f" {part} ") for part in order]
     assert places == sorted(places)
-    for fact in (SCORING.plan_id, "attempt 3", "in 2 slots", "threads asked for"):
+    for fact in (SCORING.plan_id, "attempt 3", "in 2 slots"):
         assert text.index(fact, text.index("Gates")) > places[-1], fact
 
 
@@ -212,15 +211,6 @@ def test_few_rates_are_no_plot() -> None:
     assert "Rows per second" not in plots(page.html(few, Around(0.1)))
 
 
-def test_files_without_page_checksums_are_told_on_the_page_and_in_the_summary() -> None:
-    checked, other = PUBLISHED.input.files
-    run = replace(PUBLISHED, input=replace(PUBLISHED.input, files=(checked, replace(other, unchecked=True))))
-    said = "1 of 2 input files have no page checksums: damage to them may go unnoticed"
-    assert said in Page(page.html(run, Around(0.1))).text
-    assert f"\n  unchecked   {said}\n" in report.summary(run)
-    assert "unchecked" not in page.html(PUBLISHED, Around(0.1)) + report.summary(PUBLISHED)
-
-
 def test_the_page_needs_no_network_and_runs_nothing() -> None:
     html = page.html(PUBLISHED, Around(0.1))
     parsed = Page(html)
@@ -300,7 +290,7 @@ def test_the_summary_says_how_fast_and_how_busy() -> None:
 
 def resumed(own: int) -> RunRecord:
     """A run of 2,000 rows, of which its own attempt scored some, the last two of four units."""
-    workers = (Worker(17, 1, 1, False, own),) if own else ()
+    workers = (Worker(17, own),) if own else ()
     scoring = replace(SCORING, rows=2_000, distinct=own, workers=workers, units=4, units_resumed=2 if own else 4)
     scoring = scoring if own else replace(scoring, rows_per_second=0, tokens=0, began_at="")
     return replace(PUBLISHED, scoring=scoring, findings=None)

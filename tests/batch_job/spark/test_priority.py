@@ -1,4 +1,4 @@
-"""A worker at idle priority, and the threads that did its work."""
+"""A worker at idle priority."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ from batch_job.spark import priority
 
 ROOT = Path(__file__).parents[3]
 
-#: Opens a model as a worker does; prints its width, the threads it was seen to use, and every thread's policy.
+#: Opens a model as a worker does; prints the policy of every thread.
 _OPEN = """
 import json, os, sys
 import numpy as np
@@ -31,7 +31,7 @@ np.ones((500, 500)) @ np.ones((500, 500))
 model = open_model(options, int(sys.argv[1]))
 model.encoder.encode_many(["where is my card"] * 100)
 threads = os.listdir("/proc/self/task")
-print(model.engine.width, model.threads, *{os.sched_getscheduler(int(thread)) for thread in threads})
+print(*{os.sched_getscheduler(int(thread)) for thread in threads})
 """
 
 
@@ -66,7 +66,7 @@ def opened(options: ScoringOptions, width: int) -> list[int]:
 def test_every_thread_of_a_worker_runs_at_idle_priority_if_that_is_wanted(
     options: ScoringOptions, idle: bool, policy: int
 ) -> None:
-    assert opened(replace(options, idle=idle), width=1)[2:] == [policy]
+    assert opened(replace(options, idle=idle), width=1) == [policy]
 
 
 # Beside other tests it would wait for them.
@@ -77,11 +77,6 @@ def test_all_of_a_spark_of_one_process_runs_at_idle_priority() -> None:
     done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     assert [int(policy) for policy in done.stdout.split()] == [os.SCHED_IDLE] * 4
-
-
-def test_a_worker_tells_how_many_threads_its_engine_uses(options: ScoringOptions) -> None:
-    assert opened(options, width=1)[:2] == [1, 1]
-    assert opened(options, width=2)[:2] == [2, 2]
 
 
 def refused(*_: object) -> None:
@@ -105,27 +100,3 @@ def test_where_idle_priority_is_refused_one_line_says_so_and_work_goes_on(
     assert line.startswith("TANDEM_NIGHTLY_IDLE: this system gives no idle priority (")
     assert reason in line
     assert "\n" not in line
-    assert not priority.idle()
-
-
-def write_threads(folder: Path, seconds: dict[str, str]) -> Path:
-    for thread, content in seconds.items():
-        (folder / thread).mkdir(parents=True, exist_ok=True)
-        (folder / thread / "schedstat").write_text(content)
-    return folder
-
-
-def test_threads_that_worked_are_counted_and_those_that_waited_are_not(tmp_path: Path) -> None:
-    before = priority.thread_seconds(write_threads(tmp_path, {"1": "500000000 3 9", "2": "0 0 0", "3": "7 0 0"}))
-    assert before == {"1": 0.5, "2": 0.0, "3": 7e-9}
-    after = priority.thread_seconds(
-        write_threads(tmp_path, {"1": "500100000 4 9", "2": "40000000 1 1", "4": "38000000 1 1", "3": "7 0 0"})
-    )
-    assert priority.busy(before, after) == 2
-    assert priority.busy(after, after) == 0
-
-
-def test_a_system_that_does_not_tell_makes_the_width_unknown(tmp_path: Path) -> None:
-    silent = priority.thread_seconds(write_threads(tmp_path, {"1": ""}))
-    assert silent == {}
-    assert priority.busy(silent, silent) == 0
