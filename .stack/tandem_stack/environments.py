@@ -50,12 +50,11 @@ class Environment:
 
     def stamp(self) -> dict[str, str]:
         """What the environment is made from. Its place is part of it: scripts in it carry absolute paths."""
-        made_from = {
+        return {
             "prefix": str(self.prefix),
             "python": sys.version.split()[0],
             "lock": hashlib.sha256(self.lock_file.read_bytes()).hexdigest(),
         }
-        return {**made_from, "archive": "of classes"} if self.project else made_from
 
     def found_stamp(self) -> dict[str, str]:
         """Empty when there is no environment, or an unfinished one."""
@@ -108,8 +107,6 @@ def _install(environment: Environment, log_file: Path) -> None:
     steps = [[*pip, "-r", str(environment.lock_file)]]
     if environment.project:
         steps.append([*pip, "--no-deps", "--no-build-isolation", "-e", str(environment.root)])
-        # Every run of Spark starts seconds sooner.
-        steps.append([str(environment.python), "-m", "batch_job.archive"])
     with open(log_file, "wb") as log:
         for command in steps:
             done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
@@ -130,8 +127,6 @@ def _progress(environment: Environment, logs: Path) -> str:
         return "starting"
     if environment.stamp_file.exists():
         return "ready"
-    if "Successfully built tandem" in log:
-        return "archiving Spark's classes"
     if "Installing collected packages" in log:
         return "unpacking"
     total = sum("==" in line for line in environment.lock_file.read_text().splitlines())

@@ -37,13 +37,12 @@ IDLE_WORKERS = "spark.python.factory.idleWorkerMaxPoolSize"
 
 #: Spark's name for what the driver's JVM is started with, before what a user adds.
 JAVA_OPTIONS = "spark.driver.defaultJavaOptions"
-#: The driver's JVM leaves scoring to Python. Its second compiler takes cores for the first half minute, and pays for
-#: that after about a million rows.
-ONE_COMPILER = "-XX:TieredStopAtLevel=1"
 
 SPARK_CONF = {
     "spark.log.level": "WARN",
-    JAVA_OPTIONS: ONE_COMPILER,
+    # The driver's JVM leaves scoring to Python. Its second compiler takes cores for the first half minute, and pays for
+    # that after about a million rows.
+    JAVA_OPTIONS: "-XX:TieredStopAtLevel=1",
     "spark.sql.session.timeZone": "UTC",
     # A file of any size is read by all slots: Spark would leave one of less than 4 MB to a single one.
     "spark.sql.files.openCostInBytes": "65536",
@@ -61,11 +60,9 @@ SPARK_CONF = {
 
 
 def spark_conf(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """SPARK_CONF; with the runtime's archive of classes, where it has one; with LOGGING, unless a person keeps Spark's
-    configuration in a folder; with TANDEM_SPARK_GPU_SCRIPT also what gives each executor one GPU of its host."""
-    conf, archive = dict(SPARK_CONF), class_archive(runtime_prefix(environ))
-    if archive.exists():
-        conf[JAVA_OPTIONS] += f" {archived(archive)}"
+    """SPARK_CONF; with LOGGING, unless a person keeps Spark's configuration in a folder; with TANDEM_SPARK_GPU_SCRIPT
+    also what gives each executor one GPU of its host."""
+    conf = dict(SPARK_CONF)
     if not environ.get("SPARK_CONF_DIR"):
         conf[JAVA_OPTIONS] += f' "-Dlog4j2.configurationFile={Path(LOGGING).as_uri()}"'
     script = environ.get(GPU_SCRIPT)
@@ -86,16 +83,6 @@ def spark_conf(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 def runtime_prefix(environ: Mapping[str, str] = os.environ) -> str:
     """Prefix of the runtime environment: TANDEM_RUNTIME_PREFIX, else `.venv` beside this package."""
     return environ.get("TANDEM_RUNTIME_PREFIX") or str(Path(__file__).parents[2] / ".venv")
-
-
-def archived(archive: Path) -> str:
-    """Options of a JVM that takes classes from an archive. Of one that it cannot use it need not speak."""
-    return f'"-XX:SharedArchiveFile={archive}" -Xlog:cds=off -Xlog:cds+dynamic=off'
-
-
-def class_archive(prefix: str) -> Path:
-    """Where a runtime keeps the classes that Spark loads (`batch_job.archive`)."""
-    return Path(prefix, "share", "tandem", "spark.jsa")
 
 
 def record_path(ds: str, run_id: str, environ: Mapping[str, str] = os.environ) -> str:
