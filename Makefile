@@ -12,10 +12,14 @@ SERVICES := protos/scoring/v1/scoring.proto protos/inference/open_inference.prot
 # The package wants protobuf 4 for more than protoc, so it lies apart from the environments.
 PROTOC_VERSION := 1.62.3
 PROTOC := .tandem/protoc-$(PROTOC_VERSION)
+UV = $(STACK) $(PYTHON) -m tandem_stack.uv
+LOCK = $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-annotate --custom-compile-command "make lock" \
+	$(if $(UPGRADE),--upgrade)
+TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 SEEDED = $(if $(SEED),--hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up setup release test readme proof bench-release bench-switch bench-online bench-router bench-nightly check proto clean
+.PHONY: help demo up setup release test readme proof bench-release bench-switch bench-online bench-router bench-nightly check proto lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -77,6 +81,13 @@ check: setup $(PROTOC) ## lint, format, types, import law, generated code up to 
 
 proto: setup $(PROTOC) ## generate the Python modules beside the .proto files
 	@$(call generate,.)
+
+# The CPU build of torch is what is resolved, so that no CUDA library is locked; it comes from PyTorch's index or from WHEELS.
+lock: ## write the lock files again; UPGRADE=1: with the newest versions; WHEELS=DIR has a CPU build of torch
+	@echo "$(TORCH)+cpu" | $(LOCK) $(if $(WHEELS),--find-links "$(WHEELS)",--torch-backend cpu) --no-emit-package torch \
+		--output-file requirements-runtime.lock - requirements-runtime.in pyproject.toml >/dev/null
+	@echo "$(TORCH)" >>requirements-runtime.lock
+	@$(LOCK) --output-file requirements-airflow.lock requirements-airflow.in >/dev/null
 
 clean: ## remove environments, state and caches; the next run starts cold
 	rm -rf .venv .venv-airflow .tandem .pytest_cache .mypy_cache .ruff_cache .import_linter_cache spark-warehouse

@@ -6,10 +6,10 @@ what it was made from; the stamp comes last, so that an interrupted installation
 
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
-import venv
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,8 +18,12 @@ from pathlib import Path
 from tandem_stack import checks
 from tandem_stack.checks import Problem
 from tandem_stack.progress import complain, say, step
+from tandem_stack.uv import ROOT, Uv
 
-ROOT = Path(__file__).absolute().parents[2]
+#: pyspark comes as a source distribution of 400 MB of jars. Its wheel lives for seconds: not compressed it is made in
+#: half the time.
+_BUILD = ("--config-settings-package", "pyspark:--build-option=--compression=stored")
+_CPU_INDEX = ("--torch-backend", "cpu")
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ class Environment:
     def stamp(self) -> dict[str, str]:
         """What the environment is made from. Its place is part of it: scripts in it carry absolute paths."""
         return {
+            "installer": "uv",
             "prefix": str(self.prefix),
             "python": sys.version.split()[0],
             "lock": hashlib.sha256(self.lock_file.read_bytes()).hexdigest(),
@@ -78,64 +83,120 @@ def environments(root: Path = ROOT) -> tuple[Environment, Environment]:
 def ensure(wanted: Iterable[Environment], logs: Path) -> None:
     """Install what is not as its lock file says, all at once.
 
-    Raises: Problem naming the environment, pip's last error and its log.
+    Raises: Problem naming the environment, uv's error and its log.
     """
     missing = [environment for environment in wanted if not environment.is_ready()]
     if not missing:
         return
+    for environment in missing:
+        if environment.prefix.is_symlink():
+            target = environment.prefix.resolve()
+            raise Problem(
+                f"{environment.prefix} is a link to {target}, which may be in use: remove the link, or go there"
+            )
     if any(not environment.prefix.exists() for environment in missing):
         checks.need_disk(missing[0].root)
     logs.mkdir(parents=True, exist_ok=True)
+    tool = Uv.find()
+    installers = [Installer(tool, environment, logs / f"install-{environment.name}.log") for environment in missing]
     names = " and ".join(environment.name for environment in missing)
 
     def state() -> str:
-        return ", ".join(f"{environment.name} {_progress(environment, logs)}" for environment in missing)
+        return ", ".join(f"{installer.environment.name}: {installer.last_line()}" for installer in installers)
 
     with step(f"installing the {names} environment", state), ThreadPoolExecutor(len(missing)) as pool:
-        for _ in pool.map(lambda environment: _install(environment, _log(environment, logs)), missing):
+        for _ in pool.map(Installer.run, installers):
             pass
 
 
-def _install(environment: Environment, log_file: Path) -> None:
-    found, wanted = environment.found_stamp(), environment.stamp()
-    environment.stamp_file.unlink(missing_ok=True)
-    # Only another lock file can be followed in place: anything else starts from nothing.
-    if found.get("prefix") != wanted["prefix"] or found.get("python") != wanted["python"]:
-        shutil.rmtree(environment.prefix, ignore_errors=True)
-        venv.create(environment.prefix, with_pip=True)
-    pip = [str(environment.python), "-m", "pip", "--disable-pip-version-check", "install"]
-    steps = [[*pip, "-r", str(environment.lock_file)]]
-    if environment.project:
-        steps.append([*pip, "--no-deps", "--no-build-isolation", "-e", str(environment.root)])
-    with open(log_file, "wb") as log:
-        for command in steps:
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
-            if done.returncode:
-                raise Problem(f"{environment.name} environment: {_last_error(log_file)}; all of it: {log_file}")
-    environment.stamp_file.write_text(json.dumps(wanted))
+class Installer:
+    """Makes one environment with uv, whose output goes to `log`."""
+
+    def __init__(self, tool: Uv, environment: Environment, log: Path) -> None:
+        self._uv = tool
+        self.environment = environment
+        self._log = log
+        log.write_bytes(b"")
+
+    def run(self) -> None:
+        """Raises: Problem with uv's error in one line, and its log."""
+        environment = self.environment
+        found, wanted = environment.found_stamp(), environment.stamp()
+        environment.stamp_file.unlink(missing_ok=True)
+        # Only another lock file can be followed in place: anything else starts from nothing.
+        if {**found, "lock": ""} != {**wanted, "lock": ""}:
+            self._call("venv", "--clear", "--no-project", "--python", sys.executable, str(environment.prefix))
+        self._pip("--exact", *_BUILD, *self.torch_options(), "-r", str(environment.lock_file))
+        if environment.project:
+            self._pip("--no-deps", "--no-build-isolation", "-e", str(environment.root))
+        environment.stamp_file.write_text(json.dumps(wanted))
+
+    def last_line(self) -> str:
+        lines = self._log.read_text(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "starting")
+
+    def torch_options(self) -> tuple[str, ...]:
+        """Options that choose the build of torch, which the lock file leaves open, and a line that says which.
+
+        Without an NVIDIA driver that is a CPU build where the user's indexes or local wheels have one, or PyTorch's own
+        CPU index, as long as the user names no index of their own. Others bring gigabytes of CUDA libraries.
+        """
+        pin = re.search(r"^torch==\S+", self.environment.lock_file.read_text(), re.MULTILINE)
+        if not pin:
+            return ()
+        chosen = self._resolve(pin[0])
+        if "+" in chosen or not chosen:
+            say(f"torch: {chosen or pin[0]}, from your indexes or local wheels")
+            return ()
+        if has_nvidia_driver():
+            say(f"torch: {chosen} with its CUDA libraries, for this host's NVIDIA driver")
+            return ()
+        if not self._uv.names_an_index and (chosen := self._resolve(pin[0], *_CPU_INDEX)):
+            say(f"torch: {chosen} from PyTorch's CPU index, because this host has no NVIDIA driver")
+            return _CPU_INDEX
+        say(f"torch: {pin[0]} with CUDA libraries, because no CPU build is in reach; PIP_FIND_LINKS can name one")
+        return ()
+
+    def _pip(self, *arguments: str) -> None:
+        self._call("pip", "install", *self._uv.options, "--python", str(self.environment.python), *arguments)
+
+    def _call(self, *arguments: str) -> None:
+        with open(self._log, "ab") as log:
+            done = subprocess.run(
+                [self._uv.program, *arguments],
+                env=self._uv.environ,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                check=False,
+            )
+        if done.returncode:
+            error = one_line(self._log.read_text(errors="replace"))
+            raise Problem(f"{self.environment.name} environment: {error}; all of it: {self._log}")
+
+    def _resolve(self, pin: str, *arguments: str) -> str:
+        """The build that would be installed, as name==version; empty when there is none."""
+        options = ("--quiet", "--no-deps", "--no-header", "--no-annotate", "--python", str(self.environment.python))
+        done = subprocess.run(
+            [self._uv.program, "pip", "compile", *options, *self._uv.options, *arguments, "-"],
+            env={**self._uv.environ, "UV_HTTP_RETRIES": "0"},
+            input=pin,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return "" if done.returncode else done.stdout.strip()
 
 
-def _log(environment: Environment, logs: Path) -> Path:
-    return logs / f"install-{environment.name}.log"
+def has_nvidia_driver() -> bool:
+    return Path("/proc/driver/nvidia/version").exists() or bool(shutil.which("nvidia-smi"))
 
 
-def _progress(environment: Environment, logs: Path) -> str:
-    """How far pip's log says it is."""
-    try:
-        log = _log(environment, logs).read_text(errors="replace")
-    except OSError:
-        return "starting"
-    if environment.stamp_file.exists():
-        return "ready"
-    if "Installing collected packages" in log:
-        return "unpacking"
-    total = sum("==" in line for line in environment.lock_file.read_text().splitlines())
-    return f"{min(log.count('Collecting '), total)} of {total} packages fetched"
-
-
-def _last_error(log: Path) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("ERROR")]
-    return lines[-1].removeprefix("ERROR: ") if lines else "pip failed"
+def one_line(log: str) -> str:
+    """uv's last error with its causes, up to an empty line."""
+    _, found, error = log.rpartition("error: ")
+    parts = [line.strip().removeprefix("cause: ") for line in error.partition("\n\n")[0].splitlines()]
+    return ": ".join(filter(None, parts)) if found else "uv failed"
 
 
 def main() -> int:

@@ -15,9 +15,9 @@ from shared_model.types import Priority, ServingPath
 from tandem_stack import stack
 from tandem_stack.calls import fresh_texts
 from tandem_stack.checks import Problem
-from tandem_stack.environments import ROOT
 from tandem_stack.processes import Supervisor
 from tandem_stack.progress import step
+from tandem_stack.uv import ROOT
 
 CALLS = 50
 #: What each process serves, in the order in which they start.

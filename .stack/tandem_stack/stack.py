@@ -15,9 +15,10 @@ from shared_model.settings import StateSettings, setting
 from tandem_stack import airflow_standalone, checks
 from tandem_stack.airflow_api import AirflowApi
 from tandem_stack.airflow_standalone import Airflow
-from tandem_stack.environments import ROOT, environments
+from tandem_stack.environments import environments
 from tandem_stack.processes import Child, Supervisor
 from tandem_stack.progress import say, step
+from tandem_stack.uv import ROOT
 
 DAG = "nightly_scoring"
 _BUILD_SECONDS = 900.0

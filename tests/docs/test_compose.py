@@ -79,7 +79,7 @@ def test_airflow_images_have_the_locked_versions() -> None:
     for package, version in re.findall(
         r"(apache-airflow[a-z-]*)==([\d.]+)", (REPOSITORY / "dags/Dockerfile").read_text()
     ):
-        assert f"\n{package}=={version}\n" in lock
+        assert f"\n{package}=={version} \\\n" in lock
 
 
 def test_every_replica_is_scraped() -> None:

@@ -5,8 +5,10 @@ import subprocess
 import sys
 from importlib import metadata
 
+import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from tandem_stack import uv
 
 from shared_model.releases.store import Release
 from tests.conftest import REPOSITORY
@@ -40,7 +42,7 @@ def imported_by_serving(release: Release) -> set[str]:
 def installed_in_image() -> set[str]:
     """What the Dockerfile names, and what that requires."""
     run = re.search(
-        r"RUN pip install (.*?)\n\n", (REPOSITORY / "realtime_service" / "Dockerfile").read_text(), re.DOTALL
+        r"RUN uv pip install (.*?)\n\n", (REPOSITORY / "realtime_service" / "Dockerfile").read_text(), re.DOTALL
     )
     assert run
     words = run[1].replace("\\\n", " ").split()
@@ -62,3 +64,8 @@ def test_the_serving_image_holds_what_serving_imports_and_no_framework_of_buildi
     assert imported.isdisjoint({"torch", "transformers", "nncf", "scipy", "scikit-learn", "sentence-transformers"})
     # Taken where they are and not missed where they are not: grpc looks for its tools, Python for its build backend.
     assert imported - installed_in_image() <= {"setuptools", "grpcio-tools"}
+
+
+@pytest.mark.parametrize("folder", ["batch_job", "dags", "realtime_service"])
+def test_images_are_made_with_the_uv_that_wrote_the_lock_files(folder: str) -> None:
+    assert re.findall(r"\buv==(\S+)", (REPOSITORY / folder / "Dockerfile").read_text()) == [uv.VERSION]

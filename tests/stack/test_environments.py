@@ -1,11 +1,15 @@
 """An environment is what its lock file says, or it is made again. Real virtual environments, nothing downloaded."""
 
+import re
+from pathlib import Path
+
 import pytest
 from tandem_stack import environments
 from tandem_stack.checks import Problem
-from tandem_stack.environments import Environment
+from tandem_stack.environments import Environment, Installer
+from tandem_stack.uv import Uv
 
-from tests.stack.helpers import REPOSITORY
+from tests.stack.helpers import REPOSITORY, only_line, write_script
 
 
 @pytest.fixture(scope="module")
@@ -51,24 +55,104 @@ def test_another_lock_file_is_followed_in_place(environment: Environment) -> Non
     assert (environment.prefix / "kept").exists()
 
 
-def test_what_pip_refuses_is_one_line_and_leaves_no_stamp(environment: Environment) -> None:
+def test_a_failed_installation_is_one_line_and_leaves_no_stamp(environment: Environment) -> None:
     environment.lock_file.write_text("--no-index\nno-such-package==1.0\n")
 
     with pytest.raises(Problem) as problem:
         ensure(environment)
 
-    assert str(problem.value).startswith("tiny environment: No matching distribution found for no-such-package==1.0")
-    assert "install-tiny.log" in str(problem.value)
+    line = only_line(str(problem.value))
+    assert line.startswith(
+        "tiny environment: No solution found when resolving dependencies: Because no-such-package was"
+    )
+    assert "install-tiny.log" in line
     assert not environment.stamp_file.exists()
+
+
+def test_a_linked_environment_is_never_changed(tmp_path: Path) -> None:
+    used = tmp_path / "used"
+    used.mkdir()
+    (used / "in-use").touch()
+    (tmp_path / "tiny.lock").write_text("# nothing\n")
+    linked = Environment("tiny", tmp_path, "venv", "tiny.lock", project=False)
+    linked.prefix.symlink_to(used)
+
+    with pytest.raises(Problem, match=f"venv is a link to {used}"):
+        ensure(linked)
+
+    assert [path.name for path in used.iterdir()] == ["in-use"]
+
+
+@pytest.mark.parametrize(
+    ("offers", "cpu_index", "own_index", "driver", "taken", "line"),
+    [
+        ("2.13.0+cpu", "", False, False, (), "torch==2.13.0+cpu, from your indexes or local wheels"),
+        ("2.13.0+cpu", "", False, True, (), "torch==2.13.0+cpu, from your indexes or local wheels"),
+        ("2.13.0", "", False, True, (), "torch==2.13.0 with its CUDA libraries, for this host's NVIDIA driver"),
+        (
+            "2.13.0",
+            "2.13.0+cpu",
+            False,
+            False,
+            ("--torch-backend", "cpu"),
+            "torch==2.13.0+cpu from PyTorch's CPU index",
+        ),
+        (
+            "2.13.0",
+            "2.13.0+cpu",
+            True,
+            False,
+            (),
+            "torch==2.13.0 with CUDA libraries, because no CPU build is in reach",
+        ),
+        ("2.13.0", "", False, False, (), "torch==2.13.0 with CUDA libraries, because no CPU build is in reach"),
+    ],
+    ids=["own CPU build", "own CPU build, driver", "driver", "PyTorch's index", "own index", "offline"],
+)
+def test_cuda_libraries_come_only_where_they_are_needed_or_unavoidable(
+    offers: str,
+    cpu_index: str,
+    own_index: bool,
+    driver: bool,
+    taken: tuple[str, ...],
+    line: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # A uv whose indexes have these builds.
+    uv = write_script(
+        tmp_path,
+        "uv",
+        f"""case "$*" in *--torch-backend*) build={cpu_index};; *) build={offers};; esac
+[ -n "$build" ] && echo "torch==$build" """,
+    )
+    (tmp_path / "tiny.lock").write_text("other==1 \\\n    --hash=sha256:0\ntorch==2.13.0\n")
+    environment = Environment("tiny", tmp_path, "venv", "tiny.lock", project=False)
+    tool = Uv(str(uv), {"UV_DEFAULT_INDEX": "https://index.example"} if own_index else {}, ())
+    monkeypatch.setattr(environments, "has_nvidia_driver", lambda: driver)
+
+    assert Installer(tool, environment, tmp_path / "log").torch_options() == taken
+    assert f"torch: {line}" in only_line(capsys.readouterr().out)
 
 
 @pytest.mark.parametrize("environment", environments.environments(), ids=lambda each: each.name)
 def test_lock_files_pin_everything_and_name_no_place(environment: Environment) -> None:
     lines = environment.lock_file.read_text().splitlines()
-    pins = [line for line in lines if line and not line.startswith("#")]
+    pins = [line for line in lines if line and not line.startswith(("#", " "))]
 
     assert pins
-    assert [pin for pin in pins if pin.count("==") != 1 or "/" in pin or "@" in pin] == []
+    assert [pin for pin in pins if pin.partition(";")[0].count("==") != 1 or "/" in pin or "@" in pin] == []
+
+
+def test_only_the_build_of_torch_is_left_open() -> None:
+    locks = [each.lock_file.read_text().splitlines() for each in environments.environments(REPOSITORY)]
+
+    without_hash = [line for lock in locks for line in lock if "==" in line and not line.endswith("\\")]
+
+    torch = re.search(r'"(torch==.*)"', (REPOSITORY / "pyproject.toml").read_text())
+    assert torch
+    assert without_hash == [torch[1]]
 
 
 def test_the_environments_never_share_a_spark() -> None:
