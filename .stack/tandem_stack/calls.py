@@ -30,14 +30,28 @@ _WAIT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
+class _Call:
+    """`taken`: the path of the answer, or the status without one."""
+
+    taken: str
+    seconds: float
+    engine_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class Outcome:
-    """What calls that were meant for one path came to. `elsewhere`: other path or status → calls."""
+    """What calls that were meant for one path came to. `elsewhere`: other path or status → calls.
+
+    `engine_seconds`: time of the engines, where a batch's time is shared by its rows; 0 where none ran.
+    """
 
     path: ServingPath
     milliseconds: tuple[float, ...]
     seconds: float
     elsewhere: Counter[str]
     note: str = ""
+    callers: int = 1
+    engine_seconds: float = 0.0
 
     @property
     def calls(self) -> int:
@@ -46,6 +60,12 @@ class Outcome:
     @property
     def per_second(self) -> float:
         return len(self.milliseconds) / self.seconds if self.seconds else 0.0
+
+    def engine_rate(self, streams: int) -> float:
+        """Answers per second of the engines alone, if they ran all the time: as many calls at once as there are
+        callers and streams. Infinite where no engine ran."""
+        at_once = min(self.callers, streams)
+        return at_once * len(self.milliseconds) / self.engine_seconds if self.engine_seconds else math.inf
 
     def percentile(self, share: float) -> float:
         """Nearest rank, in milliseconds; NaN without an answer."""
@@ -168,13 +188,13 @@ def _deferred(client: Client, texts: Iterable[str]) -> Outcome:
         request_id = f"demo-{time.time_ns()}-{number}"
         client.submit(request_id, text)
         waiting[request_id] = time.monotonic()
-    answers: list[tuple[str, float]] = []
+    calls: list[_Call] = []
     with contextlib.suppress(DeadlineExceeded):
         for ended in client.watch(waiting, seconds=_WAIT_SECONDS):
             taken = ended.answer.path if ended.answer else ended.state
-            answers.append((taken, time.monotonic() - waiting.pop(ended.request_id)))
-    answers += [("no result", math.nan)] * len(waiting)
-    return _outcome(ServingPath.DEFERRED, answers, time.monotonic() - started, "from Submit to its result")
+            calls.append(_Call(taken, time.monotonic() - waiting.pop(ended.request_id)))
+    calls += [_Call("no result", math.nan)] * len(waiting)
+    return _outcome(ServingPath.DEFERRED, calls, time.monotonic() - started, "from Submit to its result")
 
 
 def _measure(
@@ -186,22 +206,30 @@ def _measure(
 ) -> Outcome:
     """Call once for each text."""
 
-    def call(text: str) -> tuple[str, float]:
+    def call(text: str) -> _Call:
         started = time.monotonic()
         try:
-            taken: str = ask(text).path
+            answer = ask(text)
         except CallError as error:
-            taken = error.code().name
-        return taken, time.monotonic() - started
+            return _Call(error.code().name, time.monotonic() - started)
+        engine_seconds = answer.compute_us / 1e6 / max(1, answer.batch_size)
+        return _Call(answer.path, time.monotonic() - started, engine_seconds)
 
     started = time.monotonic()
     with ThreadPoolExecutor(callers) as pool:
         # One caller takes texts as they come; several are given all of them at once.
-        answers = [call(text) for text in texts] if callers == 1 else list(pool.map(call, texts))
-    return _outcome(path, answers, time.monotonic() - started, note)
+        calls = [call(text) for text in texts] if callers == 1 else list(pool.map(call, texts))
+    return _outcome(path, calls, time.monotonic() - started, note, callers)
 
 
-def _outcome(path: ServingPath, answers: list[tuple[str, float]], seconds: float, note: str) -> Outcome:
-    """Sort answers (path or status, seconds) into those of `path` and the others."""
-    milliseconds = tuple(took * 1000 for taken, took in answers if taken == path)
-    return Outcome(path, milliseconds, seconds, Counter(taken for taken, _ in answers if taken != path), note)
+def _outcome(path: ServingPath, calls: list[_Call], seconds: float, note: str, callers: int = 1) -> Outcome:
+    answers = [call for call in calls if call.taken == path]
+    return Outcome(
+        path,
+        tuple(call.seconds * 1000 for call in answers),
+        seconds,
+        Counter(call.taken for call in calls if call.taken != path),
+        note,
+        callers,
+        sum(call.engine_seconds for call in answers),
+    )

@@ -10,6 +10,7 @@ from functools import partial
 from batch_job import run_record
 from batch_job.settings import InputSettings
 from realtime_service.settings import lanes
+from realtime_service.warmup import Width
 from shared_model import devices, settings
 from shared_model.demo_messages import FIRST_DAY
 from shared_model.settings import StateSettings
@@ -18,7 +19,7 @@ from tandem_stack.airflow_api import RunState
 from tandem_stack.memory import PeakMemory
 from tandem_stack.progress import say, step
 from tandem_stack.stack import DAG, Plan, Stack
-from tandem_stack.summary import Nightly, Summary, Took
+from tandem_stack.summary import Host, Nightly, Summary, Took
 
 MESSAGES = 20_000
 DAYS = tuple(FIRST_DAY + timedelta(days=number) for number in range(2))
@@ -45,11 +46,13 @@ def run() -> int:
             nights, beside = _nights(running)
             outcomes = _calls(plan)
         reached = separate.run(plan)
-    service_lanes = tuple(lanes(plan.service, devices.detect()).values())
+    device, cores = devices.detect(), devices.cores()
+    host = Host(cores, Width.on(device, cores).streams)
+    service_lanes = tuple(lanes(plan.service, device).values())
     seconds = time.time() - started + installing
     took = Took(seconds, installing, memory.bytes)
     summary = Summary(
-        nights, outcomes, beside, reached, service_lanes, plan.airflow.address, took, str(plan.state.state)
+        nights, outcomes, beside, reached, service_lanes, host, plan.airflow.address, took, str(plan.state.state)
     )
     print(summary.text())
     return 1 if summary.missing() else 0
