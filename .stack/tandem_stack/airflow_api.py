@@ -103,6 +103,15 @@ class AirflowApi:
         path = f"/api/v2/dags/{dag}/dagRuns/{run_id}/taskInstances/{task}/logs/1"
         return list(self._call("GET", path)["content"])
 
+    def wait_started(self, dag: str, run_id: str, task: str, timeout_s: float) -> None:
+        """Until a task runs or has run, or the run has ended without."""
+
+        def started() -> bool:
+            run = self.run_state(dag, run_id)
+            return run.state in FINAL or run.tasks.get(task) in ("running", "success", "failed")
+
+        self._wait(started, timeout_s, f"{task} of {dag} {run_id} has not started")
+
     def wait_run(self, dag: str, run_id: str, timeout_s: float) -> RunState:
         """Until a run has succeeded or failed."""
 

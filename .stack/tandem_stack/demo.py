@@ -5,7 +5,6 @@ import os
 import shutil
 import time
 from datetime import timedelta
-from functools import partial
 
 from batch_job import run_record
 from batch_job.settings import InputSettings
@@ -21,7 +20,8 @@ from tandem_stack.progress import say, step
 from tandem_stack.stack import DAG, Plan, Stack
 from tandem_stack.summary import Host, Nightly, Summary, Took
 
-MESSAGES = 20_000
+#: A day of them is scored for some seconds, so that a run says how far it is.
+MESSAGES = 8_000
 DAYS = tuple(FIRST_DAY + timedelta(days=number) for number in range(2))
 _RUN_SECONDS = 600.0
 
@@ -64,20 +64,26 @@ def demo_state(state: StateSettings) -> StateSettings:
 
 
 def _nights(running: Stack) -> tuple[list[Nightly], calls.Outcome]:
-    """Both days, one after the other, with chat messages coming in meanwhile."""
+    """Both days, with chat messages coming in meanwhile. The second starts while the first is scored, so that it is
+    planned by then; Airflow scores one day at a time."""
     running.api.pause(DAG, False)
-    ended: list[RunState] = []
-    with calls.BesideNightly(running.plan.service.grpc_address) as beside:
+    run_ids: list[str] = []
+    with (
+        calls.BesideNightly(running.plan.service.grpc_address) as beside,
+        step(
+            f"nightly runs of {' and '.join(map(str, DAYS))}", lambda: "; ".join(_tasks(running, it) for it in run_ids)
+        ),
+    ):
         for day in DAYS:
-            run_id = running.api.trigger(DAG, {"day": str(day)})
-            with step(f"nightly run of {day}", partial(_tasks, running, run_id)):
-                ended.append(running.api.wait_run(DAG, run_id, _RUN_SECONDS))
+            run_ids.append(running.api.trigger(DAG, {"day": str(day)}))
+            running.api.wait_started(DAG, run_ids[-1], "score", _RUN_SECONDS)
+        ended = [running.api.wait_run(DAG, run_id, _RUN_SECONDS) for run_id in run_ids]
     return [Nightly(state, _record(running.plan, state)) for state in ended], beside.outcome
 
 
 def _tasks(running: Stack, run_id: str) -> str:
-    tasks = running.api.run_state(DAG, run_id).tasks
-    return "(" + ", ".join(f"{task} {state}" for task, state in tasks.items()) + ")"
+    run = running.api.run_state(DAG, run_id)
+    return f"{run.partition}: " + ", ".join(f"{task} {state}" for task, state in run.tasks.items())
 
 
 def _record(plan: Plan, run: RunState) -> run_record.RunRecord | None:

@@ -80,7 +80,8 @@ class Supervisor:
         for number in _STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         for child in reversed(self._children):
-            stop_tree(child.process)
+            _stop(child.process)
+        # What was orphaned is ours.
         _kill(set(psutil.Process().children(recursive=True)) - self._not_ours)
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
@@ -122,19 +123,13 @@ class Supervisor:
                 raise Problem(f"{child.name} ended: {child.last_line()}; log: {child.log}")
 
 
-def stop_tree(process: "subprocess.Popen[bytes]", grace_s: float = GRACE_SECONDS) -> None:
-    """End a session leader and all that descends from it: asked first, then killed."""
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """End a child and all that descends from it. Only the child is asked: it may have an order of its own in which to
+    end its children; what is left of them then is killed."""
     tree = _descendants(process.pid)
-    # Only the leader is asked: it may have an order of its own in which to end its children.
     process.terminate()
-    deadline = time.monotonic() + grace_s
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(grace_s)
-    # What it started while it was ending counts too.
-    tree |= _descendants(process.pid)
-    psutil.wait_procs(tree, timeout=max(0.0, deadline - time.monotonic()))
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(GRACE_SECONDS)
     _kill(tree)
     process.wait()
 
