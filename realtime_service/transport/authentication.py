@@ -25,9 +25,7 @@ AUTHORIZATION = "authorization"
 MAX_NAME = 256
 
 #: Of public keys alone: a token that is signed with a public key as if it were a secret must not pass.
-_RSA = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
-_CURVES = {"secp256r1": "ES256", "secp384r1": "ES384", "secp521r1": "ES512"}
-_ED25519 = "EdDSA"
+_ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 _PEM = re.compile(rb"-----BEGIN ([A-Z ]*PUBLIC KEY)-----.+?-----END \1-----", re.DOTALL)
 #: Verified tokens that are remembered.
 _REMEMBERED = 10_000
@@ -155,22 +153,20 @@ def _from_pem(written: bytes) -> Iterator[TokenKey]:
             key = load_pem_public_key(found[0])
         except UnsupportedAlgorithm as error:
             raise ValueError(str(error)) from error
-        yield TokenKey(key, _algorithms(key))
+        algorithms = tuple(name for name in _ALGORITHMS if _verifies(name, key))
+        if not algorithms:
+            raise ValueError("it holds a key of a kind that signs no tokens")
+        yield TokenKey(key, algorithms)
 
 
-def _algorithms(key: Any) -> tuple[str, ...]:
-    """What a key can verify. Raises: ValueError for nothing."""
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+def _verifies(algorithm: str, key: Any) -> bool:
+    import jwt
 
-    if isinstance(key, RSAPublicKey):
-        return _RSA
-    if isinstance(key, Ed25519PublicKey):
-        return (_ED25519,)
-    if isinstance(key, EllipticCurvePublicKey) and key.curve.name in _CURVES:
-        return (_CURVES[key.curve.name],)
-    raise ValueError("it holds a key of a kind that signs no tokens")
+    try:
+        jwt.get_algorithm_by_name(algorithm).prepare_key(key)
+    except (jwt.InvalidKeyError, TypeError):
+        return False
+    return True
 
 
 def _from_jwks(written: bytes) -> Iterator[TokenKey]:
