@@ -8,8 +8,8 @@ from datetime import timedelta
 
 from batch_job import run_record
 from batch_job.settings import InputSettings
+from realtime_service.models.warmup import Width
 from realtime_service.settings import lanes
-from realtime_service.warmup import Width
 from shared_model import devices, settings
 from shared_model.demo_messages import FIRST_DAY
 from shared_model.settings import StateSettings

@@ -7,7 +7,6 @@ its parent.
 
 import contextlib
 import ctypes
-import os
 import signal
 import subprocess
 import sys
