@@ -1,6 +1,6 @@
 """A run's report: a page for people and a document for programs, both made from the run's record alone.
 
-They lie beside the record, RUN/report.html and RUN/report.json for RUN.json. The page needs nothing but itself.
+They are beside the record, RUN/report.html and RUN/report.json for RUN.json. The page is one self-contained file.
 """
 
 import dataclasses
@@ -12,9 +12,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from batch_job.reporting import page
 from batch_job.reporting.cost import cost_per_million
-from batch_job.reporting.page import Around
 from batch_job.run_record import LENGTH_STEP, RecordError, RunRecord, read
 from shared_model.errors import JobError
 from shared_model.releases import manifest
@@ -30,14 +28,17 @@ def write(
 
     Raises: JobError naming what could not be written.
     """
+    # Jinja2 and pygal: other steps and programs that import this package do without them.
+    from batch_job.reporting import page
+
     folder = record.with_suffix("")
-    around = Around(price_per_hour, currency, _previous(record, run), _release_report(releases, run.release))
-    html = _replace(folder / _PAGE, page.html(run, around))
+    links = _previous(record, run), _release_report(releases, run.release)
+    html = _replace(folder / _PAGE, page.html(run, price_per_hour, currency, *links))
     return html, _replace(folder / "report.json", json.dumps(document(run, price_per_hour, currency), indent=1) + "\n")
 
 
 def document(run: RunRecord, price_per_hour: float, currency: str = "USD") -> dict[str, Any]:
-    """The record, and what follows from it."""
+    """The record, and figures derived from it."""
     scoring = run.scoring
     rate = scoring.rows_per_second if scoring else 0.0
     derived = {
@@ -52,8 +53,8 @@ def document(run: RunRecord, price_per_hour: float, currency: str = "USD") -> di
 
 
 def _previous(record: Path, run: RunRecord) -> str:
-    """A link, from page to page, to the newest report of the day that this one is held against; empty without one.
-    Days are held against those of the same input."""
+    """A relative link to the newest report of the day that this one is compared with; empty without one. Days are
+    compared with those of the same input."""
     before = run.findings.before if run.findings else ""
     if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", before):
         return ""

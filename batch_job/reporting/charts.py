@@ -1,140 +1,74 @@
-"""Plots as SVG, drawn directly: bars, bars in pairs, and a rate over time. Colours are the page's (CSS classes)."""
+"""Plots as static SVG: bars by name, and columns along an axis. Colours and fonts are those of templates/page.css."""
 
-import math
 from collections.abc import Sequence
-from xml.etree.ElementTree import Element
+from typing import Any
+from xml.etree import ElementTree
 
-from batch_job.reporting.markup import tag
+import pygal
+from markupsafe import Markup
+from pygal.etree import etree
+from pygal.style import Style
 
-_WIDTH, _HEIGHT = 900, 220
-#: Room for the names of horizontal bars, and for the figures behind them.
-_NAMES, _FIGURES = 270, 110
-_LEFT, _BOTTOM, _TOP = 60, 34, 12
-_ROW, _BAR = 18, 12
-#: Letters of a name that fit its room.
+# Where lxml is installed, pygal would use it, and lxml refuses control characters.
+etree.to_etree()
+
+#: Font sizes of the page, by which pygal places text.
+_STYLE = Style(label_font_size=11, major_label_font_size=11, value_font_size=11, title_font_size=11)
+#: Letters of a name that fit beside its bar; the bar's title has the whole name.
 _LETTERS = 42
-#: What is less is drawn as nothing: powers of ten are rounded to 0 there, and quotients to infinity.
-_LEAST = 1e-300
-#: Parts that an axis is cut into at most.
-_ACROSS, _UP = 8, 4
-#: Seconds beyond which an axis counts minutes.
-_MINUTES = 300
+#: Decimals of a drawn value: pygal divides by zero where the largest is near the least float.
+_DIGITS = 9
+_SVG = Markup('<svg viewBox="{}" role="img" aria-label="{}"><title>{}</title><desc>{}</desc>{}</svg>')
 
 
-def columns(title: str, values: Sequence[float], step: float, unit: str, counted: str) -> Element:
+def bars(title: str, rows: Sequence[tuple[Any, ...]], form: str) -> Markup:
+    """Horizontal bars, the first row on top. A row: its name and one value, or two, this day's and the day before's.
+    `form`: of a value, for str.format()."""
+    chart = _chart(
+        pygal.HorizontalBar,
+        height=20 + 10 * len(rows) * len(rows[0]),
+        margin_right=60,
+        formatter=form.format,
+        print_values=True,
+        print_values_position="top",
+        show_x_labels=False,
+        x_labels=[name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…" for name, *_ in rows[::-1]],
+    )
+    texts: list[str] = []
+    for column, day in zip(range(1, len(rows[0])), ("", ", the day before"), strict=False):
+        named = [f"{row[0]}{day}: {form.format(row[column])}" for row in rows]
+        chart.add("", _values([round(row[column], _DIGITS) for row in rows], named)[::-1])
+        texts += named
+    return _svg(chart, title, texts)
+
+
+def columns(title: str, values: Sequence[float], step: float, unit: str, counted: str) -> Markup:
     """Vertical bars: value `i` is of the range from `i * step` to the next. `counted`: the unit of the values."""
-    top, width = nice(max(values, default=0)), (_WIDTH - _LEFT) / max(len(values), 1)
-    bars = [
-        tag(
-            "rect",
-            tag("title", f"{i * step:,.4g} to {(i + 1) * step:,.4g} {unit}: {value:,.4g}"),
-            class_="now",
-            x=_number(_LEFT + i * width),
-            y=_number(_y(value, top)),
-            width=_number(max(width - 1, 0.5)),
-            height=_number(_y(0, top) - _y(value, top)),
-        )
-        for i, value in enumerate(values)
-    ]
-    return _plot(title, [*_axes(top, len(values) * step, unit, counted), *bars])
+    chart = _chart(pygal.Histogram, height=300, x_title=unit, y_title=counted)
+    ranges = [(round(value, _DIGITS), i * step, (i + 1) * step) for i, value in enumerate(values)]
+    texts = [f"{start:,.4g} to {end:,.4g} {unit}: {value:,.4g} {counted}" for value, start, end in ranges]
+    chart.add("", _values(ranges, texts))
+    return _svg(chart, title, texts)
 
 
-def over_time(title: str, rates: Sequence[float], seconds: float) -> Element:
-    """A rate that holds for `seconds` each, as steps."""
-    top, width = nice(max(rates, default=0)), (_WIDTH - _LEFT) / max(len(rates), 1)
-    corners = [(_LEFT + (i + side) * width, _y(rate, top)) for i, rate in enumerate(rates) for side in (0, 1)]
-    floor = [(_WIDTH, _y(0, top)), (_LEFT, _y(0, top))]
-    points = " ".join(f"{_number(x)},{_number(y)}" for x, y in [*corners, *floor])
-    span = len(rates) * seconds
-    end, unit = (span / 60, "min") if span > _MINUTES else (span, "s")
-    return _plot(title, [*_axes(top, end, unit, "rows/s"), tag("polygon", class_="area", points=points)])
+def _chart(kind: Any, **options: Any) -> Any:
+    figure = "{:,.6g}".format
+    options |= {"value_formatter": figure, "x_value_formatter": figure, "max_scale": 10}
+    return kind(style=_STYLE, width=720, margin=6, show_legend=False, js=(), **options)
 
 
-def bars(title: str, rows: Sequence[tuple[str, float, str]]) -> Element:
-    """Horizontal bars: name, value, and what to write behind it."""
-    return _rows(title, [(name, [("now", value)], text) for name, value, text in rows])
+def _values(values: Sequence[Any], texts: Sequence[str]) -> list[dict[str, Any]]:
+    return [{"value": value, "tooltip": text} for value, text in zip(values, texts, strict=True)]
 
 
-def pairs(title: str, rows: Sequence[tuple[str, float, float, str]]) -> Element:
-    """Horizontal bars in pairs: name, value now, value before, and what to write behind them."""
-    return _rows(title, [(name, [("now", now), ("before", before)], text) for name, now, before, text in rows])
-
-
-def nice(value: float) -> float:
-    """The end of an axis: the least tick that is not below `value`."""
-    if not _LEAST < value < math.inf:
-        return 1.0
-    step = _step(value, _UP)
-    return math.ceil(value / step * (1 - 1e-9)) * step
-
-
-def ticks(end: float, most: int) -> list[float]:
-    """From 0 to `end`, every 1, 2 or 5 times a power of ten: at most `most` steps."""
-    if not _LEAST < end < math.inf:
-        return [0.0]
-    step = _step(end, most)
-    return [number * step for number in range(int(end / step * (1 + 1e-9)) + 1)]
-
-
-def _step(end: float, most: int) -> float:
-    least = end / most
-    power = 10.0 ** math.floor(math.log10(least))
-    return next((power * it for it in (1, 2, 5) if power * it >= least * (1 - 1e-9)), power * 10)
-
-
-def _rows(title: str, rows: Sequence[tuple[str, Sequence[tuple[str, float]], str]]) -> Element:
-    top = max((value for _, series, _ in rows for _, value in series), default=0)
-    scale = (_WIDTH - _NAMES - _FIGURES) / top if top > _LEAST else 0.0
-    drawn: list[Element] = []
-    for number, (name, series, text) in enumerate(rows):
-        y, thick = _TOP + number * _ROW, _BAR / len(series)
-        shown = name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…"
-        drawn.append(tag("text", tag("title", name), shown, x=_NAMES - 8, y=y + 10, text_anchor="end"))
-        drawn += [
-            tag("rect", class_=kind, x=_NAMES, y=_number(y + i * thick), width=_number(value * scale), height=thick)
-            for i, (kind, value) in enumerate(series)
-        ]
-        end = max(value for _, value in series) * scale
-        drawn.append(tag("text", text, x=_number(_NAMES + end + 6), y=y + 10))
-    return _plot(title, drawn, _TOP * 2 + len(rows) * _ROW)
-
-
-def _axes(top: float, end: float, unit: str, counted: str) -> list[Element]:
-    """Lines to read heights by, and round numbers along the horizontal axis."""
-    lines = [
-        part
-        for value in ticks(top, _UP)
-        for part in (
-            tag("line", class_="grid", x1=_LEFT, x2=_WIDTH, y1=_number(_y(value, top)), y2=_number(_y(value, top))),
-            tag("text", f"{value:,.6g}", x=_LEFT - 6, y=_number(_y(value, top) + 4), text_anchor="end"),
-        )
-    ]
-    below = _HEIGHT - _BOTTOM + 18
-    marks = [
-        tag("text", f"{at:,.6g}", x=_number(_LEFT + at / end * (_WIDTH - _LEFT)), y=below, text_anchor=_anchor(at, end))
-        for at in ticks(end, _ACROSS)
-        if end > 0
-    ]
-    units = [
-        tag("text", counted, x=_LEFT + 4, y=_TOP + 10),
-        tag("text", unit, x=_WIDTH, y=below + 12, text_anchor="end"),
-    ]
-    return [*lines, *marks, *units]
-
-
-def _anchor(at: float, end: float) -> str:
-    """Numbers at the ends of the axis stay within the plot."""
-    return "start" if at <= 0 else "end" if at > 0.98 * end else "middle"
-
-
-def _plot(title: str, drawn: Sequence[Element], height: float = _HEIGHT) -> Element:
-    box = f"0 0 {_WIDTH} {_number(height)}"
-    return tag("svg", tag("title", title), *drawn, viewBox=box, role="img", aria_label=title)
-
-
-def _y(value: float, top: float) -> float:
-    return _TOP + (_HEIGHT - _BOTTOM - _TOP) * (1 - value / top)
-
-
-def _number(value: float) -> str:
-    return f"{value:.2f}".rstrip("0").rstrip(".")
+def _svg(chart: Any, title: str, texts: Sequence[str]) -> Markup:
+    """The drawing alone, without the scripts and styles of pygal and what only they use; `texts` describe it."""
+    root = chart.render_tree()
+    drawn = root.find("g")
+    for parent in list(drawn.iter()):
+        for part in list(parent):
+            unused = part.tag == "desc" or (part.tag, parent.get("class")) == ("title", "guides")
+            if unused or "tooltip-overlay" in part.get("class", ""):
+                parent.remove(part)
+    svg = Markup(ElementTree.tostring(drawn, encoding="unicode"))  # noqa: S704 (ElementTree has escaped it)
+    return _SVG.format(root.get("viewBox"), title, title, "; ".join(texts), svg)

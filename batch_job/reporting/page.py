@@ -1,225 +1,152 @@
-"""The report as a page: what came of the night first, then what the gate said and plots that show why, then details."""
+"""The report as a page: templates/page.html has its structure, this module has its words and figures."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from xml.etree.ElementTree import Element
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
 
-from batch_job.reporting import charts, markup, report, words
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from batch_job.reporting import charts, report
 from batch_job.reporting.cost import cost_per_million
-from batch_job.reporting.markup import Child, tag
-from batch_job.run_record import LENGTH_STEP, Findings, QuarantinedLine, RunRecord, Scoring, Verdict
+from batch_job.run_record import LENGTH_STEP, Findings, RunRecord, Scoring, Verdict
 
-#: Labels that are drawn, the most frequent of both days; the others are added up.
-_LABELS = 20
-#: Rates that a plot over time needs: fewer are those of a few units, one beside the other.
-_RATES = 6
+#: Gates and verdicts, one sentence each.
+TERMS = {
+    "counts": "Every line of the input is a scored row or a quarantined line, and is counted once.",
+    "finite": "Every score is a finite number.",
+    "quarantine": "The share of lines that could not be read as messages, or not be scored.",
+    "labels": "The label shift: the population stability index (PSI) of the labels' shares against the day before. "
+    "0 is no change; the bounds allow for what chance makes of so few rows.",
+    "agreement": "Of the texts of which half precision is sure, the share to which INT8, the faster arithmetic, gives "
+    "the same label.",
+    "agreement-drop": "On how many of 100 texts more, or fewer, than the day before INT8 and half precision give the "
+    "same label.",
+    "report-only": "There is too little to judge by, or nothing to compare with: shown, and refuses nothing.",
+    "unproven": "It could not be measured; it refuses nothing.",
+    "warn": "Unusual, and not enough to refuse the day.",
+    "fail": "The day is refused, unless a person accepted it.",
+}
+#: Characters that neither HTML nor SVG can hold, even escaped.
+_UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
-_STYLE = """
-:root { color-scheme: light dark; --ink: #1d2433; --dim: #5d6574; --line: #d9dde5; --now: #2f6fde; --before: #b3bac7;
-  --good: #1a7f4b; --bad: #c0362c; --warn: #a86700; --paper: #fff }
-@media (prefers-color-scheme: dark) { :root { --ink: #e6e9ef; --dim: #9aa3b2; --line: #333b4a; --now: #6ea0ff;
-  --before: #5a6474; --good: #4cc38a; --bad: #ff7b72; --warn: #e0a33a; --paper: #14181f } }
-body { font: 15px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); max-width: 60rem;
-  margin: 2rem auto; padding: 0 1rem }
-h1 { font-size: 1.5rem } h2 { font-size: 1.1rem; margin-top: 2rem } a { color: var(--now) }
-.wide { overflow-x: auto }
-table { border-collapse: collapse; width: 100% }
-th, td { text-align: left; padding: .3rem 1rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top }
-th { color: var(--dim); font-weight: 500; white-space: nowrap } .figure { white-space: nowrap }
-.first td { font-size: 1.05rem }
-.raw { font: 13px/1.5 ui-monospace, monospace; white-space: pre-wrap; min-width: 16rem }
-.said { min-width: 16rem }
-dt { font-weight: 500; margin-top: .5rem } dd { margin: 0; color: var(--dim) }
-svg { width: 100%; min-width: 36rem; height: auto; display: block; font: 11px system-ui, sans-serif }
-svg text { fill: var(--ink) } .grid { stroke: var(--line) }
-.now, .area { fill: var(--now) } .before { fill: var(--before) }
-.problem { border-left: 4px solid var(--bad); padding-left: .8rem } .dim { color: var(--dim) }
-.ok { color: var(--good) } .fail { color: var(--bad) } .warn { color: var(--warn) }
-"""
-
-
-@dataclass(frozen=True)
-class Around:
-    """What the page says beside the run. `previous` and `release`: links to the report of the day before and to the
-    release's, empty where there is none."""
-
-    price_per_hour: float
-    currency: str = "USD"
-    previous: str = ""
-    release: str = ""
+_TEMPLATES = Environment(
+    loader=PackageLoader(__package__),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters["figure"] = format
+_TEMPLATES.globals.update(page=sys.modules[__name__], report=report, charts=charts, length_step=LENGTH_STEP)
 
 
-def html(run: RunRecord, around: Around) -> str:
-    """The whole page, for one run in any state."""
-    title = f"Nightly run of {run.ds}"
-    body: list[Child] = [tag("h1", f"{title}: {report.status(run)}")]
-    if run.problem:
-        body.append(tag("p", run.problem, class_="problem"))
-    body.append(_pairs(_first(run), "first"))
-    body += _links(run, around)
-    if run.findings:
-        body += [*_gates(run.findings.verdicts), *_labels(run.findings), *_quarantine(run.findings)]
+def html(run: RunRecord, price_per_hour: float, currency: str = "USD", previous: str = "", release: str = "") -> str:
+    """The whole page, for one run in any state. `previous` and `release`: links to the report of the day before and to
+    the release's, empty where there is none."""
+    before = run.findings.before if run.findings else ""
+    links = [(f"report of {before}", previous), (f"report of release {run.release}", release)]
+    page = _TEMPLATES.get_template("page.html").render(
+        run=run, price_per_hour=price_per_hour, currency=currency, links=[it for it in links if it[1]]
+    )
+    return printable(page)
+
+
+def printable(text: str) -> str:
+    return _UNPRINTABLE.sub("\ufffd", text)
+
+
+def first(run: RunRecord) -> Iterator[tuple[str, str]]:
+    """The answers to a reader's first questions."""
     if run.scoring:
-        body += _speed(run.scoring, around)
-    if run.findings:
-        body += _plots(run.findings)
-    if run.scoring:
-        body += _stages(run.scoring)
-    body += [tag("h2", "Details"), _pairs(_details(run))]
-    return markup.document(title, _STYLE, *body)
-
-
-def _first(run: RunRecord) -> Iterator[tuple[str, Child]]:
-    """What a reader wants to know first."""
-    quarantined = run.scoring.quarantined if run.scoring else run.findings.quarantined if run.findings else {}
-    yield "scored", words.scored(run)
-    yield "quarantined", words.quarantined(quarantined, run.input.lines)
-    yield "label shift", words.label_shift(run.findings)
+        yield "scored", f"{run.scoring.rows:,} of {run.input.lines:,} lines, committed"
+    else:
+        yield "scored", f"nothing is committed; {run.input.lines:,} lines were planned"
+    reasons = run.scoring.quarantined if run.scoring else run.findings.quarantined if run.findings else {}
+    yield "quarantined", quarantined(reasons, run.input.lines)
+    shifts = [it for it in run.findings.verdicts if it.gate == "labels"] if run.findings else []
+    yield "label shift", f"{outcome(shifts[0])}: {shifts[0].line}" if shifts else "not measured"
     yield "online", report.publication(run)
 
 
-def _links(run: RunRecord, around: Around) -> Iterator[Element]:
-    links: list[Child] = []
-    if around.previous and run.findings:
-        links.append(tag("a", f"report of {run.findings.before}", href=around.previous))
-    if around.release:
-        links += [" · "] if links else []
-        links.append(tag("a", f"report of release {run.release}", href=around.release))
-    if links:
-        yield tag("p", *links)
+def quarantined(reasons: Mapping[str, int], lines: int) -> str:
+    count = sum(reasons.values())
+    if not count:
+        return "no line"
+    named = ", ".join(f"{reason} {found:,}" for reason, found in by_frequency(reasons))
+    return f"{count:,} of {lines:,} lines ({count / lines:.2%}): {named}" if lines else f"{count:,} lines: {named}"
 
 
-def _gates(verdicts: Sequence[Verdict]) -> Iterator[Element]:
-    yield tag("h2", "Gates")
-    yield _table(("gate", "verdict", "value", "allowed", "finding"), map(_gate, verdicts))
+def by_frequency(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(reasons.items(), key=lambda it: (-it[1], it[0]))
+
+
+def outcome(verdict: Verdict) -> str:
+    return f"{verdict.outcome}{', accepted' if verdict.accepted else ''}"
+
+
+def value(verdict: Verdict) -> str:
+    """The measured value with its unit, and its sign in words."""
+    if verdict.value is None:
+        return "–"
+    if verdict.gate in ("agreement", "quarantine"):
+        return f"{verdict.value:.2%}"
+    if verdict.gate == "agreement-drop":
+        return f"{abs(verdict.value):.1f} points {'fewer' if verdict.value > 0 else 'more'}"
+    return f"{'PSI ' if verdict.gate == 'labels' else ''}{verdict.value:,.4g}"
+
+
+def terms(verdicts: Sequence[Verdict]) -> list[tuple[str, str]]:
+    """The gates and verdicts of this page, explained."""
     used = {str(verdict.outcome) for verdict in verdicts} | {verdict.gate for verdict in verdicts}
-    known = [(term, meaning) for term, meaning in words.TERMS.items() if term in used]
-    yield tag("dl", *(tag(name, text) for term in known for name, text in zip(("dt", "dd"), term, strict=True)))
+    return [(term, meaning) for term, meaning in TERMS.items() if term in used]
 
 
-def _gate(verdict: Verdict) -> tuple[Child, ...]:
-    said = f"{verdict.outcome}{', accepted' if verdict.accepted else ''}"
-    return (
-        tag("span", verdict.gate, class_="figure"),
-        tag("span", said, class_=f"figure {verdict.outcome}"),
-        tag("span", words.value(verdict), class_="figure"),
-        tag("span", verdict.bound or "–", class_="figure"),
-        tag("div", verdict.line, class_="said"),
-    )
+def shares(findings: Findings) -> list[tuple[Any, ...]]:
+    """Each label's share of the rows and, where there is a day before, of that day's; the most frequent first."""
+    days = [it for it in (findings.labels, findings.labels_before) if it]
+    totals = [(day, sum(day.values()) or 1) for day in days] if findings.labels else []
+    labels = sorted({label for day, _ in totals for label in day})
+    rows = [(label, *(day.get(label, 0) / total for day, total in totals)) for label in labels]
+    return sorted(rows, key=lambda row: -max(row[1:]))
 
 
-def _labels(findings: Findings) -> Iterator[Element]:
-    yield tag("h2", "Labels")
-    if not findings.labels:
-        yield tag("p", "The rows have no labels.", class_="dim")
-        return
-    against = f"grey: {findings.before}" if findings.before else "no other day to compare with"
-    yield tag("p", f"Share of the rows, the most frequent labels; blue: this day, {against}.", class_="dim")
-    now, before = _shares(findings.labels), _shares(findings.labels_before)
-    shares = [(name, now.get(name, 0.0), before.get(name, 0.0)) for name in sorted(now.keys() | before.keys())]
-    shares.sort(key=lambda it: -max(it[1:]))
-    shown, rest = shares[:_LABELS], shares[_LABELS:]
-    rows = [(name, share, was, f"{share:.1%} / {was:.1%}" if before else f"{share:.1%}") for name, share, was in shown]
-    yield _wide(charts.pairs("Labels against the day before", rows))
-    if rest:
-        share, was = sum(it[1] for it in rest), sum(it[2] for it in rest)
-        yield tag("p", f"{len(rest)} other labels: {share:.1%} of the rows, {was:.1%} before.", class_="dim")
-
-
-def _shares(rows: Mapping[str, int]) -> dict[str, float]:
-    total = sum(rows.values())
-    return {label: count / total for label, count in rows.items()} if total else {}
-
-
-def _quarantine(findings: Findings) -> Iterator[Element]:
-    yield tag("h2", "Quarantine")
-    if not findings.quarantined:
-        yield tag("p", "No line was quarantined.", class_="dim")
-        return
-    reasons = sorted(findings.quarantined.items(), key=lambda it: -it[1])
-    yield _wide(charts.bars("Lines by reason", [(reason, lines, f"{lines:,}") for reason, lines in reasons]))
-    if findings.quarantined_examples:
-        yield _table(("reason", "file", "example"), map(_example, findings.quarantined_examples))
-
-
-def _example(line: QuarantinedLine) -> tuple[Child, ...]:
-    raw = tag("div", line.raw, class_="raw") if line.raw else tag("span", "(an empty line)", class_="dim")
-    return tag("span", line.reason, class_="figure"), tag("span", line.file, class_="figure"), raw
-
-
-def _speed(scoring: Scoring, around: Around) -> Iterator[Element]:
-    yield tag("h2", "Speed and cost")
-    if not scoring.computed:
-        yield _pairs([("speed", report.speed(scoring)), ("taken over", report.spared(scoring))])
-        return
-    yield _pairs(_speeds(scoring, around))
-
-
-def _speeds(scoring: Scoring, around: Around) -> Iterator[tuple[str, Child]]:
+def speeds(scoring: Scoring, price_per_hour: float, currency: str) -> Iterator[tuple[str, str]]:
     rate = scoring.rows_per_second
-    yield "scoring alone", f"{scoring.scored_per_second:,.0f} rows/s in {scoring.precision}"
-    yield "from reading to commit", f"{rate:,.0f} rows/s"
-    yield "time", f"{words.moment(scoring.began_at)} to {words.moment(scoring.finished_at)}"
-    if rate:
-        cost, currency = cost_per_million(around.price_per_hour, rate), around.currency
-        yield "a million messages", f"{cost:,.2f} {currency}, at {around.price_per_hour:,.2f} {currency} per hour"
+    if scoring.computed:
+        yield "scoring alone", f"{scoring.scored_per_second:,.0f} rows/s in {scoring.precision}"
+        yield "from reading to commit", f"{rate:,.0f} rows/s"
+        yield "time", f"{moment(scoring.began_at)} to {moment(scoring.finished_at)}"
+    else:
+        yield "speed", report.speed(scoring)
+    if scoring.computed and rate:
+        cost = cost_per_million(price_per_hour, rate)
+        yield "a million messages", f"{cost:,.2f} {currency}, at {price_per_hour:,.2f} {currency} per hour"
     yield "taken over", report.spared(scoring)
 
 
-def _plots(findings: Findings) -> Iterator[Element]:
-    if len(set(findings.pace)) >= _RATES:
-        yield tag("h2", "Rows per second, over time")
-        yield _wide(charts.over_time("Rows per second", findings.pace, findings.pace_seconds))
-    if findings.lengths:
-        yield tag("h2", "Lengths of texts")
-        yield _wide(charts.columns("Rows by tokens", findings.lengths, LENGTH_STEP, "tokens", "rows"))
-
-
-def _stages(scoring: Scoring) -> Iterator[Element]:
-    if scoring.seconds:
-        yield tag("h2", "Time per stage")
-        yield tag("p", "Stages of workers overlap, and are those of all workers together.", class_="dim")
-        stages = [(name, took, f"{took:,.1f} s") for name, took in scoring.seconds.items()]
-        yield _wide(charts.bars("Seconds by stage", stages))
-
-
-def _details(run: RunRecord) -> Iterator[tuple[str, Child]]:
+def details(run: RunRecord) -> Iterator[tuple[str, str]]:
+    """Facts for insiders; those without a value are not shown."""
     yield "run", run.run_id
-    yield "planned", words.moment(run.planned_at)
+    yield "planned", moment(run.planned_at)
     yield "release", run.release
     yield "input", f"{report.source(run.input)}; {run.input.identity}"
     yield "deferred requests answered", f"{run.drained:,}"
-    if run.scoring:
-        yield from _scoring_details(run.scoring)
-
-
-def _scoring_details(scoring: Scoring) -> Iterator[tuple[str, Child]]:
+    if not (scoring := run.scoring):
+        return
     yield "table version", f"{scoring.table_version}, attempt {scoring.token}"
     yield "plan", scoring.plan_id
-    if scoring.content:
-        yield "content hash", scoring.content
-    if not scoring.computed:
-        return
-    yield "tokens", f"{report.tokens(scoring)}; {scoring.padding_share:.1%} of all run is padding"
-    yield "rows run", f"{scoring.distinct:,}: texts that are the same are run once"
-    if busy := report.busy(scoring):
-        yield "devices", busy
-    if scoring.workers:
-        workers = [(str(it.pid), f"{it.rows:,}") for it in scoring.workers]
-        yield "workers", _table(("process", "rows"), workers)
+    yield "content hash", scoring.content
+    if scoring.computed:
+        yield "tokens", f"{report.tokens(scoring)}; {scoring.padding_share:.1%} of all run is padding"
+        yield "rows run", f"{scoring.distinct:,}: texts that are the same are run once"
+        yield "devices", report.busy(scoring)
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[Child]]) -> Element:
-    head = [tag("tr", *(tag("th", name) for name in header))]
-    return _wide(tag("table", *head, *(tag("tr", *(tag("td", cell) for cell in row)) for row in rows)))
-
-
-def _pairs(rows: Iterable[tuple[str, Child]], class_: str = "") -> Element:
-    """Names in the first column, what they are in the second."""
-    lines = [tag("tr", tag("th", name), tag("td", value)) for name, value in rows]
-    return _wide(tag("table", *lines, class_=class_))
-
-
-def _wide(part: Element) -> Element:
-    """What scrolls where a screen is narrower, so that no word is broken."""
-    return tag("div", part, class_="wide")
+def moment(iso: str) -> str:
+    """A moment in UTC, as people write it; text that is no moment as it is."""
+    try:
+        return f"{datetime.fromisoformat(iso).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    except ValueError:
+        return iso or "unknown"

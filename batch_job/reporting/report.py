@@ -1,4 +1,4 @@
-"""The `report` step: a run in lines that a person reads, and whether its counts add up."""
+"""The `report` step: a summary of the run in lines of text, and the check that its counts add up."""
 
 from batch_job.run_record import Input, RunRecord, Scoring, State, Verdict
 from shared_model.errors import JobError, Refused, Stale
@@ -32,18 +32,18 @@ def summary(run: RunRecord) -> str:
 
 
 def source(planned: Input) -> str:
-    """What a run reads, in words."""
+    """The run's input in words."""
     return f"{planned.lines:,} lines in {len(planned.files)} files of {planned.folder}"
 
 
 def check(run: RunRecord, published: bool = False) -> None:
-    """Raises: what the run ended with where it committed nothing, Refused, Stale or JobError; JobError where its counts
-    do not add up. `published`: publishing was asked for too; JobError where no step has decided on it."""
+    """Raises: Refused, Stale or JobError where the run committed nothing; JobError where its counts do not add up.
+    `published`: publishing was asked for too; JobError where no step has decided on it."""
     _check_committed(run)
-    set_aside = sum(run.scoring.quarantined.values()) if run.scoring else 0
-    if run.scoring and run.scoring.rows + set_aside != run.input.lines:
+    quarantined = sum(run.scoring.quarantined.values()) if run.scoring else 0
+    if run.scoring and run.scoring.rows + quarantined != run.input.lines:
         raise JobError(
-            f"ds={run.ds}: {run.input.lines} lines in, but {run.scoring.rows} scored and {set_aside} quarantined; "
+            f"ds={run.ds}: {run.input.lines} lines in, but {run.scoring.rows} scored and {quarantined} quarantined; "
             "score the day again with --force"
         )
     if published and run.publication is None:
@@ -82,13 +82,15 @@ def _scoring(scoring: Scoring) -> list[str]:
         lines.append(f"  devices     {said}")
     if scoring.seconds:
         stages = ", ".join(f"{stage} {seconds:.1f}" for stage, seconds in scoring.seconds.items())
-        workers = (f"  worker      pid {worker.pid}: {worker.rows:,} rows" for worker in scoring.workers)
-        lines += [f"  seconds     {stages}", *workers]
+        lines += [
+            f"  seconds     {stages}",
+            *(f"  worker      pid {it.pid}: {it.rows:,} rows" for it in scoring.workers),
+        ]
     return lines
 
 
 def speed(scoring: Scoring) -> str:
-    """Rows a second, in words; where this run scored nothing, why not."""
+    """Rows per second in words; the reason where this run scored nothing."""
     if scoring.computed:
         return f"{scoring.rows_per_second:,.0f} rows/s in {scoring.precision}"
     if not scoring.seconds:
@@ -99,7 +101,7 @@ def speed(scoring: Scoring) -> str:
 
 
 def spared(scoring: Scoring) -> str:
-    """What need not be computed again, in words."""
+    """The rows that this run did not have to score, in words."""
     said = []
     if scoring.units_resumed:
         rows = f"{scoring.rows_taken_over:,} of {scoring.rows:,} rows"
@@ -110,12 +112,12 @@ def spared(scoring: Scoring) -> str:
 
 
 def tokens(scoring: Scoring) -> str:
-    """How many were run, and how fast while there was something to score."""
+    """The number of tokens, and their rate while there was something to score."""
     return f"{scoring.tokens:,} tokens, {scoring.tokens_per_second:,.0f} tokens/s while scoring"
 
 
 def busy(scoring: Scoring) -> str:
-    """How much of their time the devices computed, in words; empty where the record does not say."""
+    """The share of the time in which the devices computed, in words; empty where the record does not have it."""
     share = scoring.busy_share
     return "" if share is None else f"busy {share:.1%} of the time of scoring, in {scoring.slots} slots"
 
