@@ -98,9 +98,10 @@ class Device:
         arrived: float,
         deadline: float | None,
         real_time: bool = False,
+        finish_in: float | None = None,
     ) -> list[Computed]:
         """Score one request's texts: all or none, on one model, which the caller holds. `real_time`: before all others
-        of its lane.
+        of its lane. `finish_in`: what `finish_of` has just predicted, None where it was not asked.
 
         Raises: Overloaded, ReplicaUnavailable before any work is spent; DeadlineExpired; ScoringFailed.
         """
@@ -109,7 +110,8 @@ class Device:
         speeds = self._speeds(model, path)
         jobs = [_Job(path, it, speeds, arrived, deadline, real_time, model=model, wait=wait) for it in encodings]
         self.load.arrived(path, sum(map(self._work, jobs)), arrived)
-        self.scheduler.admit(jobs, self._clock.monotonic())
+        now = self._clock.monotonic()
+        self.scheduler.admit(jobs, now, None if finish_in is None else now + finish_in)
         self._start_what_can_run()
         # One future and one bare timer, however many texts: every request pays for them.
         timer = None if deadline is None else loop.call_later(deadline - self._clock.monotonic(), wait.expire)

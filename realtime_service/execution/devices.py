@@ -52,10 +52,11 @@ class Devices:
         arrived: float,
         deadline: float | None,
         real_time: bool = False,
+        finish_in: float | None = None,
     ) -> list[Computed]:
         if path not in self._of:
             raise ReplicaUnavailable(f"the {path} lane is not here")
-        return await self._of[path].compute(model, path, encodings, arrived, deadline, real_time)
+        return await self._of[path].compute(model, path, encodings, arrived, deadline, real_time, finish_in)
 
     def finish_of(
         self, model: Model, path: ServingPath, encodings: Sequence[Encoding], real_time: bool

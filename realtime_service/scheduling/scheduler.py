@@ -80,12 +80,14 @@ class Scheduler:
         self._earned = {path: 0.0 for path in lanes if path in EARNED_SHARE}
         self._last_interactive = -math.inf
 
-    def admit(self, tasks: Sequence[Task], now: float) -> None:
-        """Take all tasks of one request (all of one lane and engine), or none. Raises: Overloaded with a retry hint."""
+    def admit(self, tasks: Sequence[Task], now: float, finish: float | None = None) -> None:
+        """Take all tasks of one request (all of one lane and engine), or none. `finish`: what `predicted_finish` has
+        just said of them, where it was asked. Raises: Overloaded with a retry hint."""
         queue = self._queues[tasks[0].lane]
         if queue.size + len(tasks) > queue.lane.max_concurrent:
             raise Overloaded(f"the {queue.lane.path} lane is full", max(0.001, queue.backlog))
-        finish = self.predicted_finish(queue.lane.path, _seconds(tasks), now, tasks[0].real_time)
+        if finish is None:
+            finish = self.predicted_finish(queue.lane.path, _seconds(tasks), now, tasks[0].real_time)
         for task in tasks:
             if task.deadline is None:
                 continue

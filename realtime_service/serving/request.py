@@ -1,10 +1,14 @@
-"""A request as the dispatcher takes it, checked field by field. Every complaint names the field."""
+"""A request as the dispatcher takes it, checked field by field, and the context that travels with it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from protos.scoring.v1 import scoring_pb2
+from realtime_service.cluster.forwarded_context import ForwardedContext
+from realtime_service.models.registry import Model
+from realtime_service.routing.snapshot import Snapshot
 from shared_model.errors import BadInput
-from shared_model.types import MAX_TEXT_BYTES, MAX_TEXTS, TOP_K, Priority
+from shared_model.types import MAX_TEXT_BYTES, MAX_TEXTS, TOP_K, Priority, ServingPath
 
 DEFAULT_TOP_K = 3
 MAX_REQUEST_ID = 256
@@ -34,6 +38,49 @@ class ScoringRequest:
     request_id: str
     allow_deferred: bool = False
     every_score: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """The call around a request. `caller` names the caller; `left`: seconds until the transport's own deadline, None
+    without one; `hint`: the lane that the caller names.
+
+    `method` and `raw` are the call itself, unparsed, and `passed` the metadata that goes along when another replica
+    answers it; `forwarded` is the decision of the replica that forwarded it, None for a call of a client.
+    """
+
+    caller: Callable[[], str]
+    left: float | None
+    method: str
+    raw: bytes
+    hint: ServingPath | None = None
+    passed: tuple[tuple[str, str | bytes], ...] = ()
+    forwarded: ForwardedContext | None = None
+
+
+@dataclass(slots=True)
+class RequestContext:
+    """One request on its way through the dispatcher. Times are monotonic seconds.
+
+    `snapshot` is read once, when the request arrives: every decision about it here is made on this one. `deadline`:
+    None when the caller gave none. `model`: set when its release is loaded here; `path`: the lane decided last.
+    """
+
+    request: ScoringRequest
+    call: CallContext
+    snapshot: Snapshot
+    arrived: float
+    deadline: float | None
+    model: Model | None = None
+    path: ServingPath | None = None
+
+    @property
+    def real_time(self) -> bool:
+        return self.request.priority is Priority.REAL_TIME
+
+    def left(self, now: float) -> float | None:
+        """Seconds until the answer is due; None without a deadline."""
+        return None if self.deadline is None else self.deadline - now
 
 
 def check_request(message: scoring_pb2.ScoreRequest) -> ScoringRequest:

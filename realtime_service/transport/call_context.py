@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from realtime_service.cluster import forwarded_context
 from realtime_service.routing.snapshot import Snapshot
-from realtime_service.serving.dispatcher import CallContext
+from realtime_service.serving.request import CallContext
 from realtime_service.transport.authentication import Callers
 from realtime_service.transport.rpc_handlers import Context
 from shared_model.errors import BadInput

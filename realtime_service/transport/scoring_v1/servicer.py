@@ -11,8 +11,8 @@ from protos.scoring.v1 import scoring_pb2
 from realtime_service.errors import MessageTooLarge
 from realtime_service.metrics import Metrics, Outcome
 from realtime_service.serving.deferral import Deferral
-from realtime_service.serving.dispatcher import CallContext, Dispatcher
-from realtime_service.serving.request import ScoringRequest
+from realtime_service.serving.dispatcher import Dispatcher
+from realtime_service.serving.request import CallContext, ScoringRequest
 from realtime_service.serving.result_watcher import Watcher
 from realtime_service.serving.score_response import score_response
 from realtime_service.transport import rpc_handlers

@@ -10,8 +10,8 @@ from realtime_service.metrics import Metrics
 from realtime_service.models.registry import Model, Models
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import Snapshot
-from realtime_service.serving.dispatcher import CallContext, Dispatcher
-from realtime_service.serving.request import ScoringRequest
+from realtime_service.serving.dispatcher import Dispatcher
+from realtime_service.serving.request import CallContext, ScoringRequest
 from realtime_service.settings import SERVED
 from shared_model.clock import SystemClock
 from shared_model.types import Priority

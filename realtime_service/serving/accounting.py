@@ -1,0 +1,57 @@
+"""How each request ended, counted once: in the metrics of its lane and in the statistics of its release."""
+
+import asyncio
+
+from realtime_service.errors import DeadlineExpired, Overloaded, ReplicaUnavailable, ScoringFailed
+from realtime_service.metrics import Metrics, Outcome
+from realtime_service.models.registry import Model
+from realtime_service.serving.answer import Answer
+from realtime_service.serving.request import RequestContext
+from shared_model.clock import Clock
+from shared_model.errors import BadInput, UnknownRelease
+
+_OUTCOMES: dict[type[BaseException], Outcome] = {
+    UnknownRelease: Outcome.INVALID,
+    BadInput: Outcome.INVALID,
+    Overloaded: Outcome.REFUSED,
+    ReplicaUnavailable: Outcome.REFUSED,
+    DeadlineExpired: Outcome.EXPIRED,
+    ScoringFailed: Outcome.FAILED,
+    asyncio.CancelledError: Outcome.CANCELLED,
+}
+#: Ends without an answer that are counted here. The replica that refused a forwarded call counts it.
+COUNTED = tuple(_OUTCOMES)
+
+
+class Accounting:
+    def __init__(self, metrics: Metrics, clock: Clock) -> None:
+        self._metrics = metrics
+        self._clock = clock
+
+    def answered(self, context: RequestContext, answer: Answer) -> float | None:
+        """Count an end with an answer. Returns the slack: the deadline less the finish, None without a deadline."""
+        if answer.ticket:
+            self._metrics.ended(None, Outcome.DEFERRED)
+            return None
+        now = self._clock.monotonic()
+        target, due = context.snapshot.policy.targets.get(answer.path), context.deadline
+        if due is None and target:
+            due = context.arrived + target
+        seconds = now - context.arrived
+        self._metrics.answered(answer.path, seconds, answer.queued, answer.batch_rows, met=due is None or now <= due)
+        if context.model:
+            self.scored(context.model, answer, seconds)
+        return context.left(now)
+
+    def scored(self, model: Model, answer: Answer, seconds: float) -> None:
+        """Count an answer in the statistics of its release."""
+        if answer.batch_rows:
+            model.statistics.add_computed(seconds, answer.queued, answer.computed, self._clock.wall())
+        else:
+            model.statistics.add_published(seconds, self._clock.wall())
+
+    def lost(self, context: RequestContext, error: BaseException) -> None:
+        """Count an end without an answer. `error`: one of COUNTED."""
+        self._metrics.ended(context.path, _OUTCOMES[type(error)])
+        if context.model:
+            context.model.statistics.failed.add(self._clock.monotonic() - context.arrived)
