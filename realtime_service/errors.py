@@ -22,6 +22,9 @@ from google.rpc import error_details_pb2, status_pb2
 from realtime_service.rpc.retryable import RETRY_AFTER, Trailers, retry_after
 from shared_model.errors import BadInput, QueueFull, ReleaseError, StoreUnavailable, TandemError, UnknownRelease
 
+#: Trailer by which gRPC, where it makes calls again by itself, is told when; a negative number: not at all.
+PUSHBACK = "grpc-retry-pushback-ms"
+NEVER_AGAIN = (PUSHBACK, "-1")
 #: Room in the deferred stream comes from idle lanes and the nightly run, not within milliseconds.
 QUEUE_FULL_RETRY_SECONDS = 5.0
 
@@ -123,15 +126,23 @@ class Status:
         """0 where trying again is no help."""
         return 0 if self.retry_after is None else max(1, round(self.retry_after * 1000))
 
-    def trailers(self) -> Trailers:
-        """The hint twice: google.rpc.RetryInfo for libraries, a plain number for people and small clients."""
-        if self.relayed or self.retry_after is None:
+    def trailers(self, left: float | None = None) -> Trailers:
+        """The hint three times: google.rpc.RetryInfo for libraries, a plain number for people and small clients, and
+        gRPC's own trailer for its retries. `left`: seconds of the caller's deadline; after it, a retry is no help."""
+        if self.relayed or self.code is not grpc.StatusCode.RESOURCE_EXHAUSTED:
             return self.relayed
+        if self.retry_after is None:
+            return (NEVER_AGAIN,)
         details = status_pb2.Status(code=self.code.value[0], message=self.message)
         hint = error_details_pb2.RetryInfo()
         hint.retry_delay.FromMilliseconds(self.retry_after_ms)
         details.details.add().Pack(hint)
-        return (RETRY_AFTER, str(self.retry_after_ms)), ("grpc-status-details-bin", details.SerializeToString())
+        plain, in_time = str(self.retry_after_ms), left is None or self.retry_after < left
+        return (
+            (RETRY_AFTER, plain),
+            (PUSHBACK, plain) if in_time else NEVER_AGAIN,
+            ("grpc-status-details-bin", details.SerializeToString()),
+        )
 
 
 def status_of(error: Exception) -> Status:

@@ -1,7 +1,6 @@
 """The client for event loops."""
 
 import asyncio
-import contextlib
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar, Unpack
@@ -23,7 +22,6 @@ from realtime_service.client.calls import (
     Work,
 )
 from realtime_service.client.errors import CallError
-from realtime_service.client.retry import Attempts, Retries
 
 Reply = TypeVar("Reply")
 
@@ -41,13 +39,14 @@ class AsyncClient:
         *,
         caller_id: str = "",
         token: channel.Token = "",
-        attempts: int = 3,
+        attempts: int = 2,
     ) -> None:
         """As `Client`; a function that returns the token must not block. May be made before there is a loop; it
         connects with its first call."""
         self._caller = channel.Caller(caller_id, token)
-        self._retries = Retries(attempts, channel.named(addresses))
-        self._closed = asyncio.Event()
+        self._attempts = attempts
+        self._service = channel.named(addresses)
+        self._options = channel.options(attempts)
         self._target = channel.target(addresses)
         self._channel: grpc.aio.Channel | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -66,8 +65,6 @@ class AsyncClient:
     async def close(self) -> None:
         """Calls under way are cancelled, those that wait for another attempt included: their tasks meet
         asyncio.CancelledError."""
-        self._retries.close()
-        self._closed.set()
         if self._channel:
             await self._channel.close(grace=None)
 
@@ -91,7 +88,7 @@ class AsyncClient:
             async for message in stream:
                 yield calls.streamed(message)
         except grpc.RpcError as error:
-            raise errors.read(error, self._retries.service) from None
+            raise errors.read(error, self._service) from None
         finally:
             stream.cancel()
 
@@ -114,7 +111,7 @@ class AsyncClient:
                 for submitted in calls.submitted_together(message):
                     yield submitted
         except grpc.RpcError as error:
-            raise errors.read(error, self._retries.service) from None
+            raise errors.read(error, self._service) from None
         finally:
             stream.cancel()
 
@@ -126,16 +123,17 @@ class AsyncClient:
         self, request_ids: Iterable[str], *, seconds: float = calls.DEFAULT_DEADLINE
     ) -> AsyncIterator[Deferred]:
         """As `Client.watch`."""
-        watched, metadata = calls.Watched(request_ids), self._caller.metadata()
-        attempts = self._retries.begin(seconds)
+        watched, metadata = calls.Watched(request_ids, seconds, self._attempts), self._caller.metadata()
         while True:
-            messages = self._connected().WatchResults(watched.request(), timeout=attempts.left, metadata=metadata)
+            messages = self._connected().WatchResults(watched.request(), timeout=watched.left, metadata=metadata)
             try:
                 async for message in messages:
                     yield watched.ended(message)
                 return
             except grpc.RpcError as error:
-                await self._pause(attempts, error)
+                broken = errors.read(error, self._service, seconds)
+                if not watched.goes_on(broken):
+                    raise broken from None
             finally:
                 messages.cancel()
 
@@ -145,29 +143,17 @@ class AsyncClient:
 
     async def _call(self, call: Call[Reply]) -> Reply:
         method, metadata = getattr(self._connected(), call.method), self._caller.metadata(call.lane)
-        attempts = self._retries.begin(call.seconds, call.began)
-        while True:
-            try:
-                reply = await method(call.request, timeout=attempts.left, metadata=metadata)
-            except grpc.RpcError as error:
-                await self._pause(attempts, error)
-            else:
-                attempts.answered()
-                return call.read(reply)
-
-    async def _pause(self, attempts: Attempts, error: grpc.RpcError) -> None:
-        """Until the next attempt. Raises: CallError when there is none, CancelledError when this client is closed."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(attempts.failed(error)):
-                await self._closed.wait()
-        if self._closed.is_set():
-            raise asyncio.CancelledError
+        try:
+            reply = await method(call.request, timeout=call.left, metadata=metadata)
+        except grpc.RpcError as error:
+            raise errors.read(error, self._service, call.seconds) from None
+        return call.read(reply)
 
     def _connected(self) -> Any:
         """The stub. Raises: RuntimeError in another loop than that of the first call."""
         loop = asyncio.get_running_loop()
         if self._channel is None:
-            self._loop, self._channel = loop, grpc.aio.insecure_channel(self._target, options=channel.OPTIONS)
+            self._loop, self._channel = loop, grpc.aio.insecure_channel(self._target, options=self._options)
             self._stub = ScoringServiceStub(self._channel)
         if loop is not self._loop:
             raise RuntimeError("this client has called in another event loop: make one for each loop")

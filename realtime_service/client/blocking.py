@@ -1,7 +1,6 @@
 """The client for threads."""
 
 import itertools
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import NoReturn, TypeVar, Unpack
@@ -22,7 +21,6 @@ from realtime_service.client.calls import (
     Work,
 )
 from realtime_service.client.errors import CallError
-from realtime_service.client.retry import Attempts, Retries
 
 Reply = TypeVar("Reply")
 
@@ -41,16 +39,16 @@ class Client:
         *,
         caller_id: str = "",
         token: channel.Token = "",
-        attempts: int = 3,
+        attempts: int = 2,
     ) -> None:
         """`addresses`: see `channel.target`. `caller_id`: who calls, by default the host; a canary release answers a
         caller always or never. `token`: a bearer token that proves who calls, or a function that returns it, called
         before each call so that it can renew it. **Connections have no TLS: a token travels in clear.** Use it only on
-        a network you trust. `attempts`: how often a call may be made, 1 for no second one; see `retry`."""
+        a network you trust. `attempts`: how often a call may be made, 1 or 2; see `channel`."""
         self._caller = channel.Caller(caller_id, token)
-        self._retries = Retries(attempts, channel.named(addresses))
-        self._closed = threading.Event()
-        self._channel = grpc.insecure_channel(channel.target(addresses), options=channel.OPTIONS)
+        self._attempts = attempts
+        self._service = channel.named(addresses)
+        self._channel = grpc.insecure_channel(channel.target(addresses), options=channel.options(attempts))
         self._stub = ScoringServiceStub(self._channel)
 
     def __enter__(self) -> "Client":
@@ -64,8 +62,6 @@ class Client:
 
     def close(self) -> None:
         """Calls under way end with Unavailable, those that wait for another attempt included."""
-        self._retries.close()
-        self._closed.set()
         self._channel.close()
 
     def score(self, texts: str | Sequence[str], **options: Unpack[ScoreOptions]) -> Answer:
@@ -97,7 +93,7 @@ class Client:
         try:
             yield from map(calls.streamed, stream)
         except grpc.RpcError as error:
-            raise errors.read(error, self._retries.service) from None
+            raise errors.read(error, self._service) from None
         finally:
             stream.cancel()
 
@@ -116,7 +112,7 @@ class Client:
         try:
             yield from itertools.chain.from_iterable(map(calls.submitted_together, stream))
         except grpc.RpcError as error:
-            raise errors.read(error, self._retries.service) from None
+            raise errors.read(error, self._service) from None
         finally:
             stream.cancel()
 
@@ -128,18 +124,20 @@ class Client:
         """The ends of submitted work (1 to 1000 ids), each once, as they come; goes on elsewhere, once, when its
         connection breaks. Raises: DeadlineExceeded when not all have ended after `seconds`.
         """
-        watched, metadata = calls.Watched(request_ids), self._caller.metadata()
-        attempts = self._retries.begin(seconds)
+        watched, metadata = calls.Watched(request_ids, seconds, self._attempts), self._caller.metadata()
+        broken: CallError | None = None
         while True:
             try:
-                messages = self._stub.WatchResults(watched.request(), timeout=attempts.left, metadata=metadata)
-            except ValueError as error:
-                raise attempts.closed(error) from None
+                messages = self._stub.WatchResults(watched.request(), timeout=watched.left, metadata=metadata)
+            except ValueError as closed:
+                raise broken or closed from None
             try:
                 yield from map(watched.ended, messages)
                 return
             except grpc.RpcError as error:
-                self._pause(attempts, error)
+                broken = errors.read(error, self._service, seconds)
+                if not watched.goes_on(broken):
+                    raise broken from None
             finally:
                 messages.cancel()
 
@@ -149,19 +147,8 @@ class Client:
 
     def _call(self, call: Call[Reply]) -> Reply:
         method, metadata = getattr(self._stub, call.method), self._caller.metadata(call.lane)
-        attempts = self._retries.begin(call.seconds, call.began)
-        while True:
-            try:
-                reply = method(call.request, timeout=attempts.left, metadata=metadata)
-            except grpc.RpcError as error:
-                self._pause(attempts, error)
-            except ValueError as error:
-                raise attempts.closed(error) from None
-            else:
-                attempts.answered()
-                return call.read(reply)
-
-    def _pause(self, attempts: Attempts, error: grpc.RpcError) -> None:
-        """Until the next attempt. Raises: CallError when there is none, Unavailable when this client is closed."""
-        if self._closed.wait(attempts.failed(error)):
-            raise attempts.closed()
+        try:
+            reply = method(call.request, timeout=call.left, metadata=metadata)
+        except grpc.RpcError as error:
+            raise errors.read(error, self._service, call.seconds) from None
+        return call.read(reply)

@@ -11,7 +11,7 @@ import grpc
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import answers, errors
 from realtime_service.client.answers import Answer, Deferred
-from realtime_service.client.errors import CallError
+from realtime_service.client.errors import CallError, Unavailable
 from realtime_service.rpc.retryable import RETRY_AFTER
 from shared_model.types import MAX_TEXTS, Priority
 
@@ -71,17 +71,32 @@ class SubmitOptions(SubmitStreamOptions, total=False):
 
 
 class Watched:
-    """Submitted work whose ends are awaited: what is still open is asked for again when a connection breaks."""
+    """Submitted work whose ends are awaited. A stream that has brought some of them is not made again by the channel:
+    what is still open is asked for again, once, when its connection breaks."""
 
-    def __init__(self, request_ids: Iterable[str]) -> None:
+    def __init__(self, request_ids: Iterable[str], seconds: float, attempts: int) -> None:
         self._open = dict.fromkeys(request_ids)
+        self._deadline = time.monotonic() + seconds
+        self._attempts = attempts
+        self._heard = False
+
+    @property
+    def left(self) -> float:
+        """Seconds until the deadline."""
+        return max(0.0, self._deadline - time.monotonic())
 
     def request(self) -> scoring_pb2.WatchResultsRequest:
         return scoring_pb2.WatchResultsRequest(request_ids=self._open)
 
     def ended(self, message: scoring_pb2.GetResultResponse) -> Deferred:
         self._open.pop(message.request_id, None)
+        self._heard = True
         return answers.deferred(message)
+
+    def goes_on(self, error: CallError) -> bool:
+        """The stream has ended with an error. Returns whether what is open is asked for again."""
+        self._attempts -= 1
+        return self._attempts > 0 and self._heard and isinstance(error, Unavailable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +110,11 @@ class Call(Generic[Reply]):
     read: Callable[[Any], Reply]
     lane: str = ""
     began: float | None = None
+
+    @property
+    def left(self) -> float:
+        """Seconds until its deadline."""
+        return self.seconds if self.began is None else max(0.0, self.began + self.seconds - time.monotonic())
 
 
 class Scoring:

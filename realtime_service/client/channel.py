@@ -1,4 +1,4 @@
-"""Which replicas a client talks to, and how it notices that one is gone."""
+"""Which replicas a client talks to, how it notices that one is gone, and when a call is made again."""
 
 import ipaddress
 import json
@@ -19,18 +19,33 @@ DEFAULT_ADDRESS = "127.0.0.1:50051"
 #: Why a client cannot be pickled.
 ONE_PROCESS = "a client holds connections and threads: make one in each process, after it was forked or spawned"
 
-#: gRPC options of every channel.
-OPTIONS: Options = (
-    # In turn, among replicas whose health says SERVING: one that drains gets no new calls before it closes its
-    # listener. The channel repeats no call by itself, but for those that no replica has seen: see `retry`.
-    (
-        "grpc.service_config",
-        json.dumps({"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": SERVICE}}),
-    ),
-    # A replica that is stopped or cut off answers no ping: after two seconds its calls end and the others get them.
-    # Without calls there are no more than two pings, so that a server with default settings does not take offence.
-    *watchful(ping_ms=1_000, longest_pause_ms=2_000),
-)
+#: In turn, among replicas whose health says SERVING: one that drains gets no new calls before it closes its listener.
+_SPREADING = {"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": SERVICE}}
+#: Not those that stream texts to the service: it may have answered some of them. Scoring has no effect, and Submit is
+#: deduplicated by its request id.
+_REPEATABLE = ("Score", "Submit", "GetResult", "WatchResults", "Describe")
+#: gRPC makes a call again once: a request that kills its replica meets no third. A refusal says when to come back, or
+#: that it is no use (`grpc-retry-pushback-ms`). A listener that closes ends its calls with CANCELLED.
+_REPEATING = {
+    "methodConfig": [
+        {
+            "name": [{"service": SERVICE, "method": method} for method in _REPEATABLE],
+            "retryPolicy": {
+                "maxAttempts": 2,
+                # Not sooner: only a moment after its calls does a channel know that a connection is gone.
+                "initialBackoff": "0.02s",
+                "maxBackoff": "0.02s",
+                "backoffMultiplier": 1,
+                "retryableStatusCodes": ["UNAVAILABLE", "RESOURCE_EXHAUSTED", "CANCELLED"],
+            },
+        }
+    ],
+    # Of any number of calls, at most a tenth of those answered and 10 more are made again.
+    "retryThrottling": {"maxTokens": 20, "tokenRatio": 0.1},
+}
+#: Bytes of a request that is kept until its call has ended; a larger one would not be made again. Larger than any
+#: valid one.
+_KEPT_BYTES = 8 << 20
 
 _SCHEME = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|xds|vsock):")
 
@@ -49,6 +64,19 @@ class Caller:
             raise BadInput("token", "holds characters other than printable ASCII")
         values = {"x-caller-id": self.id, "authorization": token and f"Bearer {token}", "x-tandem-lane": lane}
         return tuple((name, value) for name, value in values.items() if value)
+
+
+def options(attempts: int) -> Options:
+    """gRPC options of a channel. `attempts`: how often a call may be made. Raises: ValueError unless it is 1 or 2."""
+    if attempts not in (1, 2):
+        raise ValueError(f"attempts={attempts}: expected 1 or 2")
+    return (
+        ("grpc.service_config", json.dumps(_SPREADING | _REPEATING if attempts == 2 else _SPREADING)),
+        ("grpc.per_rpc_retry_buffer_size", _KEPT_BYTES),
+        # A replica that is stopped or cut off answers no ping: after two seconds its calls end and the others get them.
+        # Without calls there are no more than two pings, so that a server with default settings does not take offence.
+        *watchful(ping_ms=1_000, longest_pause_ms=2_000),
+    )
 
 
 def named(addresses: str | Sequence[str]) -> str:

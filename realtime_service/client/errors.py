@@ -5,7 +5,7 @@ CallError (grpc.RpcError)
 │   └── NotFound      no request of that id was submitted, or its result is no longer kept
 ├── Overloaded        refused before any work was spent; `retry_after` says when to come back
 ├── DeadlineExceeded  no answer in time; the caller's patience is over, so nothing is tried again
-├── Unavailable       no replica could be reached, or the connection broke, and other attempts did not help
+├── Unavailable       no replica could be reached, or the connection broke, and another attempt did not help
 └── ServiceFailed     the service's own fault; its log has the details
 """
 
@@ -22,19 +22,17 @@ _UNHEALTHY = "backend unhealthy"
 
 
 class CallError(grpc.RpcError):
-    """`attempts`: how many times the call was made, the first included."""
+    """How a call ended."""
 
-    def __init__(self, code: grpc.StatusCode, details: str, trailers: Trailers = (), attempts: int = 1) -> None:
+    def __init__(self, code: grpc.StatusCode, details: str, trailers: Trailers = ()) -> None:
         # All of it in `args`: so it can be pickled, and raised again in another process.
-        super().__init__(code, details, trailers, attempts)
+        super().__init__(code, details, trailers)
         self._code = code
         self._details = details
         self._trailers = trailers
-        self.attempts = attempts
 
     def __str__(self) -> str:
-        tries = f" (after {self.attempts} attempts)" if self.attempts > 1 else ""
-        return f"{self._code.name}: {self._details}{tries}"
+        return f"{self._code.name}: {self._details}"
 
     def code(self) -> grpc.StatusCode:
         return self._code
@@ -96,8 +94,8 @@ KINDS: dict[grpc.StatusCode, type[CallError]] = {
 }
 
 
-def error_of(code: grpc.StatusCode, details: str, trailers: Trailers = (), attempts: int = 1) -> CallError:
-    return KINDS[code](code, details, trailers, attempts)
+def error_of(code: grpc.StatusCode, details: str, trailers: Trailers = ()) -> CallError:
+    return KINDS[code](code, details, trailers)
 
 
 def invalid(problem: str) -> CallError:
@@ -105,10 +103,10 @@ def invalid(problem: str) -> CallError:
     return error_of(grpc.StatusCode.INVALID_ARGUMENT, problem)
 
 
-def read(error: grpc.RpcError, service: str, seconds: float | None = None, attempts: int = 1) -> CallError:
+def read(error: grpc.RpcError, service: str, seconds: float | None = None) -> CallError:
     """What the transport raised, as one of ours. `service`: the addresses, for people; `seconds`: of its timeout."""
     details = _explained(error.code(), error.details() or "", service, seconds)
-    return error_of(error.code(), details, trailers_of(error), attempts)
+    return error_of(error.code(), details, trailers_of(error))
 
 
 def _explained(code: grpc.StatusCode, details: str, service: str, seconds: float | None) -> str:

@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import logging
 import random
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,7 @@ import grpc.aio
 from realtime_service.cluster.forwarded_context import ForwardedContext
 from realtime_service.cluster.outlier_detection import OutlierDetector, Sign, sign_of
 from realtime_service.cluster.peers import Peers
-from realtime_service.errors import DeadlineExpired, Relayed, ReplicaUnavailable
+from realtime_service.errors import NEVER_AGAIN, DeadlineExpired, Relayed, ReplicaUnavailable
 from realtime_service.metrics import Metrics
 from realtime_service.routing.policy import Decision, RoutedRequest, another, stand_in
 from realtime_service.rpc.retryable import (
@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 #: Between looks at the connections.
 PERIOD_SECONDS = 0.25
 
+_LOST_TWICE = "the connection to two replicas broke while they had this request: it is sent to no third"
+
 #: `policy.another` or `policy.stand_in`.
 Choice = Callable[[Decision, RoutedRequest, "Snapshot", Collection[str], float], Decision | None]
 
@@ -53,7 +55,7 @@ class Forwarded:
 
     `method`: like "/scoring.v1.ScoringService/Score"; `raw`: the request, unparsed; `deadline`: monotonic seconds,
     whatever ends first, None without one; `metadata`: what goes along: who calls, trace context. `looked_up`: the
-    published scores have been asked already.
+    published scores have been asked already. `repeated`: its caller makes it for the second time.
     """
 
     method: str
@@ -61,6 +63,7 @@ class Forwarded:
     deadline: float | None
     metadata: tuple[tuple[str, str | bytes], ...]
     looked_up: bool = True
+    repeated: bool = False
 
 
 @dataclass(slots=True)
@@ -116,13 +119,16 @@ class Forwarder:
         reached.
         """
         life = _Life(call, request, self._clock.monotonic())
+        if call.repeated:
+            # Its first attempt may have ended a replica.
+            life.failures.append(Failure.LOST)
         while True:
             try:
                 answer = await self._send(life, decision)
             except (grpc.aio.AioRpcError, ReplicaUnavailable) as error:
                 other = self._elsewhere(life, decision)
                 if other is None:
-                    raise _told(error) from None
+                    raise _told(error, life.failures) from None
                 decision = other
             else:
                 self._budget.earn()
@@ -219,7 +225,7 @@ def _count_as_sent(reached: Iterable["Option"], decision: Decision, seconds: flo
         option.send(seconds, texts * its_own, urgent or not its_own)
 
 
-def _told(error: grpc.aio.AioRpcError | ReplicaUnavailable) -> TandemError:
+def _told(error: grpc.aio.AioRpcError | ReplicaUnavailable, failures: Sequence[Failure]) -> TandemError:
     """What the caller is told of the last failure of a call."""
     if isinstance(error, ReplicaUnavailable):
         return error
@@ -228,5 +234,7 @@ def _told(error: grpc.aio.AioRpcError | ReplicaUnavailable) -> TandemError:
         return DeadlineExpired("the deadline passed before another replica answered")
     # Cancelled is what a caller does: to be told so of a replica's doing would be wrong.
     if code is grpc.StatusCode.CANCELLED or by_transport(details):
+        if failures.count(Failure.LOST) > 1:
+            return Relayed(grpc.StatusCode.UNAVAILABLE, _LOST_TWICE, (NEVER_AGAIN,))
         return ReplicaUnavailable("no other replica could be reached; try again in a moment")
     return Relayed(code, details, trailers_of(error))

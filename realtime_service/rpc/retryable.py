@@ -9,12 +9,11 @@
 | anything else                              | never                                              |
 
 Never after the deadline, never without budget. Every call may be repeated: scoring has no effect, and Submit is
-deduplicated by its request id. When a client calls again is in `client.retry`; where a replica sends a call that it
-sent on in vain is in `routing.forwarding`.
+deduplicated by its request id. Where a replica sends a call that it sent on in vain is in `routing.forwarding`; the
+clients have gRPC make calls again (`client.channel`).
 """
 
 import math
-import threading
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
@@ -88,27 +87,19 @@ def may_repeat(failures: Sequence[Failure]) -> bool:
 
 
 class RetryBudget:
-    """Bounds the repeated calls of one caller, so that a service in trouble is not called more for it.
+    """Bounds the calls that one replica sends again, so that a service in trouble is not called more for it.
 
     Of any number of calls, at most a tenth of those answered and 10 more are made again; at most 100 in a burst.
     """
 
     def __init__(self) -> None:
         self._left = FIRST_BUDGET
-        self._lock = threading.Lock()
 
     def earn(self) -> None:
-        with self._lock:
-            self._left = min(LARGEST_BUDGET, self._left + EARNED)
+        self._left = min(LARGEST_BUDGET, self._left + EARNED)
 
     def spend(self) -> bool:
-        with self._lock:
-            if self._left < 1.0:
-                return False
-            self._left -= 1.0
-            return True
-
-    def close(self) -> None:
-        """From now on nothing is left, and nothing is earned."""
-        with self._lock:
-            self._left = -math.inf
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True

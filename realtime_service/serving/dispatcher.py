@@ -237,7 +237,7 @@ class Dispatcher:
     async def _forward(self, context: RequestContext, routed: RoutedRequest, decision: Decision) -> bytes:
         call = context.call
         looked_up = context.model is not None and not call.hint
-        forwarded = Forwarded(call.method, call.raw, context.deadline, call.passed, looked_up)
+        forwarded = Forwarded(call.method, call.raw, context.deadline, call.passed, looked_up, call.repeated)
         return await self._forwarder.forward(forwarded, routed, decision)
 
 

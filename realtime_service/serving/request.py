@@ -47,6 +47,7 @@ class CallContext:
 
     `method` and `raw` are the call itself, unparsed, and `passed` the metadata that goes along when another replica
     answers it; `forwarded` is the decision of the replica that forwarded it, None for a call of a client.
+    `repeated`: gRPC makes the call for the second time.
     """
 
     caller: Callable[[], str]
@@ -56,6 +57,7 @@ class CallContext:
     hint: ServingPath | None = None
     passed: tuple[tuple[str, str | bytes], ...] = ()
     forwarded: ForwardedContext | None = None
+    repeated: bool = False
 
 
 @dataclass(slots=True)

@@ -13,6 +13,8 @@ from shared_model.types import ServingPath
 
 #: Metadata by which a caller names a lane.
 LANE = "x-tandem-lane"
+#: Metadata of gRPC's own: how often its retries have made this call before.
+_ATTEMPTS = "grpc-previous-rpc-attempts"
 #: What goes along with a call that is sent on: who calls, and the trace it belongs to.
 _PASSED = ("x-caller-id", "traceparent", "tracestate")
 _LANES = {str(lane): lane for lane in (ServingPath.LATENCY, ServingPath.DYNAMIC, ServingPath.THROUGHPUT)}
@@ -34,7 +36,8 @@ class ContextReader:
         if self._callers.verify and came is None:
             caller()
         passed = tuple((name, value) for name, value in metadata if name in _PASSED)
-        return CallContext(caller, context.time_remaining(), method, raw, _hint(metadata), passed, came)
+        repeated = any(name == _ATTEMPTS for name, _ in metadata)
+        return CallContext(caller, context.time_remaining(), method, raw, _hint(metadata), passed, came, repeated)
 
 
 def _hint(metadata: forwarded_context.Metadata) -> ServingPath | None:

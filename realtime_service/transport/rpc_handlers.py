@@ -52,7 +52,7 @@ def _answering(method: Method) -> Method:
         except Exception as error:  # noqa: BLE001 - nothing of an unforeseen exception may reach the caller
             told = explain(error)
             try:
-                await context.abort(told.code, told.message, told.trailers())
+                await context.abort(told.code, told.message, told.trailers(context.time_remaining()))
             except grpc.aio.InternalError:
                 log.debug("the caller left before it could be told %s", told.code.name)
 

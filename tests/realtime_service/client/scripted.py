@@ -12,6 +12,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.client.channel import SERVICE
+from realtime_service.errors import Status
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,8 @@ def _play(step: Step, context: grpc.ServicerContext) -> Any:
         return None
     if not isinstance(step, Ends):
         return step
-    if step.milliseconds:
-        context.set_trailing_metadata((("retry-after-ms", step.milliseconds),))
+    hint = int(step.milliseconds) / 1000 if step.milliseconds else None
+    context.set_trailing_metadata(Status(step.code, step.details, hint).trailers(context.time_remaining()))
     context.abort(step.code, step.details)
 
 

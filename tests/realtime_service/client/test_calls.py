@@ -6,9 +6,8 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,7 +16,7 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from protos.scoring.v1 import scoring_pb2
-from realtime_service.client import AsyncClient, CallError, Client, DeadlineExceeded, Overloaded, Unavailable, retry
+from realtime_service.client import AsyncClient, CallError, Client, DeadlineExceeded, Overloaded, Unavailable
 from shared_model.types import DeferredState, Label, Priority, ServingPath
 from tests.realtime_service.client.faces import FACES, Face, Loop, Threads
 from tests.realtime_service.client.scripted import Ends, Script, Silence, scripted
@@ -63,9 +62,39 @@ def test_an_answer_is_read_and_keeps_its_message(face: Face) -> None:
 def test_what_was_lost_is_made_again_once(face: Face, code: grpc.StatusCode) -> None:
     with scripted(Ends(code), ANSWER) as script, face(script.address) as client:
         assert client.score("hello").label == "greeting"
-    with scripted(Ends(code)) as script, face(script.address) as client, pytest.raises(Unavailable) as error:
+    # By which the service knows it.
+    assert [metadata.get("grpc-previous-rpc-attempts") for _, _, metadata in script.asked] == [None, "1"]
+    with scripted(Ends(code)) as script, face(script.address) as client, pytest.raises(Unavailable):
         client.score("hello")
-    assert (len(script.asked), error.value.attempts) == (2, 2)
+    assert len(script.asked) == 2
+
+
+@both
+def test_the_largest_request_is_made_again_too(face: Face) -> None:
+    texts = ["x" * 60_000] * 64
+    with scripted(LOST, ANSWER) as script, face(script.address) as client:
+        assert client.score(texts).label == "greeting"
+    assert [len(message.texts) for _, message, _ in script.asked] == [64, 64]
+
+
+@both
+def test_with_one_attempt_nothing_is_made_again(face: Face) -> None:
+    with scripted(LOST, [LOST]) as script, face(script.address, attempts=1) as client:
+        with pytest.raises(Unavailable):
+            client.score("hello")
+        with pytest.raises(Unavailable):
+            client.listed("watch", ["a"])
+    assert len(script.asked) == 2
+    with pytest.raises(ValueError, match="attempts=3: expected 1 or 2"):
+        face(script.address, attempts=3)
+
+
+@both
+def test_a_refusal_that_no_time_helps_is_not_made_again(face: Face) -> None:
+    refused = Ends(grpc.StatusCode.RESOURCE_EXHAUSTED, "the message is too large")
+    with scripted(refused) as script, face(script.address) as client, pytest.raises(Overloaded) as error:
+        client.score("hello")
+    assert (len(script.asked), error.value.retry_after) == (1, None)
 
 
 @both
@@ -218,8 +247,6 @@ def test_without_anybody_there_the_call_ends_soon_and_says_so(face: Face) -> Non
         address = f"127.0.0.1:{taken.getsockname()[1]}"
     with face(address) as client, pytest.raises(Unavailable) as error:
         client.score("hello")
-    # Only a call that is known never to have been sent is made three times.
-    assert error.value.attempts == 3
     assert error.value.details() == f"no service at {address} (Connection refused); is it running? `make up` starts one"
 
 
@@ -229,7 +256,6 @@ def test_a_name_that_is_unknown_is_said(face: Face) -> None:
     with face("no-such-host.invalid:1") as client, pytest.raises(Unavailable) as error:
         client.score("hello")
     assert re.match(said, error.value.details())
-    assert error.value.attempts == 3
 
 
 @both
@@ -327,50 +353,38 @@ async def test_closing_cancels_calls_under_way_in_a_loop(tmp_path: Path) -> None
             await call
 
 
-Call = Callable[[Client], object]
-lost_once = pytest.mark.parametrize(
-    ("step", "call"),
-    [(LOST, lambda client: client.score("hello")), ([LOST], lambda client: list(client.watch(["a"])))],
-    ids=["score", "watch"],
-)
+#: An attempt is over, and the next one is a minute away.
+LATER = Ends(grpc.StatusCode.RESOURCE_EXHAUSTED, milliseconds="60000")
 
 
-@lost_once
-def test_closing_ends_a_call_that_waits_for_another_attempt(
-    step: object, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    waits = threading.Event()
-    monkeypatch.setattr(retry, "pause", lambda *_: waits.set() or 60.0)
-    with scripted(step) as script, ThreadPoolExecutor(1) as pool:
+def test_closing_ends_a_call_that_waits_for_another_attempt() -> None:
+    with scripted(LATER) as script, ThreadPoolExecutor(1) as pool:
         client = Client(script.address)
-        made = pool.submit(call, client)
-        assert waits.wait(20)
+        made = pool.submit(client.score, "hello", timeout_ms=120_000)
+        eventually(lambda: script.over)
         client.close()
         with pytest.raises(Unavailable):
             made.result(timeout=5)
     assert len(script.asked) == 1
 
 
-@lost_once
-def test_closing_ends_a_call_that_was_about_to_make_another_attempt(
-    step: object, call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with scripted(step) as script:
+def test_closing_ends_a_watch_that_has_told_of_work() -> None:
+    with scripted([ended("a"), Silence(20)]) as script, ThreadPoolExecutor(1) as pool:
         client = Client(script.address)
-        # After the last look at whether the client is closed.
-        monkeypatch.setattr(retry, "pause", lambda *_: client._channel.close() or 0.0)
-        with pytest.raises(Unavailable, match="the client was closed") as error:
-            call(client)
-    assert (error.value.attempts, len(script.asked)) == (1, 1)
+        watched = client.watch(["a", "b"])
+        assert next(watched).request_id == "a"
+        made = pool.submit(next, watched)
+        client.close()
+        with pytest.raises(Unavailable):
+            made.result(timeout=5)
+    assert len(script.asked) == 1
 
 
-async def test_closing_cancels_a_call_in_a_loop_that_waits_for_another_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    waits = asyncio.Event()
-    monkeypatch.setattr(retry, "pause", lambda *_: waits.set() or 60.0)
-    with scripted(LOST) as script:
+async def test_closing_cancels_a_call_in_a_loop_that_waits_for_another_attempt() -> None:
+    with scripted(LATER) as script:
         client = AsyncClient(script.address)
-        call = asyncio.create_task(client.score("hello"))
-        await asyncio.wait_for(waits.wait(), 20)
+        call = asyncio.create_task(client.score("hello", timeout_ms=120_000))
+        await asyncio.to_thread(eventually, lambda: script.over)
         await client.close()
         with pytest.raises(asyncio.CancelledError):
             await asyncio.wait_for(call, 5)

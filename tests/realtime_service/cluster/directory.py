@@ -70,13 +70,15 @@ class Router:
         metadata: tuple[tuple[str, str | bytes], ...] = (),
         method: str = SCORE,
         texts: int = 1,
+        repeated: bool = False,
     ) -> bytes:
         """`to`: the replica that is asked first; without it that is decided."""
         request = RoutedRequest(texts, Priority.UNSPECIFIED, None, seconds, RELEASE, here={})
         snapshot = self.directory.snapshot
         decision = Decision(LANE, to, "because") if to else decide(request, snapshot.policy, snapshot, draw=0.0)
         deadline = None if seconds is None else time.monotonic() + seconds
-        return await self.forwarder.forward(Forwarded(method, raw, deadline, metadata), request, decision)
+        call = Forwarded(method, raw, deadline, metadata, repeated=repeated)
+        return await self.forwarder.forward(call, request, decision)
 
     def counted(self, metric: str, **labels: Any) -> float:
         return self.metrics.registry.get_sample_value(metric, labels) or 0.0

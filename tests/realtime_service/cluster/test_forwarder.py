@@ -10,7 +10,7 @@ import grpc
 import pytest
 
 from realtime_service.cluster.forwarded_context import arrived_by
-from realtime_service.errors import DeadlineExpired, Overloaded, Relayed, ReplicaUnavailable, status_of
+from realtime_service.errors import NEVER_AGAIN, DeadlineExpired, Overloaded, Relayed, ReplicaUnavailable, status_of
 from realtime_service.rpc.retryable import EARNED, FIRST_BUDGET
 from tests.realtime_service.cluster.directory import LANE, RELEASE, SCORE, WORD, Router, routing, until
 from tests.realtime_service.cluster.stub import Ends, Step, Stub, Takes, listening
@@ -98,6 +98,22 @@ async def test_a_call_that_fails_elsewhere_too_has_failed(failure: Ends) -> None
         told = status_of(await refusal(router))
     assert (told.code, told.message, told.trailers()) == (failure.code, failure.details, failure.trailers)
     assert sum(len(stub.asked) for stub in stubs) == 2
+
+
+async def test_a_call_that_two_connections_were_lost_with_is_made_again_by_nobody() -> None:
+    broken = Ends(grpc.StatusCode.CANCELLED)
+    async with stage(broken, broken, None) as (router, stubs):
+        told = status_of(await refusal(router, to="0"))
+    assert (told.code, told.trailers()) == (grpc.StatusCode.UNAVAILABLE, (NEVER_AGAIN,))
+    assert sum(len(stub.asked) for stub in stubs) == 2
+
+
+async def test_a_call_that_its_caller_repeats_is_sent_once_more_at_most() -> None:
+    async with stage(Ends(grpc.StatusCode.CANCELLED), None) as (router, stubs):
+        told = status_of(await refusal(router, to="0", repeated=True))
+        assert (told.code, told.trailers()) == (grpc.StatusCode.UNAVAILABLE, (NEVER_AGAIN,))
+        assert await router.ask(b"hello", to="1", repeated=True) == b"olleh"
+    assert [len(stub.asked) for stub in stubs] == [1, 1]
 
 
 async def test_a_caller_is_not_told_that_it_cancelled() -> None:

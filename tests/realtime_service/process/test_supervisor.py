@@ -161,7 +161,7 @@ def test_a_text_that_kills_workers_fails_its_own_call_after_two_deaths(
     with (
         started(store, tmp_path, WORKERS, own_redis) as running,
         retrying_callers(running.address) as (answered, failed),
-        Client(running.address, attempts=20) as client,
+        Client(running.address) as client,
         ThreadPoolExecutor() as pool,
     ):
         eventually(lambda: len(answered) > 20)

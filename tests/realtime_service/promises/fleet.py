@@ -14,7 +14,7 @@ import numpy as np
 
 from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
-from shared_model.releases.store import Store
+from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 from tests.benchmarks.online import load
 from tests.benchmarks.online.calls import Calls
@@ -24,6 +24,8 @@ from tests.realtime_service.conftest import RunningService, eventually, start_se
 from tests.realtime_service.rollout import tiny_releases
 
 TEXTS = ("where is my card", "card", "my card please", "is my card where")
+#: Makes the release that all replicas serve, of a name.
+Seal = Callable[[Store, str], Release]
 #: What the router counts of the calls it sends on, and a replica of those it answers.
 _FORWARDED = re.compile(r'^tandem_forwarded_total\{outcome="([^"]+)",path="[^"]+"\} (\S+)$', re.M)
 _ANSWERED = re.compile(r'^tandem_requests_total\{outcome="met",path="[^"]+"\} (\S+)$', re.M)
@@ -64,9 +66,9 @@ class Fleet:
 
 
 @contextlib.contextmanager
-def fleet(folder: Path, redis_fsync: str = "everysec") -> Iterator[Fleet]:
+def fleet(folder: Path, redis_fsync: str = "everysec", seal: Seal = tiny_releases.seal) -> Iterator[Fleet]:
     store = Store(folder / "releases")
-    release = tiny_releases.seal(store, "tiny").id
+    release = seal(store, "tiny").id
     pointer.promote(store, None, release)
     state = StateSettings(state=folder, redis_fsync=redis_fsync)
     with RedisServer(state) as server, contextlib.ExitStack() as stack:
