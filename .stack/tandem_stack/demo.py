@@ -82,8 +82,10 @@ def _nights(running: Stack) -> tuple[list[Nightly], calls.Outcome]:
 
 
 def _tasks(running: Stack, run_id: str) -> str:
+    """The first task of a run that has not succeeded yet, or how the run is."""
     run = running.api.run_state(DAG, run_id)
-    return f"{run.partition}: " + ", ".join(f"{task} {state}" for task, state in run.tasks.items())
+    task, state = next(((task, state) for task, state in run.tasks.items() if state != "success"), ("run", run.state))
+    return f"{run.partition} {task} {state}"
 
 
 def _record(plan: Plan, run: RunState) -> run_record.RunRecord | None:
