@@ -25,7 +25,7 @@ _DAY, _COLUMNS = "2026-01-14", 100
 _ANY_CODE = (
     "0 done",
     "2 input, environment or settings are wrong",
-    f"{spark_submit.UNFORESEEN} an unexpected error",
+    f"{spark_submit.UNEXPECTED} an unexpected error",
     f"{spark_submit.UNAVAILABLE} Redis does not answer",
 )
 _REFUSED, _STALE = "1 refused by a gate", "3 a newer attempt at the day has begun"
@@ -121,7 +121,9 @@ def _add_publish(steps: Steps) -> None:
     )
     _add_record(step, "run record whose scores are published; default: the day's newest")
     force = "publish also when a newer day answers already, or when this epoch was rolled back; default: do not"
-    step.add_argument("--publish", action="store_true", help=force)
+    step.add_argument("--force", action="store_true", help=force)
+    # Its name in earlier versions.
+    step.add_argument("--publish", action="store_true", dest="force", help=argparse.SUPPRESS)
 
 
 def _add_rollback(steps: Steps) -> None:
@@ -129,7 +131,7 @@ def _add_rollback(steps: Steps) -> None:
         steps,
         "rollback",
         "take the day's published scores back; the epoch before answers",
-        "The committed scores stay in the table. The epoch is barred: only `publish --publish` brings it back.",
+        "The committed scores stay in the table. The epoch is barred: only `publish --force` brings it back.",
         f"--ds {_DAY}",
     )
     # Without a use here; Airflow and scripts give it to every step.
@@ -207,15 +209,11 @@ def _count(text: str) -> int:
     return number
 
 
-def _number(code: str) -> int:
-    return int(code.partition(" ")[0])
-
-
 def _step(
     steps: Steps, name: str, help: str, about: str, example: str, *codes: str, day: str = ""
 ) -> argparse.ArgumentParser:
     """`about`: more of what it does; `codes`: exit codes besides those of any step; `day`: help of an optional day."""
-    ends = "; ".join(sorted([*_ANY_CODE, *codes], key=_number))
+    ends = "; ".join(sorted([*_ANY_CODE, *codes], key=lambda code: int(code.partition(" ")[0])))
     step = steps.add_parser(
         name,
         help=help,

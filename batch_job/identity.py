@@ -32,7 +32,7 @@ class Tables:
         return self.scores, self.quarantine
 
     @classmethod
-    def of(cls, state: StateSettings, identity: str = ARCHIVE) -> "Tables":
+    def for_input(cls, state: StateSettings, identity: str = ARCHIVE) -> "Tables":
         """Those of an input: in a folder of its own, but for the default archive and where TANDEM_SCORES names one."""
         if state.scores or identity == ARCHIVE:
             return cls(state.scores_table, state.state / "quarantine")
@@ -41,7 +41,7 @@ class Tables:
     @classmethod
     def all(cls, state: StateSettings) -> list["Tables"]:
         """Those of the default archive, or of TANDEM_SCORES, and of every other input."""
-        return [cls.of(state), *(cls._in(folder) for folder in sorted(_own_folders(state).glob("*/")))]
+        return [cls.for_input(state), *(cls._in(folder) for folder in sorted(_own_folders(state).glob("*/")))]
 
     @classmethod
     def _in(cls, folder: Path) -> "Tables":
@@ -59,7 +59,7 @@ def has_day(path: str) -> bool:
     return any(field for _, field, _, _ in string.Formatter().parse(path))
 
 
-def of(state: StateSettings, inputs: InputSettings) -> str:
+def input_name(state: StateSettings, inputs: InputSettings) -> str:
     """The name of an input: people read it, and records and commits are compared by it."""
     path = template(state, inputs).rstrip("/")
     if path == _literally(state.state / "messages"):
@@ -69,12 +69,12 @@ def of(state: StateSettings, inputs: InputSettings) -> str:
     return days if texts == [COLUMNS.text] else f"{days} ({' and '.join(texts)})"
 
 
-def current(state: StateSettings) -> str:
+def configured_input(state: StateSettings) -> str:
     """The name of the input that the environment sets. Raises: SettingError."""
-    return of(state, settings.load(InputSettings))
+    return input_name(state, settings.load(InputSettings))
 
 
-def described(state: StateSettings, identity: str) -> str:
+def describe(state: StateSettings, identity: str) -> str:
     """The name, and of the default archive where that is."""
     return f"{identity}, {state.state / 'messages'}" if identity == ARCHIVE else identity
 

@@ -7,7 +7,7 @@ from datetime import date
 from pathlib import Path
 
 from batch_job import identity, run_record
-from batch_job.progress import say
+from batch_job.progress import log
 from batch_job.run_record import ARCHIVE, RecordError, RunRecord, State
 from shared_model.errors import JobError
 from shared_model.settings import StateSettings
@@ -34,7 +34,7 @@ def find(named: Path | None, ds: str, state: StateSettings) -> Path:
     if named:
         return named
     check_day(ds)
-    wanted, newest = identity.current(state), next(_newest_first(state, ds), None)
+    wanted, newest = identity.configured_input(state), next(_newest_first(state, ds), None)
     if newest is None:
         hint = in_demo(state, ds, wanted)
         raise JobError(f"{state.runs_dir / ds} holds no run; run `python -m batch_job plan --ds {ds}` first{hint}")
@@ -44,10 +44,10 @@ def find(named: Path | None, ds: str, state: StateSettings) -> Path:
         return path
     for path, run in _newest_first(state, ds):
         if run.input.identity == wanted:
-            say(f"{other}; this is run {run.run_id} of {wanted}")
+            log(f"{other}; this is run {run.run_id} of {wanted}")
             return path
     raise JobError(
-        f"{other}, and {identity.described(state, wanted)}, has none: set TANDEM_INPUT_PATH and its like as for "
+        f"{other}, and {identity.describe(state, wanted)}, has none: set TANDEM_INPUT_PATH and its like as for "
         f"`plan`, or name the run by --record {path}"
     )
 
@@ -74,7 +74,7 @@ def identity_of(state: StateSettings, epoch: str, release: str) -> str:
 
 
 def in_demo(state: StateSettings, ds: str, wanted: str) -> str:
-    """What to add to an error about a day of the default archive that is not there, where `make demo` has it."""
+    """A hint for an error about a missing day of the default archive, where `make demo` has that day."""
     demo = state.state / "demo"
     if wanted != ARCHIVE or not any((demo / "runs" / ds).glob("*.json")):
         return ""

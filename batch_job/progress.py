@@ -1,4 +1,4 @@
-"""Say every few seconds how far long work is, and once when it is done."""
+"""Progress of long work on standard error: a line every few seconds, and one at its end."""
 
 import sys
 import threading
@@ -10,17 +10,17 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _SECONDS = 5.0
-#: Before so much is done, or so long has passed, nothing is said of the time that is left: engines warm up.
+#: The share done or the seconds passed before a time left is shown: engines warm up.
 _SHARE, _LONG = 0.1, 60.0
 
 
-def say(line: str) -> None:
+def log(line: str) -> None:
     print(f"{time.strftime('%H:%M:%S', time.gmtime())}  {line}", file=sys.stderr, flush=True)  # noqa: T201
 
 
 def line(work: str, unit: str, done: int, total: int, seconds: float, working: float) -> str:
-    """How far `done` of `total` units came in `seconds`, how fast, and how long still. `working`: the part of that time
-    in which units came; the rest is preparation, which says nothing of the time that is left."""
+    """Progress in one line: `done` of `total` units in `seconds`, their rate and the time left. `working`: the part of
+    that time in which units came; the rest is preparation, from which no time left follows."""
     text = f"{work}: {done:,} of {total:,} {unit} in {_span(seconds)}"
     if not done or not working:
         return text
@@ -33,7 +33,7 @@ def line(work: str, unit: str, done: int, total: int, seconds: float, working: f
 def watched(
     work: str, unit: str, total: int, items: Iterable[T], seconds: float = _SECONDS
 ) -> Generator[T, None, None]:
-    """The items as they are, while Progress says how many of `total` were taken."""
+    """The items as they are, while Progress shows how many of `total` were taken."""
     taken = 0
     with Progress(work, unit, total, lambda: taken, seconds):
         for item in items:
@@ -42,9 +42,8 @@ def watched(
 
 
 class Progress:
-    """Says, every so many seconds while this context lasts and at its end, how many of `total` units are done. `done`
-    counts them; what it counted at the start was done before. Work that fails, or of which there is none, has no end
-    to be told."""
+    """Logs every few seconds while this context lasts, and at its end, how many of `total` units are done. `done`
+    counts them; its count at the start was done before. Work that fails, or that is empty, logs no end."""
 
     def __init__(self, work: str, unit: str, total: int, done: Callable[[], int], seconds: float = _SECONDS) -> None:
         self._work = work
@@ -77,9 +76,9 @@ class Progress:
         done = min(self._done() - self._before, self._total)
         if not done:
             self._idle_until = now
-        # Between two looks it began, nobody saw when: a rate over less than the time between them would be made up.
+        # It began at an unknown moment between two looks: a rate over less than the time between them would be made up.
         working = min(now - self._started, max(now - self._idle_until, self._seconds))
-        say(line(self._work, self._unit, done, self._total, now - self._started, working))
+        log(line(self._work, self._unit, done, self._total, now - self._started, working))
 
 
 def _span(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""The run record: the one JSON file through which a run's steps speak to each other. Standard library only.
+"""The run record: the one JSON file that a run's steps exchange. Standard library only.
 
 planned ──score──▶ committed ──publish──▶ published
    │  │               │ ▲                    ▲
@@ -11,11 +11,12 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
+
+from batch_job.storage import atomic_write
 
 
 class State(StrEnum):
@@ -51,7 +52,7 @@ class Format(StrEnum):
 
 @dataclass(frozen=True)
 class Columns:
-    """What the input calls the columns of a message. `pair`: the second text; empty where a row holds one."""
+    """The input's names of a message's columns. `pair`: the second text; empty where a row holds one text."""
 
     id: str = "id"
     text: str = "text"
@@ -62,7 +63,7 @@ class Columns:
         return (self.id, self.text, self.pair) if self.pair else (self.id, self.text)
 
 
-#: What they are called unless settings say otherwise.
+#: The names without settings.
 COLUMNS = Columns()
 
 
@@ -126,7 +127,7 @@ class Worker:
 
 
 class Outcome(StrEnum):
-    """What a gate found. `report-only`: too little to judge by; `unproven`: it could not be measured."""
+    """The outcome of a gate. `report-only`: too few rows or texts to judge; `unproven`: it could not be measured."""
 
     OK = "ok"
     WARN = "warn"
@@ -137,8 +138,8 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one gate says of a partition, before it is committed. `bound`, in words, is what `value` had to keep to;
-    `line` says it all in one. `accepted`: a person lets a failure pass."""
+    """The verdict of one gate on a partition that is not committed yet. `bound`, in words, is the limit of `value`;
+    `line` is the whole verdict in one line. `accepted`: a person lets a failure pass."""
 
     gate: str
     outcome: Outcome
@@ -182,7 +183,7 @@ class QuarantinedLine:
 
 @dataclass(frozen=True)
 class Findings:
-    """What an attempt wrote, as the gate saw it, whether or not it was then committed.
+    """The rows that an attempt wrote, as the gate saw them, whether or not they were then committed.
 
     labels: label → rows, and `labels_before` those of the day it is held against, `before`. lengths: rows by tokens,
     the first number those of 1 to LENGTH_STEP. quarantined: reason → lines. pace: rows per second of all workers
@@ -208,13 +209,13 @@ LENGTH_STEP = 4
 
 @dataclass(frozen=True)
 class Scoring:
-    """What the committed partition holds and, unless it was unchanged, what computing it took.
+    """The committed partition and, unless it was unchanged, the cost of computing it.
 
     quarantined: reason → lines. seconds: stage → seconds, of this run. distinct: rows that engines ran for all of them;
     tokens: theirs, without padding. padding_share: padding over all tokens run. began_at: when the first engine got
-    texts, finished_at: when the partition was committed. content: the hash of the rows (`rows.content`). units: files
-    of the partition; units_resumed: those that an earlier attempt had left. rows_reused: rows whose text was scored in
-    the partition that stood before. slots: tasks that scored at once, 0 in a record that does not say.
+    texts, finished_at: when the partition was committed. content: the hash of the rows (`schemas.content`). units:
+    shards of the partition; units_resumed: those adopted from an earlier attempt. rows_reused: rows whose text was
+    scored in the committed baseline. slots: tasks that scored at once, 0 in a record without it.
     """
 
     token: int
@@ -240,12 +241,12 @@ class Scoring:
 
     @property
     def computed(self) -> bool:
-        """Whether this run's engines scored anything: what was taken over, or committed already, has no speed."""
+        """Whether this run's engines scored anything: adopted or already committed rows have no speed."""
         return self.distinct > 0
 
     @property
     def rows_taken_over(self) -> int:
-        """Rows in the units that an earlier attempt had left."""
+        """Rows in the shards that an earlier attempt had left."""
         return self.rows - sum(worker.rows for worker in self.workers) if self.units_resumed else 0
 
     @property
@@ -314,14 +315,9 @@ class RecordError(Exception):
 
 def write(path: Path, record: RunRecord) -> None:
     """Replace the record in one rename: a reader sees the old one or the new one. Raises: RecordError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(json.dumps(dataclasses.asdict(record), indent=1) + "\n")
-        temporary.replace(path)
+        atomic_write(path, json.dumps(dataclasses.asdict(record), indent=1) + "\n", f".{path.name}.{os.getpid()}")
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise RecordError(f"{path} could not be written: {error.strerror}") from error
 
 

@@ -8,7 +8,7 @@ from batch_job.run_record import Columns, Format
 from shared_model.published.epochs import KEEP_SECONDS
 from shared_model.settings import NOT_NEGATIVE, POSITIVE, Check, setting
 
-#: What a path of messages may have in it of its day.
+#: Fields of the day that a path of messages may have.
 DAY_FIELDS = ("ds", "year", "month", "day")
 
 
@@ -69,7 +69,7 @@ class NightlySettings:
     nightly_task_rows: int = setting(16_384, "Lines of one Spark task: what a lost executor costs.", POSITIVE)
     nightly_unit_rows: int = setting(
         4096,
-        "Most rows of a unit: scored together, one file, and what a killed run need not do again.",
+        "Most rows of a shard: scored together, one file, and what a killed run need not do again.",
         Check(lambda value: 1 <= value <= 4096, "1 to 4096"),
     )
     quarantine_share: float = setting(

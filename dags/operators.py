@@ -58,7 +58,7 @@ class Plan(BaseSensorOperator, Step):  # type: ignore[misc]  # Airflow has no ty
     """Looks for the day's messages now and then, without a worker slot in between, and writes the run record."""
 
     def __init__(self, **kwargs: Any) -> None:
-        wait, poll = spark_submit.patience()
+        wait, poll = spark_submit.input_wait()
         super().__init__(mode="reschedule", poke_interval=poll, timeout=wait, **kwargs)
         self._line = ""
 

@@ -1,4 +1,4 @@
-"""INT8 against half precision on a sample of what a run has just written: the two service levels say the same."""
+"""INT8 against half precision on a sample of the rows just written: both service levels give the same labels."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
-from batch_job.progress import Progress, say
+from batch_job.progress import Progress, log
 from batch_job.run_record import Agreement
 from batch_job.scoring import models, rows, windows
 from batch_job.scoring.options import ScoringOptions
@@ -31,7 +31,7 @@ SAMPLE = 2_000
 #: Texts that are worth compiling one more engine for.
 _TEXTS_PER_TASK = 1_000
 
-#: What its tasks are called where they say how far they are.
+#: The prefix of its tasks' names in their tallies.
 _TASK = "gate-"
 
 _ANSWERS = ("text_hash", "top_k", "vector")
@@ -44,7 +44,7 @@ def measure(
     """Score the sample's texts in the other precision, and compare. None where the release has no INT8 for CPU.
 
     messages: columns id, text_hash, text and pair of all messages, cheap to read again.
-    sample: as `contents.read` makes it. target: of the attempt, beside whose files tasks say how far they are.
+    sample: as `contents.read` makes it. target: of the attempt, beside whose files tasks write their tallies.
     """
     if not _has_int8(release):
         return None
@@ -53,7 +53,7 @@ def measure(
     written_in_int8 = sample.column("precision")[0].as_py() == Precision.INT8
     device = options.device if written_in_int8 else Device.CPU
     other = replace(options, int8=not written_in_int8, device=device)
-    say(f"gate: {sample.num_rows:,} texts with {other.precision.upper()}, to compare")
+    log(f"gate: {sample.num_rows:,} texts with {other.precision.upper()}, to compare")
     with Progress("gate", "texts", sample.num_rows, lambda: sum(tally.read(target, f"{_TASK}*").values())):
         answers = _score(messages, sample, other, target)
     tally.remove(target, f"{_TASK}*")
@@ -100,12 +100,12 @@ def _answer(batches: Iterator[pa.RecordBatch], options: ScoringOptions, target: 
     counted, task, done = Tally(target), f"{_TASK}{task_context.task_number()}", 0
 
     def scored(count: int) -> None:
-        counted.tell(task, done + count)
+        counted.write(task, done + count)
 
     for window in windows.score_windows(batches, rows.texts, model, options, options.poison, scored):
         done += window.batch.num_rows
         yield rows.score_rows(window, model).select(list(_ANSWERS))
-    counted.tell(task, done, last=True)
+    counted.write(task, done, last=True)
 
 
 def _dense(answers: pa.Table, hashes: pa.Array, output: OutputSpec) -> tuple[Floats, NDArray[np.bool_]]:

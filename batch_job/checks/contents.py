@@ -1,4 +1,4 @@
-"""What written files hold, read back before they are committed: what the gate judges and the report shows."""
+"""The contents of written files, read back before they are committed, for the gate and the report."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ _SAMPLED = ("text_hash", "top_k", "vector", "precision")
 
 @dataclass(frozen=True)
 class Contents:
-    """`not_finite`: scores that are no number. `labels`: label → rows. `lengths`: rows by tokens, in steps of
+    """`not_finite`: scores that are NaN or infinite. `labels`: label → rows. `lengths`: rows by tokens, in steps of
     LENGTH_STEP. `sample`: columns text_hash, top_k, vector and precision of the texts with the lowest hashes, in that
     order, each once."""
 

@@ -19,7 +19,7 @@ from shared_model.output import OutputSpec
 
 @dataclass(frozen=True)
 class Written:
-    """What an attempt has written to the scores table's folder, `target`, and not yet committed.
+    """Files that an attempt has written to the scores table's folder, `target`, and not yet committed.
 
     quarantined: reason → lines, and examples of them. messages: columns id, text_hash, text and pair of all that were
     to be scored, cheap to read again.
@@ -30,6 +30,7 @@ class Written:
     quarantined: Mapping[str, int]
     messages: DataFrame
     examples: tuple[QuarantinedLine, ...] = ()
+    quarantine_version: int | None = None
 
     @property
     def table(self) -> Path:
@@ -37,7 +38,7 @@ class Written:
 
 
 def examine(run: RunRecord, written: Written, options: ScoringOptions, accepted: Collection[str] = ()) -> Findings:
-    """What the gate finds. `accepted`: gates whose failure a person lets pass.
+    """Findings of the gate. `accepted`: gates whose failure a person lets pass.
 
     Raises: GateFailed, with the findings, when the partition must not become visible.
     """

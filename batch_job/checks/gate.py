@@ -40,7 +40,7 @@ class GateFailed(Refused):
 
 
 def counts(planned: int, reported: int, found: int, quarantined: int) -> Verdict:
-    """Rows in are rows written and rows set aside; what tasks reported is what the files hold."""
+    """Lines in must be rows written plus lines quarantined, and tasks must report the rows that the files hold."""
     missing = abs(planned - found - quarantined) + abs(reported - found)
     line = f"{planned:,} lines in, {found:,} rows written ({reported:,} reported), {quarantined:,} quarantined"
     return Verdict(COUNTS, _judge(missing > 0), missing, "0 rows apart", line)
@@ -54,22 +54,22 @@ def quarantine(lines: int, quarantined: int, most: float) -> Verdict:
 
 
 def finite(rows: int, not_finite: int) -> Verdict:
-    """`not_finite`: scores that are no number, of all that the rows hold."""
-    line = f"{not_finite:,} scores of {rows:,} rows are no number"
+    """`not_finite`: scores that are NaN or infinite, of all that the rows hold."""
+    line = f"{not_finite:,} scores of {rows:,} rows are NaN or infinite"
     return Verdict(FINITE, _judge(not_finite > 0), not_finite, "none", line)
 
 
 def labels(now: Mapping[str, int], before: Mapping[str, int], known: Collection[str], before_ds: str) -> Verdict:
-    """The distribution of labels, label → rows, against that of an earlier day. `known`: what the release can say."""
+    """The distribution of labels, label → rows, against that of an earlier day. `known`: the labels of the release."""
     if not before:
-        return _untold(LABELS, NO_EARLIER_DAY)
+        return _report_only(LABELS, NO_EARLIER_DAY)
     if strangers := before.keys() - set(known):
-        return _untold(LABELS, f"ds={before_ds} has other labels, {min(strangers)} for one")
+        return _report_only(LABELS, f"ds={before_ds} has other labels, {min(strangers)} for one")
     rows, rows_before = sum(now.values()), sum(before.values())
     value, chance = psi(now, before), 2 * expected_psi(now, before) if rows else 0.0
     line = f"{PSI} {value:.3f} against ds={before_ds}, {rows:,} and {rows_before:,} rows"
     if min(rows, rows_before) < FEWEST:
-        return _untold(LABELS, f"{line}: too few to judge by", value)
+        return _report_only(LABELS, f"{line}: too few to judge by", value)
     warn, fail = PSI_WARN + chance, PSI_FAIL + chance
     return Verdict(LABELS, _judge(value > fail, value > warn), value, f"warn > {warn:.3f}, fail > {fail:.3f}", line)
 
@@ -81,7 +81,7 @@ def clear_agreement(agreement: Agreement | None) -> Verdict:
     value = agreement.clear_share
     line = f"INT8 says the same on {value:.2%} of {agreement.clear:,} clear texts of {agreement.texts:,}"
     if agreement.texts < FEWEST or agreement.clear < FEWEST_CLEAR:
-        return _untold(CLEAR, f"{line}: too few to judge by", value)
+        return _report_only(CLEAR, f"{line}: too few to judge by", value)
     return Verdict(CLEAR, _judge(value < CLEAR_AGREEMENT), value, f"at least {CLEAR_AGREEMENT:.1%}", line)
 
 
@@ -91,12 +91,12 @@ def agreement_drop(agreement: Agreement | None, before: float | None, before_ds:
         return Verdict(ALL, Outcome.UNPROVEN, None, "", "the release has no INT8 to compare")
     line = f"INT8 says the same on {agreement.share:.2%} of {agreement.texts:,} texts"
     if before is None:
-        return _untold(ALL, f"{line}; {f'it is not known of ds={before_ds}' if before_ds else NO_EARLIER_DAY}")
+        return _report_only(ALL, f"{line}; {f'it is not known of ds={before_ds}' if before_ds else NO_EARLIER_DAY}")
     # As exact as a commit keeps it: what is just at the bound must not fail by the last bit.
     lost = round(100 * (before - agreement.share), 4)
     line = f"{line}, on {before:.2%} at ds={before_ds}"
     if agreement.texts < FEWEST:
-        return _untold(ALL, f"{line}: too few to judge by", lost)
+        return _report_only(ALL, f"{line}: too few to judge by", lost)
     return Verdict(ALL, _judge(lost > MOST_POINTS_LOST), lost, f"at most {MOST_POINTS_LOST:g} points fewer", line)
 
 
@@ -108,7 +108,7 @@ def psi(now: Mapping[str, int], before: Mapping[str, int]) -> float:
 
 
 def expected_psi(now: Mapping[str, int], before: Mapping[str, int]) -> float:
-    """What the index is on average if both days are drawn from one distribution: (k - 1)(1/n₁ + 1/n₂)."""
+    """Average of the index if both days are drawn from one distribution: (k - 1)(1/n₁ + 1/n₂)."""
     kinds = sum(1 for label in now.keys() | before.keys() if now.get(label) or before.get(label))
     return (kinds - 1) * (1 / sum(now.values()) + 1 / sum(before.values()))
 
@@ -128,10 +128,10 @@ def refusal(ds: str, verdicts: Sequence[Verdict]) -> str:
     failed = [verdict for verdict in verdicts if verdict.refuses]
     if not failed:
         return ""
-    said = "; ".join(f"{verdict.gate}: {verdict.line} ({verdict.bound})" for verdict in failed)
+    reasons = "; ".join(f"{verdict.gate}: {verdict.line} ({verdict.bound})" for verdict in failed)
     flags = " ".join(f"--accept {verdict.gate}" for verdict in failed if verdict.gate in ACCEPTABLE)
     advice = f"; if that is as it should be, score it with {flags}" if flags else ""
-    return f"ds={ds}: refused by the gate, nothing committed: {said}{advice}"
+    return f"ds={ds}: refused by the gate, nothing committed: {reasons}{advice}"
 
 
 def _shares(rows: Mapping[str, int]) -> dict[str, float]:
@@ -143,5 +143,5 @@ def _judge(fails: bool, warns: bool = False) -> Outcome:
     return Outcome.FAIL if fails else Outcome.WARN if warns else Outcome.OK
 
 
-def _untold(gate: str, line: str, value: float | None = None) -> Verdict:
+def _report_only(gate: str, line: str, value: float | None = None) -> Verdict:
     return Verdict(gate, Outcome.REPORT_ONLY, value, "", line)

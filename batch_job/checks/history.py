@@ -31,15 +31,15 @@ class Day:
 
 
 def facts(findings: Findings) -> dict[str, str]:
-    """What a later day needs to know of this one, for its commit."""
+    """Facts for the commit that a later day is compared with."""
     measured = findings.agreement
     return {_AGREEMENT: f"{measured.share:.6f}" if measured and measured.texts else ""}
 
 
 def last_day(folder: Path, ds: str, identity: str = ARCHIVE) -> Day:
-    """The nearest committed day of the input before `ds`; an empty one where there is none.
+    """The nearest committed day of the input before `ds`; an empty Day without one.
 
-    Days without messages say nothing, and are passed over. Raises: JobError naming a damaged file or log.
+    Days without messages are passed over. Raises: JobError naming a damaged file or log.
     """
     if (delta := find_table(folder)) is None:
         return Day()
@@ -67,6 +67,6 @@ def _days(delta: DeltaTable, identity: str) -> set[str]:
 
 
 def _agreement(delta: DeltaTable, ds: str) -> float | None:
-    standing = table.committed(delta, ds)
-    known = table.commit_facts(delta, ds, standing.token).get(_AGREEMENT) if standing else ""
+    committed = table.committed(delta, ds)
+    known = table.commit_facts(delta, ds, committed.token).get(_AGREEMENT) if committed else ""
     return float(known) if known else None

@@ -1,4 +1,4 @@
-"""How fast rows came, over a night: pure arithmetic on what tasks say of their files."""
+"""Rows per second over a run: pure arithmetic on the reports of tasks."""
 
 from collections.abc import Iterable
 

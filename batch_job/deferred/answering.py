@@ -1,4 +1,4 @@
-"""Scores of deferred texts: from the day's rows where they stand there, else from Spark; and what cannot be scored."""
+"""Scores of deferred texts, from the day's rows or from Spark, and the texts that cannot be scored."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from batch_job.deferred.scores import DeferredScores, Row
 from batch_job.scoring import models, rows, windows
-from batch_job.scoring.bisection import Failure, apart
+from batch_job.scoring.bisection import Failure, isolate_failures
 from batch_job.scoring.options import ScoringOptions
 from batch_job.shards import schemas
 from batch_job.spark import gpus, task_context
@@ -19,12 +19,12 @@ from shared_model.encoding import Text
 from shared_model.errors import JobError
 from shared_model.releases.store import Release
 
-#: How often a text is tried by itself before it is blamed.
+#: How often a text is tried by itself before it counts as the cause.
 ATTEMPTS = 2
 #: Texts that may fail by themselves before the others are left to the next run.
 MOST_POISON = 20
 
-#: What any release can score. Where this fails, no text is to blame.
+#: A text that any release can score. If it fails, the texts are not the cause.
 _HARMLESS = "hello"
 _TEXTS = pa.schema([("id", pa.string()), ("text", pa.string()), ("pair", pa.string())])
 
@@ -33,7 +33,7 @@ class _NoScore(Exception):
     """A job left texts out."""
 
 
-#: What a Spark job fails with. A JVM that is gone raises something else, and is nobody's fault.
+#: Errors of a failed Spark job. A lost JVM raises another one, and no text is the cause.
 _JOB_FAILED = (PySparkException, Py4JJavaError, _NoScore)
 
 
@@ -53,13 +53,14 @@ def scored(
     new = {key: text for key, text in zip(keys, distinct, strict=True) if key not in known}
     harmless: Text = (_HARMLESS, _HARMLESS) if release.manifest.reads.pairs else _HARMLESS
     run = partial(_tried, partial(_score, spark, options=options), harmless)
-    found = {**known, **dict(zip(new, apart(run, list(new.values()), _JOB_FAILED, MOST_POISON), strict=True))}
+    computed = isolate_failures(run, list(new.values()), _JOB_FAILED, MOST_POISON)
+    found = {**known, **dict(zip(new, computed, strict=True))}
     return {text: found[key] for text, key in zip(distinct, keys, strict=True)}
 
 
 def reason(failure: Failure) -> str:
-    """What is said of a text that cannot be scored."""
-    return f"the nightly run tried it {ATTEMPTS} times by itself: {_said(failure.error)}"
+    """The reason that a request with a text that cannot be scored ends with."""
+    return f"the nightly run tried it {ATTEMPTS} times by itself: {_error_line(failure.error)}"
 
 
 def _tried(score: Callable[[Sequence[Text]], list[Row]], harmless: Text, texts: Sequence[Text]) -> list[Row]:
@@ -72,15 +73,17 @@ def _tried(score: Callable[[Sequence[Text]], list[Row]], harmless: Text, texts: 
     try:
         score([harmless])
     except _JOB_FAILED as error:
-        raise JobError(f"not even a harmless text can be scored, so none is to blame: {_said(error)}") from error
+        raise JobError(
+            f"not even a harmless text can be scored, so the texts are not the cause: {_error_line(error)}"
+        ) from error
     return score(texts)
 
 
-def _said(error: Exception) -> str:
-    """The line of a Spark error that says what happened in the worker."""
+def _error_line(error: Exception) -> str:
+    """The line of a Spark error with the error of the worker."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if line.partition(":")[0].endswith(("Error", "Exception"))]
-    return (named or lines or ["it said nothing"])[-1 if named else 0]
+    return (named or lines or ["an error without a message"])[-1 if named else 0]
 
 
 def _score(spark: SparkSession, texts: Sequence[Text], options: ScoringOptions) -> list[Row]:

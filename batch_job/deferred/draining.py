@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from batch_job.deferred import answering
 from batch_job.deferred.scores import DeferredScores, Row, row_id
-from batch_job.progress import Progress, say
+from batch_job.progress import Progress, log
 from batch_job.scoring.bisection import Failure
 from batch_job.scoring.options import ScoringOptions
 from batch_job.shards import schemas
@@ -33,7 +33,7 @@ COMPUTED_BY = "nightly"
 _CHUNK = 2_000
 #: Of those that others had and did not finish: what fails among them is found sooner.
 _CHUNK_AGAIN = 100
-#: Labels of a request that does not say how many.
+#: Labels of a request without a number of labels.
 _DEFAULT_LABELS = 3
 
 
@@ -81,7 +81,7 @@ async def drain(
                     answered, untried = answered + ended, untried + left
             if untried:
                 await deferred_queue.nack(consumer, untried)
-                say(f"{len(untried):,} deferred requests were given back: too many others cannot be scored")
+                log(f"{len(untried):,} deferred requests were given back: too many others cannot be scored")
                 break
     return answered
 
@@ -133,7 +133,7 @@ class _Answer:
             answers = [outcome for outcome in outcomes if isinstance(outcome, dict)]
             failures = [outcome for outcome in outcomes if isinstance(outcome, Failure)]
             if it.item.entry in self.lease.lost:
-                # For whoever has it now.
+                # Another consumer has it now.
                 continue
             if failures:
                 why = answering.reason(failures[0])
@@ -149,8 +149,8 @@ class _Answer:
         named = [row for it, answers in whole for row in _named(it, answers)]
         if not named:
             return 0
-        standing = iter(await asyncio.to_thread(self.scores.commit, named))
-        scored = [(it.item, _response(it.item, [next(standing) for _ in it.texts], output)) for it, _ in whole]
+        committed = iter(await asyncio.to_thread(self.scores.commit, named))
+        scored = [(it.item, _response(it.item, [next(committed) for _ in it.texts], output)) for it, _ in whole]
         kept = sum(await self.deferred_queue.score(scored, COMPUTED_BY))
         await self.deferred_queue.publish([item for item, _ in scored])
         return kept

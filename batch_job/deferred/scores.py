@@ -69,12 +69,16 @@ class DeferredScores:
         def write_new(delta: DeltaTable) -> FileReport | None:
             committed.update((_name(row), row) for row in self._recent(delta, [row["id"] for row in answers]))
             new = [row for row in answers if _name(row) not in committed]
-            return _write(target, new) if new else None
+            if not new:
+                return None
+            columns = {name: [row[name] for row in new] for name in schemas.SCORES.names}
+            batch = pa.RecordBatch.from_pydict(columns, schema=schemas.SCORES)
+            return FileReport(*write_file(target, schemas.SCORES, [batch]))
 
         try:
             table.add_deferred(self.folder, self.ds, write_new)
         finally:
-            # What was written for a snapshot that was no longer the newest.
+            # Files written for a snapshot that was no longer the newest.
             resumable.remove_own(target)
         return [committed.get(_name(row), row) for row in answers]
 
@@ -89,10 +93,5 @@ class DeferredScores:
 
 
 def _name(row: Row) -> tuple[str, str]:
-    """What is committed once: an id that was finished and forgotten may come again, for another text."""
+    """The key that is committed once: a finished and forgotten id may come again, for another text."""
     return row["id"], row["text_hash"]
-
-
-def _write(target: Target, answers: Sequence[Row]) -> FileReport:
-    columns = {name: [row[name] for row in answers] for name in schemas.SCORES.names}
-    return FileReport(*write_file(target, schemas.SCORES, [pa.RecordBatch.from_pydict(columns, schema=schemas.SCORES)]))

@@ -5,7 +5,7 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
-#: Characters of one field. Past them it is no text but a quote that nobody closed, which would take in the whole file.
+#: Characters of one field. Past them it is no text but an unclosed quote, which would take in the whole file.
 FIELD_LIMIT = 16 << 20
 
 #: Stands for a carriage return within a line, which `csv` would take for the record's end. Half a surrogate pair that

@@ -19,9 +19,9 @@ from batch_job.inputs.files import Folder
 from batch_job.run_record import InputFile
 from shared_model.errors import JobError, NoInput
 
-#: What later versions ask of a reader (deletion vectors, mapped columns), its files alone do not tell.
+#: Later versions use features (deletion vectors, mapped columns) that the files alone do not show.
 _READER_VERSION = 1
-#: In what deltalake says: a red arrow before each cause, and its stack.
+#: In errors of deltalake: a red arrow before each cause, and its stack.
 _ARROWS, _FRAMES = re.compile("\x1b\\[\\d*m|↳"), "\n   0: "
 #: Version 2 lists no features: it is this one.
 _VERSION_2 = "columnMapping"
@@ -35,7 +35,7 @@ def open_table(location: str | Path) -> DeltaTable:
 
 
 def find_table(location: str | Path) -> DeltaTable | None:
-    """None where there is none.
+    """The table, None if the location holds no log.
 
     Raises: JobError naming a table whose log is damaged, and what one asks of its readers where its files are not all
     there is to it.
@@ -51,10 +51,9 @@ def find_table(location: str | Path) -> DeltaTable | None:
 
 
 def cause(error: Exception) -> str:
-    """What deltalake says went wrong, in one line. A full disk, for one, comes last of several; below a damaged log
-    come the frames of its own stack."""
-    said = _ARROWS.sub("", str(error).partition(_FRAMES)[0])
-    return " ".join(said.split())
+    """deltalake's error in one line, without its stack. A full disk, for one, comes last of several causes."""
+    text = _ARROWS.sub("", str(error).partition(_FRAMES)[0])
+    return " ".join(text.split())
 
 
 def _refuse_newer(table: DeltaTable, location: str | Path) -> None:
@@ -80,7 +79,7 @@ def files(table: DeltaTable, location: str, partition: str, ds: str, names: Sequ
     """The files of a day, or all of them where `partition` is empty. They never change, so their names stand for their
     bytes. `names`: the columns that are read, that of the ids first.
 
-    Raises: NoInput when there are none; JobError when it is not partitioned by that column.
+    Raises: NoInput without files; JobError when the table is not partitioned by that column.
     """
     if partition and partition not in table.metadata().partition_columns:
         raise JobError(

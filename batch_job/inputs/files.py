@@ -16,13 +16,13 @@ from shared_model.releases.files import as_oserror
 T = TypeVar("T")
 
 _CHUNK = 1 << 20
-#: What reading a damaged file raises.
+#: Errors that reading a damaged file raises.
 _DAMAGE = (OSError, EOFError, ValueError, zlib.error, pa.ArrowException)
 
 
 class Folder:
-    """`location`: as Spark is told. Raises: JobError where a URL's package is not installed, and in every method where
-    the place cannot be reached."""
+    """`location`: the path or URL that Spark gets. Raises: JobError where a URL's package is not
+    installed, and in every method where the place cannot be reached."""
 
     def __init__(self, location: str) -> None:
         self.location = location

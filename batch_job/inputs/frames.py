@@ -10,7 +10,7 @@ from batch_job.inputs import ids, judging
 from batch_job.inputs.judging import JUDGED_DDL
 from batch_job.run_record import Format, Input
 
-#: What a cluster's own settings could turn round: then files would go missing silently.
+#: Options that a cluster's own settings could turn round: then files would go missing silently.
 _NOTHING_LEFT_OUT = {
     "ignoreCorruptFiles": "false",
     "ignoreMissingFiles": "false",

@@ -47,7 +47,7 @@ def problem(content: BinaryIO, names: Sequence[str]) -> str:
 
 
 def id_type(content: BinaryIO, name: str) -> str:
-    """What the first id is of those that could be one."""
+    """The type of the first value that can be an id."""
     found = (record.get(name) for record in _objects(content))
     first = next((value for value in found if isinstance(value, str | Number | bool)), "")
     return ids.TEXT if isinstance(first, str) else _KINDS[type(first)]

@@ -1,6 +1,7 @@
-"""mapInArrow: batches of what Spark read → the same rows judged. Each row ends up once, as a message or as none."""
+"""mapInArrow: batches that Spark read → the same rows judged, each once: a message or a quarantined line."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import groupby, islice
 from operator import itemgetter
 from typing import Any
@@ -11,7 +12,7 @@ from batch_job.inputs import csv_records
 from batch_job.inputs.messages import Message, Reason, Unreadable, as_json, as_text, read_line, read_record
 from batch_job.run_record import Columns
 
-#: A judged row: where it stands, its bytes, and either a message or the reason why it is none.
+#: A judged row: its place, its bytes, and either a message or the reason for its quarantine.
 JUDGED = pa.schema(
     [
         ("file", pa.string()),
@@ -32,7 +33,7 @@ _BATCH_ROWS = 4096
 def judge_lines(batches: Iterator[pa.RecordBatch], columns: Columns) -> Iterator[pa.RecordBatch]:
     """JSON Lines; `raw` is a line."""
     for batch in batches:
-        yield _beside(batch, [_judged_line(line, columns) for line in batch.column("raw").to_pylist()])
+        yield _beside(batch, [_judged(partial(read_line, line, columns)) for line in batch.column("raw").to_pylist()])
 
 
 def judge_rows(batches: Iterator[pa.RecordBatch], columns: Columns) -> Iterator[pa.RecordBatch]:
@@ -55,10 +56,6 @@ def _records(file: str, lines: Iterator[tuple[str, bytes]], columns: Columns) ->
     header, _ = next(records)
     for number, (record, raw) in enumerate(records):
         yield {"file": file, "block": 0, "line": number, "raw": raw, **_judged_record(header, record, columns)}
-
-
-def _judged_line(line: bytes, columns: Columns) -> dict[str, Any]:
-    return _judged(lambda: read_line(line, columns))
 
 
 def _judged_row(row: dict[str, Any], columns: Columns) -> dict[str, Any]:

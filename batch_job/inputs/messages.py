@@ -87,7 +87,7 @@ def read_record(record: object, columns: Columns = COLUMNS) -> Message:
 
 
 def id_text(value: object) -> object:
-    """What names a message, as text where it is a number or a truth value."""
+    """An id as text where it is a number or a truth value."""
     if isinstance(value, Number):
         return value.spelled
     return json.dumps(value) if isinstance(value, bool) else value

@@ -27,7 +27,7 @@ def problem(content: BinaryIO, names: Sequence[str]) -> str:
 
 
 def id_type(content: BinaryIO, name: str) -> str:
-    """What the ids of a file without a problem are."""
+    """The type of the ids of a file without a problem."""
     footer = pq.read_metadata(content)
     if _column(footer, name).logical_type.type == "UUID":
         # Arrow calls those of other writers by their size.

@@ -1,4 +1,4 @@
-"""The rows of a partition: every one a message or set aside with a reason, whatever it was written as."""
+"""The rows of a partition: every one a message, or quarantined with a reason, whatever its format."""
 
 from pyspark.sql import DataFrame, SparkSession
 

@@ -1,4 +1,4 @@
-"""A day's messages: where they are by the settings, and what a run is told of them."""
+"""A day's messages: found by the settings, checked, counted and fingerprinted."""
 
 import hashlib
 import json
@@ -50,14 +50,15 @@ class Source:
     columns: Columns = COLUMNS
 
     @classmethod
-    def of(cls, state: StateSettings, inputs: InputSettings) -> "Source":
+    def from_settings(cls, state: StateSettings, inputs: InputSettings) -> "Source":
         form = Format(inputs.input_format) if inputs.input_format else None
         return cls(identity.template(state, inputs), inputs.input_partition, form, inputs.columns)
 
     def read(self, ds: str) -> Input:
         """Check every file's schema, then count and fingerprint. Raises: NoInput naming where the messages should be;
         JobError naming what cannot be read and why."""
-        path, dated = self.path.format(**_words(ds)), identity.has_day(self.path)
+        fields = dict(zip(DAY_FIELDS, (ds, *ds.split("-")), strict=True))
+        path, dated = self.path.format(**fields), identity.has_day(self.path)
         root = path.rstrip("/") or path
         if self.format is Format.DELTA or (self.format is None and Folder(root).is_there(_DELTA_LOG)):
             return _read_delta(root, "" if dated else self.partition, ds, self.columns)
@@ -95,7 +96,7 @@ def _read_delta(root: str, partition: str, ds: str, columns: Columns) -> Input:
 
 
 def _found(folder: Folder, form: Format | None) -> tuple[Format, list[str]]:
-    """What is in a folder: all files where the format was said, else those whose names end as one does."""
+    """The format and files of a folder: all files for a set format, else those with the endings of one format."""
     if not folder.is_there():
         raise NoInput(
             f"no messages: {folder.location} is not a folder; write the partition, or check TANDEM_MESSAGES and "
@@ -139,7 +140,3 @@ def _input(location: str, files: tuple[InputFile, ...], form: Format, columns: C
     # Other columns make other texts of the same bytes.
     named = [str(form), columns.names, [[file.name, file.size, file.sha256] for file in files]]
     return Input(location, files, hashlib.sha256(json.dumps(named).encode()).hexdigest(), form, columns)
-
-
-def _words(ds: str) -> dict[str, str]:
-    return dict(zip(DAY_FIELDS, (ds, *ds.split("-")), strict=True))

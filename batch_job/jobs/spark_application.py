@@ -1,4 +1,4 @@
-"""What spark-submit runs. Alone in its folder, because spark-submit puts a script's folder on sys.path."""
+"""The application of spark-submit. Its folder holds no other module: spark-submit puts it on sys.path."""
 
 import sys
 from pathlib import Path

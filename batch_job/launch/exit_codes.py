@@ -9,7 +9,7 @@ from collections.abc import Callable
 from batch_job import run_record
 from batch_job.launch import spark_submit
 
-#: What a disk says that is full, or that is not for us to write.
+#: Errors of a full disk, or of one that this user may not write to.
 _DISK = {errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENOSPC, errno.EPERM, errno.EROFS}
 
 
@@ -20,11 +20,11 @@ def exit_code(step: str, run: Callable[[], object]) -> int:
     try:
         _printing_all(run)
     except BrokenPipeError:
-        # Whoever read us, `head` for one, has had enough.
+        # The reader, `head` for one, closed the pipe.
         return 0
     except Exception as error:  # noqa: BLE001 (a last resort: Python's own code for it is a gate's)
         code, problem = _judged(error)
-        if code == spark_submit.UNFORESEEN:
+        if code == spark_submit.UNEXPECTED:
             traceback.print_exception(error)
         return complain(step, problem, code)
     return 0
@@ -48,7 +48,7 @@ def _judged(error: Exception) -> tuple[int, str]:
     if isinstance(error, OSError) and error.errno in _DISK:
         return 2, f"{error.filename or 'output'}: {error.strerror}; make room, or give this user the right to it"
     what = str(error).partition("\n")[0]
-    return spark_submit.UNFORESEEN, f"unforeseen: {type(error).__name__}: {what}; the traceback above says where"
+    return spark_submit.UNEXPECTED, f"unexpected error: {type(error).__name__}: {what}; the traceback above says where"
 
 
 def _printing_all(run: Callable[[], object]) -> None:

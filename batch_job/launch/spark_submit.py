@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-#: What spark-submit runs.
+#: The application of spark-submit.
 APPLICATION = str(Path(__file__).parents[1] / "jobs" / "spark_application.py")
 
-#: What its JVM logs.
+#: The logging of its JVM.
 LOGGING = str(Path(__file__).parents[1] / "jobs" / "log4j2.properties")
 
 #: How long and how often `plan` looks for messages that are not there, unless TANDEM_INPUT_WAIT_SECONDS and
@@ -23,8 +23,8 @@ WAIT_SECONDS, POLL_SECONDS = 600.0, 30.0
 NO_INPUT = 4
 #: Exit code of `score --check` where there is work for Spark.
 CHANGED = 5
-#: Exit code of what nobody foresaw: EX_SOFTWARE of sysexits.h. Python's own, 1, is what a refusing gate has.
-UNFORESEEN = 70
+#: Exit code of an unexpected error: EX_SOFTWARE of sysexits.h. Python's own, 1, is that of a refusing gate.
+UNEXPECTED = 70
 #: Exit code where Redis does not answer: EX_TEMPFAIL. A later try may succeed.
 UNAVAILABLE = 75
 #: Exit codes that a second try ends with as well: a gate refused, input or settings are wrong, a newer attempt owns the
@@ -91,7 +91,7 @@ def record_path(ds: str, run_id: str, environ: Mapping[str, str] = os.environ) -
 
 
 def python_environment() -> dict[str, str]:
-    """What a step that runs on the runtime's Python must not inherit from Airflow's environment."""
+    """Variables that a step on the runtime's Python must not inherit from Airflow's environment."""
     return {"PYTHONPATH": "", "PYTHONHOME": ""}
 
 
@@ -128,9 +128,9 @@ def step_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 def complaint(lines: Sequence[str]) -> str:
     """The line in which a step said why it failed; the last one where it could not."""
-    said = [line for line in lines if line.strip()]
-    own = [line for line in said if line.startswith("batch_job ")]
-    return (own or said or [""])[-1]
+    written = [line for line in lines if line.strip()]
+    own = [line for line in written if line.startswith("batch_job ")]
+    return (own or written or [""])[-1]
 
 
 def is_final(code: object) -> bool:
@@ -157,7 +157,7 @@ def yesterday() -> str:
     return str(datetime.now(UTC).date() - timedelta(days=1))
 
 
-def patience(environ: Mapping[str, str] = os.environ) -> tuple[float, float]:
+def input_wait(environ: Mapping[str, str] = os.environ) -> tuple[float, float]:
     """Seconds to wait for a day's messages, and seconds between two looks."""
     wait, poll = environ.get("TANDEM_INPUT_WAIT_SECONDS"), environ.get("TANDEM_INPUT_POLL_SECONDS")
     return float(wait or WAIT_SECONDS), float(poll or POLL_SECONDS)

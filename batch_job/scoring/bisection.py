@@ -10,12 +10,12 @@ Answer = TypeVar("Answer")
 
 @dataclass(frozen=True)
 class Failure:
-    """What an item failed with when it was run by itself."""
+    """The error of an item that was run by itself."""
 
     error: Exception
 
 
-def apart(
+def isolate_failures(
     run: Callable[[Sequence[Item]], Sequence[Answer]],
     items: Sequence[Item],
     failures: type[Exception] | tuple[type[Exception], ...],

@@ -34,7 +34,7 @@ class Model:
 
 
 class _Key(NamedTuple):
-    """What a model is opened for. `device` by name."""
+    """The key of an opened model. `device` by name."""
 
     releases_root: str
     release: str
@@ -42,7 +42,7 @@ class _Key(NamedTuple):
     precision: Precision
 
     @classmethod
-    def of(cls, options: ScoringOptions, gpu: int | None) -> "_Key":
+    def for_options(cls, options: ScoringOptions, gpu: int | None) -> "_Key":
         device = str(options.device) if gpu is None else f"{options.device}:{gpu}"
         return cls(options.releases_root, options.release, device, options.precision)
 
@@ -50,18 +50,18 @@ class _Key(NamedTuple):
 _opened: dict[_Key, Model] = {}
 
 
-#: What opens ahead of the task that asks for it. None: that task is to open it.
+#: Models that open ahead of the task that asks for them. A result of None: the task opens the model itself.
 _opening: dict[_Key, "Future[Model | None]"] = {}
 
 
 def open_ahead(options: ScoringOptions, _: Iterator[object]) -> None:
-    """Begin to open the worker's model while Spark has no texts for it yet. What comes of it, an error too, is for the
-    task that asks for the model.
+    """Begin to open the worker's model while the driver plans. The task that asks for the model gets the result, or the
+    error.
 
-    Not on a GPU, which is given to a task and taken from it; and no variant that is to be proven yet: a proof judges
-    latency, and Spark is busy now.
+    Not on a GPU, which is given to a task and taken from it; nor a variant without an attestation: its canary check
+    measures latency, and Spark is busy now.
     """
-    key, threads = _Key.of(options, None), task_threads()
+    key, threads = _Key.for_options(options, None), task_threads()
     if options.device is Device.CUDA or key in _opened or key in _opening:
         return
 
@@ -78,7 +78,7 @@ def open_model(options: ScoringOptions, threads: int) -> Model:
     """The worker's model, on the GPU that Spark gave the task: compiled on first use, or ahead, and kept for the tasks
     that follow. One at a time."""
     gpu = gpus.given() if options.device is Device.CUDA else None
-    key = _Key.of(options, gpu)
+    key = _Key.for_options(options, gpu)
     if key not in _opened:
         for model in _opened.values():
             model.engine.close()
@@ -97,7 +97,7 @@ def _open(options: ScoringOptions, threads: int, gpu: int | None) -> Model:
         use_gpu(gpu)
     release = options.proven()
     if options.idle:
-        # After the proof, which judges latency: it must not wait for whoever shares the host.
+        # After the canary check: it measures latency.
         priority.yield_to_others()
     engine = release.engine(options.precision, options.device, threads)
     engine.score(HARMLESS)

@@ -16,8 +16,8 @@ from shared_model.types import Device, Precision
 @dataclass(frozen=True)
 class ScoringOptions:
     """All that an executor needs to know. `releases_root` is a folder or a URL that every executor reaches;
-    `trusted_keys` are the driver's, so that no file of keys need lie where executors run. `collapse`: texts of a window
-    that are the same run once. `idle`: workers run at idle priority. `int8`: in INT8 where that is there, on CPU.
+    `trusted_keys` are the driver's, so that no file of keys need lie where executors run. `deduplicate`: equal texts
+    of a window run once. `idle`: workers run at idle priority. `int8`: in INT8 where that is there, on CPU.
     `poison`: texts of a task that may fail by themselves."""
 
     releases_root: str
@@ -26,13 +26,15 @@ class ScoringOptions:
     batch_rows: int
     batch_tokens: int
     trusted_keys: TrustedKeys | None = None
-    collapse: bool = True
+    deduplicate: bool = True
     idle: bool = False
     int8: bool = False
     poison: int = 0
 
     @classmethod
-    def of(cls, state: StateSettings, nightly: NightlySettings, release: str, device: Device) -> "ScoringOptions":
+    def from_settings(
+        cls, state: StateSettings, nightly: NightlySettings, release: str, device: Device
+    ) -> "ScoringOptions":
         """Raises: SettingError where the file of trusted keys is wrong."""
         return cls(
             releases_root=state.releases_root,
@@ -41,7 +43,7 @@ class ScoringOptions:
             batch_rows=nightly.nightly_batch_rows,
             batch_tokens=nightly.nightly_batch_tokens,
             trusted_keys=signature.trusted_keys(state),
-            collapse=nightly.nightly_collapse,
+            deduplicate=nightly.nightly_collapse,
             idle=nightly.nightly_idle,
             int8=nightly.nightly_int8,
             poison=nightly.nightly_poison,
@@ -49,12 +51,12 @@ class ScoringOptions:
 
     @property
     def precision(self) -> Precision:
-        """What is asked for; an engine may have to compile another."""
+        """The requested precision; an engine may have to compile another."""
         return Precision.INT8 if self.int8 and self.device is Device.CPU else HALF_PRECISION[self.device]
 
     @property
     def compiled(self) -> tuple[Precision, ...]:
-        """What engines may compile of it: a CPU without BF16 computes in FP32."""
+        """The precisions that engines may compile for it: a CPU without BF16 computes in FP32."""
         return (Precision.BF16, Precision.FP32) if self.precision is Precision.BF16 else (self.precision,)
 
     def store(self) -> Store:

@@ -13,14 +13,14 @@ from shared_model.encoding import Text
 from shared_model.output import OutputSpec
 
 #: The column of a row whose text was scored before: all but what is the row's own or the same for all.
-STANDING = "standing"
+BASELINE = "baseline"
 
 
-STANDING_FIELDS = [name for name in SCORES.names if name not in ("id", "text_hash", "release")]
+BASELINE_FIELDS = [name for name in SCORES.names if name not in ("id", "text_hash", "release")]
 
 
 def texts(rows: pa.RecordBatch) -> list[Text]:
-    """What a model reads of rows with columns text and pair."""
+    """The model's texts of rows with columns text and pair."""
     both = zip(rows.column("text").to_pylist(), rows.column("pair").to_pylist(), strict=True)
     return [text if pair is None else (text, pair) for text, pair in both]
 
@@ -46,27 +46,27 @@ def score_rows(window: ScoredWindow, model: Model) -> pa.RecordBatch:
 
 
 def unscored(rows: pa.RecordBatch, precision: str) -> pa.RecordBatch:
-    """Those rows of a unit that an engine of this precision must score."""
-    if STANDING not in rows.schema.names:
+    """Those rows of a shard that an engine of this precision must score."""
+    if BASELINE not in rows.schema.names:
         return rows
-    return rows.filter(pc.invert(_stands(rows, precision))).drop_columns([STANDING])
+    return rows.filter(pc.invert(_has_baseline(rows, precision))).drop_columns([BASELINE])
 
 
 def reused_rows(rows: pa.RecordBatch, release: str, precision: str) -> pa.RecordBatch:
-    """Those rows of a unit whose text `release` has scored before at this precision."""
-    if STANDING not in rows.schema.names:
+    """Those rows of a shard whose text `release` has scored before at this precision."""
+    if BASELINE not in rows.schema.names:
         return pa.RecordBatch.from_pylist([], schema=SCORES)
-    known = rows.filter(_stands(rows, precision))
+    known = rows.filter(_has_baseline(rows, precision))
     own = {"id": known.column("id"), "text_hash": known.column("text_hash"), "release": [release] * known.num_rows}
-    standing = known.column(STANDING)
-    scored = {name: pc.struct_field(standing, name).cast(SCORES.field(name).type) for name in STANDING_FIELDS}
+    baseline = known.column(BASELINE)
+    scored = {name: pc.struct_field(baseline, name).cast(SCORES.field(name).type) for name in BASELINE_FIELDS}
     return pa.RecordBatch.from_pydict({**own, **scored}, schema=SCORES)
 
 
-def _stands(rows: pa.RecordBatch, precision: str) -> pa.Array:
-    """Whether each row has a standing score of a precision. What engines compile is what counts, and not what was asked
-    of them: hosts without BF16 make FP32 of it, and a partition has one precision."""
-    return pc.fill_null(pc.equal(pc.struct_field(rows.column(STANDING), "precision"), precision), False)
+def _has_baseline(rows: pa.RecordBatch, precision: str) -> pa.Array:
+    """Whether each row has a baseline score at a precision. The compiled precision counts, not the requested one: hosts
+    without BF16 compile FP32, and a partition has one precision."""
+    return pc.fill_null(pc.equal(pc.struct_field(rows.column(BASELINE), "precision"), precision), False)
 
 
 def answer_rows(window: ScoredWindow, model: Model) -> pa.RecordBatch:

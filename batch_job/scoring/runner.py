@@ -7,8 +7,8 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from batch_job.progress import say
-from batch_job.scoring.bisection import Failure, apart
+from batch_job.progress import log
+from batch_job.scoring.bisection import Failure, isolate_failures
 from batch_job.scoring.ceilings import Ceilings
 from shared_model.encoding import Encoding, TokenBatch, collate, plan_batches, snug
 from shared_model.engine import Engine
@@ -16,20 +16,20 @@ from shared_model.errors import JobError, OutOfMemory
 from shared_model.output import OutputSpec
 from shared_model.types import TOP_K
 
-#: What any engine can run.
+#: A batch that any engine can run.
 HARMLESS = TokenBatch(np.ones((16, 32), np.int64), np.ones((16, 32), np.int64))
 
-#: What the engines of this process have learnt of their devices.
+#: Memory limits of the devices of this process.
 _CEILINGS = Ceilings()
 
 
 class _Unscored(Exception):
-    """The engine raised, or gave what is no number; the text says which."""
+    """The engine raised an error or returned a NaN or an infinity; the message tells which."""
 
 
 @dataclass
-class Ran:
-    """What became of encodings, row for row. `indices` and `scores`: (rows, what the output keeps of TOP_K).
+class Outcomes:
+    """The outcomes of encodings, row for row. `indices` and `scores`: (rows, what the output keeps of TOP_K).
     `batch_rows`: rows of the engine batch each ran in. `poisoned`: rows that fail by themselves, and hold nothing.
     `padded_tokens`: tokens that ran for the others, padding included."""
 
@@ -40,7 +40,7 @@ class Ran:
     padded_tokens: int = 0
 
     @classmethod
-    def blank(cls, rows: int, kept: int) -> "Ran":
+    def blank(cls, rows: int, kept: int) -> "Outcomes":
         shape = (rows, kept)
         return cls(np.zeros(shape, np.int32), np.zeros(shape, np.float32), np.zeros(rows, np.int32))
 
@@ -69,29 +69,30 @@ class Runner:
         encodings: Sequence[Encoding],
         most_rows: int,
         token_budget: int,
-        told: Callable[[int], None] = lambda done: None,
-    ) -> Ran:
-        """Score every encoding once, in batches of one width, but those that fail whatever they run with. `told` how
-        many tokens are done, after each batch.
+        progress: Callable[[int], None] = lambda done: None,
+    ) -> Outcomes:
+        """Score every encoding once, in batches of one width, but those that fail in any batch. `progress` gets the
+        number of tokens done, after each batch.
 
         Raises: JobError where more of them fail than may, or the engine cannot even run what any can: the fault is then
         the release's or the device's; and where a single text does not fit the device's memory.
         """
         kept = self._output.kept(TOP_K)
-        ran, done = Ran.blank(len(encodings), kept), 0
+        ran, done = Outcomes.blank(len(encodings), kept), 0
         for rows in plan_batches([encoding.tokens for encoding in encodings], most_rows, token_budget, snug):
-            outcomes = apart(partial(self._score, encodings, ran), rows, _Unscored, self._most_poison - self._poison)
+            left = self._most_poison - self._poison
+            outcomes = isolate_failures(partial(self._score, encodings, ran), rows, _Unscored, left)
             failures = {row: it.error for row, it in zip(rows, outcomes, strict=True) if isinstance(it, Failure)}
             if failures:
                 self._judge(list(failures.values()))
                 ran.poisoned += failures
                 lengths = ", ".join(str(encodings[row].tokens) for row in failures)
-                say(f"texts of {lengths} tokens cannot be scored: {next(iter(failures.values()))}")
+                log(f"texts of {lengths} tokens cannot be scored: {next(iter(failures.values()))}")
             done += sum(encodings[row].tokens for row in rows)
-            told(done)
+            progress(done)
         return ran
 
-    def _score(self, encodings: Sequence[Encoding], ran: Ran, rows: Sequence[int]) -> Sequence[int]:
+    def _score(self, encodings: Sequence[Encoding], ran: Outcomes, rows: Sequence[int]) -> Sequence[int]:
         """Score rows of one width, in as many batches as the device's memory wants; returns them. Raises: _Unscored."""
         tokens, left = encodings[rows[0]].tokens, rows
         while left:
@@ -101,7 +102,9 @@ class Runner:
                 scores = self._output.scores(self._raw(batch))
             except OutOfMemory as error:
                 if len(part) == 1:
-                    raise JobError(self._said(f"a text of {tokens} tokens does not fit the memory: {error}")) from error
+                    raise JobError(
+                        self._problem(f"a text of {tokens} tokens does not fit the memory: {error}")
+                    ) from error
                 self._ceilings.too_many(self._place, tokens, len(part))
                 continue
             ran.indices[part], ran.scores[part] = self._output.best(scores, ran.scores.shape[1])
@@ -118,7 +121,7 @@ class Runner:
         except Exception as error:
             raise _Unscored(f"{type(error).__name__}: {str(error).partition(chr(10))[0]}") from error
         if not np.isfinite(raw).all():
-            raise _Unscored("a score is no number")
+            raise _Unscored("a score is NaN or infinite")
         return raw
 
     def _judge(self, errors: Sequence[Exception]) -> None:
@@ -126,12 +129,12 @@ class Runner:
         self._poison += len(errors)
         if self._poison > self._most_poison:
             some = f"{self._poison} texts cannot be scored, each by itself ({errors[-1]}), and {self._most_poison} may"
-            raise JobError(self._said(f"{some}; nothing was committed")) from errors[-1]
+            raise JobError(self._problem(f"{some}; nothing was committed")) from errors[-1]
         try:
             self._raw(HARMLESS)
         except (_Unscored, OutOfMemory) as error:
-            raise JobError(self._said(f"nothing can be scored any more ({error}); nothing was committed")) from error
+            raise JobError(self._problem(f"nothing can be scored any more ({error}); nothing was committed")) from error
 
-    def _said(self, problem: str) -> str:
+    def _problem(self, problem: str) -> str:
         release, device = self._place
         return f"release {release} on {device}: {problem}"

@@ -13,7 +13,7 @@ from batch_job.scoring.models import Model
 from batch_job.scoring.options import ScoringOptions
 from batch_job.scoring.windows import ScoredWindow
 from batch_job.shards import binning, schemas
-from batch_job.shards.binning import Unit
+from batch_job.shards.binning import Shard
 from batch_job.shards.shard_files import (
     FileReport,
     Target,
@@ -21,8 +21,8 @@ from batch_job.shards.shard_files import (
     chain,
     finished,
     own_sidecars,
-    unit_name,
-    unit_of,
+    shard_name,
+    shard_of,
     write_file,
     write_sidecar,
 )
@@ -30,52 +30,52 @@ from batch_job.shards.tally import Tally
 from batch_job.spark import task_context
 
 
-def write_units(
-    lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int
+def score_shards(
+    lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, shard_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """mapInArrow: score one task's rows unit by unit; write each as a file and then its sidecar, and report it. Of a
+    """mapInArrow: score one task's rows shard by shard; write each as a file and then its sidecar, and report it. Of a
     task that is run again, what it had finished is reported as it stands."""
     first = next(lines, None)
     if first is None:
         return
     model = models.open_model(options, task_context.task_threads())
-    taken, counted = deque[Unit](), Tally(target)
+    taken, counted = deque[Shard](), Tally(target)
     # Of this very attempt: this task was lost with its executor and begins again, or runs twice.
-    notes, done = {unit_of(note): note for note in own_sidecars(target)}, list[FileReport]()
+    notes, done = {shard_of(note): note for note in own_sidecars(target)}, list[FileReport]()
 
     def fresh() -> Iterator[pa.RecordBatch]:
-        for unit in binning.cut(chain(first, lines), unit_rows):
-            note = notes.get(unit_name(unit.bucket, unit.part))
+        for shard in binning.cut(chain(first, lines), shard_rows):
+            note = notes.get(shard_name(shard.bin_number, shard.part))
             report = finished(note, target) if note else None
-            if report and report.judged == unit.rows.num_rows:
+            if report and report.judged == shard.rows.num_rows:
                 done.append(report)
                 continue
-            taken.append(unit)
-            yield rows.unscored(unit.rows, model.engine.precision)
+            taken.append(shard)
+            yield rows.unscored(shard.rows, model.engine.precision)
 
     def scored(count: int) -> None:
-        # Units that were only read wait behind the one that the engine has.
-        counted.tell(unit_name(taken[0].bucket, taken[0].part), count)
+        # Shards that were only read wait behind the one that the engine has.
+        counted.write(shard_name(taken[0].bin_number, taken[0].part), count)
 
     for window in windows.score_windows(fresh(), rows.texts, model, options, options.poison, scored):
-        unit = taken.popleft()
-        report = write_unit(unit, window, model, target)
-        counted.end(unit_name(unit.bucket, unit.part))
+        shard = taken.popleft()
+        report = write_shard(shard, window, model, target)
+        counted.end(shard_name(shard.bin_number, shard.part))
         yield as_batch(report)
     yield from map(as_batch, done)
 
 
-def write_unit(unit: Unit, window: ScoredWindow, model: Model, target: Target) -> FileReport:
-    """Write what the engine made of a unit, and what was scored before."""
+def write_shard(shard: Shard, window: ScoredWindow, model: Model, target: Target) -> FileReport:
+    """Write what the engine made of a shard, and what was scored before."""
     started = time.perf_counter()
-    reused = rows.reused_rows(unit.rows, model.release, model.engine.precision)
+    reused = rows.reused_rows(shard.rows, model.release, model.engine.precision)
     batches = [rows.score_rows(window, model), reused]
-    written = write_file(target, schemas.SCORES, batches, unit_name(unit.bucket, unit.part))
+    written = write_file(target, schemas.SCORES, batches, shard_name(shard.bin_number, shard.part))
     report = FileReport(
         *written,
-        plan_id=target.plan_id,
-        bucket=unit.bucket,
-        part=unit.part,
+        fingerprint=target.fingerprint,
+        bin_number=shard.bin_number,
+        part=shard.part,
         content=schemas.add_contents(map(schemas.content, batches)),
         labels=_labels(batches),
         poisoned=tuple(window.batch.column("id").take(pa.array(window.poisoned, pa.int64())).to_pylist()),

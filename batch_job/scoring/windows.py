@@ -1,4 +1,4 @@
-"""What runs in a Spark executor: texts → scores, one engine per Python worker, the engine never waiting for text."""
+"""Windows of texts → scores. One engine per Python worker; tokenisation runs ahead of it."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from batch_job.scoring.models import Model
 from batch_job.scoring.options import ScoringOptions
 from batch_job.scoring.prefetch import ahead
-from batch_job.scoring.runner import Ran, Runner
+from batch_job.scoring.runner import Outcomes, Runner
 from shared_model.encoding import Encoding, Text
 
 #: Windows tokenised before the engine asks for them.
@@ -71,8 +71,8 @@ def score_windows(
     most_poison: int = 0,
     scored: Callable[[int], None] = lambda rows: None,
 ) -> Iterator[ScoredWindow]:
-    """Score every batch. Reading and tokenising run ahead in a thread while the engine works. `scored` is told how many
-    rows of the batch are scored, after each batch of the engine.
+    """Score every batch. Reading and tokenising run ahead in a thread while the engine works. `scored` gets the
+    number of rows scored so far, after each batch of the engine.
 
     Raises: JobError where more than `most_poison` texts fail by themselves, or one does not fit the device's memory.
     """
@@ -80,7 +80,7 @@ def score_windows(
     def tokenised() -> Iterator[_Window]:
         for batch in batches:
             texts = texts_of(batch)
-            run, places = collapsed(texts) if options.collapse else (texts, np.arange(len(texts)))
+            run, places = deduplicated(texts) if options.deduplicate else (texts, np.arange(len(texts)))
             began = time.perf_counter()
             encodings = model.encoder.encode_many(run)
             yield _Window(batch, texts, encodings, places, tokenised=time.perf_counter() - began)
@@ -90,8 +90,8 @@ def score_windows(
     for window in ahead(tokenised(), PREFETCH_DEPTH):
         started, began = time.perf_counter(), time.time()
         tokens = sum(encoding.tokens for encoding in window.encodings)
-        told = partial(_rows_scored, scored, window.batch.num_rows, tokens)
-        ran = runner.run(window.encodings, options.batch_rows, options.batch_tokens, told)
+        progress = partial(_rows_scored, scored, window.batch.num_rows, tokens)
+        ran = runner.run(window.encodings, options.batch_rows, options.batch_tokens, progress)
         ended = time.perf_counter()
         yield _scored(window, ran, waited=started - idle_since, ran_for=ended - started, began=began)
         idle_since = time.perf_counter()
@@ -102,7 +102,7 @@ def _rows_scored(scored: Callable[[int], None], rows: int, tokens: int, done: in
     scored(rows * done // tokens)
 
 
-def _scored(window: _Window, ran: Ran, waited: float, ran_for: float, began: float) -> ScoredWindow:
+def _scored(window: _Window, ran: Outcomes, waited: float, ran_for: float, began: float) -> ScoredWindow:
     poisoned = np.isin(window.places, ran.poisoned)
     rows = np.flatnonzero(~poisoned)
     places, run = window.places[rows], np.delete(np.arange(len(window.encodings)), ran.poisoned)
@@ -124,7 +124,7 @@ def _scored(window: _Window, ran: Ran, waited: float, ran_for: float, began: flo
     )
 
 
-def collapsed(texts: Sequence[Text]) -> tuple[list[Text], NDArray[np.intp]]:
+def deduplicated(texts: Sequence[Text]) -> tuple[list[Text], NDArray[np.intp]]:
     """Each text once, in the order they first come, and where each row's text is among them."""
     places: dict[Text, int] = {}
     row_places = [places.setdefault(text, len(places)) for text in texts]

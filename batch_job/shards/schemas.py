@@ -17,7 +17,7 @@ ARCHIVE, DEFERRED = SOURCES = ("archive", "deferred")
 TOP_K = pa.list_(pa.struct([("label", pa.string()), ("score", pa.float32())]))
 VECTOR = pa.list_(pa.float32())
 
-#: What a data file of the scores table holds. `ds` and `source` are in its path: partition columns.
+#: Columns of a data file of the scores table. `ds` and `source` are in its path: partition columns.
 SCORES = pa.schema(
     [
         ("id", pa.string()),
@@ -66,8 +66,10 @@ def content(rows: pa.RecordBatch) -> str:
     """A hash of what a reader would take for the same rows: (id, text hash, label, release), in whatever order."""
     columns = (rows.column(name).to_pylist() for name in ("id", "text_hash", "release", "label"))
     # The length of the id tells where it ends: an id may hold anything.
-    said = (f"{len(it)}:{it}{text}{release}:{label or ''}" for it, text, release, label in zip(*columns, strict=True))
-    return add_contents(hashlib.sha256(row.encode()).hexdigest() for row in said)
+    rows_as_text = (
+        f"{len(it)}:{it}{text}{release}:{label or ''}" for it, text, release, label in zip(*columns, strict=True)
+    )
+    return add_contents(hashlib.sha256(row.encode()).hexdigest() for row in rows_as_text)
 
 
 def add_contents(contents: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""The Parquet files that executors write. Only files a task reported are ever committed; the rest are leftovers."""
+"""The Parquet files that executors write. Only files that a task reported are committed; the rest can be resumed."""
 
 import hashlib
 import json
@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from batch_job.shards import schemas
 from batch_job.shards.schemas import NO_CONTENT
+from batch_job.storage import atomic_write, temporary_file
 from shared_model.errors import JobError
 
 #: Digits of a file's hash in its name.
@@ -26,16 +27,16 @@ _NAMED = re.compile(NAMED_HASH)
 
 @dataclass(frozen=True)
 class Target:
-    """Where an attempt's files go: TABLE/ds=<ds>/source=<source>/<plan id>.<unit>.<token>.<driver>-<hash>.parquet.
+    """Where an attempt's files go: TABLE/ds=<ds>/source=<source>/<fingerprint>.<shard>.<token>.<driver>-<hash>.parquet.
 
-    `source` is empty where the table has no such column. The name says which plan a file belongs to, so that the table
+    `source` is empty where the table has no such column. The name holds the input fingerprint, so that the table
     itself knows what produced a partition; which attempt, so that one that has committed knows what is older; and which
     driver: a Redis that lost its memory may hand out a token twice. Its end are the first digits of the file's SHA-256.
     """
 
     table: str
     ds: str
-    plan_id: str
+    fingerprint: str
     token: int
     driver: str = field(default_factory=lambda: uuid.uuid4().hex[:8])
     source: str = schemas.ARCHIVE
@@ -45,21 +46,21 @@ class Target:
         """Relative to the table."""
         return f"ds={self.ds}/source={self.source}" if self.source else f"ds={self.ds}"
 
-    def stem(self, unit: str) -> str:
-        """What the names of all files for one unit begin with."""
-        return f"{self.plan_id}.{unit}.{self.token}.{self.driver}"
+    def stem(self, shard: str) -> str:
+        """The beginning of the names of all files for one shard."""
+        return f"{self.fingerprint}.{shard}.{self.token}.{self.driver}"
 
-    def path(self, unit: str, digest: str) -> str:
+    def path(self, shard: str, digest: str) -> str:
         """Relative to the table. A copy of a task writes another file, or the very same."""
-        return f"{self.folder}/{self.stem(unit)}-{digest[:_DIGITS]}.parquet"
+        return f"{self.folder}/{self.stem(shard)}-{digest[:_DIGITS]}.parquet"
 
 
 @dataclass(frozen=True)
 class FileReport:
-    """What a task says of the file it wrote. `size` in bytes; `tokenised`, `waited`, `ran`, `wrote` in seconds.
+    """A task's report of the file it wrote. `size` in bytes; `tokenised`, `waited`, `ran`, `wrote` in seconds.
 
-    `bucket` and `part` name the unit. `content`: see `schemas.content`. `labels`: label → rows. `poisoned`: ids of rows
-    that no engine could score. `reused`: rows whose text was scored in the partition that stands. `adopted`: an earlier
+    `bin` and `part` name the shard. `content`: see `schemas.content`. `labels`: label → rows. `poisoned`: ids of rows
+    that no engine could score. `reused`: rows whose text was scored in the committed baseline. `adopted`: an earlier
     attempt wrote the file. `distinct`: rows that the engine ran for all others; `tokens` and, with padding,
     `padded_tokens` of those. `began`: Unix time at which its engine got the first texts, `ended`: at which the file was
     there.
@@ -69,8 +70,8 @@ class FileReport:
     size: int
     rows: int
     sha256: str = ""
-    plan_id: str = ""
-    bucket: int = 0
+    fingerprint: str = ""
+    bin_number: int = 0
     part: int = 0
     content: str = NO_CONTENT
     labels: Mapping[str, int] = field(default_factory=dict)
@@ -91,7 +92,7 @@ class FileReport:
 
     @property
     def judged(self) -> int:
-        """Rows of the unit, written or not."""
+        """Rows of the shard, written or not."""
         return self.rows + len(self.poisoned)
 
     def to_json(self) -> str:
@@ -104,40 +105,39 @@ class FileReport:
         return cls(**{**document, "poisoned": tuple(document["poisoned"])})
 
 
-#: What tasks return: a FileReport as JSON, which a unit's sidecar holds too.
+#: The rows that tasks return: a FileReport as JSON, as in a shard's sidecar.
 REPORT_DDL = "report string"
 
 
-def unit_name(bucket: int, part: int) -> str:
-    return f"{bucket:05d}-{part}"
+def shard_name(bin_number: int, part: int) -> str:
+    return f"{bin_number:05d}-{part}"
 
 
 def write_sidecar(target: Target, report: FileReport) -> None:
     """Say that a file is complete: what a later attempt at the same plan need not compute again."""
     note = sidecar(Path(target.table, report.path))
-    with temporary_file(note.parent, note.name) as temporary:
-        temporary.write_text(report.to_json())
-        temporary.replace(note)
+    with writing(note):
+        atomic_write(note, report.to_json(), f".{note.name}.part")
 
 
 def sidecar(file: Path) -> Path:
     return file.with_suffix(".json")
 
 
-def unit_of(note: Path) -> str:
-    """The name of the unit that a sidecar is of."""
+def shard_of(note: Path) -> str:
+    """The name of the shard that a sidecar is of."""
     return note.name.split(".")[1]
 
 
 def finished(note: Path, target: Target) -> FileReport | None:
-    """What a sidecar says of a unit, if it is of the same plan and true: its file has that size and SHA-256."""
+    """The report in a sidecar, if it has the same fingerprint and its file has the reported size and SHA-256."""
     try:
         report = FileReport.from_json(note.read_text())
         file = Path(target.table, report.path)
         size, digest = file.stat().st_size, file_digest(file)
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return report if (report.plan_id, report.size, report.sha256) == (target.plan_id, size, digest) else None
+    return report if (report.fingerprint, report.size, report.sha256) == (target.fingerprint, size, digest) else None
 
 
 def own_sidecars(target: Target) -> Iterator[Path]:
@@ -145,13 +145,14 @@ def own_sidecars(target: Target) -> Iterator[Path]:
 
 
 def write_file(
-    target: Target, schema: pa.Schema, batches: Iterable[pa.RecordBatch], unit: str = "rows"
+    target: Target, schema: pa.Schema, batches: Iterable[pa.RecordBatch], shard: str = "rows"
 ) -> tuple[str, int, int, str]:
     """Write one data file; returns its path relative to the table, its bytes, its rows and its SHA-256.
 
     Raises: JobError when it cannot be written, for want of room for one.
     """
-    with temporary_file(Path(target.table, target.folder), f"{target.stem(unit)}-{uuid.uuid4().hex}") as temporary:
+    unnamed = Path(target.table, target.folder, f".{target.stem(shard)}-{uuid.uuid4().hex}.part")
+    with writing(unnamed), temporary_file(unnamed) as temporary:
         written = 0
         # Without page checksums most flipped bits read back as other values, silently.
         with pq.ParquetWriter(temporary, schema, compression="zstd", write_page_checksum=True) as writer:
@@ -159,7 +160,7 @@ def write_file(
                 writer.write_batch(batch)
                 written += batch.num_rows
         digest, size = file_digest(temporary), temporary.stat().st_size
-        path = target.path(unit, digest)
+        path = target.path(shard, digest)
         temporary.replace(Path(target.table, path))
     return path, size, written, digest
 
@@ -173,28 +174,24 @@ def file_digest(path: Path) -> str:
 def is_intact(path: str) -> bool:
     """Whether a file is as it was written: its name says the hash. Page checksums leave headers and the footer out.
 
-    One whose name says none passes; see `says_hash`. Raises: OSError.
+    One whose name says none passes; see `has_hash_in_name`. Raises: OSError.
     """
     named = _NAMED.search(path)
     return named is None or file_digest(Path(path)).startswith(named[1])
 
 
-def says_hash(path: str) -> bool:
-    """Whether a file's name says its hash. What another tool wrote, which compacts the table for one, does not."""
+def has_hash_in_name(path: str) -> bool:
+    """Whether a file's name holds its hash. The names of other tools' files, of a compacted table for one, do not."""
     return _NAMED.search(path) is not None
 
 
 @contextmanager
-def temporary_file(folder: Path, name: str) -> Iterator[Path]:
-    """The path of a file that is gone afterwards, unless it was renamed. Raises: JobError instead of OSError."""
-    temporary = folder / f".{name}.part"
+def writing(path: Path) -> Iterator[None]:
+    """Raises: JobError instead of OSError, for want of room for one."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        yield temporary
+        yield
     except OSError as error:
-        raise JobError(f"{folder / name} could not be written: {error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        raise JobError(f"{path} could not be written: {error}") from error
 
 
 def as_batch(report: FileReport) -> pa.RecordBatch:

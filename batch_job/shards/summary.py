@@ -1,4 +1,4 @@
-"""What an attempt's files say of it, added up for the run record."""
+"""The reports of an attempt's files, added up for the run record."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ def scoring(
     """`target`: what was committed; `version`: of the table, since then. `seconds` per stage of this attempt;
     `slots`: tasks that scored at once.
 
-    Rows count whoever wrote them; speed, tokens and workers are this attempt's own.
+    Rows include adopted shards; speed, tokens and workers are this attempt's own.
     """
     own = [file for file in files if not file.adopted]
     tokens, padded = sum(file.tokens for file in own), sum(file.padded_tokens for file in own)
@@ -31,7 +31,7 @@ def scoring(
     }
     return Scoring(
         token=target.token,
-        plan_id=target.plan_id,
+        plan_id=target.fingerprint,
         table_version=version,
         rows=sum(file.rows for file in files),
         quarantined=reasons,

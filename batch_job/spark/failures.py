@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 
 from shared_model.errors import JobError
 
-#: What a Spark job failed for, in its workers' tracebacks and the JVM's.
+#: The cause of a failed Spark job, in its workers' tracebacks and the JVM's.
 _REASON = re.compile(
     r"^(?:shared_model\.errors\.\w+: (?P<ours>.+)|.*\bIOException: (?P<room>No space left on device).*"
     r"|.*(?P<lost>Python worker exited unexpectedly|ExecutorLostFailure).*)$",
@@ -19,7 +19,7 @@ _REASON = re.compile(
 )
 
 
-#: What Spark says of a file that it cannot read, and of why: the first cause it names after.
+#: Spark's error for a file that it cannot read; the first cause after it is the reason.
 _UNREADABLE = re.compile(
     r"\[(?P<kind>FAILED_READ_FILE\.\w+|PATH_NOT_FOUND)\] .*?\b(?P<file>\w[\w+.-]*:/.+?)\.\s+(SQLSTATE|[A-Z][a-z])"
 )
@@ -45,7 +45,7 @@ def failing_in_one_line() -> Iterator[None]:
 
 
 def _reason(text: str) -> str:
-    """What a Spark job's failure comes down to, in one line; empty where nobody foresaw it."""
+    """The cause of a Spark job's failure in one line; empty for an unexpected error."""
     if found := _UNREADABLE.search(text):
         cause = _CAUSE.search(text, found.end())
         file = re.sub("^file:/+", "/", unquote(found["file"]))

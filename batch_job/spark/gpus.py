@@ -17,8 +17,8 @@ _GPU = "gpu"
 
 
 def scoring_profile(spark: SparkSession) -> ResourceProfile | None:
-    """What a scoring task takes: its executor's GPU, whole, and all cores, which then tokenise for it. None where Spark
-    hands out no GPUs."""
+    """The resources of a scoring task: its executor's whole GPU, and all cores for tokenisation. None where Spark hands
+    out no GPUs."""
     conf = spark.sparkContext.getConf()
     if local_cores(spark.sparkContext.master) or not conf.contains("spark.executor.resource.gpu.amount"):
         return None
@@ -27,7 +27,7 @@ def scoring_profile(spark: SparkSession) -> ResourceProfile | None:
 
 
 def local_conf(master: str) -> dict[str, str]:
-    """What a Spark in one process needs where there is a GPU, which it cannot schedule: tasks that take all cores, so
+    """Options of a Spark in one process on a host with a GPU, which it cannot schedule: tasks that take all cores, so
     that one runs at a time, by one worker with one copy of the model. Nothing elsewhere."""
     cores = local_cores(master)
     if not cores or devices.detect() is not Device.CUDA:
@@ -36,16 +36,15 @@ def local_conf(master: str) -> dict[str, str]:
 
 
 def task_device(master: str) -> Device:
-    """What a task may compute on: the GPU that Spark gave it; what is there in a Spark of one process, which cannot
-    give any. Elsewhere a GPU that was not given is another's."""
+    """The device of a task: the GPU that Spark gave it; in a Spark of one process, which cannot give any, the device of
+    the host. Elsewhere a GPU that was not given belongs to another task."""
     if given() is not None:
         return Device.CUDA
     return devices.detect() if local_cores(master) else Device.CPU
 
 
 def known_device(master: str) -> Device | None:
-    """What tasks will compute on, for who asks before there is a Spark; None where only Spark, which may hand out GPUs,
-    can say."""
+    """The device of tasks as far as it is known before Spark starts; None where Spark may hand out GPUs."""
     if os.environ.get(spark_submit.GPU_SCRIPT):
         return None
     return devices.detect() if local_cores(master) else Device.CPU

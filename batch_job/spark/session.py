@@ -1,4 +1,4 @@
-"""What the executors are: the Python they run on, and the device they compute on."""
+"""The driver's Spark session: its slots, and the Python and the device of its workers."""
 
 import math
 import os
@@ -17,7 +17,7 @@ from batch_job.spark.failures import cause_line
 from shared_model.errors import JobError
 from shared_model.types import Device
 
-#: What is left of a session whose master answered nothing, or sent it away.
+#: The error of a session whose master did not answer, or refused it.
 _NO_MASTER = "stopped SparkContext"
 
 
@@ -51,7 +51,7 @@ def check_workers(spark: SparkSession, runtime: Runtime) -> Device:
 
 
 def start(name: str) -> SparkSession:
-    """The driver's Spark, as spark-submit was told. Raises: JobError where it does not start."""
+    """The driver's Spark, with the options of spark-submit. Raises: JobError where it does not start."""
     builder, master = SparkSession.builder.appName(name), _master()
     for option, value in gpus.local_conf(master).items():
         builder = builder.config(option, value)
@@ -108,7 +108,7 @@ def tasks_for(spark: SparkSession, lines: int, task_rows: int) -> int:
 
 
 def _master() -> str:
-    """As spark-submit was told, which only the JVM knows."""
+    """The master that spark-submit got, which only the JVM knows."""
     return SparkConf(_jvm=_jvm()).get("spark.master", "") or ""
 
 

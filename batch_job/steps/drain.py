@@ -10,13 +10,13 @@ from batch_job import lookup, run_record
 from batch_job.deferred.draining import drain
 from batch_job.deferred.scores import DeferredScores
 from batch_job.identity import Tables
-from batch_job.progress import say
+from batch_job.progress import log
 from batch_job.run_record import RunRecord, State
 from batch_job.scoring.options import ScoringOptions
-from batch_job.steps.spark_step import Step, open_step, scoring_session, write_report
+from batch_job.steps.context import StepContext, open_context, scoring_session, write_report
 from batch_job.tables import fence
 
-#: What a run is in whose last attempt committed nothing.
+#: States of a run whose last attempt committed nothing.
 _NOT_COMMITTED = (State.PLANNED, State.REFUSED, State.FAILED, State.STALE)
 
 
@@ -26,27 +26,27 @@ def drain_day(ds: str, path: Path) -> None:
     Raises: StoreUnavailable, and whatever else keeps requests from being answered.
     """
     run = lookup.open_for(path, ds)
-    with open_step(path, run.input.identity) as step:
+    with open_context(path, run.input.identity) as context:
         try:
-            with scoring_session(step, run) as (spark, options):
-                answered = answer_deferred(step, run, spark, options)
+            with scoring_session(context, run) as (spark, options):
+                answered = answer_deferred(context, run, spark, options)
                 # Another step may have written meanwhile.
                 latest = run_record.read(path)
-                # What a committed day has for a problem is that requests were left waiting.
+                # The problem of a committed day can only be requests that were left waiting.
                 problem = latest.problem if latest.state in _NOT_COMMITTED else ""
                 run_record.write(path, replace(latest, drained=latest.drained + answered, problem=problem))
         finally:
-            write_report(step)
+            write_report(context)
 
 
-def answer_deferred(step: Step, run: RunRecord, spark: SparkSession, options: ScoringOptions) -> int:
-    tables = [tables.scores for tables in Tables.all(step.state) if tables != step.tables]
-    scores = DeferredScores(step.tables.scores, run.ds, step.deferred.deferred_wait_seconds, tuple(tables))
+def answer_deferred(context: StepContext, run: RunRecord, spark: SparkSession, options: ScoringOptions) -> int:
+    tables = [tables.scores for tables in Tables.all(context.state) if tables != context.tables]
+    scores = DeferredScores(context.tables.scores, run.ds, context.deferred.deferred_wait_seconds, tuple(tables))
 
     async def answer() -> int:
-        async with fence.connect_asyncio(step.redis_url) as client:
-            return await drain(spark, client, options, scores, step.nightly.deferred_drain_limit, step.deferred)
+        async with fence.connect_asyncio(context.redis_url) as client:
+            return await drain(spark, client, options, scores, context.nightly.deferred_drain_limit, context.deferred)
 
     answered = asyncio.run(answer())
-    say(f"{answered:,} deferred requests answered")
+    log(f"{answered:,} deferred requests answered")
     return answered

@@ -16,7 +16,7 @@ from batch_job.identity import Tables
 from batch_job.inputs import ids
 from batch_job.inputs.source import Source
 from batch_job.launch import spark_submit
-from batch_job.progress import say
+from batch_job.progress import log
 from batch_job.reporting import report
 from batch_job.run_record import RunRecord, Runtime
 from batch_job.settings import InputSettings
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Patience:
+class InputWait:
     """How long to wait for messages that are not there, and how often to look, in seconds. 0: not at all."""
 
     seconds: float = 0.0
@@ -43,7 +43,7 @@ class Patience:
     def wait(self, look: Callable[[], T]) -> T:
         """What `look` gives once it no longer raises NoInput. Raises: NoInput, its own, when time is up."""
         until = self.clock() + self.seconds
-        said = False
+        logged = False
         while True:
             try:
                 return look()
@@ -51,9 +51,9 @@ class Patience:
                 left = until - self.clock()
                 if left <= 0:
                     raise
-                if not said:
-                    say(f"{error}. Waiting up to {self.seconds:g} s for them, looking every {self.every:g} s")
-                    said = True
+                if not logged:
+                    log(f"{error}. Waiting up to {self.seconds:g} s for them, looking every {self.every:g} s")
+                    logged = True
                 self.sleep(min(self.every, left))
 
 
@@ -61,14 +61,14 @@ def run(args: argparse.Namespace, state: StateSettings) -> None:
     lookup.check_day(args.ds)
     path = args.record or Path(spark_submit.record_path(args.ds, f"manual-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"))
     inputs = settings.load(InputSettings, input_wait_seconds=args.wait)
-    patience = Patience(inputs.input_wait_seconds, inputs.input_poll_seconds)
+    wait = InputWait(inputs.input_wait_seconds, inputs.input_poll_seconds)
     with RedisServer(state) as server, connect(server.url) as client:
-        planned = plan_run(state, client, args.ds, path.stem, inputs, patience)
+        planned = plan_run(state, client, args.ds, path.stem, inputs, wait)
     of = planned.input.identity
     refusal = lookup.latest_refusal(state, planned.ds, of)
     run_record.write(path, planned)
     print(f"ds={planned.ds}: {report.source(planned.input)}, release {planned.release}")
-    print(f"input {identity.described(state, of)}; its scores: {Tables.of(state, of).scores}")
+    print(f"input {identity.describe(state, of)}; its scores: {Tables.for_input(state, of).scores}")
     if refusal:
         print(refusal)
     if note := ids.note(planned.input):
@@ -82,7 +82,7 @@ def plan_run(
     ds: str,
     run_id: str,
     inputs: InputSettings | None = None,
-    patience: Patience = Patience(),
+    wait: InputWait = InputWait(),
 ) -> RunRecord:
     """Everything the later steps must agree on, decided once.
 
@@ -90,8 +90,8 @@ def plan_run(
     """
     lookup.check_day(ds)
     inputs = inputs or InputSettings()
-    source = Source.of(state, inputs)
-    messages = patience.wait(lambda: source.read(ds))
+    source = Source.from_settings(state, inputs)
+    messages = wait.wait(lambda: source.read(ds))
     store = Store.of(state)
     release = store.open(pointer.read(store, client).active)
     _check_reads(release, bool(inputs.input_pair))
@@ -101,7 +101,7 @@ def plan_run(
         planned_at=datetime.now(UTC).isoformat(timespec="seconds"),
         release=release.id,
         runtime=Runtime(sys.prefix, f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"),
-        input=replace(messages, identity=identity.of(state, inputs)),
+        input=replace(messages, identity=identity.input_name(state, inputs)),
     )
 
 

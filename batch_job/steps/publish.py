@@ -42,9 +42,9 @@ _COLUMNS = ("release", "precision", "encoding_key", "tokens", "truncated", "top_
 _BATCH = 10_000
 
 _NO_ROWS = "the day holds no rows"
-_NEWER_DAY = "a newer day, {} of {}, is committed; `publish --publish` makes this one live all the same"
-_OLDER = "a newer one, {}, is; `publish --publish` makes this one live all the same"
-_BARRED = "a person went back from it, or from a newer one; score the day again, or `publish --publish`"
+_NEWER_DAY = "a newer day, {} of {}, is committed; `publish --force` makes this one live all the same"
+_OLDER = "a newer one, {}, is; `publish --force` makes this one live all the same"
+_BARRED = "a person went back from it, or from a newer one; score the day again, or `publish --force`"
 
 
 @dataclass(frozen=True)
@@ -60,17 +60,17 @@ class Partition:
 def run(args: argparse.Namespace, state: StateSettings) -> None:
     path, nightly = lookup.find(args.record, args.ds, state), settings.load(NightlySettings)
     with RedisServer(state) as server, connect(server.url) as client:
-        done = publish_run(state, nightly, client, lookup.open_for(path, args.ds), args.publish)
+        done = publish_run(state, nightly, client, lookup.open_for(path, args.ds), args.force)
     run_record.write(path, done)
     print(f"ds={done.ds} of {done.input.identity}: {report.publication(done)}")
 
 
 def publish_run(
-    state: StateSettings, nightly: NightlySettings, client: "redis.Redis", run: RunRecord, insist: bool = False
+    state: StateSettings, nightly: NightlySettings, client: "redis.Redis", run: RunRecord, force: bool = False
 ) -> RunRecord:
     """Publish what the table holds for the run's day. Publishing again what is live changes nothing.
 
-    `insist`: a person wants this day to answer, though a newer one is committed. Without, an older day stays in the
+    `force`: a person wants this day to answer, though a newer one is committed. Without, an older day stays in the
     table only, whatever Redis holds: it may have lost its memory, or a release may be new to it.
     Raises: JobError when there is nothing to publish, StoreUnavailable when Redis fails.
     """
@@ -78,17 +78,17 @@ def publish_run(
         raise JobError(
             f"run {run.run_id} of ds={run.ds} is {run.state}, so there is nothing to publish; score it first"
         )
-    partition = committed_partition(Tables.of(state, run.input.identity).scores, run.ds)
+    partition = committed_partition(Tables.for_input(state, run.input.identity).scores, run.ds)
     if partition is None:
         return _with(run, Publication("", 0, moved=False, live=False, why=_NO_ROWS))
-    publication = _publish(state, nightly, client, partition, run.input.identity, insist)
+    publication = _publish(state, nightly, client, partition, run.input.identity, force)
     if publication.moved:
-        _tell_service(client, run, partition.epoch)
+        _publish_figures(client, run, partition.epoch)
     return _with(run, publication)
 
 
 def _with(run: RunRecord, publication: Publication) -> RunRecord:
-    """The run once its publication is known. What is not live is committed, and no more than that."""
+    """The run with its publication. A run whose epoch is not live is only committed."""
     committed = State.UNCHANGED if run.state is State.UNCHANGED else State.COMMITTED
     return replace(run, state=State.PUBLISHED if publication.live else committed, publication=publication)
 
@@ -99,20 +99,20 @@ def _publish(
     client: "redis.Redis",
     partition: Partition,
     identity: str,
-    insist: bool,
+    force: bool,
 ) -> Publication:
-    epoch, texts, scores_table = partition.epoch, partition.rows.num_rows, Tables.of(state, identity).scores
-    standing = epochs.live_keys(client, epoch)
-    if standing is not None:
-        done = Publication(epoch.name, standing, moved=False, live=True)
-    elif not insist and (newer := history.newer_day(scores_table, epoch.ds, identity)):
+    epoch, texts, scores_table = partition.epoch, partition.rows.num_rows, Tables.for_input(state, identity).scores
+    live_keys = epochs.live_keys(client, epoch)
+    if live_keys is not None:
+        done = Publication(epoch.name, live_keys, moved=False, live=True)
+    elif not force and (newer := history.newer_day(scores_table, epoch.ds, identity)):
         return Publication(epoch.name, 0, moved=False, live=False, why=_NEWER_DAY.format(newer, identity))
     else:
         scores = scores_of(partition.rows, Store.of(state).open(epoch.release).output)
         room = nightly.publish_megabytes * 1e6
         # Closed, because publishing stops taking them where the room ends.
         with closing(watched("publishing", "keys", texts, scores)) as taken:
-            made = publish(client, epoch, taken, room, nightly.publish_keep_seconds, insist)
+            made = publish(client, epoch, taken, room, nightly.publish_keep_seconds, force)
         if not made.outcome.live:
             why = _BARRED if made.outcome is Outcome.BARRED else _OLDER.format(_live(state, client, epoch.release))
             return Publication(epoch.name, 0, moved=False, live=False, why=why)
@@ -131,20 +131,20 @@ def _live(state: StateSettings, client: "redis.Redis", release: str) -> str:
 
 
 def committed_partition(folder: Path, ds: str) -> Partition | None:
-    """The archive's rows: deferred requests may pin other releases. None when there are none.
+    """The archive's rows, None without any. Rows of deferred requests are left out: they may pin other releases.
 
     Raises: JobError when the day was never committed, or the table cannot be read.
     """
     delta = find_table(folder)
-    if delta is None or (standing := table.committed(delta, ds)) is None:
+    if delta is None or (committed := table.committed(delta, ds)) is None:
         raise JobError(f"{folder} holds no ds={ds}; score it first")
-    table.tell_unchecked(delta, ds, ARCHIVE)
+    table.warn_unchecked(delta, ds, ARCHIVE)
     batches = list(table.read_files(delta, ds, _COLUMNS, ARCHIVE))
     rows = pa.Table.from_batches(batches) if batches else None
     if rows is None or not rows.num_rows:
         return None
     release, precision = (_only(rows, name, ds) for name in ("release", "precision"))
-    return Partition(Epoch(release, precision, ds, standing.token), *_by_frequency(rows))
+    return Partition(Epoch(release, precision, ds, committed.token), *_by_frequency(rows))
 
 
 def _only(rows: pa.Table, column: str, ds: str) -> str:
@@ -186,7 +186,7 @@ def _spans(batch: pa.RecordBatch) -> Iterator[tuple[Any, Any]]:
     return pairwise([0, *np.cumsum(lengths).tolist()])
 
 
-def _tell_service(client: "redis.Redis", run: RunRecord, epoch: Epoch) -> None:
+def _publish_figures(client: "redis.Redis", run: RunRecord, epoch: Epoch) -> None:
     """Leave the run's figures where the online service's metrics find them."""
     figures = {
         "ds": run.ds,

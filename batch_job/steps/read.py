@@ -14,20 +14,20 @@ from deltalake import DeltaTable
 from batch_job import identity, lookup
 from batch_job.identity import Tables
 from batch_job.inputs.delta import find_table
-from batch_job.progress import say
+from batch_job.progress import log
 from batch_job.shards import schemas
 from batch_job.tables import table
 from shared_model.errors import JobError
 from shared_model.settings import StateSettings
 
-#: What a person looks for first.
+#: The main columns.
 _SHORT = ("id", "label", "score", "release", "precision", "scored_at", "source")
 
 
 @dataclass(frozen=True)
 class About:
-    """What a reader is told beside the rows, on standard error. `input`: whose day was asked for; `refusal`: how its
-    latest attempt ended; `elsewhere`: where else the day is, for the error where it is not here."""
+    """Notes on standard error, beside the rows. `input`: of the wanted day; `refusal`: how its latest attempt ended;
+    `elsewhere`: another place of the day, for the error where it is missing here."""
 
     input: str = ""
     refusal: str = ""
@@ -35,19 +35,19 @@ class About:
 
     @property
     def missing(self) -> str:
-        """What an error about a day that is not there ends with."""
+        """The end of an error about a missing day."""
         return f" (input: {self.input})" * bool(self.input) + f"; {self.refusal}" * bool(self.refusal) + self.elsewhere
 
 
 def run(args: argparse.Namespace, state: StateSettings) -> None:
     lookup.check_day(args.ds)
-    wanted = identity.current(state)
+    wanted = identity.configured_input(state)
     about = About(
-        identity.described(state, wanted),
+        identity.describe(state, wanted),
         lookup.latest_refusal(state, args.ds, wanted),
         lookup.in_demo(state, args.ds, wanted),
     )
-    for line in lines(Tables.of(state, wanted).scores, args.ds, args.limit, args.json, about, args.label):
+    for line in lines(Tables.for_input(state, wanted).scores, args.ds, args.limit, args.json, about, args.label):
         print(line)
 
 
@@ -64,10 +64,10 @@ def lines(folder: Path, ds: str, limit: int, as_json: bool, about: About = About
     if not table.holds(delta, ds):
         raise JobError(f"{folder} holds no ds={ds}; score it first{about.missing}")
     if origin := table.inputs(delta).get(ds) or about.input:
-        say(f"ds={ds} of {about.input if about.input.startswith(origin) else origin}, in {folder}")
+        log(f"ds={ds} of {about.input if about.input.startswith(origin) else origin}, in {folder}")
     if about.refusal:
-        say(f"{about.refusal}; these are the scores that were committed before")
-    table.tell_unchecked(delta, ds)
+        log(f"{about.refusal}; these are the scores that were committed before")
+    table.warn_unchecked(delta, ds)
     of_day = _rows(delta, ds, schemas.SCORES.names if as_json else _SHORT[:-1])
     found = islice((row for row in of_day if not label or row["label"] == label), limit or None)
     if as_json:

@@ -23,7 +23,7 @@ def run(args: argparse.Namespace, state: StateSettings) -> None:
     nightly = settings.load(NightlySettings)
     with RedisServer(state) as server, fence.connect(server.url) as client:
         release = args.release or pointer.read(Store.of(state), client).active
-        scores = Tables.of(state, identity.current(state)).scores
+        scores = Tables.for_input(state, identity.configured_input(state)).scores
         done = roll_back(scores, nightly, client, release, args.ds)
     live = f"epoch {done.now} is live again" if done.now else "no epoch before it is kept, so every text is computed"
     print(f"release {done.release}: epoch {done.was} is no longer live; {live}")

@@ -14,7 +14,7 @@ from shared_model.settings import StateSettings
 
 #: Columns of the list of runs; the last may be long.
 _COLUMNS = ("day", "run", "status", "rows", "quarantined", "planned", "input", "verdict")
-_WORTH_TELLING = (Outcome.WARN, Outcome.FAIL, Outcome.UNPROVEN)
+_SHOWN = (Outcome.WARN, Outcome.FAIL, Outcome.UNPROVEN)
 
 
 def run(args: argparse.Namespace, state: StateSettings) -> None:
@@ -27,7 +27,7 @@ def run(args: argparse.Namespace, state: StateSettings) -> None:
 def runs(folder: Path, ds: str, limit: int, as_json: bool) -> Iterator[str]:
     """Up to `limit` runs, 0 for all, the newest first: of one day, or of all where `ds` is empty.
 
-    Raises: JobError where there is none.
+    Raises: JobError without any run.
     """
     found = sorted(map(_run, folder.glob(f"{ds or '*'}/*.json")), key=lambda run: run["planned"], reverse=True)
     if not found:
@@ -57,9 +57,9 @@ def _described(run: RunRecord) -> dict[str, Any]:
 
 
 def _verdict(verdicts: Sequence[Verdict]) -> str:
-    """Of the gates, those that have something to tell; empty where none has judged."""
-    told = [f"{it.gate} {it.outcome}{' (accepted)' if it.accepted else ''}" for it in verdicts]
-    worth = [text for text, it in zip(told, verdicts, strict=True) if it.outcome in _WORTH_TELLING]
+    """The gates that did not pass plainly; empty before any gate has judged."""
+    texts = [f"{it.gate} {it.outcome}{' (accepted)' if it.accepted else ''}" for it in verdicts]
+    worth = [text for text, it in zip(texts, verdicts, strict=True) if it.outcome in _SHOWN]
     return ", ".join(worth) or ("ok" if verdicts else "")
 
 

@@ -35,11 +35,11 @@ def _settle_unchanged(ds: str, path: Path, state: StateSettings) -> bool:
     """Whether the day is scored already, and is settled without a JVM."""
     if not path.exists():
         return False
-    tables = Tables.of(state, lookup.open_for(path, ds).input.identity)
+    tables = Tables.for_input(state, lookup.open_for(path, ds).input.identity)
     if not (tables.scores / f"ds={ds}").exists():
         # Not scored yet, as a rule: what the look takes to import would be for nothing.
         return False
-    from batch_job.steps.score import settle_unchanged
+    from batch_job.steps.unchanged import settle_unchanged
 
     return settle_unchanged(ds, path)
 

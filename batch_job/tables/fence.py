@@ -28,7 +28,7 @@ def connect(url: str) -> "redis.Redis":
 
 
 def connect_asyncio(url: str) -> "redis.asyncio.Redis":
-    """The same for asyncio: a claim that is sent twice would hold work that nobody here knows of."""
+    """The same for asyncio: a claim that is sent twice would hold work that this process does not know of."""
     return clients.connect_asyncio(url, timeout=5.0, connect_timeout=2.0)
 
 

@@ -67,7 +67,7 @@ def examples(batches: Iterable[pa.RecordBatch], most: int = MOST) -> tuple[Quara
 
 
 def written(table: Path, files: Sequence[FileReport]) -> Iterator[pa.RecordBatch]:
-    """What files of the quarantine table hold, committed or not. Raises: JobError naming one that cannot be read."""
+    """Rows of files of the quarantine table, committed or not. Raises: JobError naming one that cannot be read."""
     for report in files:
         path = table / report.path
         try:

@@ -1,8 +1,8 @@
-"""Files that no version of a table holds: units a killed attempt had finished, and what it had not.
+"""Resumable shards: files of a killed attempt that no version of a table holds.
 
-A later attempt at the same plan takes finished units over. What nobody needs goes: an attempt's temporary files when it
-ends; once it has committed, what it or an older attempt at its day has left; anything at all after KEEP_SECONDS. Files
-that any version of the table holds stay: readers of that version need them, and to let go of it is `vacuum`'s to say.
+A later attempt with the same input fingerprint adopts finished shards. Other files are deleted: an attempt's temporary
+files when it ends; once it has committed, the files that it or an older attempt at its day has left; everything after
+KEEP_SECONDS. Files that any version of the table holds stay until `vacuum`: readers of that version need them.
 """
 
 import os
@@ -19,31 +19,32 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from batch_job.shards import shard_files
-from batch_job.shards.binning import Bucket
+from batch_job.shards.binning import Bin
 from batch_job.shards.shard_files import FileReport, Target
 from batch_job.spark.session import slots_of
+from batch_job.storage import temporary_file
 from batch_job.tables import table
 
-#: How long a killed attempt's units wait for another attempt at their day.
+#: How long a killed attempt's shards wait for another attempt at their day.
 KEEP_SECONDS = 7 * 24 * 3600
 
-#: A data file, its sidecar, or either while it is being written; see `writing.Target`.
+#: A data file, its sidecar, or either while it is being written; see `shard_files.Target`.
 _OURS = re.compile(
     r"\.?(?P<stem>[0-9a-z]+\.[0-9a-z-]+\.(?P<token>\d+)\.[0-9a-f]+-[0-9a-f]+)(\.parquet|\.json)?(\.part)?"
 )
 
 
-def take_over(spark: SparkSession, target: Target, buckets: Sequence[Bucket]) -> list[FileReport]:
-    """The reports of finished units of earlier attempts at the same plan, made this attempt's own, where they make up a
-    whole bucket. Executors read them back: a unit counts if its file has the size and the SHA-256 it was left with."""
-    found = sorted(map(str, Path(target.table, target.folder).glob(f"{target.plan_id}.*.json")))
+def adopt_finished(spark: SparkSession, target: Target, bins: Sequence[Bin]) -> list[FileReport]:
+    """Adopt the finished shards of earlier attempts with the same fingerprint, where they make up a whole bin.
+    Executors read them back: a shard counts if its file has the size and the SHA-256 of its report."""
+    found = sorted(map(str, Path(target.table, target.folder).glob(f"{target.fingerprint}.*.json")))
     if not found:
         return []
     read = spark.sparkContext.parallelize(found, min(len(found), slots_of(spark))).flatMap(
         partial(_finished, target=target)
     )
     reports = map(FileReport.from_json, read.collect())
-    return [adopted(report, target) for report in of_whole_buckets(reports, buckets)]
+    return [adopted(report, target) for report in of_whole_bins(reports, bins)]
 
 
 def _finished(note: str, target: Target) -> list[str]:
@@ -51,23 +52,23 @@ def _finished(note: str, target: Target) -> list[str]:
     return [report.to_json()] if report else []
 
 
-def of_whole_buckets(reports: Iterable[FileReport], buckets: Sequence[Bucket]) -> Iterator[FileReport]:
-    """One report for each unit of those buckets that are there with all their rows."""
+def of_whole_bins(reports: Iterable[FileReport], bins: Sequence[Bin]) -> Iterator[FileReport]:
+    """One report for each shard of those bins that are there with all their rows."""
     parts: dict[int, dict[int, FileReport]] = defaultdict(dict)
     for report in reports:
-        parts[report.bucket][report.part] = report
-    for bucket in buckets:
-        if sum(report.judged for report in parts[bucket.number].values()) == bucket.rows:
-            yield from parts[bucket.number].values()
+        parts[report.bin_number][report.part] = report
+    for bin_ in bins:
+        if sum(report.judged for report in parts[bin_.number].values()) == bin_.rows:
+            yield from parts[bin_.number].values()
 
 
 def adopted(report: FileReport, target: Target) -> FileReport:
-    """A finished unit under a name of this attempt's own. The attempt that wrote it may be alive, commit, and take away
-    what it did not use; and a file that a version of the table has let go of is not added again."""
-    unit = shard_files.unit_name(report.bucket, report.part)
-    own = replace(report, path=target.path(unit, report.sha256), adopted=True)
+    """A finished shard under this attempt's own name. The attempt that wrote it may be alive, commit, and delete files
+    that it did not use; and a file that a version of the table has let go of is not added again."""
+    shard = shard_files.shard_name(report.bin_number, report.part)
+    own = replace(report, path=target.path(shard, report.sha256), adopted=True)
     theirs, ours = Path(target.table, report.path), Path(target.table, own.path)
-    with shard_files.temporary_file(ours.parent, ours.name) as temporary:
+    with shard_files.writing(ours), temporary_file(ours.with_name(f".{ours.name}.part")) as temporary:
         try:
             os.link(theirs, temporary)
         except OSError:
@@ -79,7 +80,7 @@ def adopted(report: FileReport, target: Target) -> FileReport:
 
 def remove_temporary(target: Target) -> None:
     """Delete what an attempt was in the midst of writing."""
-    for path in Path(target.table, target.folder).glob(f".{target.plan_id}.*.{target.token}.{target.driver}-*"):
+    for path in Path(target.table, target.folder).glob(f".{target.fingerprint}.*.{target.token}.{target.driver}-*"):
         path.unlink(missing_ok=True)
 
 
@@ -94,7 +95,7 @@ def remove_own(target: Target) -> None:
 
 
 def sweep(target: Target, now: float) -> None:
-    """Delete what nobody needs, once `target` is committed. `now`: Unix time."""
+    """Delete files that are no longer needed, once `target` is committed. `now`: Unix time."""
     folder = Path(target.table)
     if not DeltaTable.is_deltatable(target.table):
         return

@@ -19,7 +19,7 @@ from deltalake.transaction import AddAction
 from batch_job import identity
 from batch_job.identity import Tables
 from batch_job.inputs import delta, frames
-from batch_job.progress import say
+from batch_job.progress import log
 from batch_job.shards import schemas, shard_files
 from batch_job.shards.shard_files import FileReport
 from shared_model import settings
@@ -40,10 +40,10 @@ _COMMIT_ATTEMPTS = 100
 
 @dataclass(frozen=True)
 class Committed:
-    """What the table says of a partition's archive rows: which attempt and plan produced them, and how many."""
+    """The attempt and the input fingerprint of a partition's archive rows, and how many rows there are."""
 
     token: int
-    plan_id: str
+    fingerprint: str
     table_version: int
     rows: int
 
@@ -75,12 +75,12 @@ def committed(table: DeltaTable, ds: str) -> Committed | None:
     actions = pa.table(table.get_add_actions(flatten=True))
     archive = pc.and_(pc.equal(actions["partition.ds"], ds), pc.equal(actions["partition.source"], schemas.ARCHIVE))
     files = actions.filter(archive).select(["path", "num_records"]).to_pylist()
-    plan_id = os.path.basename(files[0]["path"]).split(".")[0]
-    return Committed(token, plan_id, table.version(), sum(file["num_records"] for file in files))
+    fingerprint = os.path.basename(files[0]["path"]).split(".")[0]
+    return Committed(token, fingerprint, table.version(), sum(file["num_records"] for file in files))
 
 
 def commit_facts(table: DeltaTable, ds: str, token: int) -> dict[str, str]:
-    """What attempt `token` said when it committed a day, `tandem.…` → text; empty once the log has forgotten."""
+    """The facts that attempt `token` committed with a day, `tandem.…` → text; empty once the log has forgotten."""
     mine = {"tandem.ds": ds, "tandem.attempt": str(token)}
     for commit in table.history():
         if mine.items() <= commit.items():
@@ -91,28 +91,28 @@ def commit_facts(table: DeltaTable, ds: str, token: int) -> dict[str, str]:
 def inputs(table: DeltaTable) -> dict[str, str]:
     """Committed day → the identity of its input. Days of earlier versions and those that the log has forgotten are not
     in it."""
-    said: dict[str, str] = {}
+    found: dict[str, str] = {}
     # The newest commit comes first.
     for commit in table.history():
         if ds := commit.get("tandem.ds"):
-            said.setdefault(ds, str(commit.get(INPUT, "")))
-    return {ds: name for ds, name in said.items() if name}
+            found.setdefault(ds, str(commit.get(INPUT, "")))
+    return {ds: name for ds, name in found.items() if name}
 
 
 def refuse_other_input(table: DeltaTable, ds: str, wanted: str) -> None:
     """Raises: JobError when the committed day is known to be of another input."""
-    standing = inputs(table).get(ds, wanted)
-    if standing != wanted:
+    held = inputs(table).get(ds, wanted)
+    if held != wanted:
         raise JobError(
-            f"{table.table_uri} holds ds={ds} of {standing}, which scores of {wanted} must not replace; nothing was "
+            f"{table.table_uri} holds ds={ds} of {held}, which scores of {wanted} must not replace; nothing was "
             "committed: name another table by TANDEM_SCORES, or unset it: then each input has its own"
         )
 
 
 def holds(table: DeltaTable, ds: str) -> bool:
-    """Whether there is anything of a day. Raises: JobError when the table is of an earlier version."""
+    """Whether the table holds rows of a day. Raises: JobError when the table is of an earlier version."""
     refuse_earlier(table)
-    return bool(table.file_uris(file_pruning_predicate=_of(ds, None)))
+    return bool(table.file_uris(file_pruning_predicate=_partition_filter(ds, None)))
 
 
 def last_attempt(folders: Iterable[Path], ds: str) -> int:
@@ -200,7 +200,7 @@ def refuse_stale(table: DeltaTable, ds: str, token: int) -> None:
 
 
 def add_quarantined(folder: Path, ds: str, files: Sequence[FileReport], attempt: int) -> int | None:
-    """Append an attempt's quarantined lines; returns the version that holds them, None when there are none.
+    """Append an attempt's quarantined lines; returns the version that holds them, None without files.
 
     Attempts do not replace each other's lines: rows carry their attempt, and only the committed one counts.
     """
@@ -223,7 +223,7 @@ def add_quarantined(folder: Path, ds: str, files: Sequence[FileReport], attempt:
 
 
 def quarantined(folder: Path, ds: str, attempt: int) -> dict[str, int]:
-    """Reason → lines that one attempt set aside."""
+    """Reason → lines that one attempt quarantined."""
     counts: dict[str, int] = {}
     if (table := delta.find_table(folder)) is None:
         return counts
@@ -239,23 +239,23 @@ def read_files(table: DeltaTable, ds: str, columns: Sequence[str], source: str =
 
     Raises: JobError naming a damaged file.
     """
-    for uri in table.file_uris(file_pruning_predicate=_of(ds, source)):
+    for uri in table.file_uris(file_pruning_predicate=_partition_filter(ds, source)):
         yield from _read(uri, columns, f"score ds={ds} again")
 
 
-def tell_unchecked(table: DeltaTable, ds: str | None, source: str | None = None) -> None:
-    """Say in one line how many files nothing would tell of damage to."""
-    files = table.file_uris(file_pruning_predicate=_of(ds, source))
-    if count := sum(not shard_files.says_hash(file) for file in files):
+def warn_unchecked(table: DeltaTable, ds: str | None, source: str | None = None) -> None:
+    """Log in one line how many files have no hash in their names, so that damage to them may go unnoticed."""
+    files = table.file_uris(file_pruning_predicate=_partition_filter(ds, source))
+    if count := sum(not shard_files.has_hash_in_name(file) for file in files):
         these = f"{count} of {len(files)} files of {table.table_uri}"
-        say(f"unchecked: {these} have no hash in their names: damage to them may go unnoticed")
+        log(f"unchecked: {these} have no hash in their names: damage to them may go unnoticed")
 
 
 def read_recent(table: DeltaTable, since: int, columns: Sequence[str], source: str) -> Iterator[pa.RecordBatch]:
     """The same of all days, of files committed at `since`, a Unix time in milliseconds, or later."""
     actions = pa.table(table.get_add_actions(flatten=True)).select(["path", "modification_time"]).to_pylist()
     recent = {os.path.basename(file["path"]) for file in actions if file["modification_time"] >= since}
-    for uri in table.file_uris(file_pruning_predicate=_of(None, source)):
+    for uri in table.file_uris(file_pruning_predicate=_partition_filter(None, source)):
         if os.path.basename(uri) in recent:
             yield from _read(uri, columns, "restore it")
 
@@ -266,7 +266,7 @@ def ever_held(folder: Path) -> tuple[set[str], float]:
     log = sorted((folder / "_delta_log").glob("*.json"))
     held = {os.path.basename(uri) for uri in delta.open_table(folder).file_uris()}
     for version in log:
-        held.update(os.path.basename(action["add"]["path"]) for action in _said(version) if "add" in action)
+        held.update(os.path.basename(action["add"]["path"]) for action in _actions_of(version) if "add" in action)
     remembers_all = int(log[0].stem) == 0
     return held, 0.0 if remembers_all else log[0].stat().st_mtime
 
@@ -286,27 +286,25 @@ def read_scores(
     names have none, one line on standard error says so.
     Raises: JobError when a file is damaged, when the table is not there or asks for a newer reader.
     """
-    folder = str(table or _current_table())
+    if table is None:
+        state = settings.load(StateSettings)
+        table = Tables.for_input(state, identity.configured_input(state)).scores
+    folder = str(table)
     if (found := delta.find_table(folder)) is None:
         raise JobError(f"{folder} is no scores table; run the nightly job first, or check TANDEM_SCORES")
     refuse_earlier(found)
-    files = found.file_uris(file_pruning_predicate=_of(ds, source))
+    files = found.file_uris(file_pruning_predicate=_partition_filter(ds, source))
     if not files:
         return spark.createDataFrame([], schemas.SCORES_DDL)
     if verify:
         _refuse_damaged(spark, files)
-        tell_unchecked(found, ds, source)
+        warn_unchecked(found, ds, source)
     return frames.parquet_files(spark, schemas.SCORES_DDL, folder, files)
-
-
-def _current_table() -> Path:
-    state = settings.load(StateSettings)
-    return Tables.of(state, identity.current(state)).scores
 
 
 def _refuse_damaged(spark: "SparkSession", files: Sequence[str]) -> None:
     """Hold every file against the hash in its name, in Spark's JVM: a reader's Python workers may lack our packages."""
-    if not (named := [file for file in files if shard_files.says_hash(file)]):
+    if not (named := [file for file in files if shard_files.has_hash_in_name(file)]):
         return
     damaged = frames.files_with_another_hash(spark, named, shard_files.NAMED_HASH).collect()
     if damaged:
@@ -339,7 +337,7 @@ def _read(uri: str, columns: Sequence[str], remedy: str) -> Iterator[pa.RecordBa
         raise JobError(f"{uri} cannot be read: {str(error).partition(chr(10))[0]}; {remedy}") from error
 
 
-def _said(version: Path) -> list[dict[str, Any]]:
+def _actions_of(version: Path) -> list[dict[str, Any]]:
     """Its actions. deltalake reads no version that a checkpoint covers, so damage to one is found here."""
     try:
         return [json.loads(line) for line in version.read_text().splitlines()]
@@ -351,8 +349,8 @@ def _partitions(schema: pa.Schema) -> list[str]:
     return [column for column in ("ds", "source") if column in schema.names]
 
 
-def _of(ds: str | None, source: str | None) -> list[tuple[str, str, str]] | None:
-    """What prunes files to a day and a source, where they are given."""
+def _partition_filter(ds: str | None, source: str | None) -> list[tuple[str, str, str]] | None:
+    """A filter that prunes files to a day and a source, where they are given."""
     wanted = {"ds": ds, "source": source}
     return [(column, "=", value) for column, value in wanted.items() if value] or None
 

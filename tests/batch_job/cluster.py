@@ -1,4 +1,4 @@
-"""A standalone Spark cluster on loopback, and a Python that is none of its."""
+"""A standalone Spark cluster on loopback, and a Python that it does not run on."""
 
 import os
 import socket

@@ -13,15 +13,14 @@ import redis.asyncio
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from batch_job import attempt as pipeline
-from batch_job.checks.examination import Written
+from batch_job.attempt import open_attempt
 from batch_job.deferred.scores import DeferredScores
 from batch_job.identity import Tables
 from batch_job.launch import spark_submit
 from batch_job.run_record import RunRecord, Scoring
 from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import NightlySettings
-from batch_job.steps import plan as planning
+from batch_job.steps.plan import plan_run
 from batch_job.tables import table
 from batch_job.tables.fence import Fence, connect
 from shared_model.releases.store import Release
@@ -31,7 +30,7 @@ from tests.batch_job.deferred.deferring import Spark
 
 DAY = "2026-01-14"
 
-#: A small day in many units; whatever is wrong with its lines is no reason to refuse it.
+#: A small day in many shards; whatever is wrong with its lines is no reason to refuse it.
 SMALL = NightlySettings(nightly_task_rows=64, nightly_unit_rows=25, quarantine_share=1.0)
 
 
@@ -97,7 +96,7 @@ def write_day(state: StateSettings, lines: Sequence[bytes], day: str = DAY, file
 
 
 def planned(state: StateSettings, client: "redis.Redis", day: str = DAY, run_id: str = "run") -> RunRecord:
-    return planning.plan_run(state, client, day, run_id)
+    return plan_run(state, client, day, run_id)
 
 
 def attempt(
@@ -112,15 +111,13 @@ def attempt(
     settings: NightlySettings = SMALL,
 ) -> Scoring:
     """One attempt at a partition; the watch sleeps unless told, so that the commit rule is on its own."""
-    tables = Tables.of(state, run.input.identity)
+    tables = Tables.for_input(state, run.input.identity)
     fence = Fence.take(client, run.ds, table.last_attempt(tables.folders, run.ds))
 
-    def wait(_: Written) -> dict[str, str]:
+    with open_attempt(spark, run, options, tables, fence, settings, force, watch_seconds) as opened:
+        scored = opened.write()
         before_commit()
-        return {}
-
-    with pipeline.supervised(spark, fence, watch_seconds):
-        return pipeline.score_partition(spark, run, options, tables, fence, settings, force, wait)
+        return opened.commit(scored, {})
 
 
 def data_files(folder: Path) -> set[str]:
@@ -137,7 +134,7 @@ Cli = Callable[..., "subprocess.CompletedProcess[str]"]
 
 @pytest.fixture
 def environment(state: StateSettings) -> dict[str, str]:
-    """What a shell in which the nightly run works on `state` has set."""
+    """Variables of a shell in which the nightly run works on `state`."""
     return {
         **os.environ,
         "TANDEM_STATE": str(state.state),

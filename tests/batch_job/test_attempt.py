@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -18,7 +17,7 @@ import redis
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from batch_job import attempt as pipeline
+from batch_job import attempt as attempt_module
 from batch_job import read_scores
 from batch_job.identity import Tables
 from batch_job.progress import Progress
@@ -28,7 +27,7 @@ from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import InputSettings
 from batch_job.shards import binning
 from batch_job.shards.shard_files import FileReport
-from batch_job.steps import plan as planning
+from batch_job.steps.plan import plan_run
 from batch_job.tables import table
 from batch_job.tables.fence import Fence
 from shared_model.demo_messages import DAMAGED_LINES
@@ -54,7 +53,7 @@ def test_every_line_is_scored_or_quarantined_once(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(pipeline, "Progress", partial(Progress, seconds=0.01))
+    monkeypatch.setattr(attempt_module, "Progress", partial(Progress, seconds=0.01))
     again = [message(7, "said twice"), message(7, "said three times")]
     write_day(state, [*LINES[:100], *DAMAGED_LINES, *again, *LINES[100:]])
     write_day(state, [message(3, "the same id in another file"), message(900, "new")], file="z.jsonl")
@@ -80,13 +79,13 @@ def test_every_line_is_scored_or_quarantined_once(
     assert {row["precision"] for row in scored.values()} == {done.precision}
     assert all(row["label"] == row["top_k"][0]["label"] for row in scored.values())
     assert all(row["scored_at"] is not None and len(row["encoding_key"]) == 16 for row in scored.values())
-    set_aside = [
+    quarantine = [
         row
         for batch in table.read_files(DeltaTable(str(state.state / "quarantine")), DAY, ["attempt", "reason", "raw"])
         for row in batch.to_pylist()
     ]
-    assert {row["attempt"] for row in set_aside} == {done.token}
-    assert {row["raw"] for row in set_aside} >= {*DAMAGED_LINES, *again}
+    assert {row["attempt"] for row in quarantine} == {done.token}
+    assert {row["raw"] for row in quarantine} >= {*DAMAGED_LINES, *again}
     assert DeltaTable(str(state.state / "quarantine")).version() == done.quarantine_version
     commit = DeltaTable(str(state.scores_table)).history(1)[0]
     assert commit["tandem.quarantine_version"] == str(done.quarantine_version)
@@ -120,10 +119,10 @@ def test_a_day_of_another_format_and_other_columns_is_scored(
     (archive / "14.md").write_text("no message")
     inputs = InputSettings(input_path=f"{tmp_path}/chats/{{year}}/{{month}}", input_id="key", input_text="body")
     written.commit(state.scores_table, DAY, ["yes"])
-    run = planning.plan_run(state, client, DAY, "run", inputs)
+    run = plan_run(state, client, DAY, "run", inputs)
     done = attempt(spark, state, client, options, run)
     assert (done.rows, done.quarantined) == (30, {"wrong_type": 1})
-    tables = Tables.of(state, run.input.identity)
+    tables = Tables.for_input(state, run.input.identity)
     # Beside the day that the default archive has in its own.
     assert commits(state.scores_table) == 1
     assert tables.quarantine.is_dir()
@@ -142,7 +141,9 @@ def test_a_day_without_one_message_is_a_result(
     done = attempt(spark, state, client, options, run)
     assert (done.rows, done.quarantined) == (0, {"bad_json": 1, "empty": 1})
     assert (
-        pipeline.already_committed(Tables.of(state), run, pipeline.plan_id(run, options, SMALL.nightly_unit_rows))
+        attempt_module.already_committed(
+            Tables.for_input(state), run, attempt_module.input_fingerprint(run, options, SMALL.nightly_unit_rows)
+        )
         is not None
     )
 
@@ -153,46 +154,50 @@ def test_a_committed_plan_is_known_and_another_input_is_not(
     write_day(state, LINES[:20])
     run = planned(state, client)
     done = attempt(spark, state, client, options, run)
-    standing = pipeline.already_committed(
-        Tables.of(state), run, pipeline.plan_id(run, options, SMALL.nightly_unit_rows)
+    standing = attempt_module.already_committed(
+        Tables.for_input(state), run, attempt_module.input_fingerprint(run, options, SMALL.nightly_unit_rows)
     )
     assert standing is not None
     assert (standing.token, standing.rows) == (done.token, 20)
     write_day(state, LINES[:21])
     changed = planned(state, client)
     assert (
-        pipeline.already_committed(
-            Tables.of(state), changed, pipeline.plan_id(changed, options, SMALL.nightly_unit_rows)
+        attempt_module.already_committed(
+            Tables.for_input(state),
+            changed,
+            attempt_module.input_fingerprint(changed, options, SMALL.nightly_unit_rows),
         )
         is None
     )
 
 
-def test_another_unit_size_precision_release_or_input_is_another_plan(
+def test_another_shard_size_precision_release_or_input_is_another_plan(
     state: StateSettings, client: "redis.Redis", options: ScoringOptions, tmp_path: Path
 ) -> None:
     write_day(state, LINES[:20])
     run = planned(state, client)
-    plan = pipeline.plan_id(run, options, 25)
+    plan = attempt_module.input_fingerprint(run, options, 25)
     release = small_release.seal(Store(tmp_path)).id
     others = [
-        pipeline.plan_id(run, options, 24),
-        pipeline.plan_id(run, replace(options, int8=True), 25),
-        pipeline.plan_id(replace(run, release=release), replace(options, releases_root=str(tmp_path)), 25),
-        pipeline.plan_id(replace(run, input=replace(run.input, fingerprint="other")), options, 25),
+        attempt_module.input_fingerprint(run, options, 24),
+        attempt_module.input_fingerprint(run, replace(options, int8=True), 25),
+        attempt_module.input_fingerprint(
+            replace(run, release=release), replace(options, releases_root=str(tmp_path)), 25
+        ),
+        attempt_module.input_fingerprint(replace(run, input=replace(run.input, fingerprint="other")), options, 25),
     ]
     assert len({plan, *others}) == 5
-    assert pipeline.plan_id(planned(state, client, run_id="another"), options, 25) == plan
+    assert attempt_module.input_fingerprint(planned(state, client, run_id="another"), options, 25) == plan
 
 
-def test_units_cut_by_another_rule_are_another_plan(
+def test_shards_cut_by_another_rule_are_another_plan(
     state: StateSettings, client: "redis.Redis", options: ScoringOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_day(state, LINES[:20])
     run = planned(state, client)
-    plan = pipeline.plan_id(run, options, SMALL.nightly_unit_rows)
+    plan = attempt_module.input_fingerprint(run, options, SMALL.nightly_unit_rows)
     monkeypatch.setattr(binning, "RULE", binning.RULE + 1)
-    assert pipeline.plan_id(run, options, SMALL.nightly_unit_rows) != plan
+    assert attempt_module.input_fingerprint(run, options, SMALL.nightly_unit_rows) != plan
 
 
 def test_nothing_is_committed_when_the_counts_do_not_add_up(
@@ -205,7 +210,7 @@ def test_nothing_is_committed_when_the_counts_do_not_add_up(
     with pytest.raises(JobError, match="21 lines planned, 20 scored and 0 quarantined; nothing committed"):
         attempt(spark, state, client, options, wrong)
     assert table.last_attempt([state.scores_table], DAY) == -1
-    # Finished units wait for the next attempt, and are for nobody else to see.
+    # Finished shards wait for the next attempt, and no reader sees them.
     assert len(data_files(state.scores_table)) > 0
 
 
@@ -236,7 +241,7 @@ def test_of_two_runs_held_before_commit_one_commits_and_the_other_is_stale(
     assert isinstance(stale, Stale)
     assert commits(state.scores_table) == 1
     assert table.last_attempt([state.scores_table], DAY) == committed.token == 2
-    # What the stale attempt had finished went with the commit that nobody can follow with an older one.
+    # The stale attempt's finished shards were deleted by the commit that no older attempt can follow.
     assert data_files(state.scores_table) == held_files(state.scores_table)
 
 
@@ -308,7 +313,7 @@ def test_a_superseded_attempt_stops_its_spark_job_within_five_seconds(
 
     newer = threading.Thread(target=supersede)
     newer.start()
-    with pytest.raises(Stale), pipeline.supervised(spark, fence):
+    with pytest.raises(Stale), attempt_module.supervised(spark, fence):
         spark.sparkContext.parallelize([1], 1).mapPartitions(endless).collect()
     newer.join()
     assert time.monotonic() - took[0] < 5
@@ -343,8 +348,8 @@ def test_ids_with_any_text_survive(
 
 def test_a_stage_in_two_parts_takes_the_seconds_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([1.0, 3.0, 10.0, 11.0, 20.0, 24.0])
-    monkeypatch.setattr(pipeline.time, "perf_counter", lambda: next(moments))
-    watch = pipeline.Stopwatch()
+    monkeypatch.setattr(attempt_module.time, "perf_counter", lambda: next(moments))
+    watch = attempt_module.Stopwatch()
     for name in ("read", "score", "read"):
         with watch.stage(name):
             pass
@@ -353,7 +358,6 @@ def test_a_stage_in_two_parts_takes_the_seconds_of_both(monkeypatch: pytest.Monk
 
 def test_files_of_two_precisions_are_no_partition_and_the_way_out_is_said() -> None:
     files = [FileReport(f"{number}", 1, 10, precision=each) for number, each in enumerate(("bf16", "fp32"))]
-    planned_lines = Mock(lines=20, **{"record.ds": DAY})
-    pipeline._check(planned_lines, [files[0], files[0]], {})
+    attempt_module.check_counts(DAY, 20, [files[0], files[0]], {})
     with pytest.raises(JobError, match=r"executors compiled bf16 and fp32, .*; `score --force` computes anew"):
-        pipeline._check(planned_lines, files, {})
+        attempt_module.check_counts(DAY, 20, files, {})

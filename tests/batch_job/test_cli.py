@@ -27,7 +27,7 @@ from batch_job.__main__ import main
 from batch_job.launch import spark_submit
 from batch_job.run_record import RunRecord, Scoring, State
 from batch_job.settings import NightlySettings
-from batch_job.steps import score, spark_step
+from batch_job.steps import context
 from batch_job.tables import table
 from batch_job.tables.fence import Fence, latest_token
 from protos.scoring.v1.scoring_pb2 import ScoreRequest
@@ -167,7 +167,7 @@ def roll_back_and_publish_again(cli: Cli, state: StateSettings, release: Release
     assert (again.returncode, again.stdout) == (2, "")
     live = f"epoch {DAY}.1, of ds={DAY}, is live for release {release.id}"
     assert again.stderr == f"batch_job rollback: nothing was rolled back: {live}, and ds={SECOND} is not\n"
-    assert f"keys as epoch {SECOND}.1" in succeed(cli, "publish", "--ds", SECOND, "--publish")
+    assert f"keys as epoch {SECOND}.1" in succeed(cli, "publish", "--ds", SECOND, "--force")
 
 
 @pytest.mark.timeout(480)
@@ -436,7 +436,7 @@ def test_input_that_changed_after_planning_is_refused(
     assert launch_score(recorded) == 2
     assert "changed after the run was planned" in capsys.readouterr().err
     assert run_record.read(recorded).state is State.FAILED
-    # What failed has a report, too.
+    # A failed run has a report, too.
     assert "changed after the run was planned" in (recorded.with_suffix("") / "report.html").read_text()
 
 
@@ -447,9 +447,9 @@ def test_a_superseded_attempt_leaves_its_retrys_record_alone(
     Fence.take(client, DAY, -1)
     retry = Fence.take(client, DAY, -1)
     run_record.write(recorded, replace(run_record.read(recorded), token=retry.token))
-    step = spark_step.Step(recorded, state, NightlySettings(), DeferredSettings(), state.redis_url, client)
-    score._note(step, State.STALE, str(Stale("attempt 2 has begun")))
+    step = context.StepContext(recorded, state, NightlySettings(), DeferredSettings(), state.redis_url, client)
+    context.record_failure(step, State.STALE, str(Stale("attempt 2 has begun")))
     assert run_record.read(recorded).state is State.PLANNED
     Fence.take(client, DAY, -1)
-    score._note(step, State.STALE, str(Stale("attempt 3 has begun")))
+    context.record_failure(step, State.STALE, str(Stale("attempt 3 has begun")))
     assert run_record.read(recorded).state is State.STALE

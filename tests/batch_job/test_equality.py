@@ -1,4 +1,4 @@
-"""What the nightly run commits is what the engine gives outside Spark, row by row, for the demo's archive."""
+"""The committed rows of the demo's archive equal the engine's results outside Spark, row by row."""
 
 import hashlib
 import json
@@ -10,7 +10,8 @@ import redis
 from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
-from batch_job import attempt, read_scores
+from batch_job import read_scores
+from batch_job.attempt import open_attempt
 from batch_job.identity import Tables
 from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import NightlySettings
@@ -83,8 +84,8 @@ def test_the_rows_equal_the_engine_outside_spark(
     for day in days:
         run = planned(state, client, str(day))
         fence = Fence.take(client, run.ds, -1)
-        with attempt.supervised(spark, fence):
-            done = attempt.score_partition(spark, run, options, Tables.of(state), fence, settings)
+        with open_attempt(spark, run, options, Tables.for_input(state), fence, settings) as attempt:
+            done = attempt.commit(attempt.write(), {})
         assert done.rows == messages // len(days)
         assert sum(done.quarantined.values()) == len(demo_messages.DAMAGED_LINES)
 

@@ -27,7 +27,7 @@ def test_a_step_describes_itself_its_arguments_and_its_exit_codes(name: str) -> 
     assert len(step.description.split()) > 12
     for action in step._actions:
         assert action.help, f"{name} {action.option_strings}"
-        if not action.required and action.dest not in ("help", "record"):
+        if not action.required and action.dest not in ("help", "record") and action.help != argparse.SUPPRESS:
             assert "default: " in action.help, f"{name} {action.option_strings}"
     assert step.epilog
     assert re.search(
@@ -48,3 +48,9 @@ def test_every_gate_that_may_be_accepted_is_explained() -> None:
     [accept] = [action for action in steps()["score"]._actions if action.dest == "accept"]
     assert accept.help
     assert [gate for gate in ACCEPTABLE if f"{gate}: " not in accept.help] == []
+
+
+@pytest.mark.parametrize("flag", ["--force", "--publish"])
+def test_the_old_name_of_force_still_works_and_is_not_shown(flag: str) -> None:
+    assert _parser().parse_args(["publish", "--ds", "2026-01-14", flag]).force
+    assert "--publish" not in steps()["publish"].format_help()

@@ -1,4 +1,4 @@
-"""What is said of a job that runs: how far, how fast, how long still; rows of running units count, too."""
+"""Progress lines: share, rate and time left; rows of running shards count, too."""
 
 import re
 import threading
@@ -26,7 +26,7 @@ from tests.shared_model.full_disk import largest_file
 
 
 def running() -> list[threading.Thread]:
-    """Who would still say something."""
+    """Threads that could still log a line."""
     return [thread for thread in threading.enumerate() if thread.name == "progress"]
 
 
@@ -73,7 +73,7 @@ def test_at_a_steady_rate_the_time_left_never_grows(rows: list[int], preparing: 
 
 
 def _seconds(line: str) -> int:
-    """What a line says is left."""
+    """The time left in a line."""
     minutes, seconds = re.findall(r", (?:(\d+) min )?(\d+) s left", line)[0]
     return 60 * int(minutes or 0) + int(seconds)
 
@@ -103,7 +103,7 @@ def test_a_unit_that_is_written_twice_is_not_more_than_all(capsys: pytest.Captur
 
 def test_what_is_taken_of_items_is_told_and_all_of_them_come(monkeypatch: pytest.MonkeyPatch) -> None:
     told = threading.Event()
-    monkeypatch.setattr(progress, "say", lambda line: "publishing: 3 of 5 keys in" in line and told.set())
+    monkeypatch.setattr(progress, "log", lambda line: "publishing: 3 of 5 keys in" in line and told.set())
 
     def items() -> Iterator[int]:
         yield from range(3)
@@ -171,12 +171,12 @@ def test_rows_of_running_units_are_done_too_and_none_counts_twice(tmp_path: Path
     mine, other = Target(str(tmp_path), *MINE, driver="ab12"), Target(str(tmp_path), *MINE, driver="ab13")
     seconds = iter(range(100))
     first, copy, others = (Tally(target, lambda: next(seconds)) for target in (mine, mine, other))
-    others.tell("00000-0", 700)
-    first.tell("00000-0", 64)
+    others.write("00000-0", 700)
+    first.write("00000-0", 64)
     assert (tally.rows_done(mine), tally.read(mine)) == (64, {"00000-0": 64})
     # A task that Spark runs twice, and the unit that it leaves.
-    copy.tell("00000-0", 32)
-    first.tell("00001-0", 5)
+    copy.write("00000-0", 32)
+    first.write("00001-0", 5)
     assert tally.rows_done(mine) == 37
     finish(mine, "00000-0", 99)
     assert tally.rows_done(mine) == 105
@@ -192,9 +192,9 @@ def test_a_task_writes_at_most_once_a_second_but_always_its_last_word(tmp_path: 
     mine, now = Target(str(tmp_path), *MINE), [0.0]
     task = Tally(mine, lambda: now[0])
     for now[0], rows in ((0.5, 10), (1.0, 20), (1.9, 30)):
-        task.tell("gate-0", rows)
+        task.write("gate-0", rows)
     assert tally.read(mine, "gate-*") == {"gate-0": 20}
-    task.tell("gate-0", 31, last=True)
+    task.write("gate-0", 31, last=True)
     assert tally.read(mine, "gate-*") == {"gate-0": 31}
     assert tally.read(mine, "0*") == {}
 
@@ -202,7 +202,7 @@ def test_a_task_writes_at_most_once_a_second_but_always_its_last_word(tmp_path: 
 def test_a_tally_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     mine = Target(str(tmp_path), *MINE)
     with largest_file(0), pytest.raises(JobError, match=r"gate-0.* could not be written: "):
-        Tally(mine).tell("gate-0", 31, last=True)
+        Tally(mine).write("gate-0", 31, last=True)
     assert tally.read(mine) == {}
 
 
@@ -213,21 +213,21 @@ def test_rows_of_a_unit_count_while_the_engine_is_at_it(
     monkeypatch.setattr(models, "_opened", {})
     monkeypatch.setattr(tally, "_SECONDS", 0.0)
     target, seen = Target(str(tmp_path), *MINE), list[int]()
-    told = Tally.tell
+    told = Tally.write
 
-    def tell(self: Tally, unit: str, rows: int, last: bool = False) -> None:
-        told(self, unit, rows, last)
+    def write(self: Tally, shard: str, rows: int, last: bool = False) -> None:
+        told(self, shard, rows, last)
         seen.append(tally.rows_done(target))
 
-    monkeypatch.setattr(Tally, "tell", tell)
+    monkeypatch.setattr(Tally, "write", write)
     lines = {
         "id": [f"m{number:02d}" for number in range(24)],
         "text": [f"card {number % 12}" for number in range(24)],
         "pair": pa.nulls(24, pa.string()),
         binning.TEXT_HASH: [f"{number // 2:02d}" for number in range(24)],
-        binning.BUCKET: pa.array([0] * 12 + [1] * 12, pa.int32()),
+        binning.BIN: pa.array([0] * 12 + [1] * 12, pa.int32()),
     }
-    small = replace(options, batch_rows=4, collapse=False)
-    reports = list(shard_task.write_units(iter([pa.RecordBatch.from_pydict(lines)]), small, target, 25))
+    small = replace(options, batch_rows=4, deduplicate=False)
+    reports = list(shard_task.score_shards(iter([pa.RecordBatch.from_pydict(lines)]), small, target, 25))
     assert seen == [4, 8, 12, 16, 20, 24]
     assert (len(reports), tally.rows_done(target), tally.read(target)) == (2, 24, {})

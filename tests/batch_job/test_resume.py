@@ -1,4 +1,4 @@
-"""What an attempt need not compute: units a killed one had finished, and texts that the day's partition has scored."""
+"""Resuming: shards of a killed attempt, and texts with scores in the committed baseline, are not computed again."""
 
 import hashlib
 import json
@@ -39,7 +39,7 @@ from shared_model.types import Precision
 from tests.batch_job.conftest import DAY, SMALL, attempt, data_files, held_files, message, planned, write_day
 from tests.shared_model import small_release, tiny_builds
 
-#: Eight units, each with a text that it alone has.
+#: Eight shards, each with a text that it alone has.
 LINES = [message(number, f"my card number {number} has not arrived") for number in range(190)]
 
 
@@ -58,7 +58,7 @@ def sidecars(state: StateSettings) -> set[Path]:
     return set(state.scores_table.glob("ds=*/**/*.json"))
 
 
-def leave_units(
+def leave_shards(
     spark: SparkSession,
     state: StateSettings,
     client: "redis.Redis",
@@ -75,13 +75,13 @@ def leave_units(
         attempt(spark, state, client, options, run, fail, force=force)
 
 
-def test_an_attempt_that_fails_before_its_commit_leaves_all_its_units(
+def test_an_attempt_that_fails_before_its_commit_leaves_all_its_shards(
     spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
 ) -> None:
     write_day(state, LINES)
     run = planned(state, client)
 
-    leave_units(spark, state, client, options, run)
+    leave_shards(spark, state, client, options, run)
     first, *others = sorted(sidecars(state))
     report = FileReport.from_json(first.read_text())
     damaged = state.scores_table / report.path
@@ -94,7 +94,7 @@ def test_an_attempt_that_fails_before_its_commit_leaves_all_its_units(
 
 
 def believed(note: str, target: Target) -> list[str]:
-    """What is found of a unit by the word of its sidecar alone."""
+    """The reports of sidecars, without a look at their files."""
     return [Path(note).read_text()]
 
 
@@ -105,10 +105,10 @@ def test_control_half_a_file_is_taken_over_by_whoever_believes_its_sidecar(
     options: ScoringOptions,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What a disk that fills up would leave, were files not renamed into place when they are whole."""
+    """Truncated files, as a full disk would leave them if files were written in place."""
     write_day(state, LINES)
     run = planned(state, client)
-    leave_units(spark, state, client, options, run)
+    leave_shards(spark, state, client, options, run)
     report = FileReport.from_json(min(sidecars(state)).read_text())
     half = state.scores_table / report.path
     half.write_bytes(half.read_bytes()[: report.size // 2])
@@ -127,11 +127,11 @@ def test_another_release_takes_nothing_over_and_replaces_the_day(
     release: Release,
     tmp_path: Path,
 ) -> None:
-    """Though it computes the very same: neither units that an attempt has left nor rows that stand are its own."""
+    """Though it computes the very same: neither shards that an attempt has left nor rows that stand are its own."""
     write_day(state, LINES[:60])
     run = planned(state, client)
     before = attempt(spark, state, client, options, run)
-    leave_units(spark, state, client, options, run, force=True)
+    leave_shards(spark, state, client, options, run, force=True)
     other = tiny_builds.resealed(release, tmp_path / "other", name="other")
     small_release.judge(other, passed=True)
     of_other = replace(options, releases_root=str(tmp_path / "other"), release=other.id)
@@ -144,14 +144,14 @@ def test_another_release_takes_nothing_over_and_replaces_the_day(
     assert {row["release"] for row in found} == {other.id}
 
 
-def test_units_taken_from_an_attempt_that_lives_and_commits_stay_whole(
+def test_shards_taken_from_an_attempt_that_lives_and_commits_stay_whole(
     spark: SparkSession,
     state: StateSettings,
     client: "redis.Redis",
     options: ScoringOptions,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The older attempt commits while the newer, which took its units over, is about to: Redis could not tell it."""
+    """The older attempt commits while the newer, which took its shards over, is about to: Redis could not tell it."""
     older, newer = of_two_the_older_commits_first(spark, state, client, options, monkeypatch)
     assert (newer.token, newer.units_resumed, newer.content) == (2, newer.units, older.content)
     assert len(ids_of(state)) == len(LINES)
@@ -201,7 +201,7 @@ def test_late_data_reuses_what_is_scored_and_rewrites_the_partition(
     assert found["m00501"] == scored["m00007"]
     frame = read_scores(spark, state.scores_table, DAY)
     assert frame.count() == len(found)
-    # And once more, from units that hold both kinds.
+    # And once more, from shards that hold both kinds.
     write_day(state, [message(502, "is my card lost?")], file="later.jsonl")
     assert attempt(spark, state, client, options, planned(state, client)).rows_reused == len(LINES) + 3
     assert rows_of(state)["m00502"] == found["m00500"]
@@ -233,12 +233,12 @@ class Compiled:
 
 
 def write_in(
-    precision: Precision, lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int
+    precision: Precision, lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, shard_rows: int
 ) -> Iterator[pa.RecordBatch]:
     model = models.open_model(options, task_context.task_threads())
     compiled = replace(model, engine=cast(Engine, Compiled(model.engine, precision)))
     with mock.patch.object(models, "open_model", return_value=compiled):
-        yield from shard_task.write_units(lines, options, target, unit_rows)
+        yield from shard_task.score_shards(lines, options, target, shard_rows)
 
 
 def test_late_data_is_reused_by_the_precision_that_was_compiled_and_not_by_the_one_asked_for(
@@ -249,13 +249,13 @@ def test_late_data_is_reused_by_the_precision_that_was_compiled_and_not_by_the_o
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_day(state, LINES[:30])
-    monkeypatch.setattr(shard_task, "write_units", partial(write_in, Precision.FP32))
+    monkeypatch.setattr(shard_task, "score_shards", partial(write_in, Precision.FP32))
     assert attempt(spark, state, client, options, planned(state, client)).precision == "fp32"
     write_day(state, [message(500, "is my card lost?")], file="late.jsonl")
     again = attempt(spark, state, client, options, planned(state, client))
     assert (again.precision, again.rows, again.rows_reused, again.distinct) == ("fp32", 31, 30, 1)
     # The next hosts have BF16, and a partition has one precision.
-    monkeypatch.setattr(shard_task, "write_units", partial(write_in, Precision.BF16))
+    monkeypatch.setattr(shard_task, "score_shards", partial(write_in, Precision.BF16))
     write_day(state, [message(501, "is my card lost?")], file="later.jsonl")
     other = attempt(spark, state, client, options, planned(state, client))
     assert (other.precision, other.rows, other.rows_reused) == ("bf16", 32, 0)
@@ -309,15 +309,15 @@ class Frail:
 
 
 def write_with_a_frail_engine(
-    lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int
+    lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, shard_rows: int
 ) -> Iterator[pa.RecordBatch]:
     model = models.open_model(options, task_context.task_threads())
     frail = replace(model, engine=cast(Engine, Frail(model.engine, model.encoder.encode(POISON))))
     with mock.patch.object(models, "open_model", return_value=frail):
-        yield from shard_task.write_units(lines, options, target, unit_rows)
+        yield from shard_task.score_shards(lines, options, target, shard_rows)
 
 
-def test_poison_is_quarantined_and_stays_so_when_its_unit_is_taken_over(
+def test_poison_is_quarantined_and_stays_so_when_its_shard_is_taken_over(
     spark: SparkSession,
     state: StateSettings,
     client: "redis.Redis",
@@ -326,8 +326,8 @@ def test_poison_is_quarantined_and_stays_so_when_its_unit_is_taken_over(
 ) -> None:
     write_day(state, [*LINES, message(600, POISON), b""])
     run, options = planned(state, client), replace(options, poison=1)
-    monkeypatch.setattr(shard_task, "write_units", write_with_a_frail_engine)
-    leave_units(spark, state, client, options, run)
+    monkeypatch.setattr(shard_task, "score_shards", write_with_a_frail_engine)
+    leave_shards(spark, state, client, options, run)
     done = attempt(spark, state, client, options, run)
     assert (done.units_resumed, done.rows, done.quarantined) == (done.units, 189, {"empty": 1, "poison": 2})
     assert done.rows + sum(done.quarantined.values()) == run.input.lines

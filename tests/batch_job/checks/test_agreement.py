@@ -1,6 +1,5 @@
 """INT8 against half precision: counted as defined for each kind of output, and measured by real engines in Spark."""
 
-from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 import redis
 from pyspark.sql import SparkSession
 
-from batch_job import attempt
+from batch_job.attempt import open_attempt
 from batch_job.checks import agreement, contents
 from batch_job.checks.examination import Written
 from batch_job.identity import Tables
@@ -91,11 +90,11 @@ def test_the_written_rows_are_compared_with_what_the_other_precision_says(
 ) -> None:
     """Every text twice, of which a sample holds one; compared while nothing is committed."""
     write_day(state, [message(number, text) for number, text in enumerate([*TEXTS, *TEXTS])])
-    run, tables = planned(state, client), Tables.of(state)
+    run, tables = planned(state, client), Tables.for_input(state)
     fence = Fence.take(client, DAY, -1)
     found: dict[str, Agreement | None] = {}
 
-    def look(files: Written) -> Mapping[str, str]:
+    def look(files: Written) -> None:
         paths = [str(files.table / file.path) for file in files.files]
         all_of_it, few = (contents.read(paths, most).sample for most in (agreement.SAMPLE, 50))
         # The labels of other rows: half precision would have said something else of nearly every text.
@@ -104,10 +103,9 @@ def test_the_written_rows_are_compared_with_what_the_other_precision_says(
         as_int8 = all_of_it.set_column(3, "precision", pa.array(["int8"] * all_of_it.num_rows))
         for name, sample in (("as int8", as_int8), ("all", all_of_it), ("few", few), ("wrong", wrong)):
             found[name] = agreement.measure(files.messages, sample, release, options, files.target)
-        return {}
 
-    with attempt.supervised(spark, fence):
-        attempt.score_partition(spark, run, options, tables, fence, NightlySettings(), before_commit=look)
+    with open_attempt(spark, run, options, tables, fence, NightlySettings()) as attempt:
+        look(attempt.write())
     said = capsys.readouterr().err
     assert f"gate: {len(TEXTS)} texts with INT8, to compare\n" in said
     assert f"gate: {len(TEXTS)} of {len(TEXTS)} texts in " in said

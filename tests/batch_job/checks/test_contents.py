@@ -1,4 +1,4 @@
-"""What is read back of written files: the figures the gate judges."""
+"""Figures that are read back from written files for the gate."""
 
 import hashlib
 from pathlib import Path

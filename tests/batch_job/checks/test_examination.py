@@ -17,8 +17,8 @@ from batch_job.run_record import Agreement, Outcome, RunRecord
 from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import NightlySettings
 from batch_job.shards.shard_files import Target
-from batch_job.steps import score as job
-from batch_job.steps.spark_step import Step
+from batch_job.steps.context import StepContext
+from batch_job.steps.score import score_day
 from batch_job.tables import table
 from shared_model.settings import DeferredSettings, StateSettings
 from tests.batch_job.conftest import DAY, message, planned, write_day
@@ -31,24 +31,24 @@ OTHERS = [message(number, "why was my transfer declined") for number in range(1_
 
 
 @pytest.fixture
-def step(state: StateSettings, client: "redis.Redis") -> Step:
+def step(state: StateSettings, client: "redis.Redis") -> StepContext:
     path = state.runs_dir / DAY / "run.json"
-    return Step(path, state, NightlySettings(quarantine_share=1.0), DeferredSettings(), state.redis_url, client)
+    return StepContext(path, state, NightlySettings(quarantine_share=1.0), DeferredSettings(), state.redis_url, client)
 
 
 @pytest.fixture
 def found(monkeypatch: pytest.MonkeyPatch) -> list[Agreement | None]:
-    """What the comparison of precisions finds, the next day's first; engines are asked in test_agreement.py."""
+    """Results of the comparison of precisions, the next day's first; test_agreement.py runs engines."""
     told: list[Agreement | None] = []
     monkeypatch.setattr(agreement, "measure", lambda *_: told.pop(0))
     return told
 
 
-def score(spark: SparkSession, step: Step, options: ScoringOptions, day: str, *accepted: str) -> RunRecord:
-    step = replace(step, path=step.path.parents[1] / day / "run.json", accepted=accepted)
+def score(spark: SparkSession, step: StepContext, options: ScoringOptions, day: str, *accepted: str) -> RunRecord:
+    step = replace(step, path=step.path.parents[1] / day / "run.json")
     run = planned(step.state, step.client, day)
     run_record.write(step.path, run)
-    return job._score_once(step, run, spark, options, force=False)
+    return score_day(step, run, spark, options, False, accepted)
 
 
 def verdict(run: RunRecord, name: str) -> tuple[Outcome, bool]:
@@ -76,7 +76,7 @@ def test_long_reading_back_says_how_many_files_are_read(
             yield path
 
     monkeypatch.setattr(examination, "watched", slowly)
-    monkeypatch.setattr(progress, "say", lambda line: "reading back: 0 of 2 files in" in line and told.set())
+    monkeypatch.setattr(progress, "log", lambda line: "reading back: 0 of 2 files in" in line and told.set())
     found.append(None)
     write_day(state, LINES[:2])
     files = [written.file(state.scores_table, written.batch([text], ["yes"])) for text in ("a", "b")]
@@ -87,7 +87,7 @@ def test_long_reading_back_says_how_many_files_are_read(
 
 
 def test_a_day_of_other_labels_is_refused_and_then_accepted(
-    spark: SparkSession, state: StateSettings, step: Step, options: ScoringOptions, found: list[Agreement | None]
+    spark: SparkSession, state: StateSettings, step: StepContext, options: ScoringOptions, found: list[Agreement | None]
 ) -> None:
     write_day(state, [*LINES, b"nothing"], DAY)
     write_day(state, OTHERS, SECOND)
@@ -125,7 +125,7 @@ def test_a_day_of_other_labels_is_refused_and_then_accepted(
 
 
 def test_agreement_is_held_against_what_the_last_days_commit_says(
-    spark: SparkSession, state: StateSettings, step: Step, options: ScoringOptions, found: list[Agreement | None]
+    spark: SparkSession, state: StateSettings, step: StepContext, options: ScoringOptions, found: list[Agreement | None]
 ) -> None:
     for day in (DAY, SECOND):
         write_day(state, LINES[:40], day)
@@ -143,12 +143,12 @@ def test_agreement_is_held_against_what_the_last_days_commit_says(
 def test_what_tasks_reported_and_what_files_hold_must_be_the_same(
     spark: SparkSession,
     state: StateSettings,
-    step: Step,
+    step: StepContext,
     options: ScoringOptions,
     found: list[Agreement | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A file that another process cut short after its task reported it; nobody can let that pass."""
+    """A file that another process cut short after its task reported it; no flag accepts that."""
     write_day(state, LINES[:40], DAY)
     found.append(None)
     read = gate.counts
@@ -159,7 +159,7 @@ def test_what_tasks_reported_and_what_files_hold_must_be_the_same(
 
 
 def test_a_day_that_is_too_damaged_leaves_its_examples_in_the_record(
-    spark: SparkSession, state: StateSettings, step: Step, options: ScoringOptions
+    spark: SparkSession, state: StateSettings, step: StepContext, options: ScoringOptions
 ) -> None:
     write_day(state, [*LINES[:40], b"", b"no JSON"], DAY)
     with pytest.raises(gate.GateFailed, match=r"2 of 42 lines are quarantined, more than 1\.0%"):

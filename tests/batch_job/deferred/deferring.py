@@ -32,7 +32,7 @@ async def letters(client: "redis.asyncio.Redis") -> list[DeadLetter]:
 
 
 async def forget_leases(client: "redis.asyncio.Redis") -> None:
-    """Time passes, and whoever held requests renews nothing."""
+    """Time passes, and the holder of requests renews nothing."""
     held = await client.xpending_range(keys.deferred_stream(), GROUP, "-", "+", 100)
     entries = [row["message_id"] for row in held]
     await client.xclaim(keys.deferred_stream(), GROUP, "dead", 0, entries, idle=60_000, justid=True)

@@ -1,4 +1,4 @@
-"""What the drain commits and what it answers from the table: every request once, whatever dies in between."""
+"""The drain commits, or answers from the table, every request once, whatever dies in between."""
 
 import asyncio
 import multiprocessing
@@ -152,12 +152,12 @@ async def test_a_long_drain_says_how_many_of_those_that_wait_are_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     told = threading.Event()
-    # The second chunk is not scored before the first was told.
+    # The second chunk is scored after the line of the first.
     faked.meanwhile = lambda: asserted(len(faked.ran) == 1 or told.wait(10))
     line = "answering: 1 of 2 deferred requests in"
     monkeypatch.setattr("batch_job.deferred.draining._CHUNK", 1)
     monkeypatch.setattr("batch_job.deferred.draining.Progress", partial(Progress, seconds=0.01))
-    monkeypatch.setattr("batch_job.progress.say", lambda said: line in said and told.set())
+    monkeypatch.setattr("batch_job.progress.log", lambda said: line in said and told.set())
     for text in ("one", "two", "beyond the limit"):
         await submit(deferred, text)
     assert await drain(None, deferred, options, scores, limit=2) == 2

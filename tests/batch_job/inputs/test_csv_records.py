@@ -1,4 +1,4 @@
-"""Any text survives CSV, whoever wrote it; quotes that do not fit are an error, never another text."""
+"""Any text survives CSV of any writer; quotes that do not fit are an error, never another text."""
 
 import csv
 import io

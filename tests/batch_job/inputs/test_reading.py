@@ -106,8 +106,8 @@ def test_a_row_that_is_no_message_is_set_aside_as_its_line_or_its_json(
     write(tmp_path, form, rows)
     read = judged(spark, found(tmp_path, form, Columns("key", "body")))
     assert [(row["id"], row["text"], row["raw"]) for row in read if row["reason"] is None] == [("a", "hello", None)]
-    set_aside = {row["reason"]: (bytes(row["raw"]), row["id"], row["text"]) for row in read if row["reason"]}
-    assert set_aside == {
+    quarantine = {row["reason"]: (bytes(row["raw"]), row["id"], row["text"]) for row in read if row["reason"]}
+    assert quarantine == {
         reason: (raw(form, row), None, None)
         for reason, row in zip(["empty", "too_long", "wrong_type", "duplicate_id"], rows[1:], strict=True)
     }

@@ -203,7 +203,7 @@ def test_a_url_is_read_as_the_folder_it_names(tmp_path: Path) -> None:
 
 @pytest.fixture
 def bucket() -> Iterator[fsspec.AbstractFileSystem]:
-    """What fsspec keeps in memory: a store that no path of this machine leads to."""
+    """fsspec's store in memory, which no path of this machine leads to."""
     store = fsspec.filesystem("memory")
     yield store
     store.rm("/bucket", recursive=True)
@@ -236,10 +236,10 @@ def test_a_url_whose_package_is_not_there_is_named() -> None:
 def test_settings_say_where_the_day_is(tmp_path: Path) -> None:
     state = StateSettings(state=tmp_path / "with {braces}")
     write(state.messages_dir / f"ds={DAY}", Format.JSON_LINES, ROWS)
-    assert Source.of(state, InputSettings()).read(DAY).lines == 5
+    assert Source.from_settings(state, InputSettings()).read(DAY).lines == 5
     write(tmp_path / "day" / DAY, Format.JSON_LINES, ROWS[:2])
     elsewhere = settings.load(InputSettings, {"TANDEM_INPUT_PATH": f"{tmp_path}/day/{{ds}}/"})
-    assert Source.of(state, elsewhere).read(DAY).lines == 2
+    assert Source.from_settings(state, elsewhere).read(DAY).lines == 2
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""How a step ends: every kind of failure has its exit code and one line, and what nobody foresaw a code of its own."""
+"""Exit codes: every kind of failure has its code and one line, an unexpected error a code of its own."""
 
 import os
 import subprocess
@@ -51,7 +51,7 @@ def test_what_nobody_foresaw_is_no_verdict_of_a_gate_and_is_not_hidden(capsys: p
     first, *_, last = capsys.readouterr().err.splitlines()
     assert first == "Traceback (most recent call last):"
     assert last == (
-        "batch_job score: unforeseen: ZeroDivisionError: integer division or modulo by zero; "
+        "batch_job score: unexpected error: ZeroDivisionError: integer division or modulo by zero; "
         "the traceback above says where"
     )
 
@@ -124,7 +124,7 @@ def parquet_day(state: StateSettings, client: "redis.Redis") -> Path:
 
 
 def complaints(done: "subprocess.CompletedProcess[str]") -> list[str]:
-    """What a step ends with. spark-submit passes on what the driver says, errors too, on its standard output."""
+    """The last lines of a step. spark-submit copies the driver's output, errors too, to its standard output."""
     assert "Traceback" not in done.stdout
     return [line for line in done.stdout.splitlines() if line.startswith("batch_job")]
 
@@ -194,7 +194,7 @@ def test_a_report_for_which_there_is_no_room_is_one_line(recorded: Path, capsys:
     page = recorded.with_suffix("") / "report.html"
     problem = f"{page} could not be written: File too large; make room, then run `report` again"
     assert said.err == f"batch_job report: {problem}\n"
-    # What it has to say is said all the same, and nothing unfinished lies about.
+    # The summary is printed all the same, and no unfinished file is left.
     assert "committed" in said.out
     assert not list(page.parent.iterdir())
     assert steps.main(["report", "--ds", DAY]) == 0

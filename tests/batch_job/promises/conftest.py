@@ -21,8 +21,8 @@ from batch_job import run_record
 from batch_job.launch import spark_submit
 from batch_job.run_record import RunRecord
 from batch_job.scoring.options import ScoringOptions
-from batch_job.steps import spark_step
-from batch_job.steps.spark_step import Step
+from batch_job.steps import score
+from batch_job.steps.context import StepContext
 from batch_job.tables import table
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from shared_model.published.epochs import Epoch
@@ -41,11 +41,11 @@ _NOTES, _RUN = "NIGHT_NOTES", "NIGHT_RUN"
 #: Spark starts no second copy of a task on the host of the first.
 HOSTS = ["127.0.0.2", "127.0.0.3"]
 
-#: Eight units, each text once; and lines that are no messages.
+#: Eight shards, each text once; and lines that are no messages.
 LINES = [message(number, f"my card number {number} has not arrived") for number in range(190)]
 BAD = [b"", b"no JSON"]
-UNITS = 8
-#: What is committed and published before: ids that are in both, labels and a release that are not.
+SHARDS = 8
+#: Committed and published before: ids that are in both, labels and a release that are not.
 OLD = ["yes", "no"] * 20
 
 #: (id, label, release), and how often it is there.
@@ -77,8 +77,8 @@ class House:
 
     @property
     def known(self) -> dict[str, str]:
-        """What all processes of a night inherit, and none of another's: who waits for a night's must not reap, with its
-        exit code, a night that somebody else waits for."""
+        """Variables that tag all processes of a run, so that waiting for one run does not reap another, with its exit
+        code."""
         return {_NOTES: str(self.notes), _RUN: self.run}
 
     def night(self, mishap: str, master: str = "local[2]", *conf: str) -> "subprocess.CompletedProcess[str]":
@@ -111,11 +111,11 @@ class House:
         return self.record
 
     def finished(self) -> int:
-        """Units that are renamed into place, with their sidecars."""
+        """Shards that are renamed into place, with their sidecars."""
         return len(list(self.state.scores_table.glob("ds=*/**/*.json")))
 
     def rows(self) -> Rows:
-        """What readers see of the day; damage is refused."""
+        """The rows of the day that readers see; damage is refused."""
         batches = table.read_files(DeltaTable(str(self.state.scores_table)), DAY, ["id", "label", "release"])
         return Counter(tuple(row.values()) for batch in batches for row in batch.to_pylist())
 
@@ -180,10 +180,10 @@ def in_this_spark(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
     """The `score` step takes the session's Spark, and leaves it."""
 
     @contextmanager
-    def opened(step: Step, run: RunRecord) -> Iterator[tuple[SparkSession, ScoringOptions]]:
-        yield spark, ScoringOptions.of(step.state, step.nightly, run.release, Device.CPU)
+    def opened(context: StepContext, run: RunRecord) -> Iterator[tuple[SparkSession, ScoringOptions]]:
+        yield spark, ScoringOptions.from_settings(context.state, context.nightly, run.release, Device.CPU)
 
-    monkeypatch.setattr(spark_step, "_spark", opened)
+    monkeypatch.setattr(score, "scoring_session", opened)
 
 
 def old_rows() -> Rows:

@@ -1,5 +1,5 @@
-"""What spark-submit runs in these tests: the steps as they are, and one mishap, which NIGHT_MISHAP names. Notes of what
-must happen once, or be told, lie in the folder NIGHT_NOTES. Functions of a script travel to executors by value."""
+"""The application of these tests: the steps as they are, and one mishap, which NIGHT_MISHAP names. The folder
+NIGHT_NOTES holds notes of events that happen once or are reported. Functions of a script reach executors by value."""
 
 import json
 import os
@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 from pyspark import TaskContext
 
 from batch_job import __main__ as steps
-from batch_job import attempt, driver
+from batch_job import driver
 from batch_job.progress import Progress
 from batch_job.run_record import Findings
 from batch_job.scoring import models, shard_task
 from batch_job.scoring.options import ScoringOptions
-from batch_job.shards import shard_files
 from batch_job.shards.shard_files import Target
 from batch_job.spark import task_context
 from batch_job.steps import publish
@@ -65,23 +64,23 @@ def die_after(owner: Any, name: str) -> None:
     setattr(owner, name, step)
 
 
-def die_at_unit(count: int) -> None:
-    """When so many units are finished."""
+def die_at_shard(count: int) -> None:
+    """When so many shards are finished."""
     driver = os.getpgrp()
 
     def write(
-        lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int
+        lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, shard_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        for report in shard_task.write_units(lines, options, target, unit_rows):
+        for report in shard_task.score_shards(lines, options, target, shard_rows):
             if len(list(Path(target.table, target.folder).glob("*.json"))) >= count:
                 die(driver)
             yield report
 
-    shard_task.write_units = write
+    shard_task.score_shards = write
 
 
 def once(note: str) -> bool:
-    """Whether nobody was here before."""
+    """Whether this is the first call."""
     try:
         (_NOTES / note).touch(exist_ok=False)
     except FileExistsError:
@@ -118,17 +117,17 @@ def write_interrupted(
     lines: Iterator[pa.RecordBatch],
     options: ScoringOptions,
     target: Target,
-    unit_rows: int,
+    shard_rows: int,
     interrupt: Callable[[], None],
     finished: Callable[[], None],
     armed: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """`interrupt` comes in the midst of each unit; of each but a task's first unless `armed`. `finished` comes when a
-    unit is."""
+    """`interrupt` comes in the midst of each shard; of each but a task's first unless `armed`. `finished` comes when a
+    shard is."""
     model = models.open_model(options, task_context.task_threads())
     engine = Interrupted(model.engine, interrupt, armed)
     with mock.patch.object(models, "open_model", return_value=replace(model, engine=cast(Engine, engine))):
-        for report in shard_task.write_units(lines, options, target, unit_rows):
+        for report in shard_task.score_shards(lines, options, target, shard_rows):
             engine.armed = True
             finished()
             yield report
@@ -148,30 +147,30 @@ def executor() -> psutil.Process:
 
 
 def lose(victim: Callable[[], psutil.Process]) -> None:
-    shard_task.write_units = partial(
+    shard_task.score_shards = partial(
         write_interrupted, interrupt=partial(kill_once, victim), finished=lambda: None, armed=False
     )
 
 
 def write_forgetfully(
-    lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int
+    lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, shard_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """One executor is lost, and nobody looks for the units that it had finished."""
-    task, kill = (lines, options, target, unit_rows), partial(kill_once, executor)
-    with mock.patch.object(shard_files, "own_sidecars", return_value=[]):
+    """One executor is lost, and its finished shards are not looked for."""
+    task, kill = (lines, options, target, shard_rows), partial(kill_once, executor)
+    with mock.patch.object(shard_task, "own_sidecars", return_value=[]):
         yield from write_interrupted(*task, kill, lambda: None, armed=False)
 
 
 def forget() -> None:
-    shard_task.write_units = write_forgetfully
+    shard_task.score_shards = write_forgetfully
 
 
 def write_slowly_at_first(
-    lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, unit_rows: int, lossy: bool
+    lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, shard_rows: int, lossy: bool
 ) -> Iterator[pa.RecordBatch]:
-    """One task is slow: in its first unit until its copy has written that, too; then until it is killed. `lossy`: the
+    """One task is slow: in its first shard until its copy has written that, too; then until it is killed. `lossy`: the
     other loses its executor."""
-    task, context = (lines, options, target, unit_rows), TaskContext.get()
+    task, context = (lines, options, target, shard_rows), TaskContext.get()
     assert context is not None
     if context.partitionId() != 0:
         interrupt = partial(kill_once, executor) if lossy else lambda: None
@@ -196,12 +195,12 @@ def let_the_slow_write() -> None:
 
 
 def copy(lossy: bool) -> None:
-    shard_task.write_units = partial(write_slowly_at_first, lossy=lossy)
+    shard_task.score_shards = partial(write_slowly_at_first, lossy=lossy)
 
 
 def hold_before_commit(anyone: bool) -> None:
-    """Until another night with these notes has computed the day, too. Nobody watches, which would end the older of them
-    sooner. `anyone`: may commit then."""
+    """Until another night with these notes has computed the day, too. No fence is watched: that would end the older of
+    them sooner. `anyone`: may commit then."""
 
     def held(*arguments: Any) -> Findings:
         found = examine(*arguments)
@@ -211,7 +210,7 @@ def hold_before_commit(anyone: bool) -> None:
         return found
 
     examine, job.examine = job.examine, held
-    attempt.supervised = partial(attempt.supervised, seconds=600.0)
+    job.open_attempt = partial(job.open_attempt, watch_seconds=600.0)
     if anyone:
         Fence.check = lambda fence: None
         table.refuse_stale = lambda *_: None
@@ -240,11 +239,11 @@ def tell_files() -> None:
 
 
 MISHAPS: dict[str, Callable[[], None]] = {
-    "planned": lambda: die_before(attempt, "score_partition"),
-    "judged": lambda: die_before(resumable, "take_over"),
-    "one unit": lambda: die_at_unit(1),
-    "half the units": lambda: die_at_unit(4),
-    "all units": lambda: die_after(Progress, "__exit__"),
+    "planned": lambda: die_before(job, "open_attempt"),
+    "judged": lambda: die_before(resumable, "adopt_finished"),
+    "one shard": lambda: die_at_shard(1),
+    "half the shards": lambda: die_at_shard(4),
+    "all shards": lambda: die_after(Progress, "__exit__"),
     "quarantined": lambda: die_after(table, "add_quarantined"),
     "held before its commit": lambda: hold_before_commit(anyone=False),
     "held before its commit, which anyone may": lambda: hold_before_commit(anyone=True),

@@ -18,7 +18,7 @@ from batch_job.run_record import Findings, State
 from batch_job.steps import score as job
 from shared_model.settings import StateSettings
 from tests.batch_job.conftest import DAY
-from tests.batch_job.promises.conftest import UNITS, House, check_complete, old_rows
+from tests.batch_job.promises.conftest import SHARDS, House, check_complete, old_rows
 
 pytestmark = pytest.mark.proof
 
@@ -100,4 +100,4 @@ def test_a_disk_that_is_full_when_all_is_computed(
     check_complete(house, run)
     assert run.state is (State.UNCHANGED if committed else State.COMMITTED)
     assert run.scoring is not None
-    assert run.scoring.units_resumed == (0 if committed else UNITS)
+    assert run.scoring.units_resumed == (0 if committed else SHARDS)

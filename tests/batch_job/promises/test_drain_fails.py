@@ -12,7 +12,7 @@ from batch_job import driver
 from batch_job.launch import spark_submit
 from batch_job.run_record import State
 from batch_job.shards import schemas
-from batch_job.steps import drain
+from batch_job.steps import score
 from batch_job.tables import table
 from shared_model.errors import Stale
 from tests.batch_job.conftest import DAY
@@ -90,6 +90,6 @@ def test_a_run_that_is_superseded_while_it_drains_stays_stale(
     def superseded(*_: object) -> int:
         raise Stale("attempt 3 has begun")
 
-    monkeypatch.setattr(drain, "_answer_deferred", superseded)
+    monkeypatch.setattr(score, "answer_deferred", superseded)
     assert launched(house) == 3
     assert (house.record.state, house.record.problem) == (State.COMMITTED, "")

@@ -7,30 +7,30 @@ import pytest
 from batch_job.run_record import State
 from batch_job.steps import score
 from tests.batch_job.conftest import DAY
-from tests.batch_job.promises.conftest import LINES, UNITS, House, check_complete, old_rows
+from tests.batch_job.promises.conftest import LINES, SHARDS, House, check_complete, old_rows
 
 OLD_EPOCH = (f"{DAY}.1", 1)
 proof = pytest.mark.proof
 
 
-#: What dies when, and how many units are finished by then, at least and at most.
+#: Moments of death, and the finished shards by then, at least and at most.
 PHASES = [
     ("planned", 0, 0),
     ("judged", 0, 0),
-    ("one unit", 1, UNITS),
-    ("half the units", UNITS // 2, UNITS),
-    ("all units", UNITS, UNITS),
-    ("quarantined", UNITS, UNITS),
-    ("gated", UNITS, UNITS),
-    ("checked", UNITS, UNITS),
+    ("one shard", 1, SHARDS),
+    ("half the shards", SHARDS // 2, SHARDS),
+    ("all shards", SHARDS, SHARDS),
+    ("quarantined", SHARDS, SHARDS),
+    ("gated", SHARDS, SHARDS),
+    ("checked", SHARDS, SHARDS),
 ]
-SUITE = "half the units"
+SUITE = "half the shards"
 
 
 @pytest.mark.parametrize(
     ("phase", "least", "most"), [pytest.param(*each, marks=() if each[0] == SUITE else proof) for each in PHASES]
 )
-def test_a_driver_killed_before_its_commit_leaves_the_old_day_and_its_units(
+def test_a_driver_killed_before_its_commit_leaves_the_old_day_and_its_shards(
     house: House, in_this_spark: None, phase: str, least: int, most: int
 ) -> None:
     check_killed(house, phase, least, most)
@@ -55,13 +55,13 @@ def check_killed(house: House, phase: str, least: int, most: int, *master: str) 
     run = score.score(DAY, house.path)
     check_complete(house, run)
     assert run.scoring is not None
-    assert (run.scoring.units, run.scoring.units_resumed) == (UNITS, finished)
-    left = len(LINES) * (UNITS - finished) / UNITS
+    assert (run.scoring.units, run.scoring.units_resumed) == (SHARDS, finished)
+    left = len(LINES) * (SHARDS - finished) / SHARDS
     assert sum(worker.rows for worker in run.scoring.workers) == pytest.approx(left, abs=25)
     house.publish()
     assert house.answering() == (f"{DAY}.{run.scoring.token}", len(LINES))
-    if 0 < finished < UNITS:
-        # What was taken over is what would have been computed.
+    if 0 < finished < SHARDS:
+        # Adopted rows equal computed ones.
         again = score.score(DAY, house.path, force=True).scoring
         assert again is not None
         assert (again.content, again.units_resumed) == (run.scoring.content, 0)

@@ -6,7 +6,7 @@ from batch_job.run_record import State
 from batch_job.spark import failures
 from batch_job.steps import score
 from tests.batch_job.conftest import DAY
-from tests.batch_job.promises.conftest import LINES, OLD, UNITS, House, check_complete, old_rows
+from tests.batch_job.promises.conftest import LINES, OLD, SHARDS, House, check_complete, old_rows
 
 COPIED = "a task is copied"
 SPECULATION = [
@@ -19,24 +19,24 @@ SPECULATION = [
 
 @pytest.mark.proof
 @pytest.mark.parametrize("mishap", ["an executor is killed", "a worker is killed"])
-def test_what_is_killed_while_it_scores_loses_the_unit_at_hand(house: House, master: str, mishap: str) -> None:
+def test_what_is_killed_while_it_scores_loses_the_shard_at_hand(house: House, master: str, mishap: str) -> None:
     done = house.night(mishap, master)
     assert done.returncode == 0, done.stdout[-3000:]
     assert (house.notes / "killed").exists()
     assert house.record.state is State.COMMITTED
     check_complete(house, house.record)
     # None was computed twice, those of the killed task included.
-    assert len(house.rows_of_files()) == 1 + UNITS
+    assert len(house.rows_of_files()) == 1 + SHARDS
 
 
 @pytest.mark.proof
-def test_control_without_reports_of_finished_units_some_are_computed_twice(house: House, master: str) -> None:
+def test_control_without_reports_of_finished_shards_some_are_computed_twice(house: House, master: str) -> None:
     done = house.night("an executor is killed, and what it finished is forgotten", master)
     assert done.returncode == 0, done.stdout[-3000:]
     assert (house.notes / "killed").exists()
     # Only files that a task reported are committed: readers see each row once all the same.
     check_complete(house, house.record)
-    assert len(house.rows_of_files()) > 1 + UNITS
+    assert len(house.rows_of_files()) > 1 + SHARDS
 
 
 @pytest.mark.proof
@@ -65,7 +65,7 @@ def test_of_a_task_that_spark_runs_twice_one_copy_counts(house: House, master: s
     assert (house.notes / "copy wrote").exists()
     assert (house.notes / "killed").exists() is (mishap != COPIED)
     check_complete(house, house.record)
-    # Control: both copies have written their first unit; whoever took all that lay there would have its rows twice.
-    # What the lost executor had finished is there once.
-    assert len(house.rows_of_files()) == 1 + UNITS + 1
+    # Control: both copies have written their first shard; all files together would hold its rows twice.
+    # The finished shards of the lost executor are there once.
+    assert len(house.rows_of_files()) == 1 + SHARDS + 1
     assert sum(house.rows_of_files()) > len(OLD) + len(LINES)

@@ -47,5 +47,5 @@ def test_stages_that_score_take_the_whole_gpu_and_no_others(
     monkeypatch.setattr(DataFrame, "mapInArrow", noted)
     submit(house.state.redis_url)
     assert score.score(DAY, house.path).drained == 1
-    scoring = dict.fromkeys([shard_task.write_units, agreement._answer, answering.score_texts], WHOLE_GPU)
+    scoring = dict.fromkeys([shard_task.score_shards, agreement._answer, answering.score_texts], WHOLE_GPU)
     assert profiles == {**scoring, judging.judge_lines: None, quarantining.write_quarantine: None}

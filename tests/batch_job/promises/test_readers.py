@@ -37,7 +37,7 @@ class Reader:
 
     @property
     def days(self) -> list[Rows]:
-        """What was seen, as it changed."""
+        """The days seen, one entry a change."""
         return [day for day, _ in groupby(self.looks)]
 
     def wait_for_a_look(self) -> None:
@@ -81,7 +81,7 @@ def test_every_look_during_a_night_is_at_a_whole_day(house: House, in_this_spark
 
 
 @pytest.mark.proof
-@pytest.mark.parametrize("phase", ["half the units", "checked", "committed"])
+@pytest.mark.parametrize("phase", ["half the shards", "checked", "committed"])
 def test_so_it_is_when_the_driver_is_killed_and_the_day_scored_again(
     house: House, in_this_spark: None, phase: str
 ) -> None:

@@ -20,7 +20,7 @@ from batch_job.checks import gate
 from batch_job.reporting import charts, page, report
 from batch_job.reporting.cost import cost_per_million
 from batch_job.run_record import Findings, Outcome, Publication, QuarantinedLine, RunRecord, State, Verdict, Worker
-from batch_job.steps import spark_step
+from batch_job.steps import context
 from tests.batch_job.test_run_record import FINDINGS, PLANNED, SCORING
 
 VOID = {"meta"}
@@ -424,5 +424,5 @@ def test_a_record_that_cannot_be_read_hides_nothing_of_how_its_step_ended(
 ) -> None:
     path = tmp_path / "run.json"
     path.write_text("{")
-    spark_step.write_report(Mock(path=path))
+    context.write_report(Mock(path=path))
     assert f"no report was written: {path} cannot be read as a run record" in capfd.readouterr().err

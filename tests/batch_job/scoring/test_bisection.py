@@ -1,4 +1,4 @@
-"""What fails is found, whatever it stands among, and everything else is answered once."""
+"""Failing items are found among any others, and everything else is answered once."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batch_job.scoring.bisection import Failure, apart
+from batch_job.scoring.bisection import Failure, isolate_failures
 
 
 class Engine:
@@ -31,7 +31,7 @@ class Engine:
 def test_any_poison_is_found_and_the_others_are_answered_once(drawn: tuple[int, set[int]]) -> None:
     count, poison = drawn
     engine = Engine(poison)
-    answers = apart(engine.run, range(count), ValueError, most=count)
+    answers = isolate_failures(engine.run, range(count), ValueError, most=count)
     for number, answer in enumerate(answers):
         if number in poison:
             assert isinstance(answer, Failure)
@@ -44,7 +44,7 @@ def test_any_poison_is_found_and_the_others_are_answered_once(drawn: tuple[int, 
 @given(st.integers(1, 200), st.integers(0, 10))
 def test_where_nothing_can_be_run_it_gives_up(count: int, most: int) -> None:
     engine = Engine(set(range(count)))
-    answers = apart(engine.run, range(count), ValueError, most)
+    answers = isolate_failures(engine.run, range(count), ValueError, most)
     assert sum(isinstance(answer, Failure) for answer in answers) == min(count, most + 1)
     assert answers.count(None) == max(0, count - most - 1)
     assert engine.runs <= 2 * (most + 1) * (log2(count) + 1)
@@ -55,9 +55,9 @@ def test_what_is_no_failure_of_an_item_ends_the_search() -> None:
         raise ConnectionError("gone")
 
     with pytest.raises(ConnectionError, match="gone"):
-        apart(run, [1, 2, 3], ValueError, most=3)
+        isolate_failures(run, [1, 2, 3], ValueError, most=3)
 
 
 def test_answers_must_be_as_many_as_the_items() -> None:
     with pytest.raises(ValueError, match="shorter"):
-        apart(lambda numbers: [0], [1, 2, 3], KeyError, most=3)
+        isolate_failures(lambda numbers: [0], [1, 2, 3], KeyError, most=3)

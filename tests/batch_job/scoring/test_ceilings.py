@@ -1,4 +1,4 @@
-"""What did not fit once is not tried again, at that width or a greater one, for that release on that device."""
+"""A batch that did not fit is not tried again, at that width or a greater one, for that release on that device."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +23,7 @@ def test_a_ceiling_holds_at_its_bucket_and_above_and_nowhere_else(
 ) -> None:
     ceilings = Ceilings()
     for width, count in failed:
-        # What is tried is what a ceiling allows.
+        # Each try is as large as the ceiling allows.
         ceilings.too_many(HERE, width, ceilings.most(HERE, width, count))
     expected = wanted
     for width, count in failed:

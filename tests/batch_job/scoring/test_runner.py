@@ -1,4 +1,4 @@
-"""What fails by itself is found and left out, whatever it fails with; what does not fit runs in smaller batches."""
+"""Texts that fail by themselves are left out, with any error; batches that do not fit run in smaller ones."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from batch_job.scoring.ceilings import Ceilings
-from batch_job.scoring.runner import HARMLESS, Ran, Runner
+from batch_job.scoring.runner import HARMLESS, Outcomes, Runner
 from shared_model.encoding import Encoding, TokenBatch
 from shared_model.errors import JobError, OutOfMemory
 from shared_model.output import OutputKind, OutputSpec
@@ -53,13 +53,13 @@ def encodings(lengths: Sequence[int]) -> list[Encoding]:
     return [Encoding(np.full(tokens, number, np.int32), False) for number, tokens in enumerate(lengths, start=2)]
 
 
-def run(engine: Any, lengths: Sequence[int], most_poison: int = 1000, ceilings: Ceilings | None = None) -> Ran:
+def run(engine: Any, lengths: Sequence[int], most_poison: int = 1000, ceilings: Ceilings | None = None) -> Outcomes:
     return Runner("r-1", "cuda:0", engine, OUTPUT, most_poison, ceilings or Ceilings()).run(
         encodings(lengths), 64, 2048
     )
 
 
-def assert_scored(ran: Ran, rows: Sequence[int]) -> None:
+def assert_scored(ran: Outcomes, rows: Sequence[int]) -> None:
     expected = OUTPUT.scores(raw(np.array(rows, np.int64) + 2))
     np.testing.assert_array_equal(ran.scores[list(rows)], -np.sort(-expected, axis=1))
 

@@ -78,7 +78,7 @@ def test_texts_that_are_the_same_run_once_and_each_row_gets_its_own_texts_scores
     once = score(TEXTS, model, options)
     assert (engine.rows, once.distinct) == (150, 150)
     engine.batches.clear()
-    each = score(TEXTS, model, replace(options, collapse=False))
+    each = score(TEXTS, model, replace(options, deduplicate=False))
     assert (engine.rows, each.distinct) == (len(TEXTS), len(TEXTS))
     # At one width a text has the same bits in any company.
     np.testing.assert_array_equal(once.indices, each.indices)
@@ -88,9 +88,9 @@ def test_texts_that_are_the_same_run_once_and_each_row_gets_its_own_texts_scores
 
 
 def test_tokens_are_those_that_ran(model: Model, engine: Watched, options: ScoringOptions) -> None:
-    for collapse in (True, False):
+    for deduplicate in (True, False):
         engine.batches.clear()
-        window = score(TEXTS, model, replace(options, collapse=collapse))
+        window = score(TEXTS, model, replace(options, deduplicate=deduplicate))
         assert window.tokens == sum(int(batch.mask.sum()) for batch in engine.batches)
         assert window.padded_tokens == sum(batch.mask.size for batch in engine.batches)
 
@@ -105,11 +105,11 @@ def test_batches_have_one_width_and_two_percent_of_padding_at_most(
         assert {snug(int(tokens)) for tokens in batch.mask.sum(axis=1)} == {batch.tokens}
 
 
-@pytest.mark.parametrize("collapse", [True, False])
+@pytest.mark.parametrize("deduplicate", [True, False])
 def test_poisoned_texts_are_left_out_and_each_other_row_has_its_own_scores(
-    model: Model, engine: Watched, options: ScoringOptions, collapse: bool
+    model: Model, engine: Watched, options: ScoringOptions, deduplicate: bool
 ) -> None:
-    options = replace(options, collapse=collapse)
+    options = replace(options, deduplicate=deduplicate)
     clean = score(TEXTS, model, options)
     engine.poison = [clean.encodings[row].ids.tolist() for row in (3, 77)]
     engine.batches.clear()
@@ -121,7 +121,7 @@ def test_poisoned_texts_are_left_out_and_each_other_row_has_its_own_scores(
     np.testing.assert_array_equal(window.indices, clean.indices[others])
     np.testing.assert_array_equal(window.scores, clean.scores[others])
     assert [it.tokens for it in window.encodings] == [clean.encodings[row].tokens for row in others]
-    assert window.distinct == (148 if collapse else len(others))
+    assert window.distinct == (148 if deduplicate else len(others))
     ran = sum(int(batch.mask.sum()) for batch in engine.batches if batch is not HARMLESS)
     assert window.tokens == ran <= window.padded_tokens
     with pytest.raises(JobError, match="RuntimeError: cannot be read"):
@@ -130,6 +130,6 @@ def test_poisoned_texts_are_left_out_and_each_other_row_has_its_own_scores(
 
 @given(texts=st.lists(st.sampled_from(["a", "b", "c", "A", ("a", "b"), ("ab", "")])))
 def test_collapsed_texts_are_each_there_once_and_found_from_every_row(texts: list[Text]) -> None:
-    distinct, places = windows.collapsed(texts)
+    distinct, places = windows.deduplicated(texts)
     assert len(set(distinct)) == len(distinct)
     assert [distinct[place] for place in places] == texts

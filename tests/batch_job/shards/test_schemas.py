@@ -1,4 +1,4 @@
-"""What rows hold for each kind of output, from engine to epoch."""
+"""Rows of each kind of output, from engine to epoch."""
 
 import random
 from collections.abc import Iterator

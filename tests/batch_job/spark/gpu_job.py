@@ -1,4 +1,4 @@
-"""What spark-submit runs in `test_gpus.py`: prints, as JSON, which GPU and which worker each task had. Argument: an
+"""The application of `test_gpus.py`: prints, as JSON, which GPU and which worker each task had. Argument: an
 empty folder."""
 
 import json

@@ -25,7 +25,7 @@ from tests.batch_job import cluster
 from tests.batch_job.spark import gpu_job
 from tests.conftest import REPOSITORY
 
-#: What the discovery script says: any number but the first, which is also what nobody was told.
+#: The address from the discovery script: not 0, which is also the default.
 GPU = 3
 
 
@@ -59,7 +59,7 @@ def test_one_task_scores_on_a_gpu_and_the_next_finds_its_worker(
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=150, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     seen = json.loads(done.stdout.splitlines()[-1])
-    # What a task was given decides what it runs.
+    # The GPU of a task decides its engine.
     assert (seen["device"], seen["precision"]) == (Device.CUDA, Precision.FP16)
     assert {task["gpu"] for task in [*seen["reading"], *seen["scoring"]]} == {GPU}
     assert seen["slots"] == 1

@@ -95,7 +95,7 @@ def test_where_idle_priority_is_refused_one_line_says_so_and_work_goes_on(
 ) -> None:
     break_it(monkeypatch)
     said: list[str] = []
-    priority.yield_to_others(say=said.append)
+    priority.yield_to_others(warn=said.append)
     [line] = said
     assert line.startswith("TANDEM_NIGHTLY_IDLE: this system gives no idle priority (")
     assert reason in line

@@ -13,7 +13,7 @@ from batch_job.inputs.source import check_unchanged, read_folder
 from batch_job.run_record import Columns
 from batch_job.settings import InputSettings
 from batch_job.steps import plan
-from batch_job.steps.plan import Patience
+from batch_job.steps.plan import InputWait
 from shared_model.encoding import InputSpec
 from shared_model.errors import JobError, NoInput
 from shared_model.output import OutputKind, OutputSpec
@@ -92,8 +92,8 @@ class Time:
     arrives: Callable[[float], None] = lambda now: None
     now: float = 0.0
 
-    def patience(self, seconds: float, every: float) -> Patience:
-        return Patience(seconds, every, lambda: self.now, self.sleep)
+    def wait(self, seconds: float, every: float) -> InputWait:
+        return InputWait(seconds, every, lambda: self.now, self.sleep)
 
     def sleep(self, seconds: float) -> None:
         self.now += seconds
@@ -104,7 +104,7 @@ def test_a_day_that_is_late_is_waited_for_and_said_once(
     state: StateSettings, client: "redis.Redis", release: Release, capsys: pytest.CaptureFixture[str]
 ) -> None:
     time = Time(lambda now: write_day(state, [message(0, "late")]) if now >= 90 else None)
-    run = plan.plan_run(state, client, DAY, "run", patience=time.patience(600, 30))
+    run = plan.plan_run(state, client, DAY, "run", wait=time.wait(600, 30))
     assert (run.input.lines, time.now) == (1, 90)
     [said] = capsys.readouterr().err.splitlines()
     assert said.endswith("Waiting up to 600 s for them, looking every 30 s")
@@ -113,7 +113,7 @@ def test_a_day_that_is_late_is_waited_for_and_said_once(
 def test_a_day_that_does_not_come_in_time_is_named(state: StateSettings, client: "redis.Redis") -> None:
     time = Time()
     with pytest.raises(NoInput, match=r"no messages: .*ds=2026-01-14 is not a folder"):
-        plan.plan_run(state, client, DAY, "run", patience=time.patience(100, 30))
+        plan.plan_run(state, client, DAY, "run", wait=time.wait(100, 30))
     assert time.now == 100
 
 
@@ -121,7 +121,7 @@ def test_what_is_wrong_is_not_waited_for(state: StateSettings, client: "redis.Re
     write_day(state, [b'{"id": "a", "body": "b"}'])
     time = Time()
     with pytest.raises(JobError, match="has no column 'text'"):
-        plan.plan_run(state, client, DAY, "run", patience=time.patience(100, 30))
+        plan.plan_run(state, client, DAY, "run", wait=time.wait(100, 30))
     assert time.now == 0
 
 

@@ -39,7 +39,7 @@ from tests.batch_job.shards import written
 NIGHTLY = NightlySettings()
 
 NEXT = "2026-01-15"
-NEWER_DAY = f"a newer day, {NEXT} of {ARCHIVE}, is committed; `publish --publish` makes this one live all the same"
+NEWER_DAY = f"a newer day, {NEXT} of {ARCHIVE}, is committed; `publish --force` makes this one live all the same"
 
 
 def encoding_key(number: int) -> bytes:
@@ -76,7 +76,7 @@ def commit(state: StateSettings, client: "redis.Redis", release: Release):  # ty
             "vector": [None] * count,
         }
         batch = pa.RecordBatch.from_pydict(columns, schema=schemas.SCORES)
-        folder = Tables.of(state, identity).scores
+        folder = Tables.for_input(state, identity).scores
         file = FileReport(*write_file(Target(str(folder), ds, "plan", token), schemas.SCORES, [batch]))
         version = table.replace_partition(folder, ds, [file], token, lambda: None, {})
         scoring = Scoring(token, "plan", version, count, {}, rows_per_second=12.5)
@@ -125,7 +125,7 @@ def test_the_pointer_only_moves_forward(  # type: ignore[no-untyped-def]
     older = publishing.publish_run(state, NIGHTLY, client, commit(9, range(5), DAY)).publication
     assert older is not None
     assert (older.moved, older.live, pointer(client, release)) == (False, False, "2026-01-15.3")
-    assert older.why == "a newer one, epoch 2026-01-15.3, is; `publish --publish` makes this one live all the same"
+    assert older.why == "a newer one, epoch 2026-01-15.3, is; `publish --force` makes this one live all the same"
     assert not client.exists(keys.epoch_scores(release.id, f"{DAY}.9"))
     publishing.publish_run(state, NIGHTLY, client, commit(4, range(6), "2026-01-15"))
     assert pointer(client, release) == "2026-01-15.4"
@@ -189,7 +189,7 @@ def test_an_older_day_is_published_where_a_person_insists(  # type: ignore[no-un
 ) -> None:
     newer = commit(3, range(5), "2026-01-15")
     publishing.publish_run(state, NIGHTLY, client, newer)
-    older = publishing.publish_run(state, NIGHTLY, client, commit(9, range(7), DAY), insist=True).publication
+    older = publishing.publish_run(state, NIGHTLY, client, commit(9, range(7), DAY), force=True).publication
     assert older is not None
     assert (older.moved, older.live, older.keys, pointer(client, release)) == (True, True, 7, f"{DAY}.9")
     # A retry of the newer day does not undo what a person did.
@@ -212,10 +212,10 @@ def test_an_older_day_does_not_publish_itself_where_redis_knows_of_no_newer_one(
     assert report.status(run) == "committed, not live"
     assert report.publication(run) == f"not live: {NEWER_DAY}"
     assert pointer(client, release) == ""
-    insisted = publishing.publish_run(state, NIGHTLY, client, older, insist=True).publication
+    insisted = publishing.publish_run(state, NIGHTLY, client, older, force=True).publication
     assert insisted is not None
     assert (insisted.live, insisted.keys, pointer(client, release)) == (True, 7, f"{DAY}.9")
-    # What answers already is nothing to publish.
+    # A live epoch is not published again.
     again = publishing.publish_run(state, NIGHTLY, client, older)
     assert report.status(again) == f"published, live as epoch {DAY}.9"
     assert report.publication(again).startswith(f"live already as epoch {DAY}.9, with 7 keys")
@@ -228,9 +228,9 @@ def test_a_newer_day_of_another_input_is_named_and_gives_way_to_a_person(  # typ
     run_record.write(state.runs_dir / NEXT / "theirs.json", theirs)
     mine = commit(4, range(7), DAY, identity="/mine/{ds}")
     kept_back = publishing.publish_run(state, NIGHTLY, client, mine)
-    newer = f"a newer one, epoch {NEXT}.3, of {ARCHIVE}, is; `publish --publish` makes this one live all the same"
+    newer = f"a newer one, epoch {NEXT}.3, of {ARCHIVE}, is; `publish --force` makes this one live all the same"
     assert (report.status(kept_back), report.publication(kept_back)) == ("committed, not live", f"not live: {newer}")
-    insisted = publishing.publish_run(state, NIGHTLY, client, mine, insist=True)
+    insisted = publishing.publish_run(state, NIGHTLY, client, mine, force=True)
     assert (insisted.state, pointer(client, release)) == (State.PUBLISHED, f"{DAY}.4")
     assert insisted.publication
     assert insisted.publication.keys == 7
@@ -305,7 +305,7 @@ def test_long_publishing_says_how_many_keys_are_written(  # type: ignore[no-unty
     real = publishing.scores_of
     monkeypatch.setattr(publishing, "scores_of", slowly)
     monkeypatch.setattr(publishing, "watched", partial(progress.watched, seconds=0.01))
-    monkeypatch.setattr(progress, "say", lambda line: "publishing: 20 of 50 keys in" in line and told.set())
+    monkeypatch.setattr(progress, "log", lambda line: "publishing: 20 of 50 keys in" in line and told.set())
     run = publishing.publish_run(state, NIGHTLY, client, commit(1, range(50)))
     assert run.publication is not None
     assert run.publication.keys == 50

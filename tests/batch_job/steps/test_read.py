@@ -91,7 +91,7 @@ def test_the_input_and_an_attempt_that_was_refused_are_told_beside_the_rows(
     told, refused = capsys.readouterr().err.splitlines()
     assert told.endswith(f"ds={DAY} of /mine/{{ds}}, in {tmp_path}")
     assert refused.endswith("the latest attempt was refused: labels; these are the scores that were committed before")
-    # What the commit says counts for more than what the environment does.
+    # The commit's input takes precedence over the environment's.
     written.commit(tmp_path, "2026-01-15", ["yes"], **{table.INPUT: "/theirs/{ds}"})
     list(read.lines(tmp_path, "2026-01-15", 0, False, read.About("/mine/{ds}")))
     assert f"ds=2026-01-15 of /theirs/{{ds}}, in {tmp_path}" in capsys.readouterr().err

@@ -61,7 +61,7 @@ def write_quarantined(tables: Tables, attempt: int, lines: Sequence[tuple[str, b
 @pytest.fixture
 def tables(state: StateSettings) -> Tables:
     """Two attempts at a day, of which the second is the latest, and one at another."""
-    found = Tables.of(state)
+    found = Tables.for_input(state)
     write_quarantined(found, 1, [("empty", b"")])
     write_quarantined(found, 2, [("bad_json", b'{"a\tb'), ("bad_encoding", b"\xff ok"), ("too_long", b"x" * 5000)])
     write_quarantined(found, 9, [("empty", b"")], day="2026-01-15")

@@ -11,8 +11,8 @@ import pytest
 import redis
 
 from batch_job import __main__ as commands
-from batch_job import attempt
-from batch_job import run_record as record
+from batch_job import run_record
+from batch_job.attempt import input_fingerprint
 from batch_job.launch import spark_submit
 from batch_job.run_record import State
 from batch_job.scoring.options import ScoringOptions
@@ -46,14 +46,14 @@ def path(
         monkeypatch.setenv(name, value)
     write_day(state, [message(number, "hello") for number in range(3)])
     run, nightly = planned(state, client), NightlySettings()
-    options = ScoringOptions.of(state, nightly, run.release, devices.detect())
+    options = ScoringOptions.from_settings(state, nightly, run.release, devices.detect())
     token = Fence.take(client, DAY, -1).token
-    target = Target(str(state.scores_table), DAY, attempt.plan_id(run, options, nightly.nightly_unit_rows), token)
+    target = Target(str(state.scores_table), DAY, input_fingerprint(run, options, nightly.nightly_unit_rows), token)
     file = FileReport(*write_file(target, schemas.SCORES, [written.batch(["hello"] * 3, ["yes"] * 3)]))
     facts = {"tandem.ds": DAY, "tandem.attempt": str(token)}
     table.replace_partition(state.scores_table, DAY, [file], token, lambda: None, facts)
     own = state.runs_dir / DAY / "run.json"
-    record.write(own, run)
+    run_record.write(own, run)
     return own
 
 
@@ -66,7 +66,7 @@ def test_what_is_committed_already_is_settled_without_spark(path: Path, capsys: 
     said = capsys.readouterr().err
     assert f"ds={DAY}: unchanged; attempt 1 committed this input with this release\n" in said
     assert "0 deferred requests answered" in said
-    run = record.read(path)
+    run = run_record.read(path)
     assert run.scoring
     assert (run.state, run.scoring.token, run.scoring.rows, run.token) == (State.UNCHANGED, 1, 3, 0)
     assert json.loads((path.with_suffix("") / "report.json").read_text())["state"] == "unchanged"
@@ -96,13 +96,13 @@ def test_spark_starts_by_force_for_another_day_and_for_requests_that_wait(
     with pytest.raises(Started, match=r"--force$"):
         score("--force")
     write_day(state, [message(1, "hello")], SECOND)
-    record.write(state.runs_dir / SECOND / "run.json", planned(state, client, SECOND))
+    run_record.write(state.runs_dir / SECOND / "run.json", planned(state, client, SECOND))
     with pytest.raises(Started):
         score(ds=SECOND)
     submit(state.redis_url, "my card has not arrived")
     with pytest.raises(Started):
         score()
-    assert record.read(path).state is State.PLANNED
+    assert run_record.read(path).state is State.PLANNED
     monkeypatch.setenv("TANDEM_DEFERRED_DRAIN_LIMIT", "0")
     assert score() == 0
 
@@ -116,17 +116,17 @@ def test_a_redis_that_does_not_answer_is_for_the_run_to_report(path: Path, monke
 def test_what_may_not_be_scored_fails_without_spark(
     path: Path, state: StateSettings, client: "redis.Redis", capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = record.read(path)
-    record.write(path, replace(run, token=1))
+    run = run_record.read(path)
+    run_record.write(path, replace(run, token=1))
     Fence.take(client, DAY, -1)
     assert score() == 3
     assert "stale: attempt 2 at ds=2026-01-14 has begun since attempt 1" in capsys.readouterr().err
-    assert record.read(path).state is State.STALE
-    record.write(path, run)
+    assert run_record.read(path).state is State.STALE
+    run_record.write(path, run)
     write_day(state, [message(0, "another text")])
     assert score() == 2
     assert "changed after the run was planned" in capsys.readouterr().err
-    assert record.read(path).state is State.FAILED
+    assert run_record.read(path).state is State.FAILED
     assert "changed after the run was planned" in (path.with_suffix("") / "report.html").read_text()
 
 
@@ -140,6 +140,6 @@ def test_airflow_asks_with_the_runtimes_python(path: Path, environment: dict[str
         ).returncode
 
     assert look(path) == 0
-    assert record.read(path).state is State.UNCHANGED
+    assert run_record.read(path).state is State.UNCHANGED
     assert look(path, TANDEM_NIGHTLY_INT8="1") == spark_submit.CHANGED
     assert look(path.with_name("none.json")) == spark_submit.CHANGED

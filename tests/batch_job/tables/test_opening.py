@@ -1,4 +1,4 @@
-"""Whoever opens a table is refused by name one whose files are not all there is to it, and one with a damaged log."""
+"""Tables with features that files alone do not show, and tables with a damaged log, are refused by name."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -64,7 +64,7 @@ def log(folder: Path, version: int) -> Path:
 
 
 def ask_for(folder: Path, protocol: object) -> None:
-    """What another engine writes when it begins to use such a feature."""
+    """Enable such a feature as another engine does."""
     log(folder, 2).write_text(json.dumps({"protocol": protocol}) + "\n")
 
 

@@ -1,4 +1,4 @@
-"""What is taken over from an earlier attempt, and what is taken away."""
+"""Shards of an earlier attempt that are adopted, and files that are deleted."""
 
 import os
 import resource
@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_job.shards import schemas, shard_files
-from batch_job.shards.binning import Bucket, Load
+from batch_job.shards.binning import Bin, Load
 from batch_job.shards.shard_files import FileReport, Target
 from batch_job.tables import resumable, table
 from shared_model.errors import JobError
@@ -24,11 +24,11 @@ DAY = "2026-01-14"
 NOW = time.time()
 
 
-def write(target: Target, bucket: int = 0, part: int = 0) -> FileReport:
-    """A finished unit of no rows, from a driver of its own."""
+def write(target: Target, bin_number: int = 0, part: int = 0) -> FileReport:
+    """A finished shard of no rows, from a driver of its own."""
     target = replace(target, driver=uuid.uuid4().hex[:8])
-    written = shard_files.write_file(target, schemas.SCORES, [], shard_files.unit_name(bucket, part))
-    report = FileReport(*written, plan_id=target.plan_id, bucket=bucket, part=part)
+    written = shard_files.write_file(target, schemas.SCORES, [], shard_files.shard_name(bin_number, part))
+    report = FileReport(*written, fingerprint=target.fingerprint, bin_number=bin_number, part=part)
     shard_files.write_sidecar(target, report)
     return report
 
@@ -65,7 +65,7 @@ def gone(file: Path, note: Path) -> None:
 
 
 def of_another_plan(file: Path, note: Path) -> None:
-    note.write_text(note.read_text().replace('"plan_id": "plan"', '"plan_id": "other"'))
+    note.write_text(note.read_text().replace('"fingerprint": "plan"', '"fingerprint": "other"'))
 
 
 def half_a_note(file: Path, note: Path) -> None:
@@ -87,20 +87,20 @@ def test_only_what_is_as_it_was_left_counts(target: Target, damage: Callable[[Pa
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(1, 5)), max_size=20))
-def test_a_bucket_is_taken_over_whole_and_each_unit_once(written: list[tuple[int, int, int]]) -> None:
-    rows_of = {(bucket, part): count for bucket, part, count in written}
-    # Units that were written twice, by speculation or by two attempts, hold the same rows.
+def test_a_bin_is_taken_over_whole_and_each_shard_once(written: list[tuple[int, int, int]]) -> None:
+    rows_of = {(bin_number, part): count for bin_number, part, count in written}
+    # Shards that were written twice, by speculation or by two attempts, hold the same rows.
     reports = [
-        FileReport(f"file {place}", 1, rows_of[bucket, part], bucket=bucket, part=part)
-        for place, (bucket, part, _) in enumerate(written)
+        FileReport(f"file {place}", 1, rows_of[bin_number, part], bin_number=bin_number, part=part)
+        for place, (bin_number, part, _) in enumerate(written)
     ]
-    buckets = [Bucket(number, (number,), Load(rows=6, work=6)) for number in range(4)]
-    taken = list(resumable.of_whole_buckets(reports, buckets))
-    for bucket in buckets:
-        there = sum(count for (number, _), count in rows_of.items() if number == bucket.number)
-        parts = [report.part for report in taken if report.bucket == bucket.number]
+    bins = [Bin(number, (number,), Load(rows=6, work=6)) for number in range(4)]
+    taken = list(resumable.of_whole_bins(reports, bins))
+    for bin_ in bins:
+        there = sum(count for (number, _), count in rows_of.items() if number == bin_.number)
+        parts = [report.part for report in taken if report.bin_number == bin_.number]
         assert len(set(parts)) == len(parts)
-        assert sum(rows_of[bucket.number, part] for part in parts) == (6 if there == 6 else 0)
+        assert sum(rows_of[bin_.number, part] for part in parts) == (6 if there == 6 else 0)
 
 
 @pytest.mark.parametrize("links", [True, False])
@@ -125,7 +125,7 @@ def test_what_is_taken_over_outlives_what_it_was_taken_from(
 
 def test_a_commit_takes_away_what_it_and_older_attempts_left(target: Target) -> None:
     """Not what a newer attempt is about to commit, nor what is another day's."""
-    older, newer = replace(target, token=2, plan_id="other"), replace(target, token=4)
+    older, newer = replace(target, token=2, fingerprint="other"), replace(target, token=4)
     next_day = replace(target, ds="2026-01-15")
     left = [write(each) for each in (older, target)]
     Path(target.table, left[0].path).with_name(f".{Path(left[0].path).name}.part").touch()

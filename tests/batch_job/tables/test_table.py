@@ -69,7 +69,7 @@ def test_a_newer_attempt_replaces_the_partition_and_no_other(tmp_path: Path) -> 
     version = commit(tmp_path, 2, ["c"])
     assert (ids_of(tmp_path), ids_of(tmp_path, "2026-01-15")) == (["c"], ["other"])
     found = table.committed(DeltaTable(str(tmp_path)), DAY)
-    assert found == table.Committed(token=2, plan_id="plan", table_version=version, rows=1)
+    assert found == table.Committed(token=2, fingerprint="plan", table_version=version, rows=1)
 
 
 @pytest.mark.parametrize("token", [4, 5])

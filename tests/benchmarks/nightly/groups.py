@@ -133,7 +133,7 @@ def _score_until_told(night: Child, told: threading.Event) -> list[dict[str, Any
     """The sample again and again, so that cores are wanted for as long as it is measured."""
     runs = []
     while not told.is_set():
-        runs.append(night.ask(ds=SAMPLE, collapse=False, idle=True))
+        runs.append(night.ask(ds=SAMPLE, deduplicate=False, idle=True))
     return runs
 
 

@@ -14,14 +14,14 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from batch_job import attempt as pipeline
+from batch_job.attempt import open_attempt
 from batch_job.identity import Tables
 from batch_job.launch import spark_submit
 from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import NightlySettings
 from batch_job.spark import gpus
-from batch_job.spark import session as workers
-from batch_job.steps import plan as planning
+from batch_job.spark.session import check_workers, yield_to_others
+from batch_job.steps.plan import plan_run
 from batch_job.tables import fence, table
 from batch_job.tables.fence import Fence
 from shared_model.settings import StateSettings
@@ -38,15 +38,15 @@ class Night:
     def ask(self, ds: str, **options: bool) -> dict[str, Any]:
         """Score a day and commit it, whatever stands there; `options` are those of ScoringOptions. What the run record
         says of it."""
-        tables = Tables.of(self._state)
+        tables = Tables.for_input(self._state)
         with fence.connect(self._state.redis_url) as client:
-            run = planning.plan_run(self._state, client, ds, "bench")
-            device = workers.check_workers(self._spark, run.runtime)
+            run = plan_run(self._state, client, ds, "bench")
+            device = check_workers(self._spark, run.runtime)
             settings = NightlySettings()
-            wanted = replace(ScoringOptions.of(self._state, settings, run.release, device), **options)
-            attempt = Fence.take(client, ds, table.last_attempt(tables.folders, ds))
-            with pipeline.supervised(self._spark, attempt):
-                done = pipeline.score_partition(self._spark, run, wanted, tables, attempt, settings, force=True)
+            wanted = replace(ScoringOptions.from_settings(self._state, settings, run.release, device), **options)
+            latest = Fence.take(client, ds, table.last_attempt(tables.folders, ds))
+            with open_attempt(self._spark, run, wanted, tables, latest, settings, force=True) as attempt:
+                done = attempt.commit(attempt.write(), {})
         return {**dataclasses.asdict(done), "tokens_per_second": done.tokens_per_second, "busy_share": done.busy_share}
 
 
@@ -54,7 +54,7 @@ def session(master: str, conf: Mapping[str, str], idle: bool = False) -> SparkSe
     """Spark in the nightly run's environment."""
     os.environ.update(spark_submit.spark_environment({**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}))
     if idle:
-        workers.yield_to_others()
+        yield_to_others()
     builder = SparkSession.builder.master(master).appName("bench-nightly")
     for name, value in conf.items():
         builder = builder.config(name, value)

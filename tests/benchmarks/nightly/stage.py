@@ -90,7 +90,7 @@ class Stage:
     def score(self, night: Child, name: str, **options: bool) -> dict[str, Any]:
         """Score the sample, every row on its own. Engines are warm: Spark ends those that were idle for a minute."""
         night.ask(ds=WARM, **options)
-        done = night.ask(ds=SAMPLE, collapse=False, **options)
+        done = night.ask(ds=SAMPLE, deduplicate=False, **options)
         self.measured(f"{name}, rows/s", done["rows_per_second"])
         return done
 

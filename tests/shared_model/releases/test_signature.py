@@ -141,7 +141,7 @@ def test_executors_refuse_with_the_drivers_keys(small: Release, tmp_path: Path) 
     keys = tmp_path / "trusted"
     keys.write_bytes(PUBLIC_LINE)
     state = StateSettings(releases=str(tmp_path), trusted_keys=str(keys))
-    options = ScoringOptions.of(state, NightlySettings(), small.id, Device.CPU)
+    options = ScoringOptions.from_settings(state, NightlySettings(), small.id, Device.CPU)
     keys.unlink()
     with pytest.raises(ReleaseError, match="is unsigned"):
         open_model(options, threads=1)

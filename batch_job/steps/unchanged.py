@@ -1,0 +1,89 @@
+"""A day that is committed already, by the same input and release: `score` settles it, without Spark where it can."""
+
+import asyncio
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from batch_job import lookup, run_record
+from batch_job.attempt import already_committed, input_fingerprint
+from batch_job.inputs.source import check_unchanged
+from batch_job.launch import spark_submit
+from batch_job.progress import log
+from batch_job.run_record import RunRecord, Scoring, State
+from batch_job.scoring.options import ScoringOptions
+from batch_job.spark import gpus
+from batch_job.steps.context import StepContext, open_context, recorded
+from batch_job.tables import fence
+from shared_model.deferred import DeferredQueue
+from shared_model.errors import Stale, StoreUnavailable
+
+
+def settle_unchanged(ds: str, path: Path) -> bool:
+    """Bring a planned run to `unchanged`, as `score` does, without Spark. False where Spark is needed: the table holds
+    other scores than the run would compute, deferred requests wait, or only executors know their device.
+
+    Raises: Stale, and every other failure; the record then tells it.
+    """
+    run = lookup.open_for(path, ds)
+    if spark_submit.wrong_python(run.runtime.prefix, sys.prefix, "this"):
+        return False
+    with open_context(path, run.input.identity) as context:
+        committed = _committed_without_spark(context, run)
+        if committed is None or _requests_wait(context):
+            return False
+        with recorded(context):
+            refuse_changed(context, run)
+            # As after a drain that found nothing to answer.
+            run_record.write(path, replace(record_unchanged(context, run, committed), problem=""))
+            log("0 deferred requests answered")
+        return True
+
+
+def committed_before(context: StepContext, run: RunRecord, options: ScoringOptions) -> Scoring | None:
+    """The committed scores of the day, if this run would compute the same."""
+    fingerprint = input_fingerprint(run, options, context.nightly.nightly_unit_rows)
+    return already_committed(context.tables, run, fingerprint)
+
+
+def record_unchanged(context: StepContext, run: RunRecord, committed: Scoring) -> RunRecord:
+    """The run whose scores the table holds already."""
+    log(f"ds={run.ds}: unchanged; attempt {committed.token} committed this input with this release")
+    if run.scoring and run.scoring.token == committed.token:
+        return run
+    run = replace(run, state=State.UNCHANGED, scoring=committed, problem="")
+    run_record.write(context.path, run)
+    return run
+
+
+def refuse_changed(context: StepContext, run: RunRecord) -> None:
+    """Raises: Stale when another run has begun on the day since this run's last attempt; JobError when the input is not
+    as planned."""
+    if run.state is State.STALE:
+        raise Stale(f"run {run.run_id} of ds={run.ds} was superseded; plan a new run to score the day again")
+    latest = fence.latest_token(context.client, run.ds)
+    if run.token and latest is not None and latest > run.token:
+        raise Stale(f"attempt {latest} at ds={run.ds} has begun since attempt {run.token}, this run's last")
+    check_unchanged(run.input)
+
+
+def _committed_without_spark(context: StepContext, run: RunRecord) -> Scoring | None:
+    """The same as far as this host can tell without Spark."""
+    device = gpus.known_device(context.nightly.spark_master)
+    if device is None:
+        return None
+    options = ScoringOptions.from_settings(context.state, context.nightly, run.release, device)
+    return committed_before(context, run, options)
+
+
+def _requests_wait(context: StepContext) -> bool:
+    """Whether there are deferred requests to answer. True when Redis does not answer: the drain reports that."""
+
+    async def waiting() -> int:
+        async with fence.connect_asyncio(context.redis_url) as client:
+            return await DeferredQueue(client, context.deferred).waiting()
+
+    try:
+        return context.nightly.deferred_drain_limit > 0 and asyncio.run(waiting()) > 0
+    except StoreUnavailable:
+        return True
