@@ -110,7 +110,7 @@ def attempt(
     force: bool = False,
     settings: NightlySettings = SMALL,
 ) -> Scoring:
-    """One attempt at a partition; the watch sleeps unless told, so that the commit rule is on its own."""
+    """One attempt at a partition; by default the watch sleeps, so that the commit rule is on its own."""
     tables = Tables.for_input(state, run.input.identity)
     fence = Fence.take(client, run.ds, table.last_attempt(tables.folders, run.ds))
 

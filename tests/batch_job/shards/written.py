@@ -21,7 +21,7 @@ def batch(
     tokens: Sequence[int] = (),
     precision: str = "bf16",
 ) -> pa.RecordBatch:
-    """`labels`: the best of each row. `scores`: of it and of the next, 0.6 and 0.3 unless told."""
+    """`labels`: the best of each row. `scores`: of it and of the next, 0.6 and 0.3 by default."""
     count = len(texts)
     best = list(scores) or [(0.6, 0.3)] * count
     seconds = [next(name for name in NAMES if name != label) for label in labels]

@@ -59,7 +59,7 @@ def main(folder: Path) -> None:
         "slots": session.scoring_slots(spark),
         "reading": seen(spark, folder / "reading", READING, None),
         "scoring": seen(spark, folder / "scoring", SCORING, gpus.scoring_profile(spark)),
-        # As where Spark is not told how many cores an executor has: workers that have read may then score.
+        # As without a setting for the cores of an executor: workers that have read may then score.
         "one core": seen(spark, folder / "one", SCORING, ResourceProfileBuilder().require(one_core).build),
     }
     print(json.dumps(found))  # noqa: T201

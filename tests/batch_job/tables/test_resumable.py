@@ -114,7 +114,7 @@ def test_what_is_taken_over_outlives_what_it_was_taken_from(
     old = write(older)
     own = resumable.adopted(old, newer)
     assert own == replace(old, path=own.path, adopted=True)
-    # An attempt in between, which no Redis told that it is not the newest, commits and cleans up.
+    # An attempt in between commits and cleans up, because Redis lost the newest token.
     commit(target, write(target))
     resumable.sweep(target, NOW)
     note = shard_files.sidecar(Path(target.table, own.path))
