@@ -15,7 +15,7 @@ from shared_model.redis_store import keys
 #: What a model reads: one text, or a pair of texts where its release says so.
 Text = str | tuple[str, str]
 #: Tokens → tokens with padding: a ladder of widths.
-Widths = Callable[[int], int]
+Bucketing = Callable[[int], int]
 
 #: Batches are padded to a multiple of this, so that engines meet few distinct shapes: one that compiles for them keeps
 #: memory for each (INT8 of all-MiniLM-L6-v2: some 20 KB for each token of it).
@@ -118,26 +118,26 @@ class Encoder:
         return Encoding(np.asarray(encoded.ids, dtype=np.int32), bool(encoded.overflowing), types)
 
 
-def padded(tokens: int) -> int:
+def coarse_bucket(tokens: int) -> int:
     """`tokens` rounded up to the ladder of shapes that engines are warmed for."""
     step = TOKEN_STEP if tokens <= FINE_TOKENS else COARSE_TOKEN_STEP
     return -(-tokens // step) * step
 
 
-def snug(tokens: int) -> int:
+def fine_bucket(tokens: int) -> int:
     """`tokens` rounded up to the finer ladder of the nightly run, whose engines build their shapes as they go."""
     step = next((step for most, step in _SNUG_STEPS if tokens <= most), TOKEN_STEP)
     return -(-tokens // step) * step
 
 
-def ladder(max_tokens: int) -> list[int]:
-    """All widths up to `max_tokens` (at least `TOKEN_STEP`) that `padded` knows, ascending."""
-    return sorted({width for width in map(padded, range(1, max_tokens + 1)) if width <= max_tokens})
+def coarse_buckets(max_tokens: int) -> list[int]:
+    """All widths up to `max_tokens` (at least `TOKEN_STEP`) that `coarse_bucket` knows, ascending."""
+    return sorted({width for width in map(coarse_bucket, range(1, max_tokens + 1)) if width <= max_tokens})
 
 
-def collate(encodings: Sequence[Encoding], widths: Widths = padded) -> TokenBatch:
+def collate(encodings: Sequence[Encoding], bucketing: Bucketing = coarse_bucket) -> TokenBatch:
     """Pad to one rectangle. Padding is masked, so an answer does not depend on its neighbours."""
-    width = widths(max(e.tokens for e in encodings))
+    width = bucketing(max(e.tokens for e in encodings))
     ids = np.zeros((len(encodings), width), dtype=np.int64)
     mask = np.zeros_like(ids)
     types = None if encodings[0].types is None else np.zeros_like(ids)
@@ -155,7 +155,9 @@ def _widened(array: NDArray[np.int64], tokens: int) -> NDArray[np.int64]:
     return wide
 
 
-def plan_batches(lengths: Sequence[int], max_rows: int, token_budget: int, widths: Widths = padded) -> list[list[int]]:
+def plan_batches(
+    lengths: Sequence[int], max_rows: int, token_budget: int, bucketing: Bucketing = coarse_bucket
+) -> list[list[int]]:
     """Cut rows into batches of similar length: indices into `lengths`, longest rows first.
 
     Each batch has at most `max_rows` rows and at most `token_budget` tokens, padding included; a single row longer
@@ -167,7 +169,7 @@ def plan_batches(lengths: Sequence[int], max_rows: int, token_budget: int, width
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     batches: list[list[int]] = []
-    for width, rows in itertools.groupby(order, key=lambda i: widths(lengths[i])):
+    for width, rows in itertools.groupby(order, key=lambda i: bucketing(lengths[i])):
         size = max(1, min(max_rows, token_budget // width))
         batches += _cut(list(rows), size)
     return batches

@@ -39,19 +39,19 @@ KNOWN = frozenset(
 #: Settings of former versions. An environment that still sets one is told so, and not sent to a similar name.
 REMOVED = frozenset(PREFIX + name for name in ("HEDGED", "QUARANTINE_SECONDS"))
 #: Names that a parent process has warned of, with commas: its children stay silent about them.
-_TOLD = "_TANDEM_UNKNOWN_VARIABLES"
+_WARNED = "_TANDEM_UNKNOWN_VARIABLES"
 #: Kubernetes sets NAME_SERVICE_HOST and more of the kind for each Service, and one may be called tandem-something.
 _SERVICE_HOST = "_SERVICE_HOST"
 
 
 def warn(environ: MutableMapping[str, str] = os.environ, stream: TextIO | None = None) -> None:
     """Say in one line for each variable that no part of Tandem reads, and never fail. Once: not again in children."""
-    told = environ.get(_TOLD, "").split(",")
-    unknown = [name for name in _unknown(environ) if name not in told]
+    warned = environ.get(_WARNED, "").split(",")
+    unknown = [name for name in _unknown(environ) if name not in warned]
     for name in unknown:
         (stream or sys.stderr).write(f"warning: {name} is set, and Tandem has no such setting{_hint(name)}\n")
     if unknown:
-        environ[_TOLD] = ",".join([*filter(None, told), *unknown])
+        environ[_WARNED] = ",".join([*filter(None, warned), *unknown])
 
 
 def _unknown(environ: Mapping[str, str]) -> Iterator[str]:

@@ -151,8 +151,8 @@ class _Answer:
             return 0
         committed = iter(await asyncio.to_thread(self.scores.commit, named))
         scored = [(it.item, _response(it.item, [next(committed) for _ in it.texts], output)) for it, _ in whole]
-        kept = sum(await self.deferred_queue.score(scored, COMPUTED_BY))
-        await self.deferred_queue.publish([item for item, _ in scored])
+        kept = sum(await self.deferred_queue.store_results(scored, COMPUTED_BY))
+        await self.deferred_queue.acknowledge([item for item, _ in scored])
         return kept
 
 

@@ -1,6 +1,6 @@
 """Rows of a length that did not fit a device's memory: found once, not in every window anew."""
 
-from shared_model.encoding import padded
+from shared_model.encoding import coarse_bucket
 
 #: A release, and the device it runs on, by name.
 DeviceKey = tuple[str, str]
@@ -18,10 +18,10 @@ class Ceilings:
 
     def most(self, key: DeviceKey, tokens: int, rows: int) -> int:
         """How many of these rows may run at once."""
-        bucket = padded(tokens)
+        bucket = coarse_bucket(tokens)
         known = (most for (where, width), most in self._most.items() if where == key and width <= bucket)
         return min(rows, min(known, default=rows))
 
     def too_many(self, key: DeviceKey, tokens: int, rows: int) -> None:
         """Note that these rows did not fit: next time half of them run, at least one."""
-        self._most[key, padded(tokens)] = max(1, rows // 2)
+        self._most[key, coarse_bucket(tokens)] = max(1, rows // 2)

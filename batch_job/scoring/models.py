@@ -67,7 +67,11 @@ def open_ahead(options: ScoringOptions, _: Iterator[object]) -> None:
 
     def open_judged() -> Model | None:
         release = options.store().open(options.release)
-        return _open(options, threads, None) if attestation.judged(release, options.precision, options.device) else None
+        return (
+            _open(options, threads, None)
+            if attestation.has_verdict(release, options.precision, options.device)
+            else None
+        )
 
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="open-ahead")
     _opening[key] = thread.submit(open_judged)

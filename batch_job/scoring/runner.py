@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from batch_job.progress import log
 from batch_job.scoring.bisection import Failure, isolate_failures
 from batch_job.scoring.ceilings import Ceilings
-from shared_model.encoding import Encoding, TokenBatch, collate, plan_batches, snug
+from shared_model.encoding import Encoding, TokenBatch, collate, fine_bucket, plan_batches
 from shared_model.engine import Engine
 from shared_model.errors import JobError, OutOfMemory
 from shared_model.output import OutputSpec
@@ -79,7 +79,7 @@ class Runner:
         """
         kept = self._output.kept(TOP_K)
         ran, done = Outcomes.blank(len(encodings), kept), 0
-        for rows in plan_batches([encoding.tokens for encoding in encodings], most_rows, token_budget, snug):
+        for rows in plan_batches([encoding.tokens for encoding in encodings], most_rows, token_budget, fine_bucket):
             left = self._most_poison - self._poison
             outcomes = isolate_failures(partial(self._score, encodings, ran), rows, _Unscored, left)
             failures = {row: it.error for row, it in zip(rows, outcomes, strict=True) if isinstance(it, Failure)}
@@ -97,7 +97,7 @@ class Runner:
         tokens, left = encodings[rows[0]].tokens, rows
         while left:
             part = left[: self._ceilings.most(self._place, tokens, len(left))]
-            batch = collate([encodings[row] for row in part], snug)
+            batch = collate([encodings[row] for row in part], fine_bucket)
             try:
                 scores = self._output.scores(self._raw(batch))
             except OutOfMemory as error:

@@ -24,7 +24,7 @@ def scoring(
     Rows include adopted shards; speed, tokens and workers are this attempt's own.
     """
     own = [file for file in files if not file.adopted]
-    tokens, padded = sum(file.tokens for file in own), sum(file.padded_tokens for file in own)
+    tokens, coarse_bucket = sum(file.tokens for file in own), sum(file.padded_tokens for file in own)
     in_workers = {
         f"workers {stage}": sum(getattr(file, stage) for file in own)
         for stage in ("tokenised", "waited", "ran", "wrote")
@@ -40,7 +40,7 @@ def scoring(
         seconds={name: round(value, 3) for name, value in {**seconds, **in_workers}.items()},
         rows_per_second=round(sum(file.rows for file in own) / sum(seconds.values()), 1),
         tokens=tokens,
-        padding_share=round(1 - tokens / padded, 4) if padded else 0.0,
+        padding_share=round(1 - tokens / coarse_bucket, 4) if coarse_bucket else 0.0,
         finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
         distinct=sum(file.distinct for file in own),
         workers=_workers(own),

@@ -92,7 +92,7 @@ def plan_run(
     inputs = inputs or InputSettings()
     source = Source.from_settings(state, inputs)
     messages = wait.wait(lambda: source.read(ds))
-    store = Store.of(state)
+    store = Store.from_settings(state)
     release = store.open(pointer.read(store, client).active)
     _check_reads(release, bool(inputs.input_pair))
     return RunRecord(

@@ -108,7 +108,7 @@ def _publish(
     elif not force and (newer := history.newer_day(scores_table, epoch.ds, identity)):
         return Publication(epoch.name, 0, moved=False, live=False, why=_NEWER_DAY.format(newer, identity))
     else:
-        scores = scores_of(partition.rows, Store.of(state).open(epoch.release).output)
+        scores = scores_of(partition.rows, Store.from_settings(state).open(epoch.release).output)
         room = nightly.publish_megabytes * 1e6
         # Closed, because publishing stops taking them where the room ends.
         with closing(watched("publishing", "keys", texts, scores)) as taken:

@@ -22,7 +22,7 @@ def run(args: argparse.Namespace, state: StateSettings) -> None:
     lookup.check_day(args.ds)
     nightly = settings.load(NightlySettings)
     with RedisServer(state) as server, fence.connect(server.url) as client:
-        release = args.release or pointer.read(Store.of(state), client).active
+        release = args.release or pointer.read(Store.from_settings(state), client).active
         scores = Tables.for_input(state, identity.configured_input(state)).scores
         done = roll_back(scores, nightly, client, release, args.ds)
     live = f"epoch {done.now} is live again" if done.now else "no epoch before it is kept, so every text is computed"

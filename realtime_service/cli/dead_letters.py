@@ -48,5 +48,5 @@ async def _connected() -> AsyncIterator[DeadLetters]:
 
 def _line(letter: DeadLetter) -> str:
     texts = len(letter.work.request.texts)
-    at = f"{letter.buried_at:%Y-%m-%d %H:%M:%S}"
+    at = f"{letter.dead_lettered_at:%Y-%m-%d %H:%M:%S}"
     return f"{letter.request_id}\t{at}\t{texts} text{'s' * (texts != 1)}\ttaken {letter.deliveries} times"

@@ -23,7 +23,7 @@ from realtime_service.scheduling.scheduler import Batch, Scheduler
 from realtime_service.scheduling.utilisation import Utilisation
 from realtime_service.settings import Lane
 from shared_model.clock import Clock
-from shared_model.encoding import Encoding, collate, padded
+from shared_model.encoding import Encoding, coarse_bucket, collate
 from shared_model.engine import Engine
 from shared_model.types import Precision, ServingPath
 
@@ -137,7 +137,7 @@ class Device:
         if lane is None or variant is None:
             return None
         now, predict = self._clock.monotonic(), variant.speeds_of(lane).narrow.predict
-        widths = Counter(padded(encoding.tokens) for encoding in encodings)
+        widths = Counter(coarse_bucket(encoding.tokens) for encoding in encodings)
         seconds = sum(predict(count, tokens) for tokens, count in widths.items())
         return self.scheduler.predicted_finish(path, seconds, now, real_time) - now
 
@@ -150,7 +150,7 @@ class Device:
             return None
         now, profile = self._clock.monotonic(), variant.speeds_of(lane).narrow
         seconds, predict = profile.predict(1, tokens), self.scheduler.predicted_finish
-        per_text = _share(lane, profile, padded(tokens)) / self.load.streams
+        per_text = _share(lane, profile, coarse_bucket(tokens)) / self.load.streams
         return predict(path, seconds, now) - now, predict(path, seconds, now, real_time=True) - now, per_text
 
     def load_of(self, path: ServingPath) -> float:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from realtime_service.scheduling.latency_model import LatencyModel, Measurement, Speeds
 from realtime_service.settings import Lane
-from shared_model.encoding import Encoding, InputSpec, TokenBatch, collate, ladder
+from shared_model.encoding import Encoding, InputSpec, TokenBatch, coarse_buckets, collate
 from shared_model.engine import Engine
 from shared_model.errors import ReleaseError, TandemError
 from shared_model.releases.store import Release
@@ -73,12 +73,12 @@ class WarmVariant:
 
 def single_shapes(reads: InputSpec) -> list[tuple[int, int]]:
     """(rows, tokens) of every single text, short ones first."""
-    return [(1, tokens) for tokens in ladder(reads.max_tokens)]
+    return [(1, tokens) for tokens in coarse_buckets(reads.max_tokens)]
 
 
 def batch_shapes(engine: Engine, reads: InputSpec) -> list[tuple[int, int]]:
     """(rows, tokens) of every batch that an engine is worth, small ones first."""
-    shapes = [(rows, tokens) for tokens in ladder(reads.max_tokens) for rows in engine.rows(tokens)[1:]]
+    shapes = [(rows, tokens) for tokens in coarse_buckets(reads.max_tokens) for rows in engine.rows(tokens)[1:]]
     return sorted(shape for shape in shapes if shape[0] * shape[1] <= _BATCH_TOKENS)
 
 
@@ -117,7 +117,7 @@ def specialise(variant: WarmVariant, release: Release, turn: Turn) -> None:
     speeds, below = variant.single_speeds, 0
     for width in (it for it in SPECIALISED_TOKENS if it <= release.manifest.reads.max_tokens):
         # Those that will be padded to it, on one core as on all.
-        texts = [tokens for tokens in ladder(width) if tokens > below]
+        texts = [tokens for tokens in coarse_buckets(width) if tokens > below]
         _specialise(variant.narrow, speeds.narrow, width, texts, release, turn)
         if variant.wide and speeds.wide and width in WIDE_TOKENS:
             _specialise(variant.wide, speeds.wide, width, texts, release, turn)

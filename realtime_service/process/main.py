@@ -99,7 +99,7 @@ def _run(
     from shared_model.releases import pointer
     from shared_model.releases.store import Store
 
-    store, deferred = Store.of(state), settings.load(DeferredSettings)
+    store, deferred = Store.from_settings(state), settings.load(DeferredSettings)
     with clients.connect(redis_url, timeout=5.0, connect_timeout=5.0) as client:
         # A router loads nothing, and may come before the first release.
         release_id = service.release or (pointer.read(store, client).active if service.served else "")

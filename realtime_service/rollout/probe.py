@@ -89,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
     pairs = [name.split("/") for name in names]
     try:
         examine(
-            Store.of(settings.load(StateSettings, releases=root)).open(release_id),
+            Store.from_settings(settings.load(StateSettings, releases=root)).open(release_id),
             {Precision(precision): Device(device) for precision, device in pairs},
             int(threads),
         )

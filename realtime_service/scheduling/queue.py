@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from realtime_service.scheduling.latency_model import Speeds
 from realtime_service.settings import Lane
-from shared_model.encoding import Encoding, padded
+from shared_model.encoding import Encoding, coarse_bucket
 from shared_model.types import ServingPath
 
 
@@ -31,7 +31,7 @@ class Task:
     tokens: int = field(init=False)
 
     def __post_init__(self) -> None:
-        self.tokens = padded(self.encoding.tokens)
+        self.tokens = coarse_bucket(self.encoding.tokens)
 
     @property
     def seconds(self) -> float:

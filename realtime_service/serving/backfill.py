@@ -118,8 +118,8 @@ class BackfillWorker:
         scored = [(item, outcome) for item, outcome in outcomes if isinstance(outcome, ScoreResponse)]
         failed = [(item, outcome.why) for item, outcome in outcomes if isinstance(outcome, _Failure)]
         if scored:
-            await self._deferred_queue.score(scored, COMPUTED_BY)
-            self._metrics.harvested(await self._deferred_queue.publish([item for item, _ in scored]))
+            await self._deferred_queue.store_results(scored, COMPUTED_BY)
+            self._metrics.harvested(await self._deferred_queue.acknowledge([item for item, _ in scored]))
         for item, why in failed:
             await self._deferred_queue.fail(item, why, COMPUTED_BY)
         if returned := [item for item, outcome in outcomes if outcome is None]:

@@ -13,7 +13,7 @@ from shared_model.engine import Engine, open_engine
 from shared_model.errors import ReleaseError
 from shared_model.evaluation import gate
 from shared_model.evaluation.corpora import Texts, digest
-from shared_model.evaluation.gate import Judge, Open, Say
+from shared_model.evaluation.gate import Evaluator, Open, Say
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.evaluation.quality import Baseline
 from shared_model.evaluation.verdict import ReleaseReport, Tried
@@ -55,14 +55,14 @@ class Built:
     """A sealed release and what its judge knows of it already: INT8's scores, the recipes that were tried."""
 
     release: Release
-    judge: Judge
+    evaluator: Evaluator
     scored: Mapping[Precision, Floats]
     tried: tuple[Tried, ...]
 
     def judged(self, say: Say, active: Baseline | None = None) -> ReleaseReport:
         """The gate's report, which lies beside the files and outside the id."""
         say(_step(4, "the gate"))
-        return gate.judge_release(self.release, self.judge, say, self.scored, self.tried, active)
+        return gate.evaluate_release(self.release, self.evaluator, say, self.scored, self.tried, active)
 
 
 def build(
@@ -89,24 +89,24 @@ def make(store: Store, checkpoint: Checkpoint, name: str, texts: Texts, bounds: 
     files = {**checkpoint.files, **_placed(FP32, graph)}
     encoder = Encoder(files["tokenizer.json"], checkpoint.reads, release="")
     say(_step(2, f"scoring {len(texts.gate.texts)} {texts.gate.source} texts with fp32, the reference"))
-    judge = gate.appoint(encoder, checkpoint.output, texts.gate, bounds, FP32, _opener(files))
-    _check_reference(judge)
+    evaluator = gate.make_evaluator(encoder, checkpoint.output, texts.gate, bounds, FP32, _opener(files))
+    _check_reference(evaluator)
     calibration, validation = encoder.encode_many(texts.calibration), encoder.encode_many(texts.validation)
     say(_step(3, f"making INT8; a weak recipe is followed by a stronger one, {len(RECIPES)} at most"))
-    int8, tried = quantise.quantise(model, calibration, validation, judge, RECIPES, say)
+    int8, tried = quantise.quantise(model, calibration, validation, evaluator, RECIPES, say)
     release = store.seal({**files, **_placed(INT8, int8.files if int8 else {})}, _facts(checkpoint, name, texts, int8))
     scored = {Precision.INT8: int8.scores} if int8 else {}
-    return Built(release, judge, scored, tried)
+    return Built(release, evaluator, scored, tried)
 
 
 def _step(number: int, what: str) -> str:
     return f"step {number} of 4: {what}"
 
 
-def _check_reference(judge: Judge) -> None:
+def _check_reference(evaluator: Evaluator) -> None:
     """Raises: ReleaseError if the judge's texts say nothing about this model."""
-    texts = judge.texts
-    if useless := judge.parity(judge.reference).failures:
+    texts = evaluator.texts
+    if useless := evaluator.parity(evaluator.reference).failures:
         raise ReleaseError(f"{FP32} cannot be a reference: on {len(texts.texts)} {texts.source} texts it {useless[0]}")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from shared_model.building import model_folder
 from shared_model.building.head import Head
-from shared_model.encoding import TOKEN_STEP, InputSpec, ladder
+from shared_model.encoding import TOKEN_STEP, InputSpec, coarse_buckets
 from shared_model.errors import BadInput
 from shared_model.output import OutputKind, OutputSpec
 
@@ -176,7 +176,7 @@ def _max_tokens(folder: Path, model: "PreTrainedModel", asked: int | None) -> in
     tokens = asked or min(most, trained_on or MAX_TOKENS, MAX_TOKENS)
     if not TOKEN_STEP <= tokens <= most:
         raise BadInput("max_tokens", f"is {tokens}; {folder} reads {TOKEN_STEP} to {int(most)}")
-    return ladder(int(tokens))[-1]
+    return coarse_buckets(int(tokens))[-1]
 
 
 def _positions(model: "PreTrainedModel") -> int:
@@ -209,10 +209,10 @@ def _check_padding(folder: Path, checkpoint: Checkpoint) -> None:
         with torch.inference_mode():
             module = load_module(checkpoint.files)
             alone = module(ids, torch.ones_like(ids))
-            padded = module(torch.cat([ids, nothing], 1), torch.cat([torch.ones_like(ids), nothing], 1))
+            coarse_bucket = module(torch.cat([ids, nothing], 1), torch.cat([torch.ones_like(ids), nothing], 1))
     except (ValueError, RuntimeError, IndexError) as error:
         raise BadInput(str(folder), f"its model cannot run: {model_folder.brief(error)}") from error
-    if not torch.allclose(alone, padded, rtol=1e-3, atol=1e-3, equal_nan=True):
+    if not torch.allclose(alone, coarse_bucket, rtol=1e-3, atol=1e-3, equal_nan=True):
         raise BadInput(str(folder), "its answers depend on the padding behind a text; it cannot be run in batches")
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from shared_model import devices
 from shared_model.encoding import Encoding
 from shared_model.engine import open_engine
-from shared_model.evaluation.gate import Judge, Say, one_line
+from shared_model.evaluation.gate import Evaluator, Say, one_line
 from shared_model.evaluation.parity import Parity
 from shared_model.evaluation.verdict import Tried
 from shared_model.output import Floats
@@ -36,7 +36,7 @@ def quantise(
     model: "ov.Model",
     calibration: Sequence[Encoding],
     validation: Sequence[Encoding],
-    judge: Judge,
+    evaluator: Evaluator,
     recipes: Sequence["Recipe"],
     say: Say,
 ) -> tuple[Int8 | None, tuple[Tried, ...]]:
@@ -49,7 +49,7 @@ def quantise(
     for recipe in _distinct(recipes, len(calibration)):
         say(f"quantising to INT8: {recipe.name}")
         try:
-            made = _apply(recipe, model, calibration, validation, judge)
+            made = _apply(recipe, model, calibration, validation, evaluator)
         except Exception as error:  # noqa: BLE001 - frameworks raise anything, and there are more recipes
             tried.append(Tried(recipe.name, None, (f"cannot run: {one_line(error)}",)))
         else:
@@ -76,7 +76,7 @@ def _apply(
     model: "ov.Model",
     calibration: Sequence[Encoding],
     validation: Sequence[Encoding],
-    judge: Judge,
+    evaluator: Evaluator,
 ) -> Int8:
     from shared_model.building import convert, embedding_tables, recipes
 
@@ -84,5 +84,5 @@ def _apply(
     embedding_tables.look_up_first(graph)
     files = convert.openvino_files(graph)
     with contextlib.closing(open_engine(Precision.INT8, Device.CPU, files, devices.cores())) as engine:
-        scores = judge.score(engine, f"scoring {recipe.name}")
-    return Int8(recipe.name, min(recipe.texts, len(calibration)), files, scores, judge.parity(scores))
+        scores = evaluator.score(engine, f"scoring {recipe.name}")
+    return Int8(recipe.name, min(recipe.texts, len(calibration)), files, scores, evaluator.parity(scores))

@@ -69,7 +69,7 @@ def release_id(state: StateSettings, given: str) -> str:
     """The id of the release a person means; a whole id stands for itself, here or not. Raises: ReleaseError where that
     is none or several."""
     if given.startswith("@"):
-        return naming.of_role(given, read_pointer(state))
+        return naming.resolve_role(given, read_pointer(state))
     return given if manifest.is_id(given) else naming.resolve(given, store_of(state).ids())
 
 
@@ -108,7 +108,7 @@ def move(state: StateSettings, change: Callable[[Store, "redis.Redis | None"], P
 def promote(state: StateSettings, release_id: str) -> None:
     """Make a release that was verified and judged the active one, and say so. Raises: ReleaseError where its signature
     is asked for and wrong; StoreUnavailable."""
-    release = Store.of(state).open(release_id)
+    release = Store.from_settings(state).open(release_id)
     moved = move(state, lambda store, client: pointer.promote(store, client, release_id))
     replaced = ""
     if moved.old:

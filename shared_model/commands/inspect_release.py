@@ -62,7 +62,7 @@ def _show(args: argparse.Namespace, state: StateSettings) -> None:
 
 
 def _verify(args: argparse.Namespace, state: StateSettings) -> None:
-    release = Store.of(state).open(common.release_id(state, args.release))
+    release = Store.from_settings(state).open(common.release_id(state, args.release))
     release.verify()
     signed = "" if signature.trusted_keys(state) is None else ", signed by a trusted key"
     print(f"release {release.id}: {len(release.manifest.files)} files, every one as built{signed}")

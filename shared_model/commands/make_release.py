@@ -255,8 +255,8 @@ def _gate(args: argparse.Namespace, state: StateSettings) -> int:
     if asked.columns:
         common.say(f"{args.eval}: {asked.columns}")
     active = _baseline(_active(state), release, args.eval, bounds)
-    judge = gate.release_judge(release, asked, bounds)
-    judged = gate.judge_release(release, judge, common.say, tried=report.tried_before(release), active=active)
+    evaluator = gate.release_evaluator(release, asked, bounds)
+    judged = gate.evaluate_release(release, evaluator, common.say, tried=report.tried_before(release), active=active)
     print((release.read_note(report.JSON) or b"").decode(), end="")
     return 0 if judged.passed else 1
 

@@ -87,7 +87,7 @@ def _rollback(args: argparse.Namespace, state: StateSettings) -> int:
 
 
 def _verified(state: StateSettings, release_id: str) -> Release:
-    release = Store.of(state).open(release_id)
+    release = Store.from_settings(state).open(release_id)
     release.verify()
     return release
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import redis.asyncio
 
 from protos.scoring.v1.storage_pb2 import DeferredWork
-from shared_model.deferred.scripts import Scripts, tell_nobody
+from shared_model.deferred.scripts import Scripts, ignore_unanswered
 from shared_model.errors import BadInput, StoreUnavailable
 from shared_model.redis_store import keys
 from shared_model.settings import DeferredSettings
@@ -26,7 +26,7 @@ class DeadLetter:
     deliveries: int
 
     @property
-    def buried_at(self) -> datetime:
+    def dead_lettered_at(self) -> datetime:
         """When it was given up, by Redis' clock."""
         return datetime.fromtimestamp(int(self.entry.partition(b"-")[0]) / 1000, UTC)
 
@@ -37,7 +37,7 @@ class DeadLetters:
     def __init__(self, client: "redis.asyncio.Redis", settings: DeferredSettings) -> None:
         self._redis = client
         self._settings = settings
-        self._scripts = Scripts(client, settings, tell_nobody)
+        self._scripts = Scripts(client, settings, ignore_unanswered)
 
     async def count(self) -> int:
         try:

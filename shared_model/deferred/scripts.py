@@ -26,20 +26,22 @@ class Unanswered(StrEnum):
 
 
 #: Told how many requests ended unanswered: each is told once, by whichever process noticed.
-Notice = Callable[[Unanswered, int], None]
+UnansweredCallback = Callable[[Unanswered, int], None]
 
 
-def tell_nobody(how: Unanswered, count: int) -> None:
+def ignore_unanswered(how: Unanswered, count: int) -> None:
     """The notice of a process that counts nothing."""
 
 
 class Scripts:
     """Runs them on one Redis. Every call raises StoreUnavailable when Redis does not answer, or refuses."""
 
-    def __init__(self, client: "redis.asyncio.Redis", settings: DeferredSettings, notice: Notice) -> None:
+    def __init__(
+        self, client: "redis.asyncio.Redis", settings: DeferredSettings, on_unanswered: UnansweredCallback
+    ) -> None:
         self._redis = client
         self._settings = settings
-        self._notice = notice
+        self._on_unanswered = on_unanswered
         self._scripts = {
             path.stem: client.register_script(_COMMON + path.read_text())
             for path in _LUA.glob("*.lua")
@@ -48,7 +50,7 @@ class Scripts:
 
     async def run(self, name: str, more_keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         """What the script `name` answers. All begin with the same key and arguments: see `common.lua`."""
-        return await self._told(self._scripts[name](**self._call(more_keys, arguments)))
+        return await self._reply(self._scripts[name](**self._call(more_keys, arguments)))
 
     async def run_replicated(self, name: str, more_keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         """The same, answered only when as many replicas as the settings ask for have all that was written so far.
@@ -57,7 +59,7 @@ class Scripts:
         """
         if not self._settings.redis_replicas:
             return await self.run(name, more_keys, arguments)
-        return await self._told(self._run_and_wait(self._scripts[name], **self._call(more_keys, arguments)))
+        return await self._reply(self._run_and_wait(self._scripts[name], **self._call(more_keys, arguments)))
 
     def _call(self, more_keys: Sequence[str], arguments: Sequence[Any]) -> dict[str, list[Any]]:
         kept = self._settings.deferred_keep_seconds
@@ -80,7 +82,7 @@ class Scripts:
             pipe.execute_command("WAIT", self._settings.redis_replicas, self._settings.redis_replicas_ms)
             return await pipe.execute()
 
-    async def _told(self, call: Any) -> Any:
+    async def _reply(self, call: Any) -> Any:
         """A script's answer, with its expired items noted; its failure in our words."""
         try:
             expired, answer = await call
@@ -94,9 +96,9 @@ class Scripts:
         except OSError as error:
             raise StoreUnavailable(f"Redis did not answer: {error}") from error
         if expired:
-            self._notice(Unanswered.EXPIRED, expired)
+            self._on_unanswered(Unanswered.EXPIRED, expired)
         return answer
 
-    def note_dead(self, count: int) -> None:
+    def report_dead_letters(self, count: int) -> None:
         if count:
-            self._notice(Unanswered.DEAD_LETTER, count)
+            self._on_unanswered(Unanswered.DEAD_LETTER, count)

@@ -7,7 +7,7 @@ import redis.asyncio
 
 from protos.scoring.v1.scoring_pb2 import ScoreResponse
 from protos.scoring.v1.storage_pb2 import DeferredWork
-from shared_model.deferred.scripts import Notice, Scripts, tell_nobody
+from shared_model.deferred.scripts import Scripts, UnansweredCallback, ignore_unanswered
 from shared_model.errors import QueueFull, StoreUnavailable
 from shared_model.redis_store import keys
 from shared_model.settings import DeferredSettings
@@ -61,11 +61,14 @@ class DeferredQueue:
     """Every call raises StoreUnavailable when Redis does not answer; nothing is acknowledged that is not stored."""
 
     def __init__(
-        self, client: "redis.asyncio.Redis", settings: DeferredSettings = DEFAULTS, notice: Notice = tell_nobody
+        self,
+        client: "redis.asyncio.Redis",
+        settings: DeferredSettings = DEFAULTS,
+        on_unanswered: UnansweredCallback = ignore_unanswered,
     ) -> None:
         self._redis = client
         self._settings = settings
-        self._scripts = Scripts(client, settings, notice)
+        self._scripts = Scripts(client, settings, on_unanswered)
         self._looked_until: bytes | str = ""
 
     async def submit(self, request_id: str, work: DeferredWork, deliver_within_ms: int = 0) -> tuple[State, bool]:
@@ -131,7 +134,7 @@ class DeferredQueue:
                 *(LAST_DELIVERY, _GIVEN_UP, int(counted)),
             ],
         )
-        self._scripts.note_dead(dead)
+        self._scripts.report_dead_letters(dead)
         return [Claimed(entry, name.decode(), DeferredWork.FromString(work), counted) for entry, name, work in found]
 
     async def renew(self, consumer: str, claimed: Sequence[Claimed]) -> set[bytes]:
@@ -145,16 +148,16 @@ class DeferredQueue:
         entries = [part for item in claimed for part in (item.entry, int(item.counted))]
         return int(await self._scripts.run("nack", items, [consumer, longest, *entries]))
 
-    async def score(self, answers: Sequence[tuple[Claimed, ScoreResponse]], computed_by: str) -> list[bool]:
+    async def store_results(self, answers: Sequence[tuple[Claimed, ScoreResponse]], computed_by: str) -> list[bool]:
         """Store answers by key; publish them next. For each False when an earlier one stands, or it came too late."""
         items = [keys.deferred_item(item.request_id) for item, _ in answers]
         results = [part for item, response in answers for part in (item.entry, response.SerializeToString())]
-        return [bool(kept) for kept in await self._scripts.run("score", items, [computed_by, *results])]
+        return [bool(kept) for kept in await self._scripts.run("store_results", items, [computed_by, *results])]
 
-    async def publish(self, claimed: Sequence[Claimed]) -> int:
+    async def acknowledge(self, claimed: Sequence[Claimed]) -> int:
         """Acknowledge work whose answer, or other end, is stored. Returns how many were published by this."""
         items = [keys.deferred_item(item.request_id) for item in claimed]
-        return sum(await self._scripts.run("publish", items, [item.entry for item in claimed]))
+        return sum(await self._scripts.run("acknowledge", items, [item.entry for item in claimed]))
 
     async def fail(self, item: Claimed, failure: str, computed_by: str) -> bool:
         """Give the work up for a reason of its own, and say which. False when an earlier end or answer stands."""
@@ -165,9 +168,9 @@ class DeferredQueue:
         """The same, and keep the work as a dead letter, which was tried by itself so many times."""
         arguments = [computed_by, item.entry, failure, item.request_id, item.work.SerializeToString(), attempts]
         both = [keys.deferred_item(item.request_id), keys.dead_letters()]
-        buried = bool(await self._scripts.run("fail", both, arguments))
-        self._scripts.note_dead(buried)
-        return buried
+        dead_lettered = bool(await self._scripts.run("fail", both, arguments))
+        self._scripts.report_dead_letters(dead_lettered)
+        return dead_lettered
 
     async def waiting(self) -> int:
         """Requests accepted and not finished."""

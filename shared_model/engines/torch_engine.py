@@ -65,7 +65,7 @@ class TorchEngine:
         raise OutOfMemory(f"{batch.rows} rows of {batch.tokens} tokens: {problem}")
 
     def _score(self, batch: TokenBatch) -> NDArray[np.float32]:
-        packing = Packing.of(batch.mask, self._at) if self.packs else None
+        packing = Packing.from_mask(batch.mask, self._at) if self.packs else None
         types = None if batch.types is None else self._on_device(batch.types)
         with torch.inference_mode():
             raw = self._model(self._on_device(batch.ids), self._on_device(batch.mask), types, packing)

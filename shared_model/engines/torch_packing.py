@@ -46,7 +46,7 @@ class Packing:
     lengths: tuple[int, ...]
 
     @classmethod
-    def of(cls, mask: NDArray[np.int64], at: torch.device) -> "Packing":
+    def from_mask(cls, mask: NDArray[np.int64], at: torch.device) -> "Packing":
         # Found on the CPU: asking the device for lengths would stop its queue in the middle of a batch.
         lengths = mask.sum(axis=1)
         bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)

@@ -17,7 +17,7 @@ from shared_model.types import Device, Precision
 _log = logging.getLogger(__name__)
 
 #: Texts a variant is proven on: enough for shares of a percent, few enough for a process that wants to start.
-PROOF_TEXTS = 400
+ATTESTATION_TEXTS = 400
 
 
 def ensure(release: Release, precision: Precision, device: Device, threads: int) -> None:
@@ -30,12 +30,12 @@ def ensure(release: Release, precision: Precision, device: Device, threads: int)
     known = _known(release, variant)
     if known is None:
         _log.info("release %s: proving %s, which no gate has seen", release.id, variant)
-        known = _prove(release, variant, threads)
+        known = _attest(release, variant, threads)
     if known:
         raise ReleaseError(f"release {release.id}: {variant} was refused: {known[0]}")
 
 
-def judged(release: Release, precision: Precision, device: Device) -> bool:
+def has_verdict(release: Release, precision: Precision, device: Device) -> bool:
     """Whether a variant's verdict is known, whatever it is. Raises: ReleaseError where there is no such variant."""
     return _known(release, release.manifest.variant(precision, device)) is not None
 
@@ -62,12 +62,14 @@ def _failures(verdict: dict[str, Any]) -> tuple[str, ...]:
     return tuple(str(failure) for failure in verdict["failures"]) or ("nobody wrote down why",)
 
 
-def _prove(release: Release, variant: Variant, threads: int) -> tuple[str, ...]:
+def _attest(release: Release, variant: Variant, threads: int) -> tuple[str, ...]:
     """What failed, nothing if it passed. A variant that was measured keeps its verdict; one that cannot run may only
     have met a device without memory, and is tried again by the next process."""
-    texts = generated_texts(release.manifest.reads, PROOF_TEXTS)
-    judge = gate.release_judge(release, texts, settings.load(GateSettings))
-    verdict = gate.judge_variant(judge, variant, release.size(variant), gate.release_opener(release), widths=(threads,))
+    texts = generated_texts(release.manifest.reads, ATTESTATION_TEXTS)
+    evaluator = gate.release_evaluator(release, texts, settings.load(GateSettings))
+    verdict = gate.evaluate_variant(
+        evaluator, variant, release.size(variant), gate.release_opener(release), widths=(threads,)
+    )
     if verdict.parity:
         document = {"release": release.id, "evaluation": texts.source, "variants": [verdict.to_document()]}
         try:

@@ -34,10 +34,10 @@ class Timing:
 def differences(old: Release, new: Release, labels_shown: int | None = LABELS_SHOWN) -> list[Difference]:
     """Everything that differs but latencies, what the releases are before how they were measured. `labels_shown`: None
     for all. Raises: ReleaseError."""
-    found = [*of_manifests(old.manifest, new.manifest, labels_shown), *_of_files(old, new)]
+    found = [*manifest_differences(old.manifest, new.manifest, labels_shown), *_file_differences(old, new)]
     before, after = judged.read(old), judged.read(new)
     if before and after:
-        found += of_reports(before, after)
+        found += report_differences(before, after)
     return found
 
 
@@ -62,27 +62,27 @@ def reads_in_words(reads: InputSpec) -> str:
     return f"{what} of at most {reads.max_tokens} tokens{types}"
 
 
-def of_manifests(old: Manifest, new: Manifest, labels_shown: int | None = None) -> Iterator[Difference]:
+def manifest_differences(old: Manifest, new: Manifest, labels_shown: int | None = None) -> Iterator[Difference]:
     """All but the files."""
     yield from _changed("name", old.name, new.name)
     yield from _changed("parent", _short(old.parent), _short(new.parent))
     yield from _changed("output", f"{old.output.kind}/{old.output.width}", f"{new.output.kind}/{new.output.width}")
-    yield from _of_labels(old.labels, new.labels, labels_shown)
+    yield from _label_differences(old.labels, new.labels, labels_shown)
     yield from _changed("reads", reads_in_words(old.reads), reads_in_words(new.reads))
     yield from _changed("calibration", _short(old.calibration), _short(new.calibration))
     yield from _changed("quantisation", old.quantisation, new.quantisation)
-    yield from _of_variants(old, new)
+    yield from _variant_differences(old, new)
 
 
-def of_reports(old: Judged, new: Judged) -> Iterator[Difference]:
+def report_differences(old: Judged, new: Judged) -> Iterator[Difference]:
     """What was measured of the variants that both have, but latencies."""
     yield from _changed("gate", *("passed" if found.passed else "refused" for found in (old, new)))
     for name, measured in old.variants.items():
-        if name in new.variants and (words := "; ".join(_of_measured(measured, new.variants[name]))):
+        if name in new.variants and (words := "; ".join(_measured_differences(measured, new.variants[name]))):
             yield Difference(name, words)
 
 
-def _of_labels(old: tuple[str, ...], new: tuple[str, ...], shown: int | None) -> Iterator[Difference]:
+def _label_differences(old: tuple[str, ...], new: tuple[str, ...], shown: int | None) -> Iterator[Difference]:
     if added := [label for label in new if label not in old]:
         yield Difference("labels", f"{len(added)} added: {_some(added, shown)}")
     if removed := [label for label in old if label not in new]:
@@ -96,7 +96,7 @@ def _some(labels: Sequence[str], shown: int | None) -> str:
     return ", ".join(labels[:shown]) + more
 
 
-def _of_variants(old: Manifest, new: Manifest) -> Iterator[Difference]:
+def _variant_differences(old: Manifest, new: Manifest) -> Iterator[Difference]:
     before, after = ({str(v): sorted(v.files.items()) for v in manifest.variants} for manifest in (old, new))
     for name in before | after:
         if name not in after:
@@ -107,7 +107,7 @@ def _of_variants(old: Manifest, new: Manifest) -> Iterator[Difference]:
             yield Difference("variants", f"{name} is opened from other files")
 
 
-def _of_files(old: Release, new: Release) -> Iterator[Difference]:
+def _file_differences(old: Release, new: Release) -> Iterator[Difference]:
     before, after = old.manifest.files, new.manifest.files
     for path in sorted({*before, *after}):
         if before.get(path) != after.get(path):
@@ -124,7 +124,7 @@ def _short(sha256: str) -> str:
     return f"sha256 {sha256[:12]}…"
 
 
-def _of_measured(old: Measured, new: Measured) -> Iterator[str]:
+def _measured_differences(old: Measured, new: Measured) -> Iterator[str]:
     if old.compiled != new.compiled:
         yield f"compiled as {old.compiled} → {new.compiled}"
     for what, before, after in (

@@ -25,7 +25,7 @@ Open = Callable[[Variant, int], Engine]
 
 
 @dataclass(frozen=True)
-class Judge:
+class Evaluator:
     """Judges variants of one model on one set of texts. `reference`: fp32's scores of them (texts, width)."""
 
     output: OutputSpec
@@ -49,9 +49,9 @@ class Judge:
         return benchmark.score_all(engine, self.output, self.encodings, what)
 
 
-def appoint(
+def make_evaluator(
     encoder: Encoder, output: OutputSpec, texts: GateTexts, bounds: GateSettings, fp32: Variant, open_variant: Open
-) -> Judge:
+) -> Evaluator:
     """A judge who has fp32's scores. Raises: ReleaseError if fp32 cannot run."""
     encodings = encoder.encode_many(texts.texts)
     try:
@@ -61,12 +61,12 @@ def appoint(
         raise
     except Exception as error:  # frameworks raise anything
         raise ReleaseError(f"{fp32} cannot run: {one_line(error)}") from error
-    return Judge(output, encoder.reads, texts, encodings, reference, bounds)
+    return Evaluator(output, encoder.reads, texts, encodings, reference, bounds)
 
 
-def judge_release(
+def evaluate_release(
     release: Release,
-    judge: Judge,
+    evaluator: Evaluator,
     say: Say,
     scored: Mapping[Precision, Floats] | None = None,
     tried: Sequence[Tried] = (),
@@ -77,36 +77,36 @@ def judge_release(
     `scored`: scores of variants that were run on the judge's texts already. `tried`: recipes the builder tried.
     `active`: the active release on the same texts.
     """
-    known = {Precision.FP32: judge.reference, **(scored or {})}
+    known = {Precision.FP32: evaluator.reference, **(scored or {})}
     variants = release.manifest.variants
     here = [variant for variant in variants if variant.device in (Device.CPU, devices.detect())]
     verdicts = []
     for variant in here:
-        say(f"gate: {variant}: comparing on {len(judge.encodings)} texts, timing {len(benchmark.SHAPES)} shapes")
+        say(f"gate: {variant}: comparing on {len(evaluator.encodings)} texts, timing {len(benchmark.SHAPES)} shapes")
         scores = known.get(variant.precision) if variant.device is Device.CPU else None
-        verdicts.append(judge_variant(judge, variant, release.size(variant), release_opener(release), scores))
+        verdicts.append(evaluate_variant(evaluator, variant, release.size(variant), release_opener(release), scores))
     if not any(variant.precision is Precision.INT8 for variant in variants):
         verdicts.append(_no_int8(tried))
-    measured = judge.quality(active)
+    measured = evaluator.quality(active)
     judged = ReleaseReport(
         release=release.id,
         output=release.output.kind.value,
         quantisation=release.manifest.quantisation,
         tried=tuple(tried),
-        evaluation=judge.texts.source,
-        evaluation_sha256=judge.texts.sha256,
+        evaluation=evaluator.texts.source,
+        evaluation_sha256=evaluator.texts.sha256,
         calibration_sha256=release.manifest.calibration,
         variants=tuple(verdicts),
         unproven=tuple(str(variant) for variant in variants if variant not in here),
         quality=measured,
-        failures=measured.failures if measured else _not_measured(judge),
+        failures=measured.failures if measured else _not_measured(evaluator),
     )
     report.write(release, judged)
     return judged
 
 
-def judge_variant(
-    judge: Judge,
+def evaluate_variant(
+    evaluator: Evaluator,
     variant: Variant,
     size_bytes: int,
     open_variant: Open,
@@ -116,7 +116,7 @@ def judge_variant(
     """One variant's verdict; that it cannot run is one too. `widths`: threads to time it with, the first of which its
     budget holds for; default: all cores, then one. Raises: ReleaseError where its files are damaged."""
     try:
-        return _verdict(judge, variant, size_bytes, open_variant, scores, widths or _widths(variant.device))
+        return _verdict(evaluator, variant, size_bytes, open_variant, scores, widths or _widths(variant.device))
     except TandemError:
         raise
     except Exception as error:  # noqa: BLE001 - frameworks raise anything, and a release is more than one variant
@@ -124,10 +124,10 @@ def judge_variant(
         return Verdict(variant.precision.value, variant.device.value, (failure,), size_bytes)
 
 
-def release_judge(release: Release, texts: GateTexts, bounds: GateSettings) -> Judge:
+def release_evaluator(release: Release, texts: GateTexts, bounds: GateSettings) -> Evaluator:
     """Raises: ReleaseError if the release is damaged, or its fp32 variant cannot run here."""
     fp32 = release.manifest.variant(Precision.FP32, Device.CPU)
-    return appoint(release.encoder(), release.output, texts, bounds, fp32, release_opener(release))
+    return make_evaluator(release.encoder(), release.output, texts, bounds, fp32, release_opener(release))
 
 
 def release_opener(release: Release) -> Open:
@@ -140,18 +140,23 @@ def one_line(error: Exception) -> str:
 
 
 def _verdict(
-    judge: Judge, variant: Variant, size_bytes: int, open_variant: Open, scores: Floats | None, widths: Sequence[int]
+    evaluator: Evaluator,
+    variant: Variant,
+    size_bytes: int,
+    open_variant: Open,
+    scores: Floats | None,
+    widths: Sequence[int],
 ) -> Verdict:
-    budget = benchmark.budget_of(variant.precision, judge.bounds)
+    budget = benchmark.budget_of(variant.precision, evaluator.bounds)
     with contextlib.closing(open_variant(variant, widths[0])) as engine:
-        scores = judge.score(engine, f"scoring {variant}") if scores is None else scores
-        latency = benchmark.latency_profile(engine, judge.reads, f"timing {variant}")
-        slow = benchmark.over_budget(engine, judge.reads, budget) if budget else None
+        scores = evaluator.score(engine, f"scoring {variant}") if scores is None else scores
+        latency = benchmark.latency_profile(engine, evaluator.reads, f"timing {variant}")
+        slow = benchmark.over_budget(engine, evaluator.reads, budget) if budget else None
         compiled = engine.precision.value
     for threads in widths[1:]:
         with contextlib.closing(open_variant(variant, threads)) as engine:
-            latency += benchmark.latency_profile(engine, judge.reads, f"timing {variant} on {threads}")
-    compared = judge.parity(scores)
+            latency += benchmark.latency_profile(engine, evaluator.reads, f"timing {variant} on {threads}")
+    compared = evaluator.parity(scores)
     return Verdict(
         precision=variant.precision.value,
         device=variant.device.value,
@@ -160,13 +165,13 @@ def _verdict(
         compiled=compiled,
         parity=compared,
         latency=latency,
-        confusion=verdict.confusion(judge.output, scores, judge.reference),
-        examples=_examples(judge, scores) if compared.failures else (),
+        confusion=verdict.confusion(evaluator.output, scores, evaluator.reference),
+        examples=_examples(evaluator, scores) if compared.failures else (),
     )
 
 
-def _examples(judge: Judge, scores: Floats) -> tuple[verdict.Example, ...]:
-    return verdict.examples(judge.output, scores, judge.reference, judge.texts.shown)
+def _examples(evaluator: Evaluator, scores: Floats) -> tuple[verdict.Example, ...]:
+    return verdict.examples(evaluator.output, scores, evaluator.reference, evaluator.texts.shown)
 
 
 def _widths(device: Device) -> tuple[int, ...]:
@@ -174,20 +179,20 @@ def _widths(device: Device) -> tuple[int, ...]:
     return tuple(dict.fromkeys((devices.cores(), 1))) if device is Device.CPU else (1,)
 
 
-def _not_measured(judge: Judge) -> tuple[str, ...]:
+def _not_measured(evaluator: Evaluator) -> tuple[str, ...]:
     """A floor that nothing was held against is no floor."""
-    floor = judge.bounds.gate_min_accuracy
-    if not floor or judge.output.kind is OutputKind.EMBEDDING:
+    floor = evaluator.bounds.gate_min_accuracy
+    if not floor or evaluator.output.kind is OutputKind.EMBEDDING:
         return ()
     return (f"needs {floor:.2%} accuracy (TANDEM_GATE_MIN_ACCURACY), but no text is labelled: pass --eval",)
 
 
 def baseline(release: Release, texts: GateTexts, bounds: GateSettings) -> Baseline | None:
-    """How good a release is on labelled texts. Raises: as `release_judge`."""
+    """How good a release is on labelled texts. Raises: as `release_evaluator`."""
     if texts.truth is None:
         return None
-    judge = release_judge(release, texts, bounds)
-    return quality.baseline(release.id, release.output, judge.reference, texts.truth)
+    evaluator = release_evaluator(release, texts, bounds)
+    return quality.baseline(release.id, release.output, evaluator.reference, texts.truth)
 
 
 def _no_int8(tried: Sequence[Tried]) -> Verdict:

@@ -29,12 +29,12 @@ class Measured:
 @dataclass(frozen=True)
 class Judged:
     """`variants` by their name, such as "int8/cpu". `unproven`: those whose device the gate's machine lacks.
-    `of_release`: failures of the release itself, beside its variants'."""
+    `release_failures`: failures of the release itself, beside its variants'."""
 
     passed: bool
     variants: Mapping[str, Measured]
     unproven: tuple[str, ...]
-    of_release: tuple[str, ...] = ()
+    release_failures: tuple[str, ...] = ()
 
     @property
     def accuracy(self) -> float | None:
@@ -45,7 +45,7 @@ class Judged:
     @property
     def failures(self) -> list[str]:
         of_variants = (f"{name} {failure}" for name, found in self.variants.items() for failure in found.failures)
-        return [*self.of_release, *of_variants]
+        return [*self.release_failures, *of_variants]
 
 
 def read(release: Release) -> Judged | None:
@@ -59,8 +59,8 @@ def read(release: Release) -> Judged | None:
             raise ReleaseError(f"release {release.id}: {report.JSON} is of {document['release']!r}; judge it again")
         variants = {f"{v['precision']}/{v['device']}": _measured(v) for v in document["variants"]}
         # Reports of earlier versions say nothing of the release itself.
-        of_release = tuple(document.get("failures", ()))
-        return Judged(document["passed"] is True, variants, tuple(document["unproven"]), of_release)
+        release_failures = tuple(document.get("failures", ()))
+        return Judged(document["passed"] is True, variants, tuple(document["unproven"]), release_failures)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ReleaseError(f"release {release.id}: {report.JSON} is damaged; judge it again") from error
 

@@ -45,14 +45,14 @@ class Outcome(StrEnum):
     """What became of an epoch that was to be pointed to; `advance.lua` decides."""
 
     MOVED = "moved"
-    STANDING = "standing"
+    ALREADY_LIVE = "standing"
     OLDER = "older"
     BARRED = "barred"
 
     @property
     def live(self) -> bool:
         """Whether it is the epoch that answers."""
-        return self in (Outcome.MOVED, Outcome.STANDING)
+        return self in (Outcome.MOVED, Outcome.ALREADY_LIVE)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ HELP = "its id, its name if only one has it, the beginning of either, @active, @
 _ROLES = ("active", "previous", "canary")
 
 
-def of_role(given: str, pointer: Pointer) -> str:
+def resolve_role(given: str, pointer: Pointer) -> str:
     """The id that the pointer holds for `@active`, `@previous` or `@canary`. Raises: ReleaseError."""
     role = given.removeprefix("@")
     if role not in _ROLES:

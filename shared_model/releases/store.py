@@ -116,7 +116,7 @@ class Store:
         self._trusted = trusted
 
     @classmethod
-    def of(cls, state: StateSettings) -> "Store":
+    def from_settings(cls, state: StateSettings) -> "Store":
         """The store that the settings name. Raises: SettingError."""
         return cls(state.releases_root, signature.trusted_keys(state))
 

@@ -17,7 +17,7 @@ from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import NightlySettings
 from batch_job.tables.fence import Fence
 from shared_model import demo_messages
-from shared_model.encoding import Widths, collate, padded, plan_batches, snug
+from shared_model.encoding import Widths, coarse_bucket, collate, fine_bucket, plan_batches
 from shared_model.releases.store import Release
 from shared_model.settings import StateSettings
 from shared_model.types import Device
@@ -96,8 +96,8 @@ def test_the_rows_equal_the_engine_outside_spark(
     labels = np.array([release.labels.index(rows[message_id]["label"]) for message_id in texts])
     scores = np.array([rows[message_id]["score"] for message_id in texts])
     every = list(texts.values())
-    differ(labels, scores, scores_outside_spark(release, every, snug), TAU)
-    apart = differ(labels, scores, scores_outside_spark(release, every, padded), TAU_OF_LANES)
+    differ(labels, scores, scores_outside_spark(release, every, fine_bucket), TAU)
+    apart = differ(labels, scores, scores_outside_spark(release, every, coarse_bucket), TAU_OF_LANES)
     share, within = SHARE_WITHIN
     assert (apart <= within).mean() >= share
     for message_id, text in texts.items():

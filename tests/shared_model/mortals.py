@@ -71,11 +71,11 @@ def consume(url: str, folder: Path, number: int, phases: "Array[c_byte]", slot: 
             await pause(Phase.CLAIMING)
             if claimed := await deferred_queue.claim(f"consumer-{number}", CHUNK, LEASE_SECONDS, again=CHUNK):
                 await pause(Phase.WORKING)
-                kept = await deferred_queue.score([(it, answer_to(it)) for it in claimed], "idle")
+                kept = await deferred_queue.store_results([(it, answer_to(it)) for it in claimed], "idle")
                 log.add(*(it.request_id for it, was_kept in zip(claimed, kept, strict=True) if was_kept))
                 await pause(Phase.SCORING)
                 phases[slot] = Phase.PUBLISHING
-                await deferred_queue.publish(claimed)
+                await deferred_queue.acknowledge(claimed)
 
     _run(url, run)
 

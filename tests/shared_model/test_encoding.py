@@ -13,15 +13,15 @@ from shared_model.encoding import (
     COARSE_TOKEN_STEP,
     FINE_TOKENS,
     TOKEN_STEP,
+    Bucketing,
     Encoder,
     Encoding,
     InputSpec,
-    Widths,
+    coarse_bucket,
+    coarse_buckets,
     collate,
-    ladder,
-    padded,
+    fine_bucket,
     plan_batches,
-    snug,
 )
 from shared_model.errors import BadInput
 from shared_model.releases.store import Release
@@ -47,8 +47,8 @@ def test_an_encoding_does_not_depend_on_its_neighbours(encoder: Encoder, texts: 
     assert [e.truncated for e in together] == [e.truncated for e in alone]
 
 
-@given(texts=st.lists(messages, min_size=1, max_size=12), widths=st.sampled_from([padded, snug]))
-def test_collating_keeps_every_token_and_masks_the_rest(encoder: Encoder, texts: list[str], widths: Widths) -> None:
+@given(texts=st.lists(messages, min_size=1, max_size=12), widths=st.sampled_from([coarse_bucket, fine_bucket]))
+def test_collating_keeps_every_token_and_masks_the_rest(encoder: Encoder, texts: list[str], widths: Bucketing) -> None:
     encodings = encoder.encode_many(texts)
     batch = collate(encodings, widths)
     assert (batch.rows, batch.tokens) == (len(texts), widths(max(e.tokens for e in encodings)))
@@ -62,10 +62,10 @@ def test_collating_keeps_every_token_and_masks_the_rest(encoder: Encoder, texts:
     lengths=lengths,
     max_rows=st.integers(1, 64),
     token_budget=st.integers(1, 4096),
-    widths=st.sampled_from([padded, snug]),
+    widths=st.sampled_from([coarse_bucket, fine_bucket]),
 )
 def test_a_plan_holds_every_row_once_within_its_bounds(
-    lengths: list[int], max_rows: int, token_budget: int, widths: Widths
+    lengths: list[int], max_rows: int, token_budget: int, widths: Bucketing
 ) -> None:
     plan = plan_batches(lengths, max_rows, token_budget, widths)
     assert sorted(row for batch in plan for row in batch) == list(range(len(lengths)))
@@ -82,24 +82,24 @@ def test_a_plan_holds_every_row_once_within_its_bounds(
 @given(tokens=st.integers(1, 10_000))
 def test_padding_rounds_up_by_less_than_a_step(tokens: int) -> None:
     step = TOKEN_STEP if tokens <= FINE_TOKENS else COARSE_TOKEN_STEP
-    assert 0 <= padded(tokens) - tokens < step
-    assert padded(tokens) % step == 0
-    assert padded(padded(tokens)) == padded(tokens)
+    assert 0 <= coarse_bucket(tokens) - tokens < step
+    assert coarse_bucket(tokens) % step == 0
+    assert coarse_bucket(coarse_bucket(tokens)) == coarse_bucket(tokens)
 
 
 @given(tokens=st.integers(1, 10_000))
 def test_the_nightly_runs_ladder_is_finer_and_pads_no_text_by_more_than_a_tenth(tokens: int) -> None:
-    assert tokens <= snug(tokens) <= padded(tokens)
-    assert snug(tokens) - tokens <= tokens / 10
-    assert snug(snug(tokens)) == snug(tokens)
+    assert tokens <= fine_bucket(tokens) <= coarse_bucket(tokens)
+    assert fine_bucket(tokens) - tokens <= tokens / 10
+    assert fine_bucket(fine_bucket(tokens)) == fine_bucket(tokens)
 
 
 @given(most=st.integers(TOKEN_STEP, 600))
 def test_the_ladder_is_what_padding_makes_of_texts_that_fit(most: int) -> None:
-    widths = ladder(most)
+    widths = coarse_buckets(most)
     assert widths == sorted(set(widths))
-    assert {padded(tokens) for tokens in range(1, widths[-1] + 1)} == set(widths)
-    assert widths[-1] <= most < padded(widths[-1] + 1)
+    assert {coarse_bucket(tokens) for tokens in range(1, widths[-1] + 1)} == set(widths)
+    assert widths[-1] <= most < coarse_bucket(widths[-1] + 1)
 
 
 @given(one=messages, other=messages)

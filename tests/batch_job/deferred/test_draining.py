@@ -67,8 +67,8 @@ async def test_an_answer_that_came_first_stands(
     request_id = await submit(deferred, "hello")
     deferred_queue = DeferredQueue(deferred)
     [held] = await deferred_queue.claim("lane", 10)
-    await deferred_queue.score([(held, ScoreResponse(reason="first"))], "idle")
-    await deferred_queue.publish([held])
+    await deferred_queue.store_results([(held, ScoreResponse(reason="first"))], "idle")
+    await deferred_queue.acknowledge([held])
     assert await drain(spark, deferred, options, scores, limit=10) == 0
     item = await deferred_queue.get(request_id)
     assert item is not None

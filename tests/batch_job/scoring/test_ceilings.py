@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batch_job.scoring.ceilings import Ceilings
-from shared_model.encoding import padded
+from shared_model.encoding import coarse_bucket
 
 HERE, ELSEWHERE, OTHER = ("release", "cuda:0"), ("release", "cuda:1"), ("other", "cuda:0")
 
@@ -27,11 +27,11 @@ def test_a_ceiling_holds_at_its_bucket_and_above_and_nowhere_else(
         ceilings.too_many(HERE, width, ceilings.most(HERE, width, count))
     expected = wanted
     for width, count in failed:
-        if padded(width) <= padded(tokens):
+        if coarse_bucket(width) <= coarse_bucket(tokens):
             expected = min(expected, max(1, count // 2))
     most = ceilings.most(HERE, tokens, wanted)
     assert 1 <= most <= expected
-    if padded(tokens) < min(padded(width) for width, _ in failed):
+    if coarse_bucket(tokens) < min(coarse_bucket(width) for width, _ in failed):
         assert most == wanted
     assert ceilings.most(ELSEWHERE, tokens, wanted) == ceilings.most(OTHER, tokens, wanted) == wanted
 

@@ -17,7 +17,7 @@ from batch_job.scoring.options import ScoringOptions
 from batch_job.scoring.runner import HARMLESS
 from batch_job.scoring.windows import ScoredWindow
 from shared_model import demo_messages
-from shared_model.encoding import Text, TokenBatch, snug
+from shared_model.encoding import Text, TokenBatch, fine_bucket
 from shared_model.engine import Engine
 from shared_model.errors import JobError
 from shared_model.releases.store import Release
@@ -102,7 +102,7 @@ def test_batches_have_one_width_and_two_percent_of_padding_at_most(
     window = score(texts, model, options)
     assert 1 - window.tokens / window.padded_tokens <= 0.02
     for batch in engine.batches:
-        assert {snug(int(tokens)) for tokens in batch.mask.sum(axis=1)} == {batch.tokens}
+        assert {fine_bucket(int(tokens)) for tokens in batch.mask.sum(axis=1)} == {batch.tokens}
 
 
 @pytest.mark.parametrize("deduplicate", [True, False])

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from realtime_service.models import warmup
 from realtime_service.models.warmup import SPECIALISED_TOKENS, Width
-from shared_model.encoding import InputSpec, TokenBatch, ladder
+from shared_model.encoding import InputSpec, TokenBatch, coarse_buckets
 from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
 
@@ -62,6 +62,6 @@ def test_a_call_that_was_held_up_does_not_count(monkeypatch: pytest.MonkeyPatch)
     warmup.specialise(variant, release, lambda: None)
     assert machine.specialised == list(SPECIALISED_TOKENS)
     for speeds in (variant.speeds, variant.single_speeds):
-        singles = [speeds.narrow.predict(1, tokens) for tokens in ladder(reads.max_tokens)]
+        singles = [speeds.narrow.predict(1, tokens) for tokens in coarse_buckets(reads.max_tokens)]
         assert singles == pytest.approx([USUAL] * len(singles))
     assert variant.speeds.narrow.predict(4, 16) == pytest.approx(USUAL)

@@ -119,11 +119,11 @@ class Away(DeferredQueue):
 
     refusals = 3
 
-    async def score(self, *arguments: Any) -> list[bool]:
+    async def store_results(self, *arguments: Any) -> list[bool]:
         if self.refusals:
             self.refusals -= 1
             raise StoreUnavailable("Redis did not answer")
-        return await super().score(*arguments)
+        return await super().store_results(*arguments)
 
 
 async def test_an_answer_waits_for_the_store_and_is_not_computed_again(

@@ -60,8 +60,8 @@ def finish(stage: Stage, request_id: str, failure: str = "") -> None:
             if failure:
                 await deferred_queue.fail(item, failure, "test")
             else:
-                await deferred_queue.score([(item, scoring_pb2.ScoreResponse(request_id=request_id))], "test")
-                await deferred_queue.publish([item])
+                await deferred_queue.store_results([(item, scoring_pb2.ScoreResponse(request_id=request_id))], "test")
+                await deferred_queue.acknowledge([item])
 
     asyncio.run(finish_it())
 

@@ -19,7 +19,7 @@ from shared_model.building.recipes import RECIPES, Recipe
 from shared_model.encoding import Encoder, InputSpec, collate
 from shared_model.errors import ReleaseError
 from shared_model.evaluation import corpora, gate, report
-from shared_model.evaluation.gate import Judge
+from shared_model.evaluation.gate import Evaluator
 from shared_model.evaluation.verdict import ReleaseReport
 from shared_model.output import OutputKind
 from shared_model.releases import pointer
@@ -65,15 +65,15 @@ def test_what_was_sealed_answers_as_it_was_judged(built: tuple[str, Built]) -> N
     """The INT8 file of the release is the graph of the recipe that passed, and computes the model's outputs."""
     _, (release, found) = built
     asked = corpora.generated_texts(release.manifest.reads, 200)
-    judge = gate.release_judge(release, asked, tiny_builds.BOUNDS)
+    evaluator = gate.release_evaluator(release, asked, tiny_builds.BOUNDS)
     with_int8 = release.engine(Precision.INT8, Device.CPU, devices.cores())
-    scores = judge.score(with_int8, "again")
+    scores = evaluator.score(with_int8, "again")
     with_int8.close()
     assert scores.shape == (200, release.output.width)
     int8 = found.variants[2].parity
     assert int8 is not None
-    assert judge.parity(scores).agreement == int8.agreement
-    assert 0 < int8.max_difference == pytest.approx(float(np.abs(scores - judge.reference).max()))
+    assert evaluator.parity(scores).agreement == int8.agreement
+    assert 0 < int8.max_difference == pytest.approx(float(np.abs(scores - evaluator.reference).max()))
     if release.output.kind is OutputKind.EMBEDDING:
         assert np.linalg.norm(scores, axis=1) == pytest.approx(1, abs=0.02)
 
@@ -99,31 +99,34 @@ def test_latency_is_known_for_one_thread_and_for_all_cores(tiny: Built) -> None:
 
 
 @pytest.fixture(scope="module")
-def workbench(regression: Built) -> tuple[openvino.Model, Judge, Encoder]:
+def workbench(regression: Built) -> tuple[openvino.Model, Evaluator, Encoder]:
     """The fp32 graph of a release and a judge of its variants."""
     release, _ = regression
     model = openvino.Core().read_model(release.read("openvino/model.xml"), release.read("openvino/model.bin"))
     for port, name in zip(model.inputs, ("ids", "mask"), strict=False):
         port.get_tensor().set_names({name})
     asked = corpora.generated_texts(release.manifest.reads, 200)
-    return model, gate.release_judge(release, asked, tiny_builds.BOUNDS), release.encoder()
+    return model, gate.release_evaluator(release, asked, tiny_builds.BOUNDS), release.encoder()
 
 
 def try_recipes(
-    workbench: tuple[openvino.Model, Judge, Encoder], recipes: list[Recipe], least: float, said: list[str] | None = None
+    workbench: tuple[openvino.Model, Evaluator, Encoder],
+    recipes: list[Recipe],
+    least: float,
+    said: list[str] | None = None,
 ) -> tuple[quantise.Int8 | None, list[tuple[str, float | None, bool]]]:
-    model, judge, encoder = workbench
-    judge = replace(judge, bounds=replace(judge.bounds, gate_min_agreement=least))
+    model, evaluator, encoder = workbench
+    evaluator = replace(evaluator, bounds=replace(evaluator.bounds, gate_min_agreement=least))
     calibration = encoder.encode_many(list(itertools.islice(demo_messages.texts(401), 40)))
     said = [] if said is None else said
-    taken, tried = quantise.quantise(model, calibration, calibration[:10], judge, recipes, said.append)
+    taken, tried = quantise.quantise(model, calibration, calibration[:10], evaluator, recipes, said.append)
     return taken, [(one.recipe, one.agreement, not one.failures) for one in tried]
 
 
 ONE_TEXT, FORTY = Recipe(1), Recipe(40)
 
 
-def test_the_first_recipe_that_passes_is_taken(workbench: tuple[openvino.Model, Judge, Encoder]) -> None:
+def test_the_first_recipe_that_passes_is_taken(workbench: tuple[openvino.Model, Evaluator, Encoder]) -> None:
     """Calibrated on one text, INT8 knows too little of the ranges; forty are enough for a bound in between."""
     _, tried = try_recipes(workbench, [ONE_TEXT, FORTY], least=1.0)
     weak, strong = tried[0][1], tried[1][1]
@@ -140,7 +143,7 @@ def test_the_first_recipe_that_passes_is_taken(workbench: tuple[openvino.Model, 
     assert said[2:] == [f"quantising to INT8: {FORTY.name}"]
 
 
-def test_if_none_passes_the_nearest_is_kept(workbench: tuple[openvino.Model, Judge, Encoder]) -> None:
+def test_if_none_passes_the_nearest_is_kept(workbench: tuple[openvino.Model, Evaluator, Encoder]) -> None:
     taken, tried = try_recipes(workbench, [FORTY, ONE_TEXT], least=1.0)
     assert taken is not None
     assert taken.recipe == FORTY.name
@@ -148,7 +151,9 @@ def test_if_none_passes_the_nearest_is_kept(workbench: tuple[openvino.Model, Jud
     assert [passed for _, _, passed in tried] == [False, False]
 
 
-def test_a_recipe_that_fails_is_said_and_the_next_is_tried(workbench: tuple[openvino.Model, Judge, Encoder]) -> None:
+def test_a_recipe_that_fails_is_said_and_the_next_is_tried(
+    workbench: tuple[openvino.Model, Evaluator, Encoder],
+) -> None:
     nothing = Recipe(0)
     said: list[str] = []
     taken, tried = try_recipes(workbench, [nothing, FORTY], least=0.1, said=said)
@@ -159,7 +164,7 @@ def test_a_recipe_that_fails_is_said_and_the_next_is_tried(workbench: tuple[open
     assert try_recipes(workbench, [nothing], least=0.1)[0] is None
 
 
-def test_more_texts_than_there_are_need_no_second_try(workbench: tuple[openvino.Model, Judge, Encoder]) -> None:
+def test_more_texts_than_there_are_need_no_second_try(workbench: tuple[openvino.Model, Evaluator, Encoder]) -> None:
     _, tried = try_recipes(workbench, [Recipe(40), Recipe(400), Recipe(2000)], least=1.0)
     assert len(tried) == 1
 
@@ -288,8 +293,8 @@ def test_a_build_of_the_active_release_leaves_its_report(
     small_release.judge(active)
     pointer.promote(own_state, None, active.id)
     before = active.read_note(report.JSON)
-    judge = gate.release_judge(active, corpora.generated_texts(active.manifest.reads, 20), tiny_builds.BOUNDS)
-    monkeypatch.setattr(build, "make", lambda *_: build.Built(active, judge, {}, ()))
+    evaluator = gate.release_evaluator(active, corpora.generated_texts(active.manifest.reads, 20), tiny_builds.BOUNDS)
+    monkeypatch.setattr(build, "make", lambda *_: build.Built(active, evaluator, {}, ()))
     folder = tiny_models.make(tmp_path / "model", "bert")
     capsys.readouterr()
     assert main(["build", "--model", str(folder), "--name", "tiny", "--promote"]) == 0

@@ -72,8 +72,8 @@ async def finish_everything(client: "redis.asyncio.Redis") -> int:
             return replayed
         assert time.monotonic() < deadline
         claimed = await deferred_queue.claim("last", 500, LEASE_SECONDS, again=500)
-        await deferred_queue.score([(it, mortals.answer_to(it)) for it in claimed], "last")
-        await deferred_queue.publish(claimed)
+        await deferred_queue.store_results([(it, mortals.answer_to(it)) for it in claimed], "last")
+        await deferred_queue.acknowledge(claimed)
 
 
 async def check(client: "redis.asyncio.Redis", folder: Path) -> int:

@@ -125,7 +125,7 @@ async def test_group_and_scripts_are_there_again_soon_and_without_errors(
             assert time.monotonic() - since < REBUILT_SECONDS
             # What was claimed before is nobody's any more, and its answer is not kept.
             assert await deferred_queue.renew("lane", [lost]) == set()
-            assert await deferred_queue.score([(lost, ScoreResponse())], "idle") == [False]
+            assert await deferred_queue.store_results([(lost, ScoreResponse())], "idle") == [False]
             assert await deferred_queue.get("lost") is None
 
 
@@ -176,11 +176,11 @@ async def test_a_full_redis_refuses_and_is_normal_again(tmp_path: Path) -> None:
             await client.config_set("maxmemory", 1)
             assert "OOM" in await refused(deferred_queue, "during")
             with pytest.raises(StoreUnavailable, match="OOM"):
-                await deferred_queue.score([(item, ScoreResponse())], "idle")
+                await deferred_queue.store_results([(item, ScoreResponse())], "idle")
             # Leases need no memory: what was computed can be stored later.
             assert await deferred_queue.renew("lane", [item]) == {item.entry}
             await client.config_set("maxmemory", 0)
-            assert await deferred_queue.score([(item, ScoreResponse())], "idle") == [True]
+            assert await deferred_queue.store_results([(item, ScoreResponse())], "idle") == [True]
             assert await deferred_queue.submit("after", work("after")) == (State.ACCEPTED, False)
             assert await deferred_queue.get("during") is None
 

@@ -177,23 +177,23 @@ class DeferredLife(RuleBasedStateMachine):
         return self._score(pair[1])
 
     @rule(target=scored, pair=consumes(held))
-    def score(self, pair: tuple[str, Claimed]) -> Any:
+    def store_result(self, pair: tuple[str, Claimed]) -> Any:
         return self._score(pair[1])
 
     def _score(self, item: Claimed) -> Claimed:
         self.answers += 1
         life = self.notice(item.request_id)
         answer = ScoreResponse(request_id=item.request_id, queue_us=self.answers)
-        [kept] = self.run(self.deferred_queue.score([(item, answer)], "idle"))
+        [kept] = self.run(self.deferred_queue.store_results([(item, answer)], "idle"))
         assert kept == life.open
         if kept:
             life.state, life.outcome = State.SCORED, answer
         return item
 
     @rule(item=consumes(scored))
-    def publish(self, item: Claimed) -> None:
+    def acknowledge(self, item: Claimed) -> None:
         life = self.notice(item.request_id)
-        published = self.run(self.deferred_queue.publish([item]))
+        published = self.run(self.deferred_queue.acknowledge([item]))
         assert published == (life.state is State.SCORED)
         if published:
             life.state = State.PUBLISHED
@@ -248,7 +248,7 @@ class DeferredLife(RuleBasedStateMachine):
                 for item in pairs:
                     self.lives[item.request_id].state = State.CLAIMED
                     self._score(item)
-                    self.publish(item)
+                    self.acknowledge(item)
             else:
                 self._catch_up()
                 self.replay()
@@ -305,6 +305,6 @@ def test_what_was_given_back_has_no_holder_who_could_renew_it_or_give_it_back_ag
 def test_what_needs_no_more_work_does_not_keep_a_consumer_from_what_is_new(life: DeferredLife) -> None:
     life.submit("a", dated=False)
     [answered] = claims(life, "x")
-    life.score(answered)
+    life.store_result(answered)
     life.submit("b", dated=False)
     assert [item.request_id for _, item in claims(life, "y", RAN_OUT, again=2)] == ["b"]

@@ -39,10 +39,12 @@ async def deferred_queue(client: "redis.asyncio.Redis") -> DeferredQueue:
     return DeferredQueue(client)
 
 
-async def publish(deferred_queue: DeferredQueue, item: Claimed, response: ScoreResponse, computed_by: str) -> bool:
+async def answer_and_acknowledge(
+    deferred_queue: DeferredQueue, item: Claimed, response: ScoreResponse, computed_by: str
+) -> bool:
     """Store an answer and acknowledge the work, as a consumer does. Whether the answer was kept."""
-    [kept] = await deferred_queue.score([(item, response)], computed_by)
-    await deferred_queue.publish([item])
+    [kept] = await deferred_queue.store_results([(item, response)], computed_by)
+    await deferred_queue.acknowledge([item])
     return kept
 
 
@@ -65,7 +67,7 @@ async def test_accepted_claimed_published(deferred_queue: DeferredQueue) -> None
     assert claimed
     assert (claimed.state, claimed.response) == (State.CLAIMED, None)
 
-    assert await publish(deferred_queue, item, answer("r1"), "idle")
+    assert await answer_and_acknowledge(deferred_queue, item, answer("r1"), "idle")
 
     published = await deferred_queue.get("a")
     assert published
@@ -92,7 +94,7 @@ async def test_submit_is_idempotent_in_every_state(deferred_queue: DeferredQueue
     assert await deferred_queue.submit("a", work("hello")) == (State.ACCEPTED, True)
     item = await claim_one(deferred_queue, "lane")
     assert await deferred_queue.submit("a", work("hello")) == (State.CLAIMED, True)
-    await publish(deferred_queue, item, answer("r1"), "idle")
+    await answer_and_acknowledge(deferred_queue, item, answer("r1"), "idle")
     assert await deferred_queue.submit("a", work("hello")) == (State.PUBLISHED, True)
     assert await deferred_queue.waiting() == 0
 
@@ -112,7 +114,7 @@ async def test_the_bound_refuses_and_stores_nothing(client: "redis.asyncio.Redis
     assert await deferred_queue.get("c") is None
     assert await deferred_queue.submit("b", work("2")) == (State.ACCEPTED, True)  # what was accepted stays accepted
     await deferred_queue.claim("lane", 1, LONG)
-    await publish(deferred_queue, (await deferred_queue.claim("lane", 1, LONG))[0], answer("r1"), "idle")
+    await answer_and_acknowledge(deferred_queue, (await deferred_queue.claim("lane", 1, LONG))[0], answer("r1"), "idle")
     assert await deferred_queue.submit("c", work("3")) == (State.ACCEPTED, False)
 
 
@@ -135,8 +137,8 @@ async def test_the_first_answer_stands(deferred_queue: DeferredQueue) -> None:
     await deferred_queue.submit("a", work("hello"))
     slow = await claim_one(deferred_queue, "slow")
     quick = await claim_one(deferred_queue, "quick", RAN_OUT)
-    assert await publish(deferred_queue, quick, answer("quick"), "nightly")
-    assert not await publish(deferred_queue, slow, answer("slow"), "idle")
+    assert await answer_and_acknowledge(deferred_queue, quick, answer("quick"), "nightly")
+    assert not await answer_and_acknowledge(deferred_queue, slow, answer("slow"), "idle")
     assert not await deferred_queue.fail(slow, "too late", "idle")
     item = await deferred_queue.get("a")
     assert item
@@ -171,7 +173,7 @@ async def test_unfinished_work_and_results_are_not_kept_for_ever(
 ) -> None:
     await deferred_queue.submit("a", work("hello"))
     assert await client.ttl(keys.deferred_item("a")) > 0
-    await publish(deferred_queue, await claim_one(deferred_queue, "lane"), answer("r1"), "idle")
+    await answer_and_acknowledge(deferred_queue, await claim_one(deferred_queue, "lane"), answer("r1"), "idle")
     assert await client.ttl(keys.deferred_item("a")) > 0
 
 
@@ -181,7 +183,7 @@ async def test_work_outlives_its_item(client: "redis.asyncio.Redis", deferred_qu
     await client.delete(keys.deferred_item("a"))
     item = await claim_one(deferred_queue, "lane")
     assert await deferred_queue.get("a") is None
-    assert await publish(deferred_queue, item, answer("r1"), "idle")
+    assert await answer_and_acknowledge(deferred_queue, item, answer("r1"), "idle")
 
 
 async def test_without_redis_every_call_says_so() -> None:
@@ -192,8 +194,8 @@ async def test_without_redis_every_call_says_so() -> None:
             deferred_queue.submit("a", work("hello")),
             deferred_queue.get("a"),
             deferred_queue.claim("lane", 1, LONG),
-            deferred_queue.score([(item, answer("r1"))], "idle"),
-            deferred_queue.publish([item]),
+            deferred_queue.store_results([(item, answer("r1"))], "idle"),
+            deferred_queue.acknowledge([item]),
             deferred_queue.renew("lane", [item]),
             deferred_queue.nack("lane", [item]),
             deferred_queue.fail(item, "why", "idle"),
@@ -232,7 +234,7 @@ async def test_a_stored_answer_is_not_computed_again_but_published_by_whoever_co
 ) -> None:
     await deferred_queue.submit("a", work("hello"))
     dying = await claim_one(deferred_queue, "dying")
-    assert await deferred_queue.score([(dying, answer("r1"))], "nightly") == [True]
+    assert await deferred_queue.store_results([(dying, answer("r1"))], "nightly") == [True]
     scored = await deferred_queue.get("a")
     assert scored
     assert (scored.state, scored.response) == (State.SCORED, None)
@@ -276,7 +278,7 @@ async def claim_again(deferred_queue: DeferredQueue, claimed: Claimed) -> None:
 
 
 async def answer_late(deferred_queue: DeferredQueue, claimed: Claimed) -> None:
-    assert not await publish(deferred_queue, claimed, answer("late"), "idle")
+    assert not await answer_and_acknowledge(deferred_queue, claimed, answer("late"), "idle")
 
 
 async def fail_late(deferred_queue: DeferredQueue, claimed: Claimed) -> None:
@@ -288,7 +290,7 @@ async def test_work_whose_time_is_over_expires_once_whoever_notices(
     client: "redis.asyncio.Redis", noticing: Callable[[DeferredQueue, Claimed], Awaitable[None]]
 ) -> None:
     noticed: list[tuple[Unanswered, int]] = []
-    deferred_queue = DeferredQueue(client, notice=lambda how, count: noticed.append((how, count)))
+    deferred_queue = DeferredQueue(client, on_unanswered=lambda how, count: noticed.append((how, count)))
     await deferred_queue.submit("a", work("hello"), deliver_within_ms=60)
     claimed = await claim_one(deferred_queue, "lane")
     await wait_for_clock(client, await due_ms(client, "a"))
@@ -307,10 +309,10 @@ async def test_what_has_a_result_in_time_does_not_expire(
 ) -> None:
     await deferred_queue.submit("a", work("hello"), deliver_within_ms=200)
     item = await claim_one(deferred_queue, "lane")
-    assert await deferred_queue.score([(item, answer("r1"))], "idle") == [True]
+    assert await deferred_queue.store_results([(item, answer("r1"))], "idle") == [True]
     await wait_for_clock(client, await due_ms(client, "a"))
     assert await state_of(deferred_queue, "a") is State.SCORED
-    assert await deferred_queue.publish([item]) == 1
+    assert await deferred_queue.acknowledge([item]) == 1
 
 
 async def test_the_clock_of_a_host_does_not_count(
@@ -424,7 +426,7 @@ async def dead_letter(deferred_queue: DeferredQueue, *request_ids: str) -> None:
 
 async def test_the_third_delivery_goes_to_the_dead_letters(client: "redis.asyncio.Redis", letters: DeadLetters) -> None:
     noticed: list[tuple[Unanswered, int]] = []
-    deferred_queue = DeferredQueue(client, notice=lambda how, count: noticed.append((how, count)))
+    deferred_queue = DeferredQueue(client, on_unanswered=lambda how, count: noticed.append((how, count)))
     await dead_letter(deferred_queue, "poison")
     item = await deferred_queue.get("poison")
     assert item
@@ -441,7 +443,7 @@ async def test_what_is_buried_by_hand_is_a_dead_letter_with_its_reason(
     client: "redis.asyncio.Redis", letters: DeadLetters
 ) -> None:
     noticed: list[tuple[Unanswered, int]] = []
-    deferred_queue = DeferredQueue(client, notice=lambda how, count: noticed.append((how, count)))
+    deferred_queue = DeferredQueue(client, on_unanswered=lambda how, count: noticed.append((how, count)))
     await deferred_queue.submit("a", work("hello"))
     [item] = await deferred_queue.claim("driver", 1, counted=False)
     assert [await deferred_queue.dead_letter(item, "it fails by itself", "nightly", attempts=2) for _ in range(2)] == [
@@ -462,7 +464,7 @@ async def test_what_has_an_answer_is_not_buried(deferred_queue: DeferredQueue, l
     await deferred_queue.submit("a", work("hello"))
     slow = await claim_one(deferred_queue, "slow")
     quick = await claim_one(deferred_queue, "quick", RAN_OUT)
-    await deferred_queue.score([(quick, answer("quick"))], "idle")
+    await deferred_queue.store_results([(quick, answer("quick"))], "idle")
     assert not await deferred_queue.dead_letter(slow, "too late", "nightly", attempts=2)
     assert await state_of(deferred_queue, "a") is State.SCORED
     assert [it async for it in letters.all()] == []
@@ -477,7 +479,7 @@ async def test_a_replayed_letter_is_accepted_with_all_its_deliveries_before_it(
     assert [it.request_id async for it in letters.all()] == ["b"]
     for number in range(1, LAST_DELIVERY):
         item = await claim_one(deferred_queue, f"victim-{number}", RAN_OUT)
-    assert await publish(deferred_queue, item, answer("r1"), "idle")
+    assert await answer_and_acknowledge(deferred_queue, item, answer("r1"), "idle")
     assert await state_of(deferred_queue, "a") is State.PUBLISHED
 
 

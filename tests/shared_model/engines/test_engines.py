@@ -57,7 +57,7 @@ def test_padding_is_masked_whatever_it_holds(
     batch = collate(encodings[:16])
     other = TokenBatch(np.where(batch.mask == 1, batch.ids, 2000), batch.mask)
     assert (batch.ids != other.ids).any()
-    first, second = (release.output.scores(engines[precision].score(padded)) for padded in (batch, other))
+    first, second = (release.output.scores(engines[precision].score(coarse_bucket)) for coarse_bucket in (batch, other))
     assert np.abs(first - second).max() <= TAU[precision]
 
 

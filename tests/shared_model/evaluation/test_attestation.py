@@ -55,7 +55,7 @@ def test_an_unproven_variant_is_proven_and_the_proof_kept(unproven: Release) -> 
     assert document["release"] == unproven.id
     note = note_of(unproven)
     assert (note["precision"], note["device"], note["compiled"], note["passed"]) == ("fp16", "cpu", "fp16", True)
-    assert note["texts"] == attestation.PROOF_TEXTS
+    assert note["texts"] == attestation.ATTESTATION_TEXTS
     assert isinstance(note["clear_agreement"], float)
     assert note["clear_agreement"] >= 0.99
     assert isinstance(note["max_difference"], float)

@@ -32,8 +32,8 @@ def judged(
     release: Release, bounds: GateSettings = tiny_builds.BOUNDS, source: str = corpora.GENERATED
 ) -> ReleaseReport:
     asked = replace(corpora.generated_texts(release.manifest.reads, 200), source=source)
-    judge = gate.release_judge(release, asked, bounds)
-    return gate.judge_release(release, judge, say=lambda line: None)
+    evaluator = gate.release_evaluator(release, asked, bounds)
+    return gate.evaluate_release(release, evaluator, say=lambda line: None)
 
 
 def int8_of(found: ReleaseReport) -> Verdict:
@@ -52,8 +52,8 @@ def test_the_default_release_passes_without_labelled_data(copied: Release) -> No
     """As on a fresh machine, which has none."""
     # How fast it is here, beside the rest of a suite, is for `make bench-release` to say.
     bounds = GateSettings(gate_latency_ms=1000, gate_batch_ms=10_000)
-    judge = gate.release_judge(copied, corpora.generated_texts(copied.manifest.reads), bounds)
-    gate.judge_release(copied, judge, say=lambda line: None)
+    evaluator = gate.release_evaluator(copied, corpora.generated_texts(copied.manifest.reads), bounds)
+    gate.evaluate_release(copied, evaluator, say=lambda line: None)
     found = json.loads(copied.read_note(report.JSON) or b"")
     assert [v["failures"] for v in found["variants"]] == [[]] * len(found["variants"])
     assert (found["passed"], found["evaluation"], found["release"]) == (True, "generated", copied.id)
@@ -116,8 +116,8 @@ def test_texts_of_a_sample_are_somebodys_and_not_shown(tiny: tuple[Release, Rele
     release = turned(tiny[0], tmp_path)
     asked = corpora.generated_texts(release.manifest.reads, 100)
     secret = replace(asked, source=HELD_OUT, shown=[f"sample.jsonl:{number}" for number in range(100)])
-    judge = gate.release_judge(release, secret, tiny_builds.BOUNDS)
-    gate.judge_release(release, judge, say=lambda line: None)
+    evaluator = gate.release_evaluator(release, secret, tiny_builds.BOUNDS)
+    gate.evaluate_release(release, evaluator, say=lambda line: None)
     for note in (report.JSON, report.MARKDOWN):
         page = (release.read_note(note) or b"").decode()
         assert "sample.jsonl:" in page
@@ -161,9 +161,9 @@ def test_a_release_without_int8_is_refused_and_says_what_was_tried(
 ) -> None:
     fp32, bf16, _, fp16 = tiny[0].manifest.variants
     release = tiny_builds.resealed(tiny[0], tmp_path, variants=(fp32, bf16, fp16))
-    judge = gate.release_judge(release, corpora.generated_texts(release.manifest.reads, 50), tiny_builds.BOUNDS)
+    evaluator = gate.release_evaluator(release, corpora.generated_texts(release.manifest.reads, 50), tiny_builds.BOUNDS)
     tried = (Tried("the only one", None, ("cannot run: no such operator",)),)
-    found = gate.judge_release(release, judge, say=lambda line: None, tried=tried)
+    found = gate.evaluate_release(release, evaluator, say=lambda line: None, tried=tried)
     assert int8_of(found).failures == ("could not be made: cannot run: no such operator",)
     assert not found.passed
     assert (release.read_note(report.MARKDOWN) or b"").decode().count("no such operator") == 2

@@ -156,7 +156,7 @@ def test_a_publisher_that_is_killed_leaves_what_answered_and_nothing_for_ever(
     assert redis_client.dump(keys.epoch_scores(RELEASE, "2026-01-15.1")) == before
     [staged] = present(redis_client) - {"2026-01-15.1"}
     assert 0 < redis_client.ttl(keys.epoch_scores(RELEASE, staged)) <= 600
-    assert point_to(redis_client, "2026-01-15", 1) is Outcome.STANDING
+    assert point_to(redis_client, "2026-01-15", 1) is Outcome.ALREADY_LIVE
     assert epochs.whole(redis_client, RELEASE, "2026-01-15.1") == 3
 
 
@@ -178,7 +178,7 @@ class Pointer(RuleBasedStateMachine):
         allowed = insist or (turn > self.barrier and (self.at is None or turn > self.at))
         outcome = point_to(self.client, *turn, insist=insist)
         if turn == self.at:
-            assert outcome is Outcome.STANDING
+            assert outcome is Outcome.ALREADY_LIVE
             return
         assert (outcome is Outcome.MOVED) == allowed
         if not allowed:

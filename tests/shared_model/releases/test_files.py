@@ -136,7 +136,7 @@ def test_opening_does_not_list(tmp_path: Path) -> None:
 )
 def test_a_url_that_cannot_be_served_is_one_line(url: str, says: str) -> None:
     with pytest.raises(SettingError) as raised:
-        Store.of(StateSettings(releases=url))
+        Store.from_settings(StateSettings(releases=url))
     assert str(raised.value).startswith(says)
     assert "\n" not in str(raised.value)
     assert "secret" not in str(raised.value)

@@ -155,9 +155,9 @@ def test_a_file_of_trusted_keys_may_hold_comments(small: Release, tmp_path: Path
     state = StateSettings(releases=str(tmp_path), trusted_keys=str(keys))
     assert signature.trusted_keys(state) == THEIRS + OURS
     with pytest.raises(ReleaseError, match="is unsigned"):
-        Store.of(state).open(small.id)
+        Store.from_settings(state).open(small.id)
     sign(small)
-    Store.of(state).open(small.id)
+    Store.from_settings(state).open(small.id)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_a_wrong_file_of_trusted_keys_is_a_wrong_setting(tmp_path: Path, content
     if contents is not None:
         keys.write_bytes(contents)
     with pytest.raises(SettingError) as raised:
-        Store.of(StateSettings(releases=str(tmp_path), trusted_keys=str(keys)))
+        Store.from_settings(StateSettings(releases=str(tmp_path), trusted_keys=str(keys)))
     assert str(raised.value).startswith(f"TANDEM_TRUSTED_KEYS={keys}: {says}")
     assert "\n" not in str(raised.value)
 
