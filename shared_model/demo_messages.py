@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from datetime import date, datetime, timedelta
 from pathlib import Path
 
+from shared_model.storage import atomic_write
+
 #: What people write about: (subjects, things said of them). Any subject goes with any saying of its row.
 _TOPICS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (
@@ -287,10 +289,7 @@ def write_archive(
         target = folder / f"ds={day}" / "messages.jsonl"
         if target.exists():
             continue
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(".messages.jsonl.part")
-        temporary.write_bytes(b"\n".join(lines) + b"\n")
-        temporary.rename(target)
+        atomic_write(target, b"\n".join(lines) + b"\n")
     return written
 
 

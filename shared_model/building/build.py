@@ -21,6 +21,7 @@ from shared_model.output import Floats
 from shared_model.releases import manifest
 from shared_model.releases.manifest import Variant
 from shared_model.releases.store import Release, Store
+from shared_model.storage import one_line
 from shared_model.types import Device, Precision
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def _converted(checkpoint: Checkpoint) -> tuple["ov.Model", dict[str, bytes]]:
         model = convert.to_openvino(checkpoint)
         return model, convert.openvino_files(model)
     except Exception as error:  # frameworks raise anything
-        raise ReleaseError(f"{FP32} cannot be converted: {gate.one_line(error)}") from error
+        raise ReleaseError(f"{FP32} cannot be converted: {one_line(error)}") from error
 
 
 def _facts(checkpoint: Checkpoint, name: str, texts: Texts, int8: Int8 | None) -> manifest.Facts:

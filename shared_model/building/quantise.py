@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from shared_model import devices
 from shared_model.encoding import Encoding
 from shared_model.engine import open_engine
-from shared_model.evaluation.gate import Evaluator, Say, one_line
+from shared_model.evaluation.gate import Evaluator, Say
 from shared_model.evaluation.parity import Parity
 from shared_model.evaluation.verdict import Tried
 from shared_model.output import Floats
+from shared_model.storage import one_line
 from shared_model.types import Device, Precision
 
 if TYPE_CHECKING:

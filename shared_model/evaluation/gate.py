@@ -17,6 +17,7 @@ from shared_model.evaluation.verdict import ReleaseReport, Tried, Verdict
 from shared_model.output import Floats, OutputKind, OutputSpec
 from shared_model.releases.manifest import Variant
 from shared_model.releases.store import Release
+from shared_model.storage import one_line
 from shared_model.types import Device, Precision
 
 Say = Callable[[str], None]
@@ -132,11 +133,6 @@ def release_evaluator(release: Release, texts: GateTexts, bounds: GateSettings) 
 
 def release_opener(release: Release) -> Open:
     return lambda variant, threads: release.engine(variant.precision, variant.device, threads)
-
-
-def one_line(error: Exception) -> str:
-    """What a framework says, which may be a page, so that it fits a line."""
-    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def _verdict(

@@ -16,6 +16,7 @@ import fsspec
 
 from shared_model.errors import ReleaseError, SettingError
 from shared_model.releases.manifest import FILE as MANIFEST
+from shared_model.storage import atomic_write, one_line
 
 _FILE_URL = re.compile(r"(?:file|local)://(.*)", re.DOTALL)
 _USER = re.compile(r"(?<=://)[^/@]*@")
@@ -64,7 +65,7 @@ def open_files(root: str | Path) -> Files:
         return UrlFiles(str(root))
     except Exception as error:
         # Drivers raise errors of their own, for credentials that are missing as for a scheme that is unknown.
-        raise SettingError(f"TANDEM_RELEASES={_without_user(str(root))}: {_one_line(error)}") from error
+        raise SettingError(f"TANDEM_RELEASES={_without_user(str(root))}: {_driver_error(error)}") from error
 
 
 def reason(error: OSError) -> str:
@@ -97,14 +98,7 @@ class LocalFiles:
         return [p.relative_to(self._root).as_posix() for p in sorted(found, key=lambda p: p.stat().st_mtime)]
 
     def write(self, path: str, data: bytes) -> None:
-        target = self._real(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
-        try:
-            temporary.write_bytes(data)
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        atomic_write(self._real(path), data)
 
     def write_folder(self, path: str, files: Mapping[str, bytes]) -> None:
         final = self._real(path)
@@ -230,12 +224,12 @@ def as_oserror() -> Iterator[None]:
     except (OSError, MemoryError):
         raise
     except Exception as error:
-        raise OSError(_one_line(error)) from error
+        raise OSError(_driver_error(error)) from error
 
 
-def _one_line(error: Exception) -> str:
-    """What a driver says, with the kind of error: some texts say nothing without it."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+def _driver_error(error: Exception) -> str:
+    """One line with the error's type: some drivers' texts mean nothing without it."""
+    return f"{type(error).__name__}: {one_line(error)}"
 
 
 def _without_user(url: str) -> str:
