@@ -1,14 +1,14 @@
 """Deferred work: accepted now, answered later by an idle lane or by the next Spark run.
 
-    accepted ──claim──▶ claimed ──score──▶ scored ──publish──▶ published
-      │   ▲               │ │ ▲               whoever claims it next
-      │   ├── give back ──┘ │ └─ its lease ran out: claimed again, by anybody
+    accepted ──claim──▶ claimed ──store result──▶ scored ──acknowledge──▶ published
+      │   ▲               │ │ ▲                   also by the next consumer that claims it
+      │   ├──── nack ─────┘ │ └─ lease expired: any consumer may claim it again
       │   │                 ├──fail──▶ failed
       │   └── replay ────── │ ───────────┤ as a dead letter: the third delivery, or `dead_letter`
-      └─ its time is over ──┴──▶ expired
+      └── deadline passed ──┴──▶ expired
 
-Execution is at least once; the effect is exactly once, because a result is written by request id before the work is
-acknowledged, and only the first result written is kept.
+Execution is at least once; the effect is exactly once, because the result is stored by request id before the work is
+acknowledged, and only the first stored result is kept.
 """
 
 from shared_model.deferred.dead_letters import DeadLetter, DeadLetters

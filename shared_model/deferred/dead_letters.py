@@ -1,4 +1,4 @@
-"""Work that was given up because it failed by itself, or whoever took it died: looked at, and replayed, by a person."""
+"""Dead letters: work that failed by itself or whose consumers died. Operators list and replay them."""
 
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _PAGE = 500
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """`deliveries`: how many consumers took it, or how often the one that gave it up tried it by itself."""
+    """`deliveries`: the number of consumers that claimed it, or of attempts by the one that dead-lettered it."""
 
     entry: bytes
     request_id: str
@@ -27,12 +27,12 @@ class DeadLetter:
 
     @property
     def dead_lettered_at(self) -> datetime:
-        """When it was given up, by Redis' clock."""
+        """The time by Redis' clock."""
         return datetime.fromtimestamp(int(self.entry.partition(b"-")[0]) / 1000, UTC)
 
 
 class DeadLetters:
-    """Every call raises StoreUnavailable when Redis does not answer."""
+    """Every call raises StoreUnavailable if Redis does not answer."""
 
     def __init__(self, client: "redis.asyncio.Redis", settings: DeferredSettings) -> None:
         self._redis = client
@@ -55,8 +55,8 @@ class DeadLetters:
             start = f"({page[-1][0].decode()}"
 
     async def replay(self, letters: Iterable[DeadLetter]) -> int:
-        """Accept these again, as if they had never been delivered. Returns how many were: not those that somebody else
-        has replayed meanwhile."""
+        """Accept these again, as if they had never been delivered. Returns how many were accepted; letters that another
+        process has replayed meanwhile are skipped."""
         wanted, replayed = list(letters), 0
         for start in range(0, len(wanted), _PAGE):
             page = wanted[start : start + _PAGE]
@@ -66,7 +66,7 @@ class DeadLetters:
         return replayed
 
     async def find(self, request_ids: Iterable[str]) -> list[DeadLetter]:
-        """Those of these requests. Raises: BadInput naming the ids of which there are none."""
+        """The dead letters of these requests. Raises: BadInput naming the ids that have no dead letter."""
         wanted = dict.fromkeys(request_ids)
         found = [letter async for letter in self.all() if letter.request_id in wanted]
         if missing := wanted.keys() - {letter.request_id for letter in found}:

@@ -1,4 +1,4 @@
-"""Keeps what a consumer has claimed its own, for as long as it works on it."""
+"""Renews a consumer's leases while it works on what it has claimed."""
 
 import asyncio
 import contextlib
@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 
 
 class Lease:
-    """Renews leases for as long as its context lasts. `lost`: what is no longer the consumer's, or is done.
+    """Renews leases for as long as its context lasts. `lost`: entries that the consumer no longer holds, or are done.
 
-    `abandon` is told of each that is lost. A store that does not answer is asked again: a lease is lost only when
-    somebody else may have it.
+    `abandon` is called for each lost item. If the store does not answer, the renewal is tried again: a lease counts as
+    lost only when another consumer may hold it.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Lease:
         self.lost: set[bytes] = set()
 
     async def __aenter__(self) -> "Lease":
-        # Told that it is over, not cancelled: the Redis client, awaiting a write, may swallow a cancellation.
+        # An event ends the task, not a cancellation: the Redis client may swallow one while it awaits a write.
         self._over = asyncio.Event()
         self._renewals = asyncio.create_task(self._run())
         return self
@@ -48,7 +48,7 @@ class Lease:
         await self._renewals
 
     async def run_once(self) -> None:
-        """Renew all that are held. Raises: StoreUnavailable."""
+        """Renew all held leases. Raises: StoreUnavailable."""
         renewed = await self._deferred_queue.renew(self._consumer, self._held)
         for item in self._held:
             if item.entry not in renewed:

@@ -1,4 +1,4 @@
-"""The scripts by which the deferred stream changes, each in one step, and what their failures are called."""
+"""Runs the Lua scripts that change the deferred stream atomically, and maps their failures to StoreUnavailable."""
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
@@ -19,22 +19,22 @@ _COMMON = (_LUA / "common.lua").read_text()
 
 
 class Unanswered(StrEnum):
-    """How work ends that nobody answers."""
+    """How work ends without an answer."""
 
     EXPIRED = "expired"
     DEAD_LETTER = "dead_letter"
 
 
-#: Told how many requests ended unanswered: each is told once, by whichever process noticed.
+#: Called with the number of requests that ended unanswered. The process that notices reports each request once.
 UnansweredCallback = Callable[[Unanswered, int], None]
 
 
 def ignore_unanswered(how: Unanswered, count: int) -> None:
-    """The notice of a process that counts nothing."""
+    """The callback of a process that does not count unanswered requests."""
 
 
 class Scripts:
-    """Runs them on one Redis. Every call raises StoreUnavailable when Redis does not answer, or refuses."""
+    """Runs the scripts on one Redis. Every call raises StoreUnavailable if Redis does not answer, or refuses."""
 
     def __init__(
         self, client: "redis.asyncio.Redis", settings: DeferredSettings, on_unanswered: UnansweredCallback
@@ -49,13 +49,13 @@ class Scripts:
         }
 
     async def run(self, name: str, more_keys: Sequence[str], arguments: Sequence[Any]) -> Any:
-        """What the script `name` answers. All begin with the same key and arguments: see `common.lua`."""
+        """Run the script `name`. Returns its reply. All begin with the same key and arguments: see `common.lua`."""
         return await self._reply(self._scripts[name](**self._call(more_keys, arguments)))
 
     async def run_replicated(self, name: str, more_keys: Sequence[str], arguments: Sequence[Any]) -> Any:
-        """The same, answered only when as many replicas as the settings ask for have all that was written so far.
+        """As `run`, but waits until as many replicas as the settings ask for hold all earlier writes.
 
-        Raises: StoreUnavailable where they have not in time, although the master has it: ask again.
+        Raises: StoreUnavailable if they are late, although the master holds the write: the caller must retry.
         """
         if not self._settings.redis_replicas:
             return await self.run(name, more_keys, arguments)
@@ -76,23 +76,23 @@ class Scripts:
         return reply
 
     async def _pipe(self, script: Any, keys: Sequence[str], args: Sequence[Any]) -> Any:
-        # WAIT speaks of what its own connection wrote, and of all before: also of what a duplicate was told is stored.
+        # WAIT covers every earlier write of the server, so the reply to a duplicate is replicated as well.
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.evalsha(script.sha, len(keys), *keys, *args)
             pipe.execute_command("WAIT", self._settings.redis_replicas, self._settings.redis_replicas_ms)
             return await pipe.execute()
 
     async def _reply(self, call: Any) -> Any:
-        """A script's answer, with its expired items noted; its failure in our words."""
+        """A script's reply. Reports its expired items. Raises: StoreUnavailable."""
         try:
             expired, answer = await call
         except redis.RedisError as error:
             if "READONLY" in str(error):
-                # What was the master is a replica now; whoever is the master is asked for on a new connection. The
-                # library looks for this itself, but not in the errors of scripts.
+                # The former master is a replica now: a new connection asks the Sentinels for the current master. The
+                # library handles this itself, but not for errors of scripts.
                 await self._redis.connection_pool.disconnect(inuse_connections=False)
-            spoke = isinstance(error, redis.ResponseError)
-            raise StoreUnavailable(f"Redis {'refused' if spoke else 'did not answer'}: {error}") from error
+            refused = isinstance(error, redis.ResponseError)
+            raise StoreUnavailable(f"Redis {'refused' if refused else 'did not answer'}: {error}") from error
         except OSError as error:
             raise StoreUnavailable(f"Redis did not answer: {error}") from error
         if expired:

@@ -15,14 +15,14 @@ from shared_model.types import DeferredState
 
 State = DeferredState
 
-#: A claim that is neither finished nor renewed in this time may be taken by another consumer. Three renewals fit in:
-#: two may be lost, or late on a busy machine, before anything is computed twice.
+#: Another consumer may take a claim that is neither finished nor renewed within this time. Three renewals fit in: two
+#: may be lost, or late on a busy machine, before anything is computed twice.
 LEASE_SECONDS = 15.0
-#: The delivery that goes to the dead letters: two consumers died of the work, or with it, and that is enough.
+#: The delivery that goes to the dead letters instead: two consumers have died with the work by then.
 LAST_DELIVERY = 3
 _GIVEN_UP = f"given up: {LAST_DELIVERY - 1} consumers took it and died or lost it; it is kept as a dead letter"
 
-#: Entries that one script looks at for lost leases: it holds up Redis for less than a millisecond.
+#: Entries that one script checks for expired leases: it blocks Redis for less than a millisecond.
 _LOOKED_AT = 500
 
 DEFAULTS = DeferredSettings()
@@ -30,7 +30,7 @@ DEFAULTS = DeferredSettings()
 
 @dataclass(frozen=True)
 class Submission:
-    """Work to be accepted. `deliver_within_ms`: without a result by then it expires; 0 means at any time."""
+    """Work to be accepted. `deliver_within_ms`: it expires if it has no result by then; 0: no deadline."""
 
     request_id: str
     work: DeferredWork
@@ -39,7 +39,7 @@ class Submission:
 
 @dataclass(frozen=True)
 class Item:
-    """What is known of a submitted request. `response` once published, `failure` once failed."""
+    """A submitted request. `response` is set once it is published, `failure` once it failed."""
 
     state: State
     response: ScoreResponse | None = None
@@ -49,7 +49,7 @@ class Item:
 
 @dataclass(frozen=True)
 class Claimed:
-    """Work this consumer holds until its lease ends. Finish it by entry id. `counted`: whether this is a delivery."""
+    """Work that this consumer holds until its lease ends. `counted`: whether the claim counts as a delivery."""
 
     entry: bytes
     request_id: str
@@ -58,7 +58,7 @@ class Claimed:
 
 
 class DeferredQueue:
-    """Every call raises StoreUnavailable when Redis does not answer; nothing is acknowledged that is not stored."""
+    """Every call raises StoreUnavailable if Redis does not answer. Only stored work is acknowledged."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class DeferredQueue:
         self._looked_until: bytes | str = ""
 
     async def submit(self, request_id: str, work: DeferredWork, deliver_within_ms: int = 0) -> tuple[State, bool]:
-        """Store work once. Returns its state and whether this id had been accepted before. Raises: QueueFull."""
+        """Store work once. Returns its state and whether its id had been accepted before. Raises: QueueFull."""
         [outcome] = await self.submit_many([Submission(request_id, work, deliver_within_ms)])
         if isinstance(outcome, QueueFull):
             raise outcome
         return outcome
 
     async def submit_many(self, submissions: Sequence[Submission]) -> list[tuple[State, bool] | QueueFull]:
-        """The same for several, in one round trip, each by itself: what became of each, in their order."""
+        """As `submit` for several, each by itself, in one round trip. Returns their outcomes in order."""
         arguments: list[object] = [self._settings.deferred_bound, self._settings.deferred_wait_seconds]
         for it in submissions:
             arguments += [it.request_id, it.work.SerializeToString(), it.deliver_within_ms]
@@ -88,7 +88,7 @@ class DeferredQueue:
         return [self._outcome(code, state) for code, state in answers]
 
     async def get(self, request_id: str) -> Item | None:
-        """None if no such request was accepted, or its time to be kept is over."""
+        """None if no such request was accepted, or it is no longer kept."""
         flat = await self._scripts.run("read", [keys.deferred_item(request_id)], [])
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         if not fields:
@@ -102,29 +102,29 @@ class DeferredQueue:
         )
 
     async def states(self, request_ids: Sequence[str]) -> list[State | None]:
-        """How far each is, in one round trip; None where `get` would say None."""
+        """The state of each, in one round trip; None where `get` returns None."""
         items = [keys.deferred_item(request_id) for request_id in request_ids]
         return [State(state.decode()) if state else None for state in await self._scripts.run("look", items, [])]
 
     async def claim(
         self, consumer: str, count: int, lease_seconds: float = LEASE_SECONDS, again: int = 1, counted: bool = True
     ) -> list[Claimed]:
-        """Up to `count` requests: first those whose lease ran out, then new ones.
+        """Up to `count` requests: first those whose lease expired, then new ones.
 
-        Of those that were delivered before at most `again`, and apart from what is new: what killed one consumer must
-        not take down a whole chunk with the next. `counted`: whether this is a delivery; where it is none, what the
-        consumer dies of is not taken for the fault of what it held.
+        At most `again` of them were delivered before, and those come without new ones: work that killed one consumer
+        must not take a whole chunk down with the next. `counted`: whether this claim counts as a delivery. If it does
+        not, a death of the consumer is not held against its work.
         """
         looks = 2 if self._looked_until else 1
         found: list[Claimed] = []
-        # From where the last call stopped to the end, and then all of it.
+        # Scan from where the last call stopped to the end, then the whole stream.
         while not found and looks:
             found = await self._claim(consumer, count, lease_seconds, again, counted)
             looks -= not self._looked_until
         return found
 
     async def _claim(self, consumer: str, count: int, lease_seconds: float, again: int, counted: bool) -> list[Claimed]:
-        """One step of a look through the stream, which ends where `_looked_until` is empty."""
+        """One step of a scan of the stream; the scan is complete when `_looked_until` is empty."""
         self._looked_until, found, dead = await self._scripts.run(
             "claim",
             [keys.dead_letters()],
@@ -138,34 +138,34 @@ class DeferredQueue:
         return [Claimed(entry, name.decode(), DeferredWork.FromString(work), counted) for entry, name, work in found]
 
     async def renew(self, consumer: str, claimed: Sequence[Claimed]) -> set[bytes]:
-        """Start these leases anew. Returns the entries the consumer still holds: the others are lost to it, or done."""
+        """Renew these leases. Returns the entries that the consumer still holds; the others are lost, or done."""
         return set(await self._scripts.run("renew", [], [consumer, *(item.entry for item in claimed)]))
 
     async def nack(self, consumer: str, claimed: Sequence[Claimed]) -> int:
-        """Return work that was not done, as if it had not been delivered. Returns how many were the consumer's."""
+        """Return work that was not done, as if it had not been delivered. Returns how many the consumer held."""
         items = [keys.deferred_item(item.request_id) for item in claimed]
         longest = self._settings.deferred_wait_seconds * 1000
         entries = [part for item in claimed for part in (item.entry, int(item.counted))]
         return int(await self._scripts.run("nack", items, [consumer, longest, *entries]))
 
     async def store_results(self, answers: Sequence[tuple[Claimed, ScoreResponse]], computed_by: str) -> list[bool]:
-        """Store answers by key; publish them next. For each False when an earlier one stands, or it came too late."""
+        """Store results by request id, to be acknowledged next. False for each that came after another end."""
         items = [keys.deferred_item(item.request_id) for item, _ in answers]
         results = [part for item, response in answers for part in (item.entry, response.SerializeToString())]
         return [bool(kept) for kept in await self._scripts.run("store_results", items, [computed_by, *results])]
 
     async def acknowledge(self, claimed: Sequence[Claimed]) -> int:
-        """Acknowledge work whose answer, or other end, is stored. Returns how many were published by this."""
+        """Acknowledge work whose result, or other end, is stored. Returns how many this call published."""
         items = [keys.deferred_item(item.request_id) for item in claimed]
         return sum(await self._scripts.run("acknowledge", items, [item.entry for item in claimed]))
 
     async def fail(self, item: Claimed, failure: str, computed_by: str) -> bool:
-        """Give the work up for a reason of its own, and say which. False when an earlier end or answer stands."""
+        """End the work with a failure of its own. False if it already has a result or another end."""
         arguments = [computed_by, item.entry, failure]
         return bool(await self._scripts.run("fail", [keys.deferred_item(item.request_id)], arguments))
 
     async def dead_letter(self, item: Claimed, failure: str, computed_by: str, attempts: int) -> bool:
-        """The same, and keep the work as a dead letter, which was tried by itself so many times."""
+        """As `fail`, and keep the work as a dead letter. `attempts`: how often it was tried by itself."""
         arguments = [computed_by, item.entry, failure, item.request_id, item.work.SerializeToString(), attempts]
         both = [keys.deferred_item(item.request_id), keys.dead_letters()]
         dead_lettered = bool(await self._scripts.run("fail", both, arguments))
@@ -173,7 +173,7 @@ class DeferredQueue:
         return dead_lettered
 
     async def waiting(self) -> int:
-        """Requests accepted and not finished."""
+        """The number of requests accepted and not finished."""
         try:
             return int(await self._redis.xlen(keys.deferred_stream()))
         except (redis.RedisError, OSError) as error:

@@ -1,6 +1,6 @@
 -- Acknowledge work whose result, or other end, is stored.
 -- KEYS[2..] item hashes   ARGV[3..] entries, one for each item
--- Answers for each 1 when it was published now, else 0.
+-- Returns for each 1 if this call published it, else 0.
 local answers = {}
 for index = 2, #KEYS do
   local item, entry = KEYS[index], ARGV[index + 1]

@@ -1,11 +1,11 @@
--- Hand work to a consumer: what others held and lost, else what is new. What needs no work any more is taken off.
+-- Claim work for a consumer: entries with an expired lease, else new ones. Entries that need no work are removed.
 -- KEYS[2] stream of dead letters
 -- ARGV[3] consumer   ARGV[4] most items   ARGV[5] most of them that were delivered before   ARGV[6] lease, milliseconds
--- ARGV[7] entry after which to look for lost leases, or ""   ARGV[8] entries to look at   ARGV[9] what names of item
--- hashes begin with (their ids are known only here; they share the stream's hash tag)
--- ARGV[10] the delivery that goes to the dead letters   ARGV[11] what is said of it
--- ARGV[12] '1' where this counts as a delivery: its consumer's death is then held against what it had
--- Answers {entry to go on after, "" at the end; items: {entry, request id, work}; how many became dead letters}.
+-- ARGV[7] entry after which to look for expired leases, or ""   ARGV[8] entries to look at   ARGV[9] prefix of the item
+-- hashes' keys (their ids are known only here; they share the stream's hash tag)
+-- ARGV[10] the delivery that goes to the dead letters   ARGV[11] its failure text
+-- ARGV[12] '1' if this counts as a delivery: its consumer's death is then held against the work
+-- Returns {entry to continue after, "" at the end; items: {entry, request id, work}; number of dead letters made}.
 local items, dead = {}, 0
 local most, most_again = tonumber(ARGV[4]), tonumber(ARGV[5])
 
@@ -18,7 +18,7 @@ local function fields_of(entry)
   return found and fields
 end
 
--- Whether an entry still needs work: not where its end, or its result, is stored.
+-- Whether an entry still needs work: it has neither a result nor another end.
 local function needs_work(entry, item)
   local state = state_of(item)
   if state == 'scored' then
@@ -29,12 +29,12 @@ local function needs_work(entry, item)
   return state ~= 'scored' and not has_ended(state), state
 end
 
--- Whether the entry was added to what the consumer gets: not where it needs no work any more.
-local function hand_over(entry, fields)
+-- Add the entry to the claimed items if it still needs work. Returns whether it does.
+local function claim(entry, fields)
   local item = ARGV[9] .. fields.id
   local needed, state = needs_work(entry, item)
   if needed then
-    -- An item that is no longer kept is not made anew: it would stay for ever.
+    -- An expired item hash is not created again: it would never expire.
     if state then
       redis.call('HSET', item, 'state', 'claimed')
     end
@@ -43,7 +43,7 @@ local function hand_over(entry, fields)
   return needed
 end
 
-local function bury(entry, fields, deliveries)
+local function dead_letter(entry, fields, deliveries)
   local item = ARGV[9] .. fields.id
   if needs_work(entry, item) then
     redis.call('XADD', KEYS[2], '*', 'id', fields.id, 'work', fields.work, 'deliveries', deliveries)
@@ -57,7 +57,7 @@ local function pending()
   return redis.pcall('XPENDING', KEYS[1], ARGV[1], start, '+', ARGV[8])
 end
 
--- A Redis that was flushed, or has lost what it had, has no group: whoever comes first makes it anew.
+-- A Redis that was flushed or lost its data has no group: the first consumer creates it.
 local rows = pending()
 if rows.err then
   redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0', 'MKSTREAM')
@@ -73,14 +73,14 @@ for _, row in ipairs(rows) do
   if row[3] >= tonumber(ARGV[6]) then
     local fields = fields_of(entry)
     if not fields then
-      -- Somebody trimmed the stream.
+      -- The stream was trimmed from outside.
       redis.call('XACK', KEYS[1], ARGV[1], entry)
     elseif deliveries + 1 >= tonumber(ARGV[10]) then
-      bury(entry, fields, deliveries)
+      dead_letter(entry, fields, deliveries)
     else
       local counted = deliveries + tonumber(ARGV[12])
       redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, entry, 'RETRYCOUNT', counted, 'JUSTID')
-      if hand_over(entry, fields) and deliveries > 0 then
+      if claim(entry, fields) and deliveries > 0 then
         again = again + 1
       end
     end
@@ -91,7 +91,7 @@ for _, row in ipairs(rows) do
   end
 end
 
--- What was delivered before may have killed who had it: it runs apart from what is new.
+-- Redelivered work may have killed its consumer: it is not mixed with new work.
 if again == 0 and #items < most then
   local read = redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[3], 'COUNT', most - #items, 'STREAMS', KEYS[1], '>')
   for _, found in ipairs(read and read[1][2] or {}) do
@@ -102,7 +102,7 @@ if again == 0 and #items < most then
     if ARGV[12] ~= '1' then
       redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, found[1], 'RETRYCOUNT', 0, 'JUSTID')
     end
-    hand_over(found[1], fields)
+    claim(found[1], fields)
   end
 end
 return {expired, {after, items, dead}}

@@ -1,9 +1,9 @@
--- What stands before every script of this folder: how an item ends, and when its time is over.
+-- Prepended to every script of this folder: how an item ends, and when it expires.
 -- KEYS[1] stream   ARGV[1] group   ARGV[2] seconds an ended item is kept
--- Every script returns {items that expired while it looked, its own answer}.
+-- Every script returns {number of items that it found expired, its own reply}.
 local expired = 0
 
--- Milliseconds by the clock of this server: no host's clock decides anything.
+-- Milliseconds by the clock of this server; clocks of other hosts are never used.
 local function now()
   local time = redis.call('TIME')
   return time[1] * 1000 + math.floor(time[2] / 1000)
@@ -18,15 +18,14 @@ local function take_off(entry)
   redis.call('XDEL', KEYS[1], entry)
 end
 
--- Set an item's last fields and take its entry off the stream, in one step: there is no moment with one alone.
+-- Set an item's last fields and take its entry off the stream in one step.
 local function finish(item, entry, ...)
   redis.call('HSET', item, ...)
   redis.call('EXPIRE', item, ARGV[2])
   take_off(entry)
 end
 
--- The state of an item, false where there is none. One whose time is over without a result expires here and now: once,
--- whoever looks first.
+-- The state of an item, false if it does not exist. An item past its deadline without a result expires here, once.
 local function state_of(item)
   local fields = redis.call('HMGET', item, 'state', 'due', 'entry')
   local state, due, entry = fields[1], fields[2], fields[3]
@@ -38,7 +37,7 @@ local function state_of(item)
   return state
 end
 
--- The row of XPENDING of an entry that a consumer holds, nil where it does not.
+-- The XPENDING row of an entry that this consumer holds, else nil.
 local function held(entry, consumer)
   local rows = redis.pcall('XPENDING', KEYS[1], ARGV[1], entry, entry, 1, consumer)
   return rows[1]

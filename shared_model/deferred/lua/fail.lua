@@ -1,8 +1,8 @@
--- Give work up for a reason of its own, and acknowledge it.
--- KEYS[2] item hash   KEYS[3] stream of dead letters, where it is to become one
--- ARGV[3] who found out   ARGV[4] entry   ARGV[5] the reason   and for a dead letter: ARGV[6] request id   ARGV[7] work
--- ARGV[8] how often it was tried
--- Answers 1 when the failure was kept, 0 when an earlier end or result stands or the item's time is over.
+-- End work with a failure of its own, and acknowledge it.
+-- KEYS[2] item hash   KEYS[3] stream of dead letters, if it becomes one
+-- ARGV[3] reporting service level   ARGV[4] entry   ARGV[5] reason; for a dead letter: ARGV[6] request id   ARGV[7] work
+-- ARGV[8] number of attempts
+-- Returns 1 if the failure was stored, 0 if the item has a result or an end already, or is past its deadline.
 local state = state_of(KEYS[2])
 if state == 'scored' or has_ended(state) then
   return {expired, 0}

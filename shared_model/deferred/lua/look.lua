@@ -1,6 +1,6 @@
--- How far items are.
+-- The states of items.
 -- KEYS[2..] item hashes
--- Answers the state of each, "" where there is none.
+-- Returns the state of each, "" for an item that does not exist.
 local states = {}
 for index = 2, #KEYS do
   states[index - 1] = state_of(KEYS[index]) or ''

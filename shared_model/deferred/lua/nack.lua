@@ -1,8 +1,8 @@
--- Return work that a consumer holds and has not done: as if it had not been delivered, and free for all at once.
--- KEYS[2..] item hashes   ARGV[3] consumer   ARGV[4] milliseconds that no lease is longer than
--- ARGV[5..] of each item: entry, 1 where its claim counted as a delivery, else 0
--- Answers how many were returned. An entry always has a holder in Redis; an entry that was given back has one without a
--- name: its former consumer can neither renew its lease nor give it back once more.
+-- Return work that a consumer holds and has not done: as if it had not been delivered, and free to claim at once.
+-- KEYS[2..] item hashes   ARGV[3] consumer   ARGV[4] milliseconds longer than any lease
+-- ARGV[5..] for each item: entry, 1 if its claim counted as a delivery, else 0
+-- Returns how many were returned. Redis requires a holder for each pending entry: a returned entry gets a nameless one,
+-- so its former consumer can neither renew its lease nor return it again.
 local returned = 0
 for index = 2, #KEYS do
   local entry, counted = ARGV[2 * index + 1], ARGV[2 * index + 2]

@@ -1,5 +1,5 @@
--- All that is known of one item.
+-- One item.
 -- KEYS[2] item hash
--- Answers its fields and their values, in turn; nothing where there is none.
+-- Returns its fields and values, alternating; empty if the item does not exist.
 state_of(KEYS[2])
 return {expired, redis.call('HGETALL', KEYS[2])}

@@ -1,6 +1,6 @@
--- Start leases anew that a consumer still holds, without counting a delivery.
+-- Renew the leases that a consumer still holds, without counting a delivery.
 -- ARGV[3] consumer   ARGV[4..] entries
--- Answers the entries it holds. An acknowledgement is not owned, so this is where a lost lease is noticed.
+-- Returns the entries it holds. XACK does not check the holder, so a lost lease is noticed here.
 local renewed = {}
 for index = 4, #ARGV do
   if held(ARGV[index], ARGV[3]) then

@@ -1,8 +1,8 @@
--- Accept dead letters again, as if they had never been delivered. Their time to be delivered by no longer counts.
+-- Accept dead letters again, as if they had never been delivered and without their deadlines.
 -- KEYS[2] stream of dead letters   KEYS[3..] item hashes
 -- ARGV[3] seconds an unfinished item is kept   ARGV[4..] dead letters, one for each item
--- Answers how many were accepted: none that somebody else has replayed meanwhile. One whose id was submitted anew, after
--- its failure was no longer kept, is dropped.
+-- Returns how many were accepted. A dead letter that another process replayed meanwhile is skipped. One whose id was
+-- submitted again after its failure had expired is dropped.
 local replayed = 0
 for index = 3, #KEYS do
   local letter = redis.call('XRANGE', KEYS[2], ARGV[index + 1], ARGV[index + 1])[1]

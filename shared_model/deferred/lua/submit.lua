@@ -1,8 +1,8 @@
 -- Accept work, each item once.
 -- KEYS[2..] item hashes
 -- ARGV[3] bound on unfinished work   ARGV[4] seconds an unfinished item is kept
--- ARGV[5..] of each item: request id, work, milliseconds within which it must have a result (0: any time)
--- Answers for each {1, "accepted"}; {0, state} when its id was accepted before; {-1, ""} when the stream is full.
+-- ARGV[5..] for each item: request id, work, milliseconds within which it must have a result (0: no deadline)
+-- Returns for each {1, "accepted"}; {0, state} if its id was accepted before; {-1, ""} if the stream is full.
 local answers = {}
 local waiting = redis.call('XLEN', KEYS[1])
 for index = 2, #KEYS do
