@@ -1,4 +1,4 @@
-"""Published epochs: one set of scores for a partition and release, kept in Redis for the online service.
+"""Published epochs: the scores of one partition and release, kept in Redis for the online service.
 
-An epoch is written whole, counted and checked, and only then pointed to; the pointer moves forward in (ds, token).
+An epoch goes live only after it was written completely, counted and verified; the pointer moves forward in (ds, token).
 """

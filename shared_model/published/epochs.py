@@ -1,10 +1,10 @@
-"""Which epoch answers for a release: one pointer, the epochs kept behind it, and the way back.
+"""The pointer to a release's live epoch, the epochs kept for a rollback, and the rollback watermark.
 
-    publish     forward in (ds, token); what it pointed to is kept, with the one before
-    rollback    to the newest epoch that is kept and whole, or to none; what it went back from is barred
-    insisted    a person asks for one epoch, whatever the pointer says; if that is a step back, what it left is barred
+    publish     moves forward in (ds, token); the former epoch and the one before it are kept
+    rollback    returns to the newest kept and complete epoch, or to no epoch; raises the watermark to the epoch it left
+    insist      an operator publishes any epoch; if that is a step back, the watermark is raised to the epoch it left
 
-What is barred, and whatever came before it, is not published again unless a person insists.
+Epochs up to the watermark are published again only if an operator insists.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from shared_model.redis_store import keys
 
 #: Epochs kept for a rollback.
 KEPT = 2
-#: Seconds an epoch lives unless told: a night missed must not empty the path, a week must.
+#: Default lifetime of an epoch in seconds: scores outlive a missed night, but not a missed week.
 KEEP_SECONDS = 3 * 24 * 3600
 
 _LUA = Path(__file__).parent / "lua"
@@ -42,7 +42,7 @@ class Epoch:
 
 
 class Outcome(StrEnum):
-    """What became of an epoch that was to be pointed to; `advance.lua` decides."""
+    """The outcome of moving the pointer to an epoch, as `advance.lua` returns it."""
 
     MOVED = "moved"
     ALREADY_LIVE = "standing"
@@ -51,13 +51,13 @@ class Outcome(StrEnum):
 
     @property
     def live(self) -> bool:
-        """Whether it is the epoch that answers."""
+        """Whether the epoch is live afterwards."""
         return self in (Outcome.MOVED, Outcome.ALREADY_LIVE)
 
 
 @dataclass(frozen=True)
 class RolledBack:
-    """Names of epochs; `now` is empty where none was left to go back to."""
+    """Names of epochs; `now` is empty if no epoch was left to return to."""
 
     release: str
     was: str
@@ -65,12 +65,12 @@ class RolledBack:
 
 
 def keys_of(release: str, name: str) -> tuple[str, str, str]:
-    """Scores, filter and facts of an epoch."""
+    """Keys of an epoch's scores, filter and facts."""
     return keys.epoch_scores(release, name), keys.epoch_filter(release, name), keys.epoch_facts(release, name)
 
 
 def live(client: "redis.Redis", release: str) -> str:
-    """Name of the epoch that is pointed to, empty without one. Raises: StoreUnavailable."""
+    """Name of the live epoch, or an empty string. Raises: StoreUnavailable."""
     try:
         return (client.hget(keys.epoch_pointer(release), "epoch") or b"").decode()
     except redis.RedisError as error:
@@ -78,7 +78,7 @@ def live(client: "redis.Redis", release: str) -> str:
 
 
 def live_keys(client: "redis.Redis", epoch: Epoch) -> int | None:
-    """Keys of an epoch that is pointed to and whole; None when it is not. Raises: StoreUnavailable."""
+    """Number of keys of an epoch that is live and complete, else None. Raises: StoreUnavailable."""
     try:
         pointed = client.hget(keys.epoch_pointer(epoch.release), "epoch")
         return whole(client, epoch.release, epoch.name) if pointed == epoch.name.encode() else None
@@ -87,20 +87,20 @@ def live_keys(client: "redis.Redis", epoch: Epoch) -> int | None:
 
 
 def whole(client: "redis.Redis", release: str, name: str) -> int | None:
-    """Keys of an epoch that can answer; None when some of it has expired or is lost."""
+    """Number of keys of a complete epoch; None if a part of it has expired or is lost."""
     scores, bloom, facts = keys_of(release, name)
     found, count = int(client.hlen(scores)), client.hget(facts, "count")
     return found if client.exists(bloom) and count and int(count) == found else None
 
 
 def look(client: "redis.Redis", epoch: Epoch, insist: bool = False) -> Outcome:
-    """What `move` would say now."""
+    """The outcome that `move` would have now."""
     [outcome] = _advance(client, epoch, epoch.name, insist, "look")
     return Outcome(outcome)
 
 
 def move(client: "redis.Redis", epoch: Epoch, staged: str, insist: bool = False) -> Outcome:
-    """Point to an epoch whose keys lie under the name `staged`; those of epochs no longer kept are dropped."""
+    """Point to an epoch whose keys lie under the name `staged`, and delete epochs that are no longer kept."""
     outcome, *dropped = _advance(client, epoch, staged, insist, "move")
     for name in dropped:
         client.unlink(*keys_of(epoch.release, name))
@@ -110,10 +110,10 @@ def move(client: "redis.Redis", epoch: Epoch, staged: str, insist: bool = False)
 def roll_back(
     client: "redis.Redis", release: str, ds: str, latest_token: int, keep_seconds: int = KEEP_SECONDS
 ) -> RolledBack:
-    """Go back from the epoch of day `ds`, which must be the one that answers. Its keys are dropped at once.
+    """Return from the epoch of day `ds`, which must be live, and delete its keys.
 
-    `latest_token`: of attempts at that day, the last; none of those that have begun is published without a person.
-    Raises: JobError when another epoch answers, StoreUnavailable.
+    `latest_token`: token of the day's last attempt; attempts up to it are published only if an operator insists.
+    Raises: JobError if another epoch is live, StoreUnavailable.
     """
     try:
         pointer = {k.decode(): v.decode() for k, v in client.hgetall(keys.epoch_pointer(release)).items()}
@@ -134,10 +134,12 @@ def roll_back(
     return RolledBack(release, was, now)
 
 
-def _roll_back(client: "redis.Redis", release: str, was: str, usable: Sequence[str], barrier: tuple[str, int]) -> None:
+def _roll_back(
+    client: "redis.Redis", release: str, was: str, usable: Sequence[str], watermark: tuple[str, int]
+) -> None:
     now, rest = (usable[0], usable[1:]) if usable else ("", ())
     ds, _, token = now.rpartition(".")
-    arguments = [was, now, ds, token, " ".join(rest), *barrier]
+    arguments = [was, now, ds, token, " ".join(rest), *watermark]
     if not client.register_script(_ROLL_BACK)(keys=[keys.epoch_pointer(release)], args=arguments):
         raise JobError(f"release {release}: {was} no longer answers, another epoch was published meanwhile; look again")
 

@@ -1,4 +1,4 @@
-"""Write an epoch, prove it, point to it. Called once a night by the batch job; blocking."""
+"""Write an epoch, verify it, make it live. Called once a night by the batch job; blocking."""
 
 import hashlib
 import itertools
@@ -14,24 +14,24 @@ from shared_model.errors import JobError, StoreUnavailable
 from shared_model.published import epochs
 from shared_model.published.epochs import KEEP_SECONDS, Epoch, Outcome
 
-#: Share of texts not in the epoch that the filter lets through to Redis.
+#: False-positive rate of the filter: share of absent texts that are looked up in Redis.
 FILTER_ERROR = 0.001
 
-#: Entries of one command: it holds up Redis for about a millisecond, and look-ups of the service wait two.
+#: Entries of one command: it blocks Redis for about a millisecond, and look-ups of the service time out after two.
 _CHUNK = 1_000
-#: Seconds that a half-written epoch outlives whoever was writing it.
+#: Seconds until a half-written epoch expires after its writer has died.
 _STAGED_SECONDS = 600
-#: Bytes that a key takes beside its value: entry, bucket (two while the table grows), name and its share of the filter.
+#: Bytes of a key beside its value: entry, bucket (two while the table grows), name and its share of the filter.
 _KEY_BYTES = 106
-#: What an allocator may round a value up by.
+#: Factor by which the allocator may round a value's size up.
 _VALUE_FACTOR = 1.25
-#: The facts, and what is empty.
+#: Bytes of the facts and of the empty structures.
 _EPOCH_BYTES = 4096
 
 
 @dataclass(frozen=True)
 class Published:
-    """`keys`: written, 0 where the epoch may not answer. `bytes`: Redis' memory, by its own account."""
+    """`keys`: number written, 0 if the epoch may not go live. `bytes`: memory as reported by Redis."""
 
     epoch: str
     outcome: Outcome
@@ -40,7 +40,7 @@ class Published:
 
 
 def key_position(key: bytes) -> int:
-    """A key as the filter hashes it: keys are 128-bit hashes already."""
+    """The filter's hash of a key, which is a 128-bit hash already."""
     return int.from_bytes(key, "little", signed=True)
 
 
@@ -52,18 +52,18 @@ def publish(
     keep_seconds: int = KEEP_SECONDS,
     insist: bool = False,
 ) -> Published:
-    """Publish one epoch, for `keep_seconds`. A key that comes twice counts once, with the score that came first.
+    """Publish one epoch for `keep_seconds`. The first score of a key wins.
 
-    `scores` come in their order of worth: where all would take more than `max_bytes` of Redis' memory, the first are
-    published that do not. `insist`: a person wants this epoch to answer, though another is newer.
+    `scores` are ordered by value: as many of the first are published as fit into `max_bytes` of Redis' memory.
+    `insist`: an operator wants this epoch live although another is newer.
 
-    Raises: StoreUnavailable when Redis fails; JobError when what Redis holds is not what was written.
+    Raises: StoreUnavailable if Redis fails; JobError if Redis holds other data than was written.
     """
     try:
         outcome = epochs.look(client, epoch, insist)
         if not outcome.live:
             return Published(epoch.name, outcome, 0)
-        # Under a name of its own until it is whole: whatever answers meanwhile is not touched.
+        # Under a staging name until it is complete: the live epoch is not touched meanwhile.
         staged = f"{epoch.name}.staged-{uuid.uuid4().hex[:8]}"
         try:
             return _publish(client, epoch, staged, fitting(scores, max_bytes), keep_seconds, insist)
@@ -74,7 +74,7 @@ def publish(
 
 
 def fitting(scores: Iterable[tuple[bytes, PublishedScore]], max_bytes: float) -> Iterator[tuple[bytes, bytes]]:
-    """The first scores that stay within Redis' memory, each key once, as they are stored."""
+    """The first scores that fit into `max_bytes` of Redis' memory, each key once, serialised."""
     left, seen = max_bytes - _EPOCH_BYTES, set[bytes]()
     for key, score in scores:
         if key in seen:

@@ -1,4 +1,4 @@
-"""Where releases lie: a local folder, or any URL that fsspec knows (s3://, gs://, …)."""
+"""Storage of releases: a local folder, or any URL that fsspec supports (s3://, gs://, …)."""
 
 import contextlib
 import fcntl
@@ -23,9 +23,9 @@ _USER = re.compile(r"(?<=://)[^/@]*@")
 
 
 class Files(Protocol):
-    """Files under one root, by their path with `/`. Paths come checked: see `manifest`. `root` is for people.
+    """Files under one root, by their path with `/`. Callers check paths: see `manifest`. `root` is for messages.
 
-    Raises: FileNotFoundError; ReleaseError where something else than a file is in the way; OSError for the rest.
+    Raises: FileNotFoundError; ReleaseError if the path is not a regular file; OSError otherwise.
     """
 
     root: str
@@ -37,7 +37,7 @@ class Files(Protocol):
     def modified(self, path: str) -> datetime: ...
 
     def folder_size(self, path: str) -> int:
-        """Bytes of all files in a folder."""
+        """Total bytes of the files in a folder."""
 
     def manifests(self) -> list[str]:
         """Paths NAME/ID/manifest.json, oldest first."""
@@ -46,13 +46,13 @@ class Files(Protocol):
         """Replace one file."""
 
     def write_folder(self, path: str, files: Mapping[str, bytes]) -> None:
-        """Write a whole folder, one of whose files is the manifest; a reader sees all of it or no manifest."""
+        """Write a folder that includes a manifest; a reader sees the whole folder or no manifest."""
 
     def remove_folder(self, path: str) -> None:
-        """Remove a whole folder, one of whose files is the manifest; a reader sees all of it or no manifest."""
+        """Remove a folder that includes a manifest; a reader sees the whole folder or no manifest."""
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
-        """Keep other writers of the pointer's file out, as far as the place can."""
+        """Exclude other writers of the pointer file, if the storage has locks."""
 
 
 def open_files(root: str | Path) -> Files:
@@ -64,18 +64,17 @@ def open_files(root: str | Path) -> Files:
     try:
         return UrlFiles(str(root))
     except Exception as error:
-        # Drivers raise errors of their own, for credentials that are missing as for a scheme that is unknown.
+        # Drivers raise their own exception types for missing credentials and for unknown schemes.
         raise SettingError(f"TANDEM_RELEASES={_without_user(str(root))}: {_driver_error(error)}") from error
 
 
 def reason(error: OSError) -> str:
-    """Why a file could not be read or written, in one line."""
+    """The cause of a failed read or write, in one line."""
     return " ".join(str(error.strerror or error).split()) or type(error).__name__
 
 
 class LocalFiles:
-    """A folder. Nothing below it may be a link: a release holds its files itself. A file is replaced in one step: a
-    reader sees the old one or the new one."""
+    """A folder without symbolic links: a release holds its files itself."""
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
@@ -112,7 +111,7 @@ class LocalFiles:
                 target.write_bytes(data)
             building.rename(final)
         except OSError as error:
-            # Another builder of the same bytes may have been first; its release is ours.
+            # Another process may have built the same bytes first; its release is identical.
             if not final.exists():
                 raise
             if not (final / MANIFEST).exists():
@@ -122,7 +121,7 @@ class LocalFiles:
 
     def remove_folder(self, path: str) -> None:
         folder = self._real(path)
-        # Hidden in one step: `manifests` leaves out what begins with a dot.
+        # Hidden in one step: `manifests` skips names that begin with a dot.
         removed = folder.with_name(f".removed-{secrets.token_hex(4)}")
         folder.rename(removed)
         shutil.rmtree(removed)
@@ -145,13 +144,13 @@ class LocalFiles:
     def _file(self, path: str) -> Path:
         target = self._real(path)
         if target.exists() and not target.is_file():
-            # A pipe would keep its reader waiting for ever.
+            # Reading a pipe would block for ever.
             raise ReleaseError(f"{target} is no regular file; a release holds its files itself")
         return target
 
 
 class UrlFiles:
-    """A place behind fsspec. Single files appear whole there; a folder's manifest is written last."""
+    """Storage behind fsspec. Single files are written atomically there; a folder's manifest is written last."""
 
     def __init__(self, url: str) -> None:
         self.root = _without_user(url)
@@ -169,7 +168,7 @@ class UrlFiles:
     def modified(self, path: str) -> datetime:
         with as_oserror():
             found: datetime = self._fs.modified(self._path(path))
-        # Drivers disagree on whether the time they tell in UTC says so.
+        # Some drivers return UTC without a time zone.
         return found if found.tzinfo else found.replace(tzinfo=UTC)
 
     def folder_size(self, path: str) -> int:
@@ -179,7 +178,7 @@ class UrlFiles:
 
     def manifests(self) -> list[str]:
         with as_oserror():
-            # Drivers remember listings; another machine may have added a release since.
+            # Drivers cache listings; another machine may have added a release since.
             self._fs.invalidate_cache()
             if not self._listed():
                 return []
@@ -201,11 +200,11 @@ class UrlFiles:
             self._fs.rm(self._path(path), recursive=True)
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
-        # Object stores have no locks: of two promotions without Redis in one moment, the last one stands.
+        # Object stores have no locks: of two simultaneous promotions without Redis, the last write wins.
         return contextlib.nullcontext()
 
     def _listed(self) -> bool:
-        """Whether the root is there. Raises where it may not be listed, which a glob would take for an empty one."""
+        """Whether the root exists. Raises if it may not be listed; a glob would report it as empty."""
         try:
             self._fs.ls(self._base or "/")
         except FileNotFoundError:
@@ -218,7 +217,7 @@ class UrlFiles:
 
 @contextlib.contextmanager
 def as_oserror() -> Iterator[None]:
-    """Drivers raise errors of their own where credentials are missing or a service is not reached."""
+    """Convert drivers' own exceptions, such as missing credentials or an unreachable service, to OSError."""
     try:
         yield
     except (OSError, MemoryError):
@@ -233,5 +232,5 @@ def _driver_error(error: Exception) -> str:
 
 
 def _without_user(url: str) -> str:
-    """A URL as it may be shown: USER:PASSWORD@ left out."""
+    """A URL that may be shown: without USER:PASSWORD@."""
     return _USER.sub("", url)

@@ -1,4 +1,4 @@
-"""What a release says of itself, and how its id follows from its bytes."""
+"""The manifest of a release, and the derivation of its id from its bytes."""
 
 import hashlib
 import json
@@ -13,7 +13,7 @@ from shared_model.errors import ReleaseError
 from shared_model.output import OutputKind, OutputSpec
 from shared_model.types import Device, Precision
 
-#: Written last into a release's folder: what has it is whole.
+#: Written last into a release's folder: a folder that has it is complete.
 FILE = "manifest.json"
 FORMAT = 2
 
@@ -37,10 +37,10 @@ class Variant:
 
 @dataclass(frozen=True)
 class Facts:
-    """What a builder knows of a release beside its bytes.
+    """The properties of a release beside its bytes, as its builder knows them.
 
-    parent: sha256 of the checkpoint. calibration: sha256 of the calibration texts. quantisation: the recipe that made
-    the INT8 variant, in words.
+    parent: sha256 of the checkpoint. calibration: sha256 of the calibration texts. quantisation: description of the
+    recipe that made the INT8 variant.
     """
 
     name: str
@@ -54,9 +54,9 @@ class Facts:
 
 @dataclass(frozen=True)
 class Manifest(Facts):
-    """Everything about a release but its measurements, which are reports and lie outside the id.
+    """Everything about a release except its measurements: reports lie outside the id.
 
-    files: path → sha256 of every file of the release but this one.
+    files: path → sha256 of every file of the release except the manifest.
     """
 
     files: Mapping[str, str]
@@ -83,7 +83,7 @@ class Manifest(Facts):
 
 
 def parse(raw: bytes, expected_id: str) -> Manifest:
-    """Read a manifest and prove that it is, to the byte, the one its id names. Raises: ReleaseError."""
+    """Read a manifest and verify that its bytes match its id. Raises: ReleaseError."""
     try:
         document: dict[str, Any] = json.loads(raw)
         if document.pop("format") != FORMAT:
@@ -102,7 +102,7 @@ def parse(raw: bytes, expected_id: str) -> Manifest:
 
 
 def _manifest(document: dict[str, Any]) -> Manifest:
-    """Of what `parse` finds in a manifest's JSON, with the types that the rest of the code relies on."""
+    """Build a manifest from parsed JSON, and check the types that other code relies on."""
     output, reads = document.pop("output"), InputSpec(**document.pop("reads"))
     if (type(reads.max_tokens), type(reads.pairs), type(reads.types)) != (int, bool, bool) or reads.max_tokens < 1:
         raise ValueError(reads)
@@ -129,7 +129,7 @@ def _text(value: Any) -> str:
 
 
 def check_paths(manifest: Manifest) -> None:
-    """Raises: ReleaseError for a path that leaves the release, or that a variant needs and the release has not."""
+    """Raises: ReleaseError for a path outside the release, or one that a variant needs and the release lacks."""
     if bad := [path for path in manifest.files if not _FILE.fullmatch(path) or path == FILE]:
         raise ReleaseError(f"release {manifest.id}: {bad[0]!r} is not a file name inside a release")
     needed = [path for variant in manifest.variants for path in variant.files.values()]
@@ -138,7 +138,7 @@ def check_paths(manifest: Manifest) -> None:
 
 
 def check_note(manifest: Manifest, name: str) -> str:
-    """Raises: ReleaseError for a note that would lie elsewhere, or in the place of one of the release's files."""
+    """Raises: ReleaseError for a note name outside the folder, or equal to one of the release's files."""
     if not _NOTE.fullmatch(name) or name == FILE or name in manifest.files:
         raise ReleaseError(f"release {manifest.id}: {name!r} cannot be the name of a note")
     return name
@@ -151,7 +151,7 @@ def check_name(name: str) -> str:
 
 
 def name_of(release_id: str) -> str:
-    """The name inside an id. Raises: ReleaseError when the text is no id at all."""
+    """The name part of an id. Raises: ReleaseError if the text is not an id."""
     match = _ID.fullmatch(release_id)
     if not match:
         raise ReleaseError(f"{release_id!r} is not a release id (NAME-12 hex digits)")

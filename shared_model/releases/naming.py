@@ -1,4 +1,4 @@
-"""What people may write for a release: its id, its name, the beginning of one of these, @active, @previous, @canary."""
+"""Resolves a release named by an operator: by id, name, a prefix of either, @active, @previous or @canary."""
 
 from collections.abc import Sequence
 
@@ -23,7 +23,7 @@ def resolve_role(given: str, pointer: Pointer) -> str:
 
 
 def resolve(given: str, ids: Sequence[str]) -> str:
-    """The one id among `ids` that has this name or, where none has, begins so. Raises: ReleaseError for none or
+    """The one id among `ids` with this name, else the one with this prefix. Raises: ReleaseError for no match or
     several."""
     named = [one for one in ids if manifest.name_of(one) == given]
     found = named or [one for one in ids if given and one.startswith(given)]

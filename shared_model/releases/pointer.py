@@ -1,10 +1,10 @@
-"""Which release answers: one versioned pointer, in Redis and in a file twin for when Redis is down.
+"""The versioned pointer to the active release, in Redis and in a file copy for Redis outages.
 
-    promote ID          active = ID, previous = what was active, no canary
+    promote ID          active = ID, previous = the former active release, no canary
     canary ID weight    canary = ID for that share of callers
-    rollback            the canary is dropped; without one, active = previous
+    rollback            drops the canary; without one, active = previous
 
-Versions only grow, and whoever reads both takes the newer, so either may be lost or damaged.
+Versions only grow, and readers take the newer copy, so either copy may be lost or damaged.
 """
 
 import json
@@ -25,14 +25,14 @@ FILE = "ACTIVE.json"
 #: Moves the pointer in Redis forward; `arguments` makes its ARGV.
 SCRIPT = (Path(__file__).parent / "lua" / "move_pointer.lua").read_text()
 
-#: Versions are below this: Redis' Lua counts in doubles.
+#: Versions are below this: numbers in Redis' Lua are doubles.
 _VERSIONS = 2**53
 _REMEDY = "promote a release to write it anew"
 
 
 @dataclass(frozen=True, order=True)
 class Pointer:
-    """`previous`: what a rollback returns to. `weight`: share of callers, 0 to 1, that the canary answers."""
+    """`previous`: target of a rollback. `weight`: share of callers, 0 to 1, that the canary answers."""
 
     version: int
     active: str
@@ -42,15 +42,14 @@ class Pointer:
 
 
 def read(store: Store, client: "redis.Redis | None") -> Pointer:
-    """The newer of the pointer in Redis and its file twin. Raises: ReleaseError if there is neither, or if what there
-    is cannot be read."""
+    """The newer of the pointer in Redis and its file copy. Raises: ReleaseError if neither exists or can be read."""
     if found := find(store, client):
         return found
     raise ReleaseError("no release is active: run `python -m shared_model build`")
 
 
 def find(store: Store, client: "redis.Redis | None") -> Pointer | None:
-    """As `read`; None where no release was ever active."""
+    """As `read`, but None if no release was ever active."""
     found, damage = _newest(store, client)
     if damage and not found:
         raise damage
@@ -58,7 +57,7 @@ def find(store: Store, client: "redis.Redis | None") -> Pointer | None:
 
 
 def promote(store: Store, client: "redis.Redis | None", release_id: str) -> Pointer:
-    """Make a release the active one, on every path. Raises: ReleaseError for what is no id; StoreUnavailable."""
+    """Make a release the active one, on every path. Raises: ReleaseError for an invalid id; StoreUnavailable."""
     manifest.name_of(release_id)
 
     def change(old: Pointer | None) -> Pointer:
@@ -70,7 +69,7 @@ def promote(store: Store, client: "redis.Redis | None", release_id: str) -> Poin
 
 
 def start_canary(store: Store, client: "redis.Redis | None", release_id: str, weight: float) -> Pointer:
-    """Let a release answer a share of the callers. Raises: ReleaseError; StoreUnavailable."""
+    """Serve a share of the callers with a release. Raises: ReleaseError; StoreUnavailable."""
     manifest.name_of(release_id)
     if not 0 < weight < 1:
         raise ReleaseError(f"weight {weight} is no share of the callers: it lies between 0 and 1; to take all, promote")
@@ -93,14 +92,14 @@ def rollback(store: Store, client: "redis.Redis | None") -> Pointer:
             return replace(old, canary="", weight=0.0)
         if old is None or not old.previous:
             raise ReleaseError("there is nothing to roll back to; promote the release you want")
-        # Not swapped: a second rollback in haste must not bring back what was just rolled back.
+        # Not swapped: a second, hasty rollback must not restore the release that was just rolled back.
         return Pointer(0, old.previous)
 
     return _move(store, client, change)
 
 
 def decode(found: Mapping[bytes, bytes]) -> Pointer | None:
-    """The pointer from a Redis hash's fields; None where there is none. Raises: ReleaseError if it is damaged."""
+    """The pointer from the fields of a Redis hash; None for an empty hash. Raises: ReleaseError if it is damaged."""
     if not found:
         return None
     try:
@@ -115,7 +114,7 @@ def arguments(pointer: Pointer) -> list[str]:
 
 
 def read_file(store: Store) -> Pointer | None:
-    """The file twin; None where there is none. Raises: ReleaseError if it cannot be read."""
+    """The pointer in the file; None if there is no file. Raises: ReleaseError if it cannot be read."""
     try:
         return _pointer(json.loads(store.files.read(FILE)))
     except FileNotFoundError:
@@ -127,14 +126,14 @@ def read_file(store: Store) -> Pointer | None:
 
 
 def place(store: Store) -> str:
-    """Where the file twin lies, for people."""
+    """The location of the pointer file, for messages."""
     return f"{store.files.root}/{FILE}"
 
 
 def _move(store: Store, client: "redis.Redis | None", change: Callable[[Pointer | None], Pointer]) -> Pointer:
-    """Change the pointer as nobody else does at the same time; both twins then hold it.
+    """Change the pointer exclusively, in Redis and in the file.
 
-    Where Redis does not answer, the file moves all the same: replicas without Redis follow it.
+    If Redis does not answer, the file is still written: replicas without Redis follow it.
     """
     with store.files.locked():
         unreached: redis.RedisError | None = None
@@ -143,7 +142,7 @@ def _move(store: Store, client: "redis.Redis | None", change: Callable[[Pointer 
             old, _ = _newest(store, client)
             new = replace(change(old), version=max(held, old.version if old else 0) + 1)
             try:
-                # Redis refuses what is not newer than it holds, and says what that is: then look again.
+                # Redis refuses a version that is not newer and returns the one it holds: read again, and retry.
                 held = int(client.eval(SCRIPT, 1, keys.release_pointer(), *arguments(new))) if client else 0
             except redis.RedisError as error:
                 unreached = error
@@ -152,8 +151,8 @@ def _move(store: Store, client: "redis.Redis | None", change: Callable[[Pointer 
                 break
         _write_file(store, new)
     if unreached:
-        told = f"{place(store)} names {new.active}, but Redis was not told: {unreached}"
-        raise StoreUnavailable(told) from unreached
+        problem = f"{place(store)} names {new.active}, but Redis was not told: {unreached}"
+        raise StoreUnavailable(problem) from unreached
     return new
 
 
@@ -165,14 +164,14 @@ def _write_file(store: Store, pointer: Pointer) -> None:
 
 
 def _newest(store: Store, client: "redis.Redis | None") -> tuple[Pointer | None, ReleaseError | None]:
-    """The newer twin, and what is wrong with one that is damaged, which counts as lost. Of two that claim one version
-    Redis' is the one that all replicas see."""
-    twins: tuple[Callable[[], Pointer | None], ...] = (lambda: _from_redis(client), lambda: read_file(store))
+    """The newer copy, and the error of a damaged one, which counts as lost. If both have the same version, the copy in
+    Redis wins: all replicas see it."""
+    copies: tuple[Callable[[], Pointer | None], ...] = (lambda: _from_redis(client), lambda: read_file(store))
     found: list[Pointer] = []
     damage: ReleaseError | None = None
-    for twin in twins:
+    for read_copy in copies:
         try:
-            pointer = twin()
+            pointer = read_copy()
         except ReleaseError as error:
             damage = error
         else:
@@ -188,7 +187,7 @@ def _from_redis(client: "redis.Redis | None") -> Pointer | None:
     except redis.ResponseError as error:
         raise ReleaseError(f"{keys.release_pointer()} in Redis is no pointer ({error}); {_REMEDY}") from error
     except redis.RedisError:
-        # The file twin exists for exactly this.
+        # The file copy exists for this case.
         return None
 
 

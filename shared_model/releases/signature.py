@@ -1,7 +1,7 @@
 """Signatures of a release, by ed25519 keys that are kept offline.
 
-What is signed is the release's id and the sha256 of its manifest, which holds the sha256 of every file: the id alone is
-too short a hash to stand against somebody who looks for another release of the same id.
+A signature covers the release's id and the sha256 of its manifest, which holds the sha256 of every file. The id alone
+is too short a hash: an attacker could find another release with the same id.
 
 A public key is the base64 of its 32 bytes; its key id is the start of their sha256.
 """
@@ -17,7 +17,7 @@ from shared_model.errors import BadInput, ReleaseError, SettingError
 from shared_model.releases.manifest import Manifest, sha256
 from shared_model.settings import StateSettings
 
-#: The note of a release that holds its signatures by key id, in base64.
+#: Name of a release's note that maps key ids to signatures in base64.
 NOTE = "signature.json"
 
 #: Public keys, 32 bytes each.
@@ -29,7 +29,7 @@ def key_id(public_key: bytes) -> str:
 
 
 def trusted_keys(state: StateSettings) -> TrustedKeys | None:
-    """The keys that TANDEM_TRUSTED_KEYS names; None where it is not set. Raises: SettingError naming file and line."""
+    """The keys that TANDEM_TRUSTED_KEYS names; None if it is not set. Raises: SettingError naming file and line."""
     if not state.trusted_keys:
         return None
     setting = f"TANDEM_TRUSTED_KEYS={state.trusted_keys}"
@@ -46,7 +46,7 @@ def trusted_keys(state: StateSettings) -> TrustedKeys | None:
 
 
 def generate() -> tuple[bytes, bytes]:
-    """A new key: (the private key in PEM, the public key as a line of a file of trusted keys)."""
+    """A new key pair: (private key in PEM, public key as a line for the file of trusted keys)."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
@@ -57,9 +57,9 @@ def generate() -> tuple[bytes, bytes]:
 
 
 def sign(manifest: Manifest, note: bytes | None, private_pem: bytes, source: str) -> tuple[str, bytes]:
-    """Add a signature to a release's note: (key id, the new note). `source` names the key's file in errors.
+    """Add a signature to a release's note: (key id, new note). `source` names the key's file in errors.
 
-    Raises: BadInput for what is no ed25519 private key, ReleaseError for a damaged note.
+    Raises: BadInput if the file holds no ed25519 private key, ReleaseError for a damaged note.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -77,7 +77,7 @@ def sign(manifest: Manifest, note: bytes | None, private_pem: bytes, source: str
 
 
 def check(manifest: Manifest, note: bytes | None, trusted: TrustedKeys) -> str:
-    """Id of the trusted key that signed a release. Raises: ReleaseError, saying what is wrong with its signatures."""
+    """Id of the trusted key that signed a release. Raises: ReleaseError if no trusted key signed it."""
     signed = signatures(manifest, note)
     if not signed:
         raise ReleaseError(f"release {manifest.id} is unsigned; sign it with a key that TANDEM_TRUSTED_KEYS names")
@@ -91,7 +91,7 @@ def check(manifest: Manifest, note: bytes | None, trusted: TrustedKeys) -> str:
 
 
 def signatures(manifest: Manifest, note: bytes | None) -> Mapping[str, str]:
-    """Signatures by key id, as a note holds them: not yet verified. Raises: ReleaseError for a damaged note."""
+    """Unverified signatures of a note, by key id. Raises: ReleaseError for a damaged note."""
     try:
         document = json.loads(note or b"{}")
         if not all(isinstance(signature, str) for signature in document.values()):

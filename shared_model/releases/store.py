@@ -1,4 +1,4 @@
-"""Releases in one place: `ROOT/<name>/<id>/`. What is loaded is what was verified: each file is read once."""
+"""The store of releases: `ROOT/<name>/<id>/`. Each file is read once, so the loaded bytes are the verified bytes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ from shared_model.types import Device, Precision
 
 @dataclass(frozen=True)
 class Release:
-    """An opened release. Files are read, verified and handed on when asked for.
+    """An opened release. Its files are read and verified on demand.
 
-    Notes are what lies beside the release's files and outside its id: reports, proofs, signatures.
+    Notes lie beside the release's files and outside its id: reports, attestations, signatures.
     """
 
     files: Files
@@ -42,11 +42,11 @@ class Release:
 
     @property
     def place(self) -> str:
-        """Where it lies, for people."""
+        """Its location, for messages."""
         return f"{self.files.root}/{self._path()}"
 
     def read(self, path: str) -> bytes:
-        """Verified bytes of one file. Raises: ReleaseError naming the file."""
+        """The verified bytes of one file. Raises: ReleaseError naming the file."""
         if path not in self.manifest.files:
             raise ReleaseError(f"release {self.id} holds no {path}")
         try:
@@ -61,17 +61,17 @@ class Release:
         return Encoder(self.read("tokenizer.json"), self.manifest.reads, self.id)
 
     def engine(self, precision: Precision, device: Device, threads: int, streams: int = 1) -> Engine:
-        """See `open_engine`. Raises: ReleaseError where the release has no such variant, or a file of it is wrong."""
+        """See `open_engine`. Raises: ReleaseError if the release lacks the variant, or one of its files is damaged."""
         variant = self.manifest.variant(precision, device)
         files = {name: self.read(path) for name, path in variant.files.items()}
         return open_engine(precision, device, files, threads, streams)
 
     def half_precision_engine(self, device: Device, threads: int) -> Engine:
-        """FP16 on CUDA, BF16 on CPU: what large batches run in."""
+        """The engine for large batches: FP16 on CUDA, BF16 on CPU."""
         return self.engine(HALF_PRECISION[device], device, threads)
 
     def verify(self) -> None:
-        """Read every file. Raises: ReleaseError naming the first that is wrong."""
+        """Verify every file. Raises: ReleaseError naming the first that is damaged."""
         for path in self.manifest.files:
             self.read(path)
 
@@ -87,7 +87,7 @@ class Release:
         return sum(map(self.file_size, set(variant.files.values())))
 
     def read_note(self, name: str) -> bytes | None:
-        """None where there is none. Raises: ReleaseError if it is there and cannot be read."""
+        """A note's bytes; None if it does not exist. Raises: ReleaseError if it cannot be read."""
         path = self._path(manifests.check_note(self.manifest, name))
         try:
             return self.files.read(path)
@@ -97,7 +97,7 @@ class Release:
             raise ReleaseError(f"release {self.id}: {name} cannot be read: {reason(error)}") from error
 
     def write_note(self, name: str, data: bytes) -> None:
-        """Raises: OSError where this process may not write there."""
+        """Raises: OSError if this process may not write there."""
         self.files.write(self._path(manifests.check_note(self.manifest, name)), data)
 
     def _path(self, path: str = "") -> str:
@@ -107,11 +107,11 @@ class Release:
 class Store:
     """The releases under one root, a local folder or any URL that fsspec knows.
 
-    `trusted`: public keys, of which one must have signed a release that is opened; None: signatures do not matter.
+    `trusted`: public keys, one of which must have signed a release to open it; None: signatures are not checked.
     """
 
     def __init__(self, root: str | Path, trusted: signature.TrustedKeys | None = None) -> None:
-        """Raises: SettingError for a URL that cannot be served here."""
+        """Raises: SettingError for an unsupported URL."""
         self.files = open_files(root)
         self._trusted = trusted
 
@@ -121,15 +121,15 @@ class Store:
         return cls(state.releases_root, signature.trusted_keys(state))
 
     def open(self, release_id: str) -> Release:
-        """Raises: UnknownRelease if it is not there, ReleaseError if its manifest is not the one its id names or no
-        trusted key signed it."""
+        """Raises: UnknownRelease if it does not exist, ReleaseError if its manifest does not match its id or no trusted
+        key signed it."""
         release = self._open(release_id)
         if self._trusted is not None:
             signature.check(release.manifest, release.read_note(signature.NOTE), self._trusted)
         return release
 
     def ids(self) -> list[str]:
-        """Oldest first. Raises: ReleaseError where the place cannot be read."""
+        """All release ids, oldest first. Raises: ReleaseError if the root cannot be read."""
         try:
             found = [path.split("/") for path in self.files.manifests()]
         except OSError as error:
@@ -137,24 +137,24 @@ class Store:
         return [folder for name, folder, _ in found if manifests.is_id(folder) and manifests.name_of(folder) == name]
 
     def built(self, release_id: str) -> datetime:
-        """When a release came here. Raises: OSError."""
+        """The time at which a release was written here. Raises: OSError."""
         return self.files.modified(f"{_folder(release_id)}/{manifests.FILE}")
 
     def size(self, release_id: str) -> int:
-        """Bytes of everything in a release's folder. Raises: OSError."""
+        """Total bytes of a release's folder. Raises: OSError."""
         return self.files.folder_size(_folder(release_id))
 
     def remove(self, release_id: str) -> None:
-        """Whether anything needs the release is the caller's matter. Raises: ReleaseError."""
+        """Remove a release. The caller checks that it is not in use. Raises: ReleaseError."""
         try:
             self.files.remove_folder(_folder(release_id))
         except OSError as error:
             raise ReleaseError(f"release {release_id} cannot be removed: {reason(error)}") from error
 
     def seal(self, files: Mapping[str, bytes], facts: Facts) -> Release:
-        """Write a release so that a reader sees all of it or nothing; it is not signed yet.
+        """Write an unsigned release atomically: a reader sees all of it or nothing.
 
-        Raises: ReleaseError for a bad name or path; OSError where this process may not write there.
+        Raises: ReleaseError for a bad name or path; OSError if this process may not write there.
         """
         manifests.check_name(facts.name)
         sealed = Manifest(**vars(facts), files={path: manifests.sha256(data) for path, data in sorted(files.items())})
@@ -179,5 +179,5 @@ class Store:
 
 
 def _folder(release_id: str) -> str:
-    """Raises: ReleaseError for what is no id."""
+    """Raises: ReleaseError for an invalid id."""
     return f"{manifests.name_of(release_id)}/{release_id}"

@@ -1,13 +1,13 @@
--- Point a release at an epoch, by itself only forward in (ds, token), and put what was staged for it in place.
+-- Point a release at an epoch, forward only in (ds, token) unless insisted, and rename its staged keys.
 -- KEYS[1] pointer hash {epoch, ds, token, previous (names, newest first), barrier_ds, barrier_token}
--- KEYS[2..4] staged keys of the epoch   KEYS[5..7] the same in place
--- ARGV[1] epoch  ARGV[2] ds  ARGV[3] token  ARGV[4] '1' where a person asks for this very epoch, else '0'
--- ARGV[5] epochs kept for a rollback  ARGV[6] 'look': only say what 'move' would do
+-- KEYS[2..4] staged keys of the epoch   KEYS[5..7] their final names
+-- ARGV[1] epoch  ARGV[2] ds  ARGV[3] token  ARGV[4] '1' if an operator insists on this epoch, else '0'
+-- ARGV[5] epochs kept for a rollback  ARGV[6] 'look': return the outcome of 'move' without moving
 -- Returns {outcome, epochs that are no longer kept ...}; outcome is
 --   'moved'     the pointer was moved to this epoch
---   'standing'  it stood here already
---   'older'     it stands past it
---   'barred'    a person went back from here, or from further on
+--   'standing'  this epoch was live already
+--   'older'     a later epoch is live
+--   'barred'    an operator rolled back from this epoch or a later one
 local ds, token = ARGV[2], tonumber(ARGV[3])
 local held = redis.call('HMGET', KEYS[1], 'ds', 'token', 'epoch', 'previous', 'barrier_ds', 'barrier_token')
 for i = 1, 6 do
@@ -18,9 +18,9 @@ local function reached(other_ds, other_token)
   return other_ds > ds or (other_ds == ds and tonumber(other_token) >= token)
 end
 
-local standing = held[3] ~= '' and held[3] == ARGV[1]
+local current = held[3] ~= '' and held[3] == ARGV[1]
 local back = held[1] ~= '' and reached(held[1], held[2])
-if not standing and ARGV[4] ~= '1' then
+if not current and ARGV[4] ~= '1' then
   if held[5] ~= '' and reached(held[5], held[6]) then
     return {'barred'}
   elseif back then
@@ -28,7 +28,7 @@ if not standing and ARGV[4] ~= '1' then
   end
 end
 if ARGV[6] == 'look' then
-  return {standing and 'standing' or 'moved'}
+  return {current and 'standing' or 'moved'}
 end
 
 for i = 2, 4 do
@@ -37,7 +37,7 @@ for i = 2, 4 do
     redis.call('RENAME', KEYS[i], KEYS[i + 3])
   end
 end
-if standing then
+if current then
   return {'standing'}
 end
 
@@ -48,7 +48,7 @@ for name in string.gmatch(held[3] .. ' ' .. held[4], '%S+') do
   end
 end
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'ds', ds, 'token', ARGV[3], 'previous', table.concat(kept, ' '))
--- What a person went back from is not for a retry to publish again.
+-- A retry must not publish the epoch that the operator left.
 if back and not (held[5] > held[1] or (held[5] == held[1] and tonumber(held[6]) >= tonumber(held[2]))) then
   redis.call('HSET', KEYS[1], 'barrier_ds', held[1], 'barrier_token', held[2])
 end

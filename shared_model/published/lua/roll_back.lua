@@ -1,8 +1,8 @@
--- Point a release at an epoch before, or at none, and bar what it went back from.
+-- Point a release at an earlier epoch, or at no epoch, and raise the rollback watermark.
 -- KEYS[1] pointer hash {epoch, ds, token, previous (names, newest first), barrier_ds, barrier_token}
--- ARGV[1] the epoch gone back from  ARGV[2] the epoch gone back to, ARGV[3] its ds, ARGV[4] its token: '' where none is
--- ARGV[5] epochs that stay kept  ARGV[6] ds, ARGV[7] token: no epoch up to here is published again by itself
--- Returns 1 when the pointer was moved, 0 when it does not stand at ARGV[1].
+-- ARGV[1] epoch to leave  ARGV[2] epoch to return to, ARGV[3] its ds, ARGV[4] its token: all '' for no epoch
+-- ARGV[5] epochs that stay kept  ARGV[6] ds, ARGV[7] token of the watermark: no retry publishes an epoch up to it
+-- Returns 1 if the pointer was moved, 0 if it is not at ARGV[1].
 if redis.call('HGET', KEYS[1], 'epoch') ~= ARGV[1] then
   return 0
 end

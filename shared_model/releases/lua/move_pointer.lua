@@ -1,7 +1,7 @@
--- Move the release pointer, forward only. What is no hash, or has no version that can be one, counts as no pointer.
+-- Move the release pointer, forward only. A value that is not a hash, or has no valid version, counts as no pointer.
 -- KEYS[1]: hash {version, active, previous, canary, weight}
 -- ARGV: version, active, previous, canary, weight
--- Returns 0 if it was moved, else the version that Redis holds, which is that one or a later one.
+-- Returns 0 if it was moved, else the version that Redis holds, which is the same or later.
 if redis.call('TYPE', KEYS[1])['ok'] ~= 'hash' then
   redis.call('DEL', KEYS[1])
 end
