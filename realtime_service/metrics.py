@@ -96,17 +96,17 @@ class Metrics:
     def set_ejected(self, replicas: int) -> None:
         self._ejected.set(replicas)
 
-    def harvested(self, count: int) -> None:
+    def backfilled(self, count: int) -> None:
         self._harvested.inc(count)
 
     def unanswered(self, why: str, count: int) -> None:
         """Deferred requests that this process saw end without an answer: each is seen by one process."""
         self._unanswered.labels(why).inc(count)
 
-    def set_waiting(self, path: ServingPath, texts: int) -> None:
+    def set_queue_depth(self, path: ServingPath, texts: int) -> None:
         self._waiting.labels(path).set(texts)
 
-    def set_load(self, path: ServingPath, load: float) -> None:
+    def set_utilisation(self, path: ServingPath, load: float) -> None:
         self._load.labels(path).set(load)
 
     def set_restarts(self, restarts: int) -> None:

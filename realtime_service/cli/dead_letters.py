@@ -42,7 +42,7 @@ def replay(request_ids: Sequence[str] | None) -> int:
 async def _connected() -> AsyncIterator[DeadLetters]:
     state, deferred = settings.load(StateSettings), settings.load(DeferredSettings)
     with RedisServer(state) as server:
-        async with redis_connections.patient(server.url) as client:
+        async with redis_connections.default_client(server.url) as client:
             yield DeadLetters(client, deferred)
 
 

@@ -1,1 +1,1 @@
-"""The other replicas: who they are, how they are, and calls that are forwarded to them."""
+"""The other replicas: membership, outlier detection, and forwarding of calls."""

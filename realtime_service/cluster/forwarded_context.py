@@ -1,4 +1,4 @@
-"""What travels with a call that one replica sends on to another: the decision, which is not made again."""
+"""Metadata of a forwarded call: the routing decision of the first replica, which the second one does not repeat."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from shared_model.types import ServingPath
 
 #: Metadata of a forwarded call.
-WORD, PATH, RELEASE, REASON = "x-tandem-word", "x-tandem-path", "x-tandem-release", "x-tandem-reason"
+CLUSTER_TOKEN, PATH, RELEASE, REASON = "x-tandem-word", "x-tandem-path", "x-tandem-release", "x-tandem-reason"
 #: Present where the published scores have been asked already.
 LOOKED_UP = "x-tandem-looked-up"
 
@@ -15,26 +15,26 @@ Metadata = Iterable[tuple[str, str | bytes]]
 
 @dataclass(frozen=True, slots=True)
 class ForwardedContext:
-    """What the first hop decided. `release` is empty where it knew none that anybody serves. `looked_up`: the published
-    scores hold nothing of it, as far as the first hop could know; a router without lanes cannot look."""
+    """The decision of the first replica. `release` is empty if no replica was known to serve the chosen one.
+    `looked_up`: the published scores did not hold the texts; a router without lanes cannot look them up."""
 
     path: ServingPath
     release: str
     reason: str
     looked_up: bool = True
 
-    def metadata(self, word: str) -> tuple[tuple[str, str], ...]:
-        """`word`: what replicas know each other by."""
-        told = ((WORD, word), (PATH, str(self.path)), (RELEASE, self.release), (REASON, self.reason))
-        return (*told, (LOOKED_UP, "1")) if self.looked_up else told
+    def metadata(self, cluster_token: str) -> tuple[tuple[str, str], ...]:
+        """`cluster_token`: the secret by which replicas know each other."""
+        pairs = ((CLUSTER_TOKEN, cluster_token), (PATH, str(self.path)), (RELEASE, self.release), (REASON, self.reason))
+        return (*pairs, (LOOKED_UP, "1")) if self.looked_up else pairs
 
 
-def arrived_by(metadata: Metadata, word: str) -> ForwardedContext | None:
-    """The hop by which a call came; None for one that came from a caller.
+def arrived_by(metadata: Metadata, cluster_token: str) -> ForwardedContext | None:
+    """The context of a call that a replica forwarded; None for a call of a caller.
 
-    A caller who claims to be a replica without knowing the word is a caller: quotas would not hold otherwise.
+    A call without the cluster token is a caller's, whatever else it claims, so that quotas hold for it.
     """
-    told = dict(metadata)
-    if not word or told.get(WORD) != word:
+    found = dict(metadata)
+    if not cluster_token or found.get(CLUSTER_TOKEN) != cluster_token:
         return None
-    return ForwardedContext(ServingPath(str(told[PATH])), str(told[RELEASE]), str(told[REASON]), LOOKED_UP in told)
+    return ForwardedContext(ServingPath(str(found[PATH])), str(found[RELEASE]), str(found[REASON]), LOOKED_UP in found)

@@ -79,10 +79,10 @@ class _Life:
 
 class Forwarder:
     def __init__(
-        self, registry: "Membership", metrics: Metrics, clock: Clock, draw: Callable[[], float] = random.random
+        self, membership: "Membership", metrics: Metrics, clock: Clock, draw: Callable[[], float] = random.random
     ) -> None:
         """`draw`: uniform in [0, 1)."""
-        self._registry = registry
+        self._membership = membership
         self._metrics = metrics
         self._clock = clock
         self._draw = draw
@@ -98,14 +98,14 @@ class Forwarder:
 
     async def run_once(self) -> None:
         """Connect to replicas that are new, leave alone those that cannot be reached, take back those that can."""
-        snapshot = self._registry.snapshot
+        snapshot = self._membership.snapshot
         others = {it.id: it.described.address for it in snapshot.replicas if it.id != snapshot.local}
         await self._peers.follow(others.values())
         looks = {replica: self._peers.at(address).reachable for replica, address in others.items()}
         for replica in (replica for replica, reachable in looks.items() if reachable is False):
             self._hear(replica, Sign.UNREACHABLE)
         reachable = [replica for replica, reachable in looks.items() if reachable]
-        self._outliers.settle(_servers(self._registry.snapshot), reachable, self._clock.monotonic())
+        self._outliers.settle(_servers(self._membership.snapshot), reachable, self._clock.monotonic())
         self._eject()
 
     async def close(self) -> None:
@@ -149,32 +149,34 @@ class Forwarder:
 
     def _another(self, life: _Life, decision: Decision, choose: Choice = another) -> Decision | None:
         request = life.request
-        if request.patience is not None:
+        if request.remaining_budget is not None:
             gone = self._clock.monotonic() - life.began
-            request = dataclasses.replace(request, patience=request.patience - gone)
-        return choose(decision, request, self._registry.snapshot, life.tried, self._draw())
+            request = dataclasses.replace(request, remaining_budget=request.remaining_budget - gone)
+        return choose(decision, request, self._membership.snapshot, life.tried, self._draw())
 
     async def _send(self, life: _Life, decision: Decision) -> bytes:
         """Raises: grpc.aio.AioRpcError, which has been noted; DeadlineExpired; ReplicaUnavailable."""
-        snapshot, call = self._registry.snapshot, life.call
+        snapshot, call = self._membership.snapshot, life.call
         life.tried.add(decision.replica)
         began = self._clock.monotonic()
         if call.deadline is not None and call.deadline <= began:
             raise DeadlineExpired("the deadline passed before a replica could be asked")
-        hop = ForwardedContext(decision.path, life.request.release, decision.reason, call.looked_up)
+        forwarded_context = ForwardedContext(decision.path, life.request.release, decision.reason, call.looked_up)
         try:
             peer = self._peers.at(snapshot.address(decision.replica))
         except KeyError as error:
             life.failures.append(Failure.NOT_SENT)
             raise ReplicaUnavailable("the replica has left; try again in a moment") from error
         left = None if call.deadline is None else call.deadline - began
-        reached = snapshot.reached_by(decision.path, decision.replica)
+        reached = snapshot.backlogged_by(decision.path, decision.replica)
         texts, urgent = life.request.texts, life.request.real_time
         # A heartbeat may change what a text takes before the call comes back.
         seconds = reached[0].per_text * texts if reached else 0.0
         _count_as_sent(reached, decision, seconds, texts, urgent)
         try:
-            answer = await peer.call(call.method, call.raw, left, (*hop.metadata(snapshot.word), *call.metadata))
+            answer = await peer.call(
+                call.method, call.raw, left, (*forwarded_context.metadata(snapshot.cluster_token), *call.metadata)
+            )
         except grpc.aio.AioRpcError as error:
             self._note(life, decision, error, self._clock.monotonic() - began)
             raise
@@ -197,14 +199,14 @@ class Forwarder:
         if sign is Sign.ALIVE:
             self._outliers.answered(replica)
         elif sign is not Sign.NONE:
-            servers, now = _servers(self._registry.snapshot), self._clock.monotonic()
+            servers, now = _servers(self._membership.snapshot), self._clock.monotonic()
             if self._outliers.failed(replica, sign, servers, now):
                 log.warning("%s is left alone for a while: %s", replica, sign)
                 self._metrics.ejected(sign)
                 self._eject()
 
     def _eject(self) -> None:
-        self._registry.eject(self._outliers.ejected)
+        self._membership.eject(self._outliers.ejected)
         self._metrics.set_ejected(len(self._outliers.ejected))
 
 

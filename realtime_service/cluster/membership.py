@@ -1,4 +1,4 @@
-"""The replica's tie to the others: tells Redis about itself four times a second and keeps the snapshot fresh."""
+"""Membership: publishes this replica's heartbeat in Redis four times a second, and refreshes the snapshot."""
 
 import asyncio
 import dataclasses
@@ -24,10 +24,11 @@ from shared_model.releases import pointer
 from shared_model.releases.pointer import Pointer
 from shared_model.types import ServingPath
 
-#: A replica that has not been heard of for this long is gone; counted by Redis, so hosts' clocks do not matter.
+#: A heartbeat expires after this time, by Redis' clock, so that the clocks of hosts do not matter.
 TTL_MS = 1000
-#: Heartbeats after Redis was away for which who is not listed is thought to be there: it lists them one by one again.
-_FORGIVEN_BEATS = 5
+#: Re-registration grace period: after a Redis outage, known replicas count as alive for this many heartbeats, because
+#: they re-register one at a time.
+_GRACE_BEATS = 5
 
 _BEAT = (Path(__file__).parent / "beat.lua").read_text()
 
@@ -35,9 +36,9 @@ log = logging.getLogger(__name__)
 
 
 class Membership:
-    """`snapshot` is always there and never waits: with Redis gone it is the last one, marked as such.
+    """`snapshot` never waits for Redis: while Redis is not reachable it is the last one, marked as such.
 
-    `settings`: the policy as this process's settings have it, which operators change through Redis.
+    `settings`: the policy of this process's settings, which operators' numbers in Redis override.
     """
 
     def __init__(
@@ -51,33 +52,33 @@ class Membership:
         self._describe = describe
         self._settings = settings
         self._ejected: frozenset[str] = frozenset()
-        self._forgiven = 0
+        self._grace_beats_left = 0
         self._keys = (keys.replica(initial.local), keys.replicas(), keys.replica_word(), keys.routing_policy())
-        self._followers: list[Callable[[Snapshot], None]] = []
+        self._subscribers: list[Callable[[Snapshot], None]] = []
         self._complaint = ""
-        # By what they say of themselves.
+        # By profile.
         self._known: dict[bytes, Replica] = {}
         self._unreadable: set[bytes] = set()
-        # What the snapshot's pointer was read from.
+        # The stored form of the snapshot's pointer.
         self._pointed: dict[bytes, bytes] | None = None
         self.snapshot = dataclasses.replace(initial, policy=settings)
 
     def open_lane(self, lane: ServingPath) -> None:
-        """A lane of this replica takes requests from now on."""
+        """Announce a lane of this replica that takes requests."""
         if lane not in self.snapshot.lanes:
             self.snapshot = dataclasses.replace(self.snapshot, lanes=(*self.snapshot.lanes, lane))
 
-    def followed_by(self, follower: Callable[[Snapshot], None]) -> None:
-        """Call `follower` with every snapshot that Redis has told."""
-        self._followers.append(follower)
+    def subscribe(self, follower: Callable[[Snapshot], None]) -> None:
+        """Call `follower` with every snapshot read from Redis."""
+        self._subscribers.append(follower)
 
     def eject(self, replicas: Iterable[str]) -> None:
-        """Nothing is sent to these until they are not among those of a later call."""
+        """Set the replicas that no request is forwarded to."""
         self._ejected = frozenset(replicas)
         self.snapshot = dataclasses.replace(self.snapshot, **self._with(self.snapshot.replicas))
 
     async def run(self) -> None:
-        """Beat until cancelled."""
+        """Publish heartbeats until cancelled."""
         while True:
             await self.run_once()
             await asyncio.sleep(PERIOD_SECONDS)
@@ -89,22 +90,22 @@ class Membership:
             if self.snapshot.redis_available:
                 log.warning("Redis is gone (%s): routing on the last snapshot, refusing deferred work", error)
             self.snapshot = dataclasses.replace(self.snapshot, redis_available=False)
-            self._forgiven = _FORGIVEN_BEATS
+            self._grace_beats_left = _GRACE_BEATS
             return
         if not self.snapshot.redis_available:
             log.info("Redis is reached: other replicas, deferred work and the policy are known from now on")
         self.snapshot = fresh
-        self._forgiven = max(0, self._forgiven - 1)
-        for follower in self._followers:
+        self._grace_beats_left = max(0, self._grace_beats_left - 1)
+        for follower in self._subscribers:
             follower(fresh)
 
     async def leave(self) -> None:
-        """Take this replica off the list, so that nobody sends to it any more."""
+        """Deregister this replica, so that no request is forwarded to it any more."""
         try:
             await self._redis.delete(keys.replica(self.snapshot.local))
             await self._redis.srem(keys.replicas(), self.snapshot.local)
         except (redis.RedisError, OSError) as error:
-            log.warning("could not sign off (%s): the entry expires in %d ms", error, TTL_MS)
+            log.warning("could not deregister (%s): the entry expires in %d ms", error, TTL_MS)
 
     async def _beat(self) -> Snapshot:
         own, local = self._describe(self.snapshot.lanes), self.snapshot.local
@@ -114,43 +115,43 @@ class Membership:
                 _BEAT, len(self._keys), *self._keys, local, state, TTL_MS, secrets.token_hex(16), keys.replica("")
             )
             pipe.hgetall(keys.release_pointer())
-            (word, policy, states), pointed = await pipe.execute()
-        # After the last wait: what has changed meanwhile stays.
+            (cluster_token, policy, states), pointed = await pipe.execute()
+        # Built after the last await, so that concurrent changes of the snapshot are kept.
         return dataclasses.replace(
             self.snapshot,
             **self._read_replicas(states),
             policy=self._read_policy(policy),
             pointer=self._read_pointer(pointed),
-            word=word.decode(),
+            cluster_token=cluster_token.decode(),
             redis_available=True,
         )
 
     def _read_replicas(self, states: bytes) -> dict[str, Any]:
-        """Fields of the snapshot that have changed. Replicas that say the same of themselves are told their numbers."""
+        """The changed fields of the snapshot. Replicas with an unchanged profile are updated in place."""
         known, heard, unreadable = self._known, dict[bytes, Replica](), set[bytes]()
-        for told in ReplicaStates.FromString(states).replicas:
-            if replica := self._hear(told):
-                heard[told.profile] = replica
+        for state in ReplicaStates.FromString(states).replicas:
+            if replica := self._read_replica(state):
+                heard[state.profile] = replica
             else:
-                unreadable.add(told.profile)
+                unreadable.add(state.profile)
         self._unreadable = unreadable
-        if self._forgiven:
+        if self._grace_beats_left:
             listed = {replica.id for replica in heard.values()}
             heard.update((profile, it) for profile, it in known.items() if it.id not in listed)
         here = (replica.options for replica in heard.values() if replica.id == self.snapshot.local)
-        load = {"load": {option.path: option.load for option in next(here, ())}}
+        utilisation = {"utilisation": {option.path: option.utilisation for option in next(here, ())}}
         if heard.keys() == known.keys():
-            return load
-        # Of who is gone, those who wait for its answers hold what was sent.
+            return utilisation
+        # Calls under way to a replica that is gone keep its options alive.
         self._known = heard
-        return {**load, **self._with(sorted(heard.values(), key=lambda replica: replica.id))}
+        return {**utilisation, **self._with(sorted(heard.values(), key=lambda replica: replica.id))}
 
-    def _hear(self, told: ReplicaState) -> Replica | None:
-        """None for a heartbeat that this version cannot read: the fleet goes on without that replica."""
-        profile = told.profile
+    def _read_replica(self, state: ReplicaState) -> Replica | None:
+        """None for a heartbeat that this version cannot read: that replica is left out."""
+        profile = state.profile
         try:
-            replica = self._known.get(profile) or heartbeat.meet(profile, self.snapshot.by_id)
-            heartbeat.hear(replica, told)
+            replica = self._known.get(profile) or heartbeat.read_profile(profile, self.snapshot.by_id)
+            heartbeat.apply(replica, state)
         except (DecodeError, ValueError) as error:
             if profile not in self._unreadable:
                 log.error("a replica is left out, its heartbeat cannot be read: %s", error)
@@ -163,7 +164,7 @@ class Membership:
         return {"replicas": tuple(replicas), "options": found, "real_time": as_real_time(found)}
 
     def _read_policy(self, stored: bytes | None) -> Policy:
-        """What operators set, over the settings; the policy before where that cannot be used."""
+        """The policy with operators' numbers; the former policy if the stored one is invalid."""
         try:
             changed = overrides.read(stored, self._settings)
         except BadInput as error:
@@ -182,8 +183,8 @@ class Membership:
         try:
             read = pointer.decode(pointed)
         except ReleaseError as error:
-            # Whoever damaged it, the release we serve is as good as before.
-            log.error("%s; this replica goes on with what it knows", error)
+            # A damaged pointer does not affect the release that is being served.
+            log.error("%s; this replica keeps the last valid pointer", error)
             return self.snapshot.pointer
         self._pointed = pointed
         return read

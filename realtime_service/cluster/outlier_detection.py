@@ -1,15 +1,15 @@
-"""Which replicas are left alone for a while, because calls to them fail: a state machine that is told the time.
+"""Outlier detection: replicas to which calls fail are ejected for a while. A state machine without a clock.
 
 ```
-          3 failures in a row, or it cannot be reached       its time is up, and it can be reached
+          3 failures in a row, or unreachable                ejection time over, and reachable
  trusted ─────────────────────────────────────────────▶ ejected ───────────────────────────────────▶ on trial
     ▲                                                      ▲                                            │  │
-    │                                                      └─── its first failure; for twice as long ───┘  │
-    └───────────────────────────────────────── it answers ─────────────────────────────────────────────────┘
+    │                                                      └───── first failure; twice the time ────────┘  │
+    └───────────────────────────────────────── an answer ──────────────────────────────────────────────────┘
 ```
 
-At most half of the replicas are ejected at a time: if more seem to fail, the fault may be on this side, and somebody
-has to answer.
+At most half of the replicas are ejected at a time: if more of them seem to fail, the fault may be on this side, and the
+calls must go somewhere.
 """
 
 from collections.abc import Callable, Collection
@@ -21,15 +21,15 @@ import grpc
 from realtime_service.rpc import retryable
 
 FAILURES = 3
-#: Seconds of the first ejection; each in a row lasts twice as long. A quarter more or less, by chance, so that those
-#: who left a replica together do not come back to it together.
+#: Seconds of the first ejection; each in a row lasts twice as long, up to the second number. Jitter of a quarter keeps
+#: routers that ejected a replica together from returning to it together.
 FIRST_SECONDS, LONGEST_SECONDS = 1.0, 30.0
-#: A call that ended with its deadline, unanswered for less than this many seconds, says nothing of the replica.
+#: A call whose deadline passed within less than this many seconds is no sign of the replica's state.
 SILENCE_SECONDS = 0.1
 
 
 class Sign(StrEnum):
-    """What the end of a call says of the replica it was sent to. One that hangs answers no ping: it is unreachable."""
+    """The state of a replica as the end of a call shows it. A replica that hangs answers no ping: it is unreachable."""
 
     ALIVE = "alive"
     FAILED = "failed"
@@ -48,7 +48,7 @@ _FAULTS = {
 
 
 def sign_of(code: grpc.StatusCode, details: str, seconds: float) -> Sign:
-    """Of a call that ended so, after so many seconds."""
+    """The sign of a call that ended with this status after so many seconds."""
     if retryable.hung(details):
         return Sign.UNREACHABLE
     if code is grpc.StatusCode.DEADLINE_EXCEEDED and retryable.by_transport(details):
@@ -66,7 +66,7 @@ class _Record:
 
 
 class OutlierDetector:
-    """Times are monotonic seconds. `known` are the replicas that can serve, the one that sends among them if it can."""
+    """Times are monotonic seconds. `known`: the replicas that can serve, including this one if it can."""
 
     def __init__(self, draw: Callable[[], float]) -> None:
         """`draw`: uniform in [0, 1)."""
@@ -78,13 +78,13 @@ class OutlierDetector:
         return frozenset(replica for replica, record in self._records.items() if record.until is not None)
 
     def answered(self, replica: str) -> None:
-        """It is alive. Of one that is ejected this says nothing: the call was sent before."""
+        """Trust a replica that answered, unless it is ejected: then the call was sent before."""
         record = self._records.get(replica)
         if record and record.until is None:
             del self._records[replica]
 
     def failed(self, replica: str, sign: Sign, known: Collection[str], now: float) -> bool:
-        """A call to it failed, or it cannot be reached. Returns whether it is ejected for that."""
+        """Count a failed call to a replica, or that it is unreachable. Returns whether this ejects it."""
         ejected = self.ejected
         if replica not in known or replica in ejected:
             return False
@@ -92,13 +92,14 @@ class OutlierDetector:
         record.failures = FAILURES if sign is Sign.UNREACHABLE else record.failures + 1
         if record.failures < FAILURES or len(ejected & set(known)) >= len(known) // 2:
             return False
-        record.until = now + min(LONGEST_SECONDS, FIRST_SECONDS * 2 ** min(record.ejections, 10)) * self._jitter()
+        jitter = 0.75 + self._draw() / 2
+        record.until = now + min(LONGEST_SECONDS, FIRST_SECONDS * 2 ** min(record.ejections, 10)) * jitter
         record.ejections += 1
         return True
 
     def settle(self, known: Collection[str], reachable: Collection[str], now: float) -> None:
-        """Take back whose time is up and who can be reached, and forget who is gone. Where so many have gone that more
-        than half of the rest are ejected, those whose time is up first come back early."""
+        """Put reachable replicas on trial whose ejection is over, and forget those that are gone. If so many are gone
+        that more than half of the rest are ejected, the ejections that end first end early."""
         for replica, record in list(self._records.items()):
             if record.until is None or record.until <= now:
                 if replica not in known:
@@ -109,9 +110,6 @@ class OutlierDetector:
         ejected.sort(key=lambda record: record.until or 0.0)
         for record in ejected[: max(0, len(ejected) - len(known) // 2)]:
             _on_trial(record)
-
-    def _jitter(self) -> float:
-        return 0.75 + self._draw() / 2
 
 
 def _on_trial(record: _Record) -> None:

@@ -1,7 +1,7 @@
-"""The calls of one replica to another, on one stream: for each side a message costs less than half of a call.
+"""The client side of a peer stream: calls to another replica share one gRPC stream.
 
-What a call on a link means, and how it may end, is what the same call by itself would: a link grants nothing. The other
-end is `linked`.
+A message costs each side less than half of a unary call. A call on the stream means the same, and may end in the same
+ways, as a unary call; the stream itself authorises nothing. The server side is `transport.peer_stream_server`.
 """
 
 import asyncio
@@ -20,19 +20,19 @@ from realtime_service.rpc.retryable import Trailers, by_transport
 SERVICE, METHOD = "scoring.v1.Replica", "Link"
 
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
-#: As the transport says it of calls that have a stream of their own.
+#: The details that gRPC gives to unary calls.
 _EXPIRED, _ENDED = "Deadline Exceeded", "Stream removed"
 
 
 def flat(metadata: Metadata) -> Iterator[bytes]:
-    """Names and values in turn, as they travel."""
+    """Names and values in turn, as they are sent."""
     for name, value in metadata:
         yield name.encode()
         yield value if isinstance(value, bytes) else value.encode()
 
 
 def pairs(travelled: Sequence[bytes]) -> Trailers:
-    """What `flat` has made of metadata, or of trailers."""
+    """The inverse of `flat`."""
     read = []
     for at in range(0, len(travelled), 2):
         name, value = travelled[at].decode(), travelled[at + 1]
@@ -41,51 +41,53 @@ def pairs(travelled: Sequence[bytes]) -> Trailers:
 
 
 class PeerStream:
-    """Calls over one channel until the stream ends or the other replica leaves; then it is not `open` any more."""
+    """Calls over one channel. `open` until the stream ends or the other replica leaves."""
 
     def __init__(self, channel: Any) -> None:
-        """`channel`: a `grpc.aio.Channel`, whose stubs ask for arguments that it does not need."""
+        """`channel`: a `grpc.aio.Channel`, whose type stubs require arguments that it does not need."""
         method = channel.stream_stream(f"/{SERVICE}/{METHOD}", LinkCalls.SerializeToString, LinkAnswers.FromString)
         self._stream = method()
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
-        self._outbox = WriteCoalescer[LinkCall](self._write)
+        self._write_coalescer = WriteCoalescer[LinkCall](self._write)
         self._writer = asyncio.create_task(self._send())
         self._reader = asyncio.create_task(self._receive())
         self.open = True
 
     async def call(self, method: str, raw: bytes, seconds: float | None, metadata: Metadata) -> bytes:
-        """`seconds`: how long it may take. Raises: grpc.aio.AioRpcError, like a call by itself."""
+        """`seconds`: how long the call may take. Raises: grpc.aio.AioRpcError, like a unary call."""
         loop, number = asyncio.get_running_loop(), next(self._numbers)
         answer: asyncio.Future[bytes] = loop.create_future()
         self._waiting[number] = answer
         left = None if seconds is None else int(seconds * 1e6)
-        self._outbox.put(LinkCall(number=number, method=method, request=raw, left_us=left, metadata=flat(metadata)))
+        self._write_coalescer.put(
+            LinkCall(number=number, method=method, request=raw, left_us=left, metadata=flat(metadata))
+        )
         timer = None if seconds is None else loop.call_later(seconds, _expire, answer)
         try:
             return await answer
         finally:
             if timer:
                 timer.cancel()
-            # Whoever has answered does not need to be told.
+            # A call without an answer yet is cancelled at the other replica, too.
             if self._waiting.pop(number, None):
-                self._outbox.put(LinkCall(number=number, cancelled=True))
+                self._write_coalescer.put(LinkCall(number=number, cancelled=True))
 
     async def _write(self, calls: Sequence[LinkCall]) -> None:
         await self._stream.write(LinkCalls(calls=calls))
 
     async def _send(self) -> None:
         try:
-            await self._outbox.run()
+            await self._write_coalescer.run()
             await self._stream.done_writing()
         except (grpc.aio.AioRpcError, asyncio.InvalidStateError):
-            # The stream has ended: whoever reads it says how.
+            # The stream has ended; `_receive` reports the error.
             self.open = False
 
     async def _receive(self) -> None:
         error = None
         try:
-            # False at the end of the stream, None for what is no message of ours.
+            # False at the end of the stream, None for a malformed message.
             while answers := await self._stream.read():
                 for answer in answers.answers:
                     self._take(answer)
@@ -103,8 +105,8 @@ class PeerStream:
     def _take(self, answer: LinkAnswer) -> None:
         if answer.leaving:
             self.open = False
-            # What is under way has been sent, and will be answered.
-            self._outbox.close()
+            # The calls under way have been sent, and will be answered.
+            self._write_coalescer.close()
             return
         waiting = self._waiting.pop(answer.number, None)
         if waiting is None or waiting.done():
@@ -125,14 +127,13 @@ def _expire(answer: "asyncio.Future[bytes]") -> None:
 
 
 def _lose(answer: "asyncio.Future[bytes]", error: grpc.aio.AioRpcError | None) -> None:
-    """The stream has ended with an error, or with None where this side has closed it."""
+    """End a call whose stream has ended with this error, or with None if this side has closed it."""
     if answer.done():
         return
     if error is None:
         answer.cancel()
         return
-    # How the stream ended says nothing of this call: grpc.aio says INTERNAL where it was writing to a connection that
-    # had just broken.
+    # The stream's status is not the call's: grpc.aio reports INTERNAL for a write to a connection that had just broken.
     details = error.details() or ""
-    told = details if by_transport(details) else f"{_ENDED}: {details}"
-    answer.set_exception(_error(grpc.StatusCode.UNAVAILABLE, told))
+    details = details if by_transport(details) else f"{_ENDED}: {details}"
+    answer.set_exception(_error(grpc.StatusCode.UNAVAILABLE, details))

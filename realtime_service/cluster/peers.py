@@ -1,4 +1,4 @@
-"""The connections to the other replicas: one to each address, there before the first call."""
+"""The connections to the other replicas: one to each address, opened before the first call."""
 
 from collections.abc import Collection
 from typing import Any
@@ -10,20 +10,20 @@ from realtime_service.cluster.forwarded_context import Metadata
 from realtime_service.cluster.peer_stream import PeerStream
 from realtime_service.rpc.keepalive import REPLICA_PING_MS, Options, watchful
 
-#: A larger request travels by itself: on the link it would hold up those behind it.
-LINKED_BYTES = 64 * 1024
+#: A larger request is a unary call of its own: on the stream it would delay those behind it.
+STREAM_BYTES = 64 * 1024
 
 #: gRPC options of a channel to another replica.
 _OPTIONS: Options = (
     *watchful(REPLICA_PING_MS, longest_pause_ms=500),
-    # A replica that hangs is noticed although nobody calls it.
+    # Detects a replica that hangs also while no call is under way.
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    # A process that is stopped still takes connections, and says nothing on them: by default for twenty seconds.
+    # A stopped process still accepts connections but never answers on them; gRPC would wait twenty seconds by default.
     ("grpc.min_reconnect_backoff_ms", 500),
-    # Whether a call is made again, and where, is not the channel's business.
+    # The forwarder decides on retries.
     ("grpc.enable_retries", 0),
-    # The other replica has bounded the request, and its answer is as large as it is.
+    # The size of the request bounds that of the answer.
     ("grpc.max_receive_message_length", -1),
 )
 
@@ -32,9 +32,9 @@ class Peer:
     """The connection to one replica."""
 
     def __init__(self, address: str) -> None:
-        # Its stubs ask for arguments that it does not need.
+        # Its type stubs require arguments that it does not need.
         self._channel: Any = grpc.aio.insecure_channel(address, options=_OPTIONS)
-        self._link: PeerStream | None = None
+        self._stream: PeerStream | None = None
         self._met = False
         self._calls = 0
 
@@ -45,7 +45,7 @@ class Peer:
 
     @property
     def reachable(self) -> bool | None:
-        """None while it is being connected for the first time. Looking at it makes it connect."""
+        """None while the first connection is being made. Reading this property starts a connection."""
         state = self._channel.get_state(try_to_connect=True)
         if state is grpc.ChannelConnectivity.READY:
             self._met = True
@@ -53,20 +53,17 @@ class Peer:
         return False if self._met or state is grpc.ChannelConnectivity.TRANSIENT_FAILURE else None
 
     async def call(self, method: str, raw: bytes, seconds: float | None, metadata: Metadata) -> bytes:
-        """`seconds`: how long it may take. Raises: grpc.aio.AioRpcError."""
+        """`seconds`: how long the call may take. Raises: grpc.aio.AioRpcError."""
         self._calls += 1
         try:
-            if len(raw) <= LINKED_BYTES:
-                return await self._linked().call(method, raw, seconds, metadata)
+            if len(raw) <= STREAM_BYTES:
+                if self._stream is None or not self._stream.open:
+                    self._stream = PeerStream(self._channel)
+                return await self._stream.call(method, raw, seconds, metadata)
             answer: bytes = await self._channel.unary_unary(method)(raw, timeout=seconds, metadata=tuple(metadata))
             return answer
         finally:
             self._calls -= 1
-
-    def _linked(self) -> PeerStream:
-        if self._link is None or not self._link.open:
-            self._link = PeerStream(self._channel)
-        return self._link
 
     async def close(self) -> None:
         await self._channel.close()
@@ -82,7 +79,7 @@ class Peers:
         return self._peers[address]
 
     async def follow(self, addresses: Collection[str]) -> None:
-        """Be connected to these, and to no others but for calls that are still under way there."""
+        """Connect to these addresses, and disconnect from others once no call is under way there."""
         for address in addresses:
             self.at(address)
         gone = [address for address, peer in self._peers.items() if address not in addresses and not peer.busy]

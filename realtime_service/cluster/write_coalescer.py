@@ -1,10 +1,10 @@
-"""What is written to a stream, which takes one message at a time: what has come meanwhile goes together."""
+"""Writes to a stream that takes one message at a time: entries that arrive during a write share the next message."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-#: How many go together at most, so that a message stays below what a replica takes.
+#: Most entries of a message, so that it stays below the size that a replica accepts.
 TOGETHER = 32
 
 Entry = TypeVar("Entry")
@@ -22,12 +22,12 @@ class WriteCoalescer(Generic[Entry]):
         self._news.set()
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """End `run` once all entries are written."""
         self._closed = True
         self._news.set()
 
     async def run(self) -> None:
-        """Write until closed and empty. Raises: what `write` raises."""
+        """Write until closed and empty. Raises: the errors of `write`."""
         while self._waiting or not self._closed:
             await self._news.wait()
             self._news.clear()

@@ -1,4 +1,4 @@
-"""Threads that compute, one for each stream of a device. What they find out comes back on the event loop."""
+"""Threads that compute, one for each stream of a device. Their results are delivered on the event loop."""
 
 import asyncio
 import os
@@ -9,17 +9,17 @@ from typing import Any, TypeVar
 
 Found = TypeVar("Found")
 
-#: Nice value that streams add to the process's. The event loop needs a core for a moment at a time, and must not wait
-#: for one behind what computes for milliseconds.
+#: Niceness of compute threads above the process's, so that the event loop, which needs a core for microseconds, does
+#: not wait for one behind a batch of milliseconds.
 YIELDING = 5
 
-#: What to call on a stream, and then with what it found, on which loop.
+#: The work to call on a stream, the callback for its result, and the event loop of the callback.
 _Work = tuple[Callable[[], Any], Callable[[Any], None], asyncio.AbstractEventLoop]
 
 
 class ComputeThreads:
-    """A pool without the ceremony: handing over costs one queue and one wake-up of the loop, no future and no chain of
-    callbacks, because a request at batch 1 pays for it in full."""
+    """A pool without futures: a hand-over costs one queue and one wake-up of the event loop, because a request at
+    batch 1 pays for all of it."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -30,31 +30,31 @@ class ComputeThreads:
             thread.start()
 
     def submit(self, work: Callable[[], Found], done: Callable[[Found | Exception], None]) -> None:
-        """Call `work` on a stream that is free, then `done` with what it returned or raised, on the running loop."""
+        """Call `work` on a free stream, then `done` with its result or its exception, on the running loop."""
         self._work.put((work, done, asyncio.get_running_loop()))
 
     def close(self) -> None:
-        """Wait for what runs. Nothing may be submitted any more."""
+        """Wait for running work. Nothing may be submitted afterwards."""
         for _ in self._threads:
             self._work.put(None)
         for thread in self._threads:
             thread.join()
 
     def _run(self) -> None:
-        # The thread's own: the kernel's id of a thread is a process id to it.
+        # Of this thread alone: Linux takes a native thread id as a process id.
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), os.getpriority(os.PRIO_PROCESS, 0) + YIELDING)
-        # Nothing of a unit stays in a variable here while the stream waits for the next.
+        # A function of its own, so that no variable keeps a finished batch alive while the stream waits for the next.
         while self._run_one(self._work.get()):
             pass
 
     def _run_one(self, taken: _Work | None) -> bool:
-        """False when there is no more."""
+        """Returns False at the end of the work."""
         if taken is None:
             return False
         work, done, loop = taken
         try:
             found = work()
-        except Exception as error:  # noqa: BLE001 - an engine may raise anything; it is told, not swallowed
+        except Exception as error:  # noqa: BLE001 - an engine may raise anything; the callback gets it
             found = error
         loop.call_soon_threadsafe(done, found)
         return True

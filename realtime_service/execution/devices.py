@@ -1,7 +1,7 @@
-"""The devices of this process, seen as one: each lane is computed on the device of its variant.
+"""The devices of this process behind one interface: each lane runs on the device of its variant.
 
 A process on a GPU host may run INT8 on its CPU and half precision on the GPU. They do not wait for each other, so each
-device has a scheduler of its own, and as many streams as suit it.
+device has its own scheduler and number of streams.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from shared_model.types import Precision, ServingPath
 
 
 class Devices:
-    """See `Device` for what a method does."""
+    """The methods are those of `Device`."""
 
     def __init__(
         self,
         lanes: Mapping[ServingPath, Lane],
         variants: Mapping[Precision, DeviceKind],
         cores: int,
-        unit_seconds: float,
+        bulk_batch_seconds: float,
         clock: Clock,
     ) -> None:
         self.lanes = lanes
@@ -35,13 +35,13 @@ class Devices:
         self._all: list[Device] = []
         for kind in dict.fromkeys(variants.values()):
             own = {path: lane for path, lane in lanes.items() if variants[lane.precision] is kind}
-            device = Device(own, Width.on(kind, cores).streams, unit_seconds, clock)
+            device = Device(own, Width.on(kind, cores).streams, bulk_batch_seconds, clock)
             self._all.append(device)
             self._of |= dict.fromkeys(own, device)
 
     @property
     def busy(self) -> bool:
-        """Whether something waits on any: what comes now may not start at once."""
+        """Whether tasks are queued on any device: a new one may not start at once."""
         return any(device.scheduler.busy for device in self._all)
 
     async def compute(
@@ -67,18 +67,18 @@ class Devices:
     def typical(self, model: Model, path: ServingPath, tokens: int) -> tuple[float, float, float] | None:
         return self._of[path].typical(model, path, tokens)
 
-    def load_of(self, path: ServingPath) -> float:
-        return self._of[path].load_of(path)
+    def utilisation_of(self, path: ServingPath) -> float:
+        return self._of[path].utilisation_of(path)
 
-    def waiting(self, path: ServingPath) -> int:
-        return self._of[path].scheduler.waiting(path)
+    def queue_depth(self, path: ServingPath) -> int:
+        return self._of[path].scheduler.queue_depth(path)
 
     def idle(self, path: ServingPath, now: float) -> bool:
-        """Whether the device of a lane has nothing to do but deferred work."""
+        """Whether the device of a lane has only deferred work."""
         return self._of[path].scheduler.idle(now)
 
     def wait_for_quiet(self, seconds: float) -> None:
-        """For other threads: until no unit runs on any, or so long."""
+        """For other threads: wait until no batch runs on any device, at most so long."""
         until = time.monotonic() + seconds
         for device in self._all:
             device.quiet.wait(max(0.0, until - time.monotonic()))

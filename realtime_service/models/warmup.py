@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from realtime_service.scheduling.latency_model import LatencyModel, Measurement, Speeds
+from realtime_service.scheduling.latency_model import LatencyModel, Measurement, VariantLatency
 from realtime_service.settings import Lane
 from shared_model.encoding import Encoding, InputSpec, TokenBatch, coarse_buckets, collate
 from shared_model.engine import Engine
@@ -54,16 +54,16 @@ class WarmVariant:
     """`narrow` runs a call on each stream at once; `wide` runs a single text with all cores, None where it is the same
     or not offered.
 
-    `speeds` are those of lanes that make batches, `single_speeds` those of a lane that never does.
+    `latency` are those of lanes that make batches, `single_latency` those of a lane that never does.
     """
 
     narrow: Engine
     wide: Engine | None
-    speeds: Speeds
-    single_speeds: Speeds
+    latency: VariantLatency
+    single_latency: VariantLatency
 
-    def speeds_of(self, lane: Lane) -> Speeds:
-        return self.single_speeds if lane.max_rows == 1 else self.speeds
+    def latency_of(self, lane: Lane) -> VariantLatency:
+        return self.single_latency if lane.max_rows == 1 else self.latency
 
     def close(self) -> None:
         for engine in (self.narrow, self.wide):
@@ -91,19 +91,21 @@ def open_variant(release: Release, precision: Precision, device: Device, width: 
         turn()
         narrow = open_engine(release, precision, device, 1 if width.streams > 1 else width.threads, width.streams)
         opened.callback(narrow.close)
-        profile = LatencyModel.fit(_measurements(narrow, release, single_shapes(release.manifest.reads), turn))
-        speeds = Speeds(profile, rows=narrow.rows)
+        latency_model = LatencyModel.fit(_measurements(narrow, release, single_shapes(release.manifest.reads), turn))
+        latency = VariantLatency(latency_model, rows=narrow.rows)
         # Only INT8 answers single texts in a hurry; half precision is what bulk runs in.
         hurried = precision is Precision.INT8
         wide = narrow.widened(width.threads) if hurried and narrow.streams > 1 else None
         opened.pop_all()
-    log.info("%s: %s on %s is open: 1×16 in %.1f ms", release.id, precision, device, profile.predict(1, 16) * 1000)
-    return WarmVariant(narrow, wide, speeds, speeds.copy(wide=LatencyModel.of_singles() if wide else None))
+    log.info(
+        "%s: %s on %s is open: 1×16 in %.1f ms", release.id, precision, device, latency_model.predict(1, 16) * 1000
+    )
+    return WarmVariant(narrow, wide, latency, latency.copy(wide=LatencyModel.of_singles() if wide else None))
 
 
 def warm_batches(variant: WarmVariant, release: Release, turn: Turn) -> None:
     """Warm and measure every batch. Raises: ReleaseError; what `turn` raises."""
-    variant.speeds.narrow.refit(
+    variant.latency.narrow.refit(
         _measurements(variant.narrow, release, batch_shapes(variant.narrow, release.manifest.reads), turn)
     )
 
@@ -114,24 +116,24 @@ def specialise(variant: WarmVariant, release: Release, turn: Turn) -> None:
     Such a text that is alone may have all cores: its numbers are the same on one and on all, and so do not depend on
     the load. Raises: ReleaseError; what `turn` raises.
     """
-    speeds, below = variant.single_speeds, 0
+    latency, below = variant.single_latency, 0
     for width in (it for it in SPECIALISED_TOKENS if it <= release.manifest.reads.max_tokens):
         # Those that will be padded to it, on one core as on all.
         texts = [tokens for tokens in coarse_buckets(width) if tokens > below]
-        _specialise(variant.narrow, speeds.narrow, width, texts, release, turn)
-        if variant.wide and speeds.wide and width in WIDE_TOKENS:
-            _specialise(variant.wide, speeds.wide, width, texts, release, turn)
+        _specialise(variant.narrow, latency.narrow, width, texts, release, turn)
+        if variant.wide and latency.wide and width in WIDE_TOKENS:
+            _specialise(variant.wide, latency.wide, width, texts, release, turn)
         below = width
 
 
 def _specialise(
-    engine: Engine, profile: LatencyModel, width: int, texts: Sequence[int], release: Release, turn: Turn
+    engine: Engine, latency_model: LatencyModel, width: int, texts: Sequence[int], release: Release, turn: Turn
 ) -> None:
     """Compile for one width, and time `texts`, numbers of tokens, in it."""
     turn()
     engine.specialise(width)
     for tokens in texts:
-        profile.replace_single(tokens, _timed(engine, release, 1, tokens, turn, single=True).seconds)
+        latency_model.replace_single(tokens, _timed(engine, release, 1, tokens, turn, single=True).seconds)
 
 
 def open_engine(release: Release, precision: Precision, device: Device, threads: int, streams: int = 1) -> Engine:

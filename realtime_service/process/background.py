@@ -13,8 +13,8 @@ class BackgroundTasks:
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self, duty: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(duty)
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(coroutine)
         self._tasks.append(task)
         return task
 

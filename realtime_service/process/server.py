@@ -142,8 +142,8 @@ class Server:
 
         The devices start first and stop last: what was admitted can always finish.
         """
-        self._patient = redis_connections.patient(self._redis_url)
-        stack.push_async_callback(self._patient.aclose)
+        self._default_client = redis_connections.default_client(self._redis_url)
+        stack.push_async_callback(self._default_client.aclose)
         device = self._start_devices(stack)
         models = await self._load(stack, device)
         listener = make_listener(self._place.shared)
@@ -153,10 +153,10 @@ class Server:
         local = f"{socket.gethostname()}-{os.getpid()}"
         self._quotas = Quotas(Snapshot(local))
         pinned = bool(self._settings.release)
-        self._status = ReplicaStatus(local, address, models, device, self._variants, self._wanted, pinned)
-        self._registry = await self._start_routing(stack)
-        self._start_duties(stack, self._registry)
-        await self._start_listener(stack, listener, self._registry)
+        self._status = ReplicaStatus(local, address, models, device, self._variants, self._demand, pinned)
+        self._membership = await self._start_routing(stack)
+        self._start_background_tasks(stack, self._membership)
+        await self._start_listener(stack, listener, self._membership)
 
     async def _load(self, stack: contextlib.AsyncExitStack, device: Devices) -> Models:
         """What the process starts with; nothing for a router, which has no lanes."""
@@ -171,23 +171,25 @@ class Server:
         self._metrics.set_serving(self._first, "", 0.0)
         return Models.of(first)
 
-    def _wanted(self) -> dict[str, float]:
+    def _demand(self) -> dict[str, float]:
         """What callers with a quota want of this replica, texts a second."""
-        return self._quotas.wanted(self._clock.monotonic())
+        return self._quotas.demand(self._clock.monotonic())
 
     def _start_devices(self, stack: contextlib.AsyncExitStack) -> Devices:
-        unit_seconds = self._settings.interactive_unit_ms / 1000
-        started = Devices(self._lanes, self._variants, self._settings.width, unit_seconds, self._clock)
+        bulk_batch_seconds = self._settings.interactive_unit_ms / 1000
+        started = Devices(self._lanes, self._variants, self._settings.width, bulk_batch_seconds, self._clock)
         stack.callback(started.close)
         return started
 
     def _make_loader(self, stack: contextlib.AsyncExitStack, device: Devices) -> Loader:
         settings = self._settings
-        hasty = redis_connections.hasty(self._redis_url, settings.precomputed_timeout_ms / 1000)
-        stack.push_async_callback(hasty.aclose)
+        low_latency_client = redis_connections.low_latency_client(
+            self._redis_url, settings.precomputed_timeout_ms / 1000
+        )
+        stack.push_async_callback(low_latency_client.aclose)
 
         def published(release_id: str) -> PrecomputedScores | None:
-            return PrecomputedScores(hasty, release_id, self._clock) if settings.precomputed else None
+            return PrecomputedScores(low_latency_client, release_id, self._clock) if settings.precomputed else None
 
         loader = Loader(self._store, self._variants, settings.width, settings.probe_seconds, device, published)
         stack.callback(loader.close)
@@ -195,26 +197,26 @@ class Server:
 
     async def _start_routing(self, stack: contextlib.AsyncExitStack) -> Membership:
         snapshot = Snapshot(local=self._status.replica)
-        registry = Membership(self._patient, snapshot, self._status.heartbeat, overrides.of(self._settings))
-        registry.followed_by(self._quotas.heard)
-        registry.followed_by(lambda told: self._metrics.set_targets(told.policy.targets, told.policy.load_targets))
-        await registry.run_once()
-        stack.push_async_callback(registry.leave)
-        self._spawn(stack, registry.run())
-        return registry
+        membership = Membership(self._default_client, snapshot, self._status.heartbeat, overrides.of(self._settings))
+        membership.subscribe(self._quotas.update)
+        membership.subscribe(lambda told: self._metrics.set_targets(told.policy.targets, told.policy.load_targets))
+        await membership.run_once()
+        stack.push_async_callback(membership.leave)
+        self._spawn(stack, membership.run())
+        return membership
 
-    def _start_duties(self, stack: contextlib.AsyncExitStack, registry: Membership) -> None:
+    def _start_background_tasks(self, stack: contextlib.AsyncExitStack, membership: Membership) -> None:
         models = self._status.models
-        self._spawn(stack, nightly_metrics.run(self._patient, self._metrics))
-        self._spawn(stack, self._watch(registry))
-        self._spawn(stack, precomputed.run(models.published, self._patient))
+        self._spawn(stack, nightly_metrics.run(self._default_client, self._metrics))
+        self._spawn(stack, self._watch(membership))
+        self._spawn(stack, precomputed.run(models.published, self._default_client))
 
     async def _open(self) -> None:
         """Open the lanes that are not open yet, then take deferred work and follow the release pointer."""
-        wanted = DesiredReleases(self._store, lambda: self._registry.snapshot, self._clock)
+        desired = DesiredReleases(self._store, lambda: self._membership.snapshot, self._clock)
         if not self._lanes:
             if not self._settings.release:
-                self._spawn(self._stack, rollout.follow(self._status.models, wanted, self._metrics))
+                self._spawn(self._stack, rollout.follow(self._status.models, desired, self._metrics))
             await self._reflect()
             if not self._readiness.ready:
                 log.warning("the router on %s waits for an endpoint: no replica with lanes is known", self.address)
@@ -225,13 +227,13 @@ class Server:
             async for precision in self._loader.load_rest(self._status.models.active):
                 for lane in self._settings.served:
                     if self._lanes[lane].precision is precision:
-                        await self._lane_ready(lane, self._registry)
+                        await self._lane_ready(lane, self._membership)
         if self._settings.harvest and ServingPath.DEFERRED in self._lanes:
             self._spawn(self._stack, self._backfill.run())
         if not self._settings.release:
             self._status.rollout = Rollout(
                 self._status.models,
-                wanted,
+                desired,
                 self._loader,
                 self._metrics,
                 self._clock,
@@ -240,36 +242,36 @@ class Server:
             self._spawn(self._stack, self._status.rollout.run())
 
     async def _start_listener(
-        self, stack: contextlib.AsyncExitStack, listener: grpc.aio.Server, registry: Membership
+        self, stack: contextlib.AsyncExitStack, listener: grpc.aio.Server, membership: Membership
     ) -> None:
-        deferred_queue = DeferredQueue(self._patient, self._deferred, self._metrics.unanswered)
+        deferred_queue = DeferredQueue(self._default_client, self._deferred, self._metrics.unanswered)
         device = self._status.device
-        deferral = Deferral(deferred_queue, lambda: registry.snapshot.redis_available, self._clock)
-        forwarder = Forwarder(registry, self._metrics, self._clock)
+        deferral = Deferral(deferred_queue, lambda: membership.snapshot.redis_available, self._clock)
+        forwarder = Forwarder(membership, self._metrics, self._clock)
         stack.push_async_callback(forwarder.close)
         self._spawn(stack, forwarder.run())
         dispatcher = Dispatcher(
-            self._status.models, device, registry, forwarder, self._quotas, deferral, self._metrics, self._clock
+            self._status.models, device, membership, forwarder, self._quotas, deferral, self._metrics, self._clock
         )
         self._backfill = BackfillWorker(
             deferred_queue, dispatcher, device, self._metrics, self._clock, self._status.replica
         )
         watcher, streams = Watcher(deferred_queue), OpenStreams()
         self._spawn(stack, watcher.run())
-        context_reader = ContextReader(Callers(token_keys(self._settings), self._clock), lambda: registry.snapshot)
-        relay = None if self._lanes else Relay(forwarder, registry, self._clock)
+        context_reader = ContextReader(Callers(token_keys(self._settings), self._clock), lambda: membership.snapshot)
+        relay = None if self._lanes else Relay(forwarder, membership, self._clock)
         scoring = servicer.ScoringServicer(
             dispatcher,
             context_reader,
             deferral,
             watcher,
             streams,
-            lambda: self._status.describe(registry.snapshot),
+            lambda: self._status.describe(membership.snapshot),
             self._metrics,
             relay,
         )
         inference = OpenInferenceServicer(
-            dispatcher, context_reader, streams, self._status, registry, self._readiness, self._metrics, relay
+            dispatcher, context_reader, streams, self._status, membership, self._readiness, self._metrics, relay
         )
         offered = (scoring.handlers(), inference.handlers())
         listener.add_generic_rpc_handlers((*offered, PeerStreams(offered, streams).handlers()))
@@ -280,8 +282,8 @@ class Server:
         for lane in self._settings.served:
             # A lane of single texts needs no more than what the process starts with.
             if self._place.shared or self._can_start(self._lanes[lane]):
-                await self._lane_ready(lane, registry)
-        stack.push_async_callback(self._drain, listener, registry, watcher, streams)
+                await self._lane_ready(lane, membership)
+        stack.push_async_callback(self._drain, listener, membership, watcher, streams)
 
     def _can_start(self, lane: Lane) -> bool:
         """A lane of single texts may need no more than what the process starts with."""
@@ -292,9 +294,9 @@ class Server:
         public = bind(listener, self._settings.grpc_address)
         return bind_privately(listener, public) if self._place.shared else public
 
-    async def _lane_ready(self, lane: ServingPath, registry: Membership) -> None:
+    async def _lane_ready(self, lane: ServingPath, membership: Membership) -> None:
         """From now on callers and the router may choose the lane."""
-        registry.open_lane(lane)
+        membership.open_lane(lane)
         await self._readiness.set(lane, True)
 
     async def _mirror(self) -> None:
@@ -308,28 +310,28 @@ class Server:
 
     async def _reflect(self) -> None:
         """A lane is ready while any replica has it."""
-        options = self._registry.snapshot.options
+        options = self._membership.snapshot.options
         for lane in SERVED:
             await self._readiness.set(lane, (ANY_RELEASE, lane) in options)
 
     async def _drain(
-        self, listener: grpc.aio.Server, registry: Membership, watcher: Watcher, streams: OpenStreams
+        self, listener: grpc.aio.Server, membership: Membership, watcher: Watcher, streams: OpenStreams
     ) -> None:
         self._status.draining = True
         await self._readiness.close()
-        await registry.run_once()
+        await membership.run_once()
         await asyncio.sleep(LAME_DUCK_SECONDS)
         watcher.close()
         streams.close()
         await listener.stop(DRAIN_SECONDS)
 
-    async def _watch(self, registry: Membership) -> None:
+    async def _watch(self, membership: Membership) -> None:
         while True:
             for path in self._lanes:
-                self._metrics.set_waiting(path, self._status.device.waiting(path))
-                self._metrics.set_load(path, self._status.device.load_of(path))
-            self._metrics.set_redis_up(registry.snapshot.redis_available)
+                self._metrics.set_queue_depth(path, self._status.device.queue_depth(path))
+                self._metrics.set_utilisation(path, self._status.device.utilisation_of(path))
+            self._metrics.set_redis_up(membership.snapshot.redis_available)
             await asyncio.sleep(1.0)
 
-    def _spawn(self, stack: contextlib.AsyncExitStack, duty: Coroutine[Any, Any, None]) -> None:
-        stack.push_async_callback(self._background_tasks.stop, self._background_tasks.start(duty))
+    def _spawn(self, stack: contextlib.AsyncExitStack, coroutine: Coroutine[Any, Any, None]) -> None:
+        stack.push_async_callback(self._background_tasks.stop, self._background_tasks.start(coroutine))

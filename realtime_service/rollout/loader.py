@@ -100,7 +100,7 @@ class Loader:
         await model.leases.returned()
         await self._devices.settled()
         await asyncio.to_thread(model.close)
-        await asyncio.to_thread(_give_back_memory)
+        await asyncio.to_thread(_trim_heap)
         log.info("release %s is closed", model.release)
 
     def close(self) -> None:
@@ -136,10 +136,10 @@ def _specialise_all(model: Model, release: Release, turn: Turn) -> None:
     # Only INT8 answers single texts in a hurry; half precision is what bulk runs in.
     if variant := model.engines.get(Precision.INT8):
         specialise(variant, release, turn)
-    _give_back_memory()
+    _trim_heap()
 
 
-def _give_back_memory() -> None:
+def _trim_heap() -> None:
     """The C library keeps what compiling freed, 150 MB of 980, until it is told to let go; others than glibc don't."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

@@ -69,7 +69,7 @@ class Rollout:
     def __init__(
         self,
         models: Models,
-        wanted: DesiredReleases,
+        desired: DesiredReleases,
         loader: Loader,
         metrics: Metrics,
         clock: Clock,
@@ -79,7 +79,7 @@ class Rollout:
         self.loading = ""
         self.version = 0
         self._models = models
-        self._wanted = wanted
+        self._desired = desired
         self._loader = loader
         self._metrics = metrics
         self._clock = clock
@@ -101,7 +101,7 @@ class Rollout:
 
     async def run_once(self) -> None:
         """Look at the pointer, take what has been loaded, switch, start what comes next. Never waits for a load."""
-        pointer = await self._wanted.newest()
+        pointer = await self._desired.newest()
         if pointer is None:
             return
         self._forget_failures(pointer)
@@ -188,10 +188,10 @@ class Rollout:
             self._metrics.set_failed((it, failed.how) for it, failed in self.failures.items())
 
 
-async def follow(models: Models, wanted: DesiredReleases, metrics: Metrics) -> None:
+async def follow(models: Models, desired: DesiredReleases, metrics: Metrics) -> None:
     """For a process that loads nothing: know what the pointer names, until cancelled."""
     while True:
-        if pointer := await wanted.newest():
+        if pointer := await desired.newest():
             serving = Serving({}, pointer.active, pointer.canary, pointer.weight)
             if serving != models.serving:
                 models.serving = serving

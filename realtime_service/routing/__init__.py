@@ -1,1 +1,1 @@
-"""Which path, which replica: a pure decision (`policy`) over a snapshot that is kept fresh in the background."""
+"""Chooses a request's path and replica: a pure decision (`policy`) over a snapshot, refreshed in the background."""

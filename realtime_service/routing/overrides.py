@@ -1,7 +1,7 @@
-"""The policy as operators set it: a few numbers in Redis, over what a process's settings say.
+"""The routing policy: numbers that operators set in Redis override those of a process's settings.
 
-A number is called what `policy set` calls it: `latency_below_ms`, `latency.p95_ms`, `dynamic.load_target`, `quota`,
-`quota.CALLER`. A policy with one number that cannot be is refused whole.
+Numbers have the names of `policy set`: `latency_below_ms`, `latency.p95_ms`, `dynamic.load_target`, `quota`,
+`quota.CALLER`. A policy with one invalid number is rejected as a whole.
 """
 
 import dataclasses
@@ -21,12 +21,13 @@ from shared_model.types import ServingPath
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What operators may change while replicas run. Thresholds in seconds; a timeout equal to either is dynamic.
+    """The numbers that operators may change while replicas run. Thresholds in seconds; a timeout equal to either is
+    dynamic.
 
-    `version` grows with every change; 0 is what the settings of a process say. `targets`: p95 by lane, seconds;
-    `load_targets`: ρ above which a lane gives work away, 0 for never. `quota`: texts a second of one caller, 0 for no
-    limit; `quotas`: those of callers with one of their own.
-    `by_operators`: the numbers among these that operators have set, by the names of `policy set`.
+    `version` grows with every change; 0 is that of a process's settings. `targets`: p95 by lane, seconds;
+    `load_targets`: ρ above which a lane offloads requests, 0 for never. `quota`: texts a second of one caller, 0 for no
+    limit; `quotas`: those of callers with a quota of their own.
+    `by_operators`: the numbers that operators have set, by the names of `policy set`.
     """
 
     version: int = 0
@@ -38,15 +39,15 @@ class Policy:
     quotas: Mapping[str, float] = dataclasses.field(default_factory=dict)
     by_operators: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
-    def whose(self, *names: str) -> str:
-        """The end of a reason that one of these numbers decided: whose it is, where it is not the settings'."""
+    def origin(self, *names: str) -> str:
+        """Suffix for a reason that depends on these numbers: empty if all of them are those of the settings."""
         return " by the operators' policy" if any(name in self.by_operators for name in names) else ""
 
 
 @dataclass(frozen=True)
 class _Field:
-    """A number, or one for each lane or caller. `stored`: its field in the message; `policy`: its field in `Policy`,
-    where one is `unit` of the message's; `spelled`: what each is called, with {} for the lane or the caller."""
+    """A number, or one for each lane or caller. `stored`: its field in the message; `policy`: its field in `Policy`, in
+    a unit that is `unit` times the message's; `spelled`: name of each number, with {} for the lane or the caller."""
 
     stored: str
     policy: str
@@ -72,7 +73,7 @@ _OF_LANES = (
     _Field("load_target", "load_targets", SHARE, spelled="{}.load_target"),
 )
 _OF_CALLERS = _Field("quotas", "quotas", NOT_NEGATIVE, spelled="quota.{}")
-#: Versions are below this: nobody gets there by changes.
+#: Upper bound of versions, which no number of changes reaches.
 _VERSIONS = 2**53
 _FIELDS = (*_SINGLE, *_OF_LANES, _OF_CALLERS)
 _BY_NAME: Mapping[str, tuple[_Field, str]] = {
@@ -93,17 +94,17 @@ def of(settings: ServiceSettings) -> Policy:
 
 
 def read(stored: bytes | None, settings: Policy) -> Policy:
-    """What operators set (None: nothing) over `settings`.
+    """The policy of `settings` with the numbers that operators have `stored`, if any.
 
-    Raises: BadInput naming the number that cannot be, or saying that the whole is damaged.
+    Raises: BadInput naming the invalid number, or saying that the policy is damaged.
     """
     return settings if stored is None else over(settings, decode(stored))
 
 
 def over(settings: Policy, message: RoutingPolicy) -> Policy:
-    """The numbers of `message`, each of which can be, instead of those of `settings`.
+    """The policy of `settings` with the numbers of `message`, each of which is valid.
 
-    Raises: BadInput where they cannot be together.
+    Raises: BadInput if they contradict each other.
     """
     values: dict[str, Any] = {"version": message.version, "by_operators": numbers(message)}
     for field in _FIELDS:
@@ -121,7 +122,7 @@ def over(settings: Policy, message: RoutingPolicy) -> Policy:
 
 @functools.lru_cache(maxsize=1)
 def decode(stored: bytes) -> RoutingPolicy:
-    """A message of which each number can be, not to be changed. Read at every heartbeat, it is checked when it is new.
+    """A message whose numbers are valid; do not change it. Cached, because every heartbeat reads the same one.
 
     Raises: BadInput.
     """
@@ -137,14 +138,14 @@ def decode(stored: bytes) -> RoutingPolicy:
 
 
 def check(name: str, value: float) -> None:
-    """Raises: BadInput where there is no such number, or where it cannot be this one."""
-    accepted = _place(name)[0].check
+    """Raises: BadInput if there is no such number, or its value is invalid."""
+    accepted = _locate(name)[0].check
     if not accepted.accepts(value):
         raise BadInput(name, f"is {value:g}: expected {accepted.expected}")
 
 
 def change(message: RoutingPolicy, changes: Mapping[str, float | None]) -> RoutingPolicy:
-    """The next version, with these numbers; None: as the settings say. Raises: BadInput."""
+    """The next version, with these numbers; None resets one to the settings. Raises: BadInput."""
     changed = RoutingPolicy()
     changed.CopyFrom(message)
     changed.version += 1
@@ -157,7 +158,7 @@ def change(message: RoutingPolicy, changes: Mapping[str, float | None]) -> Routi
 
 
 def numbers(message: RoutingPolicy) -> dict[str, float]:
-    """What operators have set, by name."""
+    """The numbers that operators have set, by name."""
     found: dict[str, float] = {}
     for field in _FIELDS:
         stored = getattr(message, field.stored)
@@ -169,7 +170,7 @@ def numbers(message: RoutingPolicy) -> dict[str, float]:
 
 
 def table(policy: Policy) -> Iterator[tuple[str, float]]:
-    """All of its numbers by name, as the message has them."""
+    """All numbers of a policy by name, in the message's units."""
     for field in _FIELDS:
         value = getattr(policy, field.policy)
         if field.single:
@@ -180,7 +181,7 @@ def table(policy: Policy) -> Iterator[tuple[str, float]]:
 
 def _put(message: RoutingPolicy, name: str, value: float) -> None:
     check(name, value)
-    field, key = _place(name)
+    field, key = _locate(name)
     if field.single:
         setattr(message, field.stored, value)
     else:
@@ -188,21 +189,21 @@ def _put(message: RoutingPolicy, name: str, value: float) -> None:
 
 
 def _drop(message: RoutingPolicy, name: str) -> None:
-    field, key = _place(name)
+    field, key = _locate(name)
     if field.single:
         message.ClearField(field.stored)
     else:
         getattr(message, field.stored).pop(key, None)
 
 
-def _place(name: str) -> tuple[_Field, str]:
-    """Where a number is: its field, and the lane or caller. Raises: BadInput."""
+def _locate(name: str) -> tuple[_Field, str]:
+    """The field of a number, and its lane or caller. Raises: BadInput."""
     if found := _BY_NAME.get(name):
         return found
     quota, _, caller = name.partition(".")
     if quota == "quota" and caller and caller.isprintable():
         return _OF_CALLERS, caller
-    raise BadInput(name, f"is no number of the policy; it has {', '.join(_BY_NAME)} and quota.CALLER")
+    raise BadInput(name, f"is not a number of the policy; it has {', '.join(_BY_NAME)} and quota.CALLER")
 
 
 def _in_units(stored: Mapping[str, float], field: _Field) -> dict[str, float]:

@@ -12,16 +12,16 @@
 
 Rule 1 comes before the decision proper, because how a text is encoded depends on it.
 
-A replica: this one, if it has the lane and is predicted to answer in time. It gives work away while its lane's load is
-above the target and a less loaded replica would answer in time. Else the better of two drawn at random; if that would
-be late, the best of all. If all would be late, or none has the lane, the next lane that can stand in, rather a less
-urgent one; and only when every one of them would be late is the request refused, with the time until the first would
-not. A request without a deadline is never late.
+Replica: this one, if it has the lane and is predicted to answer in time. It offloads requests while its lane's
+utilisation is above the target and a less utilised replica would answer in time. Otherwise the power of two choices:
+the sooner of two random replicas; if that one would be late, the soonest of all. If all would be late, or none has the
+lane, the next fallback lane, a less urgent one first. If all of those would be late too, the request is refused, with
+the time after which one would not be. A request without a deadline is never late.
 
-Where the request's own lane is full at every replica it is refused, whatever its deadline: a flood of one kind of work
-would else fill the lanes of the others.
+If the request's own lane is full at every replica, the request is refused whatever its deadline, so that a flood of one
+kind of requests does not fill the other lanes.
 
-"Timeout" is the request's own field; a gRPC deadline only tightens when the answer is due, never which path it takes.
+"Timeout" is the request's own field; a gRPC deadline only bounds when the answer is due, and does not change the path.
 """
 
 import math
@@ -33,31 +33,31 @@ from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import Option, Snapshot
 from shared_model.types import Priority, ServingPath
 
-#: What takes a request whose own lane is not there or would be late, best first.
-_INSTEAD = {
+#: Fallback lanes of a request whose own lane is not served or would be late, best first.
+_FALLBACKS = {
     ServingPath.LATENCY: (ServingPath.DYNAMIC, ServingPath.THROUGHPUT),
     ServingPath.DYNAMIC: (ServingPath.THROUGHPUT, ServingPath.LATENCY),
     ServingPath.THROUGHPUT: (ServingPath.DYNAMIC, ServingPath.LATENCY),
 }
 
-#: Predictions that differ by no more seconds than this tell nothing: they are a quarter of a second old. Were the
-#: better one taken all the same, one of two idle replicas would get every call for as long as it seems the faster.
-ALIKE = 0.002
+#: Predictions that differ by at most so many seconds count as equal, because they are a quarter of a second old. If the
+#: smaller one always won, one of two idle replicas would get every call until the next heartbeat.
+TIE_SECONDS = 0.002
 
 
 @dataclass(frozen=True, slots=True)
 class RoutedRequest:
-    """What the decision depends on. Times in seconds from now.
+    """The request as the decision sees it. Times in seconds from now.
 
-    `patience`: within which an answer must be predicted, None for any time; `timeout`: the request's own field.
-    `release`: the one that was chosen. `hint`: the lane the caller names. `precomputed`: every text's published score
-    was found. `here`: when this replica would answer, by those of its lanes that can.
+    `remaining_budget`: the latest predicted finish that is in time, None for any; `timeout`: the request's own field.
+    `release`: the chosen one. `hint`: the lane that the caller names. `precomputed`: the published scores of all texts
+    were found. `here`: when this replica would answer, by lane.
     """
 
     texts: int
     priority: Priority
     timeout: float | None
-    patience: float | None
+    remaining_budget: float | None
     release: str
     here: Mapping[ServingPath, float]
     hint: ServingPath | None = None
@@ -65,7 +65,7 @@ class RoutedRequest:
 
     @property
     def real_time(self) -> bool:
-        """Whether it goes before the others of its lane."""
+        """Whether the request goes before the others of its lane."""
         return self.priority is Priority.REAL_TIME
 
 
@@ -77,25 +77,25 @@ class Decision:
 
 
 def release_for(pinned: str, active: str, canary: str, weight: float, draw: float) -> str:
-    """The pinned release, else the canary for its share of callers, else the active one. `draw`: in [0, 1), the
-    caller's own, so that it stays with its release while the weight stays, on every replica."""
+    """The pinned release, else the canary for its share of callers, else the active one. `draw`: in [0, 1), a hash of
+    the caller, so that a caller keeps its release on every replica while the weight stays."""
     return pinned or (canary if canary and draw < weight else active)
 
 
 def decide(request: RoutedRequest, policy: Policy, snapshot: Snapshot, draw: float) -> Decision:
     """`draw`: uniform in [0, 1).
 
-    Raises: ReplicaUnavailable when no replica has a lane for the request; Overloaded, with a retry hint, when each
-    would be late, or its own lane is full everywhere.
+    Raises: ReplicaUnavailable if no replica has a lane for the request; Overloaded, with a retry hint, if each would be
+    late, or the request's own lane is full everywhere.
     """
     path, reason = _path(request, policy)
     if path is ServingPath.PRECOMPUTED:
         return Decision(path, snapshot.local, reason)
     least_late = math.inf
-    for lane in (path, *_INSTEAD[path]):
+    for lane in (path, *_FALLBACKS[path]):
         if lane is ServingPath.LATENCY and request.texts > 1:
             continue
-        if wait := _until_room(lane, request, snapshot):
+        if wait := _seconds_until_room(lane, request, snapshot):
             if lane is path:
                 raise Overloaded(f"the {lane} lane is full", wait)
             reason += f"; {lane} is full"
@@ -114,19 +114,19 @@ def decide(request: RoutedRequest, policy: Policy, snapshot: Snapshot, draw: flo
 def another(
     decision: Decision, request: RoutedRequest, snapshot: Snapshot, tried: Collection[str], draw: float
 ) -> Decision | None:
-    """The same path at another replica, for a call that those in `tried` did not answer; None where nobody else would
-    answer in time. `draw`: uniform in [0, 1)."""
+    """The same path at another replica, for a call that the replicas in `tried` did not answer; None if no other one
+    would answer in time. `draw`: uniform in [0, 1)."""
     options = _options(decision.path, request, snapshot)
     left = [it for it in options if it.replica not in tried and _late_at(it, request) <= 0]
-    return replace(decision, replica=_better_of_two(left, request.texts, draw).replica) if left else None
+    return replace(decision, replica=_power_of_two_choices(left, request.texts, draw).replica) if left else None
 
 
 def stand_in(
     decision: Decision, request: RoutedRequest, snapshot: Snapshot, tried: Collection[str], draw: float
 ) -> Decision | None:
-    """The next lane that can take a call whose own lane no replica can be reached for; None where none can. `tried`,
-    `draw`: as in `another`."""
-    for lane in _INSTEAD.get(decision.path, ()):
+    """The next fallback lane, for a call whose own lane is not reachable at any replica; None if there is no such lane.
+    `tried`, `draw`: as in `another`."""
+    for lane in _FALLBACKS.get(decision.path, ()):
         if lane is ServingPath.LATENCY and request.texts > 1:
             continue
         moved = replace(decision, path=lane, reason=f"{decision.reason}; {decision.path} could not be reached")
@@ -145,29 +145,29 @@ def _path(request: RoutedRequest, policy: Policy) -> tuple[ServingPath, str]:
     if why := _bulk(request, policy):
         return ServingPath.THROUGHPUT, why
     thresholds = ("latency_below_ms", "throughput_above_ms") if request.timeout is not None else ()
-    return ServingPath.DYNAMIC, f"neither urgent nor bulk{policy.whose(*thresholds)}"
+    return ServingPath.DYNAMIC, f"neither urgent nor bulk{policy.origin(*thresholds)}"
 
 
 def _urgent(request: RoutedRequest, policy: Policy) -> str:
-    """Why a request is latency work; empty when it is not."""
+    """The reason why a request takes the latency path; empty if it does not."""
     if request.priority is Priority.REAL_TIME:
         return "priority REAL_TIME"
     tight = request.timeout is not None and request.timeout < policy.latency_below
-    return f"timeout below {policy.latency_below * 1000:.0f} ms{policy.whose('latency_below_ms')}" if tight else ""
+    return f"timeout below {policy.latency_below * 1000:.0f} ms{policy.origin('latency_below_ms')}" if tight else ""
 
 
 def _bulk(request: RoutedRequest, policy: Policy) -> str:
-    """Why a request is throughput work; empty when it is not."""
+    """The reason why a request takes the throughput path; empty if it does not."""
     if request.priority is Priority.BATCH:
         return "priority BATCH"
-    patient = request.timeout is not None and request.timeout > policy.throughput_above
-    if not patient:
-        return ""
-    return f"timeout above {policy.throughput_above * 1000:.0f} ms{policy.whose('throughput_above_ms')}"
+    loose = request.timeout is not None and request.timeout > policy.throughput_above
+    return (
+        f"timeout above {policy.throughput_above * 1000:.0f} ms{policy.origin('throughput_above_ms')}" if loose else ""
+    )
 
 
-def _until_room(path: ServingPath, request: RoutedRequest, snapshot: Snapshot) -> float:
-    """Seconds after which a lane may take the request that is full wherever it is; 0 where it is not."""
+def _seconds_until_room(path: ServingPath, request: RoutedRequest, snapshot: Snapshot) -> float:
+    """Seconds after which a lane that is full at every replica may take the request; 0 if it is not full."""
     options = _options(path, request, snapshot)
     if not options or not all(option.full(request.texts) for option in options) or path in request.here:
         return 0.0
@@ -177,18 +177,18 @@ def _until_room(path: ServingPath, request: RoutedRequest, snapshot: Snapshot) -
 def _replica(
     lane: ServingPath, request: RoutedRequest, policy: Policy, snapshot: Snapshot, draw: float
 ) -> tuple[str, float]:
-    """Whose lane it should be, and how late it would answer: infinitely where nobody has it."""
+    """The replica for a lane, and by how many seconds its answer would be late: infinity if no replica has the lane."""
     here = _late(request.here.get(lane, math.inf), request)
     options = _options(lane, request, snapshot)
     target = policy.load_targets.get(lane, 0.0)
-    overloaded = 0.0 < target < snapshot.load.get(lane, 0.0)
+    overloaded = 0.0 < target < snapshot.utilisation.get(lane, 0.0)
     if not options or (here <= 0 and not overloaded):
         return snapshot.local, here
-    other = _better_of_two(options, request.texts, draw)
+    other = _power_of_two_choices(options, request.texts, draw)
     late = _late_at(other, request)
     if overloaded and here <= 0:
-        gives = other.load <= target and late <= 0
-        return (other.replica, late) if gives else (snapshot.local, here)
+        offload = other.utilisation <= target and late <= 0
+        return (other.replica, late) if offload else (snapshot.local, here)
     if late > 0:
         texts = request.texts
         finishes = [math.inf if option.full(texts) else option.predicted(texts) for option in options]
@@ -198,28 +198,28 @@ def _replica(
 
 
 def _options(lane: ServingPath, request: RoutedRequest, snapshot: Snapshot) -> Sequence[Option]:
-    """That lane of the other replicas, as the request sees it."""
+    """This lane of the other replicas, as a request of this priority sees it."""
     seen = (request.real_time and snapshot.real_time) or snapshot.options
     return seen.get((request.release, lane), ())
 
 
-def _better_of_two(options: Sequence[Option], texts: int, draw: float) -> Option:
-    """Of two different ones, as `draw` says, the one that would answer first; the first of two that are alike."""
+def _power_of_two_choices(options: Sequence[Option], texts: int, draw: float) -> Option:
+    """The one of two different options, chosen by `draw`, that would answer sooner; the first of two equal ones."""
     count = len(options)
     if count == 1:
         return options[0]
     first, second = divmod(int(draw * count * (count - 1)), count - 1)
     one, two = options[first], options[second + (second >= first)]
-    return one if one.predicted(texts) <= two.predicted(texts) + ALIKE else two
+    return one if one.predicted(texts) <= two.predicted(texts) + TIE_SECONDS else two
 
 
 def _late_at(option: Option, request: RoutedRequest) -> float:
-    """Seconds by which the answer of another replica's lane would be too late; one that is full gives none."""
+    """Seconds by which the answer of another replica's lane would be too late; infinity if it is full."""
     return math.inf if option.full(request.texts) else _late(option.predicted(request.texts), request)
 
 
 def _late(finish: float, request: RoutedRequest) -> float:
-    """Seconds by which an answer would be too late; never, for one that would never come, is infinitely late."""
-    if finish == math.inf or request.patience is None:
+    """Seconds by which an answer would be too late; infinity if `finish` is."""
+    if finish == math.inf or request.remaining_budget is None:
         return math.inf if finish == math.inf else -math.inf
-    return finish - request.patience
+    return finish - request.remaining_budget

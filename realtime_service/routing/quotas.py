@@ -1,55 +1,56 @@
 """Quotas of callers: how many texts a second one may have scored, on all replicas together. No request waits for Redis.
 
-Each replica admits its share and tells the others, by heartbeat, what each caller wants of it. With D the quota or, if
-that is less, what the caller wants of all replicas, and R the rest that is kept for where the caller may come next:
+Each replica admits its share of a caller's quota, and reports the caller's demand to the others by heartbeat. With D
+the caller's demand at all replicas, at most the quota, and a reserve R for replicas that the caller may use next:
 
-    share here = quota × (wanted here + R ÷ replicas) ÷ (wanted of all replicas + R)
+    share here = quota × (demand here + R ÷ replicas) ÷ (demand at all replicas + R)
     R = max(½ (quota − D), quota ÷ 50)
 
-A caller whom nobody knows may so have quota ÷ replicas anywhere. The shares add up to the quota at any time, also while
-demand moves: of what it wants here a replica counts the least of what it told lately, which is never more than what any
-other has heard of it. So a share grows after half a second to one second, and only when the others give way.
+So a new caller may have quota ÷ replicas at any replica. The shares never add up to more than the quota, also while
+demand moves: for its own demand a replica uses the minimum of its last reports, so that each other replica has seen at
+least as much. So a share grows half a second to one second after the demand, when those of the others have shrunk.
 
-What a caller can save up is a fifth of a second of its share, or two texts. A request may be larger than that: it is
-admitted when all is there that can be, and what it took beyond that is paid back before the next.
+Each share is a token bucket that holds a fifth of a second of it, or two texts. A larger request is admitted when the
+bucket is full, and its excess is a debt of tokens that is repaid before the next request.
 """
 
 import heapq
 import math
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 
 from realtime_service.errors import Overloaded
 from realtime_service.routing.snapshot import Replica, Snapshot
 
-#: Heartbeats of ours in which demand was told before it counts: any other has then heard of it, also one that beats at
-#: half our pace.
-_BEATS_TOLD = 3
-#: Heartbeats after which a replica that is not listed any more is thought gone. A Redis that comes back lists them one
-#: by one as they return.
-_BEATS_MISSED = 4
-#: What can be saved up: seconds of the share, or so many texts, without which few evenly spaced ones would not fit.
-_SAVED_SECONDS = 0.2
-_SAVED_TEXTS = 2.0
+#: Own heartbeats that have reported a demand before it counts: all others have seen it then, also one whose heartbeats
+#: come at half our rate.
+_REPORT_BEATS = 3
+#: Heartbeats after which a replica that is no longer listed counts as gone: after a Redis outage, replicas re-register
+#: one at a time.
+_GONE_BEATS = 4
+#: Size of a token bucket: seconds of the share, or at least so many texts, so that a few evenly spaced ones fit.
+_BURST_SECONDS = 0.2
+_BURST_TEXTS = 2.0
 #: Demand is an average over a second, or over so many texts of the quota where that takes longer.
 _MEMORY_SECONDS = 1.0
 _MEMORY_TEXTS = 30.0
-#: Callers told in a heartbeat, and how many of those who called last are looked at for it.
-_TOLD = 256
-_LOOKED_AT = 1024
-#: Demand below this part of the quota is not told: what is kept for newcomers covers it.
+#: Callers whose demand a heartbeat reports, and the number of most recent callers that they are chosen from.
+_REPORTED_CALLERS = 256
+_CONSIDERED_CALLERS = 1024
+#: Demand below this part of the quota is not reported: the reserve covers it.
 _NEGLIGIBLE = 0.01
-#: Callers that are remembered, and for how many seconds without a call.
-_REMEMBERED = 10_000
-_REMEMBERED_SECONDS = 60.0
+#: Most callers with a bucket, and seconds without a call after which one may be evicted.
+_MAX_CALLERS = 10_000
+_IDLE_SECONDS = 60.0
 
 
 @dataclass(slots=True)
 class _Bucket:
     """One caller here. `rate`: its share, texts a second, as of heartbeat number `beat`; `tokens`: texts it may have
-    now, below 0 while it pays back; `work`: texts wanted lately, which fade with `memory` (seconds)."""
+    now, below 0 while it is in debt; `work`: texts asked for lately, which decay with time constant `memory`
+    (seconds)."""
 
     at: float
     rate: float
@@ -62,7 +63,7 @@ class _Bucket:
     def size(self) -> float:
         return _size(self.rate)
 
-    def wanted(self, now: float) -> float:
+    def demand(self, now: float) -> float:
         """Texts a second."""
         return self.work * math.exp((self.at - now) / self.memory) / self.memory
 
@@ -71,29 +72,36 @@ class _Bucket:
 
 
 class Quotas:
-    """Told the time, in monotonic seconds; of one thread."""
+    """Times are monotonic seconds, given by the caller. Not thread-safe."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self._local = snapshot.local
         self._policy = snapshot.policy
         self._beat = 0
-        self._told: deque[Mapping[str, float]] = deque([{}] * _BEATS_TOLD, _BEATS_TOLD)
+        self._reported: deque[Mapping[str, float]] = deque([{}] * _REPORT_BEATS, _REPORT_BEATS)
         self._others: dict[str, Replica] = {}
-        self._heard_of: dict[str, int] = {}
-        # In the order of their last calls, the latest last.
+        self._last_seen: dict[str, int] = {}
+        # In the order of their last calls, the most recent last.
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
 
     def __len__(self) -> int:
-        """Callers that are remembered."""
+        """Callers with a bucket."""
         return len(self._buckets)
 
-    def heard(self, snapshot: Snapshot) -> None:
-        """Share anew, after each heartbeat that reached Redis. Until the next the shares stay as they are."""
+    def update(self, snapshot: Snapshot) -> None:
+        """Recompute the shares after a heartbeat that reached Redis. They stay until the next one."""
         self._beat += 1
         self._policy = snapshot.policy
-        self._told.append(self._take_others(snapshot.replicas))
-        for replica in [it for it, beat in self._heard_of.items() if beat <= self._beat - _BEATS_MISSED]:
-            del self._heard_of[replica], self._others[replica]
+        own: Mapping[str, float] = {}
+        for it in snapshot.replicas:
+            if it.id == self._local:
+                own = it.demand
+            else:
+                self._others[it.id], self._last_seen[it.id] = it, self._beat
+        # As the other replicas see it.
+        self._reported.append(own)
+        for replica in [it for it, beat in self._last_seen.items() if beat <= self._beat - _GONE_BEATS]:
+            del self._last_seen[replica], self._others[replica]
 
     def share(self, caller: str) -> float:
         """Texts a second that the caller may have here; infinite without a quota."""
@@ -101,7 +109,7 @@ class Quotas:
         return self._share(caller, quota) if quota else math.inf
 
     def admit(self, caller: str, texts: int, now: float) -> None:
-        """Raises: Overloaded, with a retry hint, where that is more than the caller may have now."""
+        """Raises: Overloaded, with a retry hint, if that is more than the caller may have now."""
         quota = self._quota(caller)
         if not quota:
             return
@@ -110,76 +118,62 @@ class Quotas:
         missing = min(texts, bucket.size) - bucket.tokens
         if missing > 0:
             name = f"quota.{caller}" if caller in self._policy.quotas else "quota"
-            why = f"the caller is over its quota of {quota:g} texts a second{self._policy.whose(name)}"
+            why = f"the caller is over its quota of {quota:g} texts a second{self._policy.origin(name)}"
             raise Overloaded(why, missing / bucket.rate)
         bucket.tokens -= texts
 
-    def wanted(self, now: float) -> dict[str, float]:
-        """What callers with a quota want of this replica, texts a second: those nearest to their quotas."""
-        self._forget(now)
-        lately = islice(reversed(self._buckets.items()), _LOOKED_AT)
-        told = [(caller, bucket.wanted(now), self._quota(caller)) for caller, bucket in lately]
-        near = [it for it in told if it[2] and it[1] > it[2] * _NEGLIGIBLE]
-        return {caller: wanted for caller, wanted, _ in heapq.nlargest(_TOLD, near, key=lambda it: it[1] / it[2])}
-
-    def _take_others(self, replicas: Iterable[Replica]) -> Mapping[str, float]:
-        """Note what others told. Returns what this replica told, as they see it."""
-        told: Mapping[str, float] = {}
-        for replica in replicas:
-            if replica.id == self._local:
-                told = replica.wanted
-            else:
-                self._others[replica.id] = replica
-                self._heard_of[replica.id] = self._beat
-        return told
+    def demand(self, now: float) -> dict[str, float]:
+        """Texts a second that callers with a quota ask of this replica; those nearest to their quotas if many."""
+        self._evict_idle(now)
+        lately = islice(reversed(self._buckets.items()), _CONSIDERED_CALLERS)
+        demands = [(caller, bucket.demand(now), self._quota(caller)) for caller, bucket in lately]
+        reported = [it for it in demands if it[2] and it[1] > it[2] * _NEGLIGIBLE]
+        nearest = heapq.nlargest(_REPORTED_CALLERS, reported, key=lambda it: it[1] / it[2])
+        return {caller: demand for caller, demand, _ in nearest}
 
     def _quota(self, caller: str) -> float:
         return self._policy.quotas.get(caller, self._policy.quota)
 
     def _bucket(self, caller: str, quota: float, now: float) -> _Bucket:
-        """The caller's, as of now."""
+        """The caller's bucket, refilled until now."""
         bucket = self._buckets.get(caller)
         if bucket is None:
-            return self._remember(caller, quota, now)
+            if len(self._buckets) >= _MAX_CALLERS:
+                self._buckets.popitem(last=False)
+            share = self._share(caller, quota)
+            bucket = self._buckets[caller] = _Bucket(now, share, _size(share), _memory(quota), self._beat)
+            return bucket
         self._buckets.move_to_end(caller)
-        elapsed, earned = now - bucket.at, bucket.rate
+        elapsed, rate = now - bucket.at, bucket.rate
         bucket.work *= math.exp(-elapsed / bucket.memory)
         if bucket.beat != self._beat:
             bucket.rate, bucket.beat, bucket.memory = self._share(caller, quota), self._beat, _memory(quota)
-            # Which part of the time the new share held is not known.
-            earned = min(earned, bucket.rate)
-        bucket.tokens = min(bucket.size, bucket.tokens + elapsed * earned)
+            # The new share may have held for any part of that time.
+            rate = min(rate, bucket.rate)
+        bucket.tokens = min(bucket.size, bucket.tokens + elapsed * rate)
         bucket.at = now
         return bucket
 
-    def _remember(self, caller: str, quota: float, now: float) -> _Bucket:
-        if len(self._buckets) >= _REMEMBERED:
-            self._buckets.popitem(last=False)
-        share = self._share(caller, quota)
-        bucket = _Bucket(now, share, _size(share), _memory(quota), self._beat)
-        self._buckets[caller] = bucket
-        return bucket
-
     def _share(self, caller: str, quota: float) -> float:
-        here = min([told.get(caller, 0.0) for told in self._told])
-        everywhere = here + sum([other.wanted.get(caller, 0.0) for other in self._others.values()])
-        kept = max((quota - everywhere) / 2, quota / 50)
-        return quota * (here + kept / (len(self._others) + 1)) / (everywhere + kept)
+        here = min([reported.get(caller, 0.0) for reported in self._reported])
+        everywhere = here + sum([other.demand.get(caller, 0.0) for other in self._others.values()])
+        reserve = max((quota - everywhere) / 2, quota / 50)
+        return quota * (here + reserve / (len(self._others) + 1)) / (everywhere + reserve)
 
-    def _forget(self, now: float) -> None:
-        """Who has long not called is as good as unknown, once nothing is owed."""
+    def _evict_idle(self, now: float) -> None:
+        """Evict callers that have been idle for a minute and have repaid their token debt."""
         while self._buckets:
             longest = next(iter(self._buckets.values()))
-            if now - longest.at < _REMEMBERED_SECONDS or not longest.is_paid_back(now):
+            if now - longest.at < _IDLE_SECONDS or not longest.is_paid_back(now):
                 return
             self._buckets.popitem(last=False)
 
 
 def _size(share: float) -> float:
-    """Texts that may be saved up."""
-    return max(_SAVED_TEXTS, share * _SAVED_SECONDS)
+    """Tokens that a bucket holds."""
+    return max(_BURST_TEXTS, share * _BURST_SECONDS)
 
 
 def _memory(quota: float) -> float:
-    """Seconds over which demand is averaged: of slow callers' few texts longer, so that the shares hold still."""
+    """Seconds over which demand is averaged: longer for slow callers, so that few texts do not move the shares."""
     return max(_MEMORY_SECONDS, _MEMORY_TEXTS / quota)

@@ -1,1 +1,1 @@
-"""One scheduler per device. `scheduler` and `profile` are pure: no clock, no engine, no gRPC; `device` drives them."""
+"""One scheduler per device. All of it is pure: no clock, no engine, no gRPC; `execution.device` drives it."""

@@ -1,9 +1,9 @@
-"""The tasks of one lane that wait, kept so that a batch can be cut from them: by what may run together, by deadline."""
+"""The queue of one lane: tasks grouped by engine and padded width, each group ordered by deadline."""
 
 import heapq
 from dataclasses import dataclass, field
 
-from realtime_service.scheduling.latency_model import Speeds
+from realtime_service.scheduling.latency_model import VariantLatency
 from realtime_service.settings import Lane
 from shared_model.encoding import Encoding, coarse_bucket
 from shared_model.types import ServingPath
@@ -11,23 +11,23 @@ from shared_model.types import ServingPath
 
 @dataclass(eq=False, slots=True)
 class Task:
-    """One text on its way. Times are monotonic seconds; `deadline` is None when the caller gave none.
+    """One text to score. Times are monotonic seconds; `deadline` is None for a caller without one.
 
-    `speeds` are those of the variant that will run it: tasks of two releases never have the same. `real_time`: it goes
+    `latency`: of the variant that will run the task; tasks of two releases never share it. `real_time`: the task goes
     before all others of its lane.
     """
 
     lane: ServingPath
     encoding: Encoding
-    speeds: Speeds
+    latency: VariantLatency
     arrived: float
     deadline: float | None
     real_time: bool = False
     withdrawn: bool = False
-    waiting: bool = False
-    #: Seconds of device time it was expected to add when it was admitted.
+    queued: bool = False
+    #: Seconds of device time that the task was predicted to add when it was admitted.
     cost: float = 0.0
-    #: Tokens it occupies in a batch, padding included.
+    #: Tokens that the task occupies in a batch, padding included.
     tokens: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -35,24 +35,24 @@ class Task:
 
     @property
     def seconds(self) -> float:
-        """How long it would take alone, on one stream."""
-        return self.speeds.narrow.predict(1, self.tokens)
+        """Predicted time of a batch of this task alone, on one stream."""
+        return self.latency.narrow.predict(1, self.tokens)
 
 
-#: What may share a unit: one engine, so never two releases; one padded width, because a CPU engine at low precision
-#: rounds a row differently at another width, and an answer must not depend on its neighbours.
-_Kind = tuple[Speeds, int]
-#: In order: real-time ones first, then by deadline, then as they came.
+#: Tasks of one kind may share a batch: one engine, so never two releases; one padded width, because a CPU engine at low
+#: precision rounds a row differently at another width, and an answer must not depend on its batch mates.
+_Kind = tuple[VariantLatency, int]
+#: Sorts real-time tasks first, then by deadline, then by arrival.
 _Entry = tuple[bool, float, int, Task]
 
 
 @dataclass(slots=True)
 class Queue:
-    """Tasks of one lane. Withdrawn tasks stay in their heap until they come up; `size` does not count them."""
+    """Tasks of one lane. A withdrawn task stays in its heap until it reaches the top; `size` does not count it."""
 
     lane: Lane
     size: int = 0
-    #: Seconds of device time that the waiting tasks add up to, and those of them that are real-time.
+    #: Seconds of device time of all queued tasks, and of the real-time ones among them.
     backlog: float = 0.0
     real_time_backlog: float = 0.0
     _heaps: dict[_Kind, list[_Entry]] = field(default_factory=dict)
@@ -60,24 +60,24 @@ class Queue:
 
     def push(self, task: Task) -> None:
         self._sequence += 1
-        kind = (task.speeds, task.tokens)
-        # The first of its kind needs a unit of its own, the next ones join it.
+        kind = (task.latency, task.tokens)
+        # The first task of its kind needs a batch of its own; the next ones join it.
         joins = self.lane.max_rows > 1 and kind in self._heaps
-        task.cost = task.speeds.narrow.share(task.tokens) if joins else task.seconds
-        task.waiting = True
+        task.cost = task.latency.narrow.share(task.tokens) if joins else task.seconds
+        task.queued = True
         heapq.heappush(self._heaps.setdefault(kind, []), (not task.real_time, self.due(task), self._sequence, task))
         self.size += 1
         self.backlog += task.cost
         self.real_time_backlog += task.cost if task.real_time else 0.0
 
     def forget(self, task: Task) -> None:
-        """A waiting task will not be taken from here any more, or has just been."""
-        task.waiting = False
+        """Stop counting a queued task that was withdrawn or taken."""
+        task.queued = False
         self.size -= 1
         self.backlog -= task.cost
         self.real_time_backlog -= task.cost if task.real_time else 0.0
         if not self.size:
-            # Sums of floats drift, and withdrawn tasks hold on to their requests: an empty queue is exactly empty.
+            # Rounding errors add up, and withdrawn tasks keep their requests alive: an empty queue starts afresh.
             self.backlog = self.real_time_backlog = 0.0
             self._heaps.clear()
 
@@ -89,27 +89,27 @@ class Queue:
             del self._heaps[kind]
         return [heap[0][-1] for heap in sorted(self._heaps.values())]
 
-    def company(self, head: Task, most: int) -> list[Task]:
-        """`head` and what may share a unit with it, at most `most`, in order. They stay here until taken."""
-        heap = self._heaps[head.speeds, head.tokens]
+    def batch_mates(self, head: Task, most: int) -> list[Task]:
+        """`head` and the tasks that may share a batch with it, at most `most`, in order. They stay queued."""
+        heap = self._heaps[head.latency, head.tokens]
         if most == 1 or len(heap) == 1:
             return [head]
         return [entry[-1] for entry in heapq.nsmallest(most, (entry for entry in heap if not entry[-1].withdrawn))]
 
     def take(self, head: Task) -> None:
         """Remove the head of its kind."""
-        heap = self._heaps[head.speeds, head.tokens]
+        heap = self._heaps[head.latency, head.tokens]
         if _live(heap):
             heapq.heappop(heap)
         self.forget(head)
 
     def due(self, task: Task) -> float:
-        """When its answer is wanted: its deadline, or what is assumed for a task without one."""
+        """The task's deadline, or the one that its lane assumes for a task without."""
         return task.deadline if task.deadline is not None else task.arrived + self.lane.assumed_timeout
 
 
 def _live(heap: list[_Entry]) -> bool:
-    """Drop withdrawn tasks from the top; False when nothing is left."""
+    """Drop withdrawn tasks from the top; False when the heap is empty then."""
     while heap and heap[0][-1].withdrawn:
         heapq.heappop(heap)
     return bool(heap)

@@ -1,25 +1,27 @@
-"""What runs next on one device: a state machine over tasks, told the time by its caller.
+"""Decides which batch runs next on one device: a state machine over tasks, with the time given by its caller.
 
-A task is one text. Tasks wait in a queue per lane, ordered by deadline; lanes are ordered by urgency:
+A task is one text. Each lane has a queue ordered by deadline; lanes are ordered by urgency:
 
     latency      at once, one at a time
-    dynamic      in batches: at once if the device would idle, else held for company until
+    dynamic      in batches: at once if the device would idle, else after a batching delay, which ends before
                  the tightest deadline less the predicted time less a margin
-    throughput   in full batches, held for company as dynamic ones are, while deferred work fills the device;
-                 in units of at most 10 ms while interactive work is about
-    deferred     the same, last, and never held
+    throughput   in full batches, with the same batching delay while deferred work fills the device;
+                 in batches of at most 10 ms if an interactive request came within the last second
+    deferred     as throughput, last, and without a batching delay
 
-A batch is held for at most its lane's `max_delay`, and only while a lane below has a unit for the device to do instead,
-which is over by then: the device never idles for company.
+Batching delay: a batch waits for batch mates at most its lane's `max_delay`, and only while a lower lane has a batch
+that ends by then. The device never idles for it.
 
-A lane below the first earns a small share of the device's time while it waits, and goes first when it has earned a
-text's time: so what is low ages instead of starving.
+Weighted fair share: each lane below the first gains credit, a small share of the device's time, while tasks are queued
+in it. It goes first once its credit covers the time of its next text, so that no lane starves.
 
-Within a lane real-time tasks go first, then the deadline decides. A unit is led by its lane's most urgent task; those
-of the same variant and padded width join it in that order, so an answer never depends on its neighbours and no unit
-mixes releases. The device runs one unit a stream; a text that is all alone may have all cores instead, and nothing runs
-beside it. What runs cannot be stopped, so what is low must be short.
-Nothing is admitted that is predicted to finish late, and nothing starts that can no longer finish in time.
+Within a lane, real-time tasks go first, then the earliest deadline. The most urgent task leads a batch, and tasks of
+the same variant and padded width join it in that order. So an answer never depends on batch mates, and no batch mixes
+releases. Each stream runs one batch at a time; a text alone on the device may use all cores, and then no other batch
+runs. A batch cannot be stopped, so batches of lower lanes must be short.
+
+Admission control rejects a request that is predicted to finish late. A task that can no longer finish in time is
+dropped before it starts.
 """
 
 import math
@@ -33,14 +35,14 @@ from realtime_service.scheduling.queue import Queue, Task
 from realtime_service.settings import Lane
 from shared_model.types import ServingPath
 
-#: Share of its timeout within which a request must be predicted to finish, to be let in.
+#: A request is admitted if it is predicted to finish within this share of its timeout.
 ADMITTED_SHARE = 0.8
-#: Interactive work is about while the last of it came within this many seconds.
+#: Bulk batches are short for this many seconds after an interactive request.
 INTERACTIVE_SECONDS = 1.0
-#: Share of its timeout that a request is held for company, at most.
-HELD_SHARE = 0.25
-#: Share of the device's time that a lane earns while it waits.
-EARNED_SHARE = {ServingPath.DYNAMIC: 0.10, ServingPath.THROUGHPUT: 0.05, ServingPath.DEFERRED: 0.02}
+#: Upper bound of the batching delay, as a share of a request's timeout.
+BATCHING_DELAY_SHARE = 0.25
+#: Share of the device's time that a lane gains as credit while tasks are queued in it.
+FAIR_SHARE = {ServingPath.DYNAMIC: 0.10, ServingPath.THROUGHPUT: 0.05, ServingPath.DEFERRED: 0.02}
 
 INTERACTIVE = (ServingPath.LATENCY, ServingPath.DYNAMIC)
 BULK = (ServingPath.THROUGHPUT, ServingPath.DEFERRED)
@@ -48,8 +50,7 @@ BULK = (ServingPath.THROUGHPUT, ServingPath.DEFERRED)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
-    """What a stream does next, without interruption: rows of one lane, one variant and one padded width. `wide`: with
-    all cores, and alone."""
+    """Tasks of one lane, one variant and one padded width that run in one call of an engine. `wide`: on all cores."""
 
     lane: ServingPath
     tasks: tuple[Task, ...]
@@ -58,31 +59,31 @@ class Batch:
     wide: bool = False
 
     @property
-    def profile(self) -> LatencyModel:
-        speeds = self.tasks[0].speeds
-        return speeds.wide if self.wide and speeds.wide else speeds.narrow
+    def latency_model(self) -> LatencyModel:
+        latency = self.tasks[0].latency
+        return latency.wide if self.wide and latency.wide else latency.narrow
 
 
 class Scheduler:
-    """Not thread-safe: one event loop owns it. Every admitted task leaves it once, in a unit, as dead or withdrawn.
+    """Not thread-safe: one event loop owns it. Every admitted task leaves it once: in a batch, expired or withdrawn.
 
-    `streams`: units that may run at once. `unit_seconds`: longest unit of bulk while interactive work is about.
+    `streams`: batches that may run at once. `bulk_batch_seconds`: longest bulk batch soon after an interactive request.
     """
 
-    def __init__(self, lanes: Mapping[ServingPath, Lane], streams: int = 1, unit_seconds: float = 0.010) -> None:
+    def __init__(self, lanes: Mapping[ServingPath, Lane], streams: int = 1, bulk_batch_seconds: float = 0.010) -> None:
         self._queues = {path: Queue(lane) for path, lane in lanes.items()}
         queues = list(self._queues.values())
         self._ahead = {path: queues[: place + 1] for place, path in enumerate(lanes)}  # its own queue, too
         self._below = {path: queues[place + 1 :] for place, path in enumerate(lanes)}
         self._streams = streams
-        self._unit_seconds = unit_seconds
+        self._bulk_batch_seconds = bulk_batch_seconds
         self._running: dict[Batch, float] = {}  # until when, as predicted
-        self._earned = {path: 0.0 for path in lanes if path in EARNED_SHARE}
+        self._credit = {path: 0.0 for path in lanes if path in FAIR_SHARE}
         self._last_interactive = -math.inf
 
     def admit(self, tasks: Sequence[Task], now: float, finish: float | None = None) -> None:
-        """Take all tasks of one request (all of one lane and engine), or none. `finish`: what `predicted_finish` has
-        just said of them, where it was asked. Raises: Overloaded with a retry hint."""
+        """Admit all tasks of one request (of one lane and engine), or none. `finish`: the prediction of
+        `predicted_finish`, where it was asked a moment ago. Raises: Overloaded with a retry hint."""
         queue = self._queues[tasks[0].lane]
         if queue.size + len(tasks) > queue.lane.max_concurrent:
             raise Overloaded(f"the {queue.lane.path} lane is full", max(0.001, queue.backlog))
@@ -100,10 +101,8 @@ class Scheduler:
             self._last_interactive = now
 
     def predicted_finish(self, path: ServingPath, seconds: float, now: float, real_time: bool = False) -> float:
-        """When a request would be answered if admitted now. `seconds`: of device time that it takes itself.
-
-        What runs, what is ahead of it in its own and in more urgent lanes, and the request itself.
-        """
+        """When a request would be answered if admitted now: after the running batches, the backlog of its own and of
+        more urgent lanes, and its own device time, `seconds`."""
         own = self._queues[path]
         ahead = sum([queue.backlog for queue in self._ahead[path]])
         if real_time:
@@ -111,160 +110,150 @@ class Scheduler:
         return self._free_at(now) + ahead / self._streams + seconds
 
     def withdraw(self, task: Task) -> None:
-        """The caller is gone or the deadline has passed: a waiting task will not run."""
-        if task.waiting and not task.withdrawn:
+        """Remove a queued task, whose caller left or whose deadline has passed."""
+        if task.queued and not task.withdrawn:
             self._queues[task.lane].forget(task)
         task.withdrawn = True
 
-    def next_unit(self, now: float) -> tuple[Batch | None, list[Task]]:
-        """What to run now, and tasks found dead on the way: too late to start.
+    def next_batch(self, now: float) -> tuple[Batch | None, list[Task]]:
+        """The batch to run now, and the expired tasks found on the way.
 
-        With neither, no stream is free or nothing waits; with dead ones only, ask again.
+        With neither, no stream is free or no task is queued; with expired tasks only, call again.
         """
-        dead: list[Task] = []
-        # Asked after every arrival and every end, and most often there is nothing to do.
-        if not self._anything_waits() or not self._has_room():
-            return None, dead
-        for path in self._owed():
-            if unit := _next_of(self._queues[path], now, self._unit_seconds, dead):
-                return unit, dead
-        instead = math.inf
+        expired: list[Task] = []
+        # Called after every arrival and every end of a batch, and most often there is nothing to do.
+        if not self.busy or not self._has_free_stream():
+            return None, expired
+        for path in self._lanes_with_credit():
+            if batch := _next_of(self._queues[path], now, self._bulk_batch_seconds, expired):
+                return batch, expired
+        shortest_delay = math.inf
+        interactive = now - self._last_interactive < INTERACTIVE_SECONDS
         for path, queue in self._queues.items():
             if not queue.size:
                 continue
-            if seconds := self._held(path, now):
-                instead = min(instead, seconds)
+            if delay := self._batching_delay(path, now):
+                shortest_delay = min(shortest_delay, delay)
                 continue
-            limit = self._bulk_limit(now) if path in BULK else math.inf
-            if unit := _next_of(queue, now, min(limit, instead), dead):
-                return self._widened(unit), dead
-        return None, dead
+            limit = self._bulk_batch_seconds if interactive and path in BULK else math.inf
+            if batch := _next_of(queue, now, min(limit, shortest_delay), expired):
+                return self._widened(batch), expired
+        return None, expired
 
-    def started(self, unit: Batch, now: float) -> None:
-        self._running[unit] = now + unit.predicted
+    def started(self, batch: Batch, now: float) -> None:
+        self._running[batch] = now + batch.predicted
 
-    def finished(self, unit: Batch, seconds: float) -> None:
-        """Tell how long a unit took, the way to its stream and back included: its profile learns from it, and those who
-        waited have earned their share."""
-        del self._running[unit]
-        unit.profile.observe(len(unit.tasks), unit.tokens, seconds)
-        used = seconds * (self._streams if unit.wide else 1)
-        for path, earned in self._earned.items():
-            own = used if path is unit.lane else 0.0
+    def finished(self, batch: Batch, seconds: float) -> None:
+        """A batch took so many seconds, the hand-over to its stream included: recalibrate its latency model, and give
+        the lanes with queued tasks their credit."""
+        del self._running[batch]
+        batch.latency_model.observe(len(batch.tasks), batch.tokens, seconds)
+        used = seconds * (self._streams if batch.wide else 1)
+        for path, credit in self._credit.items():
+            own = used if path is batch.lane else 0.0
             if own or self._queues[path].size:
-                # Bounded below, so that a busy hour without others costs no more than one unit.
-                self._earned[path] = max(-self._unit_seconds, earned + EARNED_SHARE[path] * used - own)
+                # Bounded below, so that a busy hour without other work costs no more than one batch.
+                self._credit[path] = max(-self._bulk_batch_seconds, credit + FAIR_SHARE[path] * used - own)
 
-    def waiting(self, path: ServingPath) -> int:
+    def queue_depth(self, path: ServingPath) -> int:
         return self._queues[path].size
 
     def idle(self, now: float) -> bool:
-        """True when nothing but deferred work waits and no interactive request came within the last second."""
+        """Whether only deferred work is queued and no interactive request came within the last second."""
         quiet = now - self._last_interactive >= INTERACTIVE_SECONDS
         return quiet and not any(queue.size for path, queue in self._queues.items() if path is not ServingPath.DEFERRED)
 
     @property
     def busy(self) -> bool:
-        """Whether something waits: what comes now will not start at once."""
-        return self._anything_waits()
-
-    def _anything_waits(self) -> bool:
+        """Whether any task is queued: a new one will not start at once."""
         return any(queue.size for queue in self._queues.values())
 
-    def _has_room(self) -> bool:
-        return len(self._running) < self._streams and not any(unit.wide for unit in self._running)
+    def _has_free_stream(self) -> bool:
+        return len(self._running) < self._streams and not any(batch.wide for batch in self._running)
 
     def _free_at(self, now: float) -> float:
-        """When the next unit can start, as predicted.
+        """When the next batch is predicted to start.
 
-        A unit that is late is thought to take as long again as it is late: a device that hangs closes the door.
+        If a batch overruns its prediction, its remaining time is taken to be the overrun so far. The prediction for a
+        device that hangs so keeps growing, and admission control rejects new requests.
         """
-        return now if self._has_room() else min(now + abs(end - now) for end in self._running.values())
+        return now if self._has_free_stream() else min(now + abs(end - now) for end in self._running.values())
 
-    def _owed(self) -> list[ServingPath]:
-        """Lanes that have earned the time of their next text, lowest first."""
-        earners = reversed(self._earned.items())
-        return [path for path, earned in earners if earned > 0.0 and self._is_enough(earned, path)]
+    def _lanes_with_credit(self) -> list[ServingPath]:
+        """Lanes whose credit covers the time of their next text, lowest first."""
+        return [
+            path
+            for path, credit in reversed(self._credit.items())
+            if credit > 0.0 and any(credit >= head.seconds for head in self._queues[path].heads()[:1])
+        ]
 
-    def _is_enough(self, earned: float, path: ServingPath) -> bool:
-        return any(earned >= head.seconds for head in self._queues[path].heads()[:1])
+    def _widened(self, batch: Batch) -> Batch:
+        """The same batch on all cores, if it is a single text alone on the device and faster so."""
+        wide = batch.tasks[0].latency.wide
+        if wide is None or len(batch.tasks) > 1 or self._running or self.busy:
+            return batch
+        predicted = wide.predict(1, batch.tokens)
+        return replace(batch, wide=True, predicted=predicted) if predicted < batch.predicted else batch
 
-    def _widened(self, unit: Batch) -> Batch:
-        """The same with all cores, where it is all alone and faster so."""
-        wide = unit.tasks[0].speeds.wide
-        if wide is None or len(unit.tasks) > 1 or self._running or self._anything_waits():
-            return unit
-        predicted = wide.predict(1, unit.tokens)
-        return replace(unit, wide=True, predicted=predicted) if predicted < unit.predicted else unit
-
-    def _held(self, path: ServingPath, now: float) -> float:
-        """Seconds for which what waits in a lane is held for company: enough for a whole unit of a lane below; 0 where
-        it is not held, or nothing waits below."""
+    def _batching_delay(self, path: ServingPath, now: float) -> float:
+        """Seconds that the queued tasks of a lane wait for batch mates: at least a batch of a lower lane, else 0."""
         queue = self._queues[path]
         if not queue.lane.max_delay or not any(it.size for it in self._below[path]):
             return 0.0
-        seconds = self._close_at(queue, now) - now
-        return seconds if seconds >= self._unit_seconds else 0.0
-
-    def _close_at(self, queue: Queue, now: float) -> float:
-        """When the waiting batch of a lane must start; `now` if it is full or empty."""
-        heads = queue.heads()
-        if not heads or queue.size >= _most_rows(queue.lane, heads[0]):
-            return now
-        due, profile = queue.due(heads[0]), heads[0].speeds.narrow
-        latest = due - profile.predict(queue.size + 1, heads[0].tokens) - profile.margin
-        held = min(queue.lane.max_delay, HELD_SHARE * (due - heads[0].arrived))
-        return min(latest, heads[0].arrived + held)
-
-    def _bulk_limit(self, now: float) -> float:
-        """Seconds a unit of throughput or deferred work may take now."""
-        return math.inf if now - self._last_interactive >= INTERACTIVE_SECONDS else self._unit_seconds
+        leader = queue.heads()[0]
+        if queue.size >= _most_rows(queue.lane, leader):
+            return 0.0
+        due, latency_model = queue.due(leader), leader.latency.narrow
+        latest = due - latency_model.predict(queue.size + 1, leader.tokens) - latency_model.margin
+        longest = min(queue.lane.max_delay, BATCHING_DELAY_SHARE * (due - leader.arrived))
+        delay = min(latest, leader.arrived + longest) - now
+        return delay if delay >= self._bulk_batch_seconds else 0.0
 
 
-def _next_of(queue: Queue, now: float, limit: float, dead: list[Task]) -> Batch | None:
-    """Take the most urgent task that can still finish in time, and its company; those that cannot go to `dead`."""
+def _next_of(queue: Queue, now: float, limit: float, expired: list[Task]) -> Batch | None:
+    """Take the most urgent task that can still finish in time, and its batch mates; others go to `expired`."""
     for leader, *others in iter(queue.heads, []):
         if now + leader.seconds <= _deadline(leader):
-            return _unit(queue, leader, min(now + limit, _latest_end(leader, others, now)), now)
+            return _make_batch(queue, leader, min(now + limit, _latest_end(leader, others, now)), now)
         queue.take(leader)
-        dead.append(leader)
+        expired.append(leader)
     return None
 
 
-def _unit(queue: Queue, leader: Task, end: float, now: float) -> Batch:
-    """The leader, and tasks like it while they fit, the unit is over by `end` and inside every deadline of its own.
+def _make_batch(queue: Queue, leader: Task, end: float, now: float) -> Batch:
+    """The leader and its batch mates, as many as finish by `end` and by each of their own deadlines.
 
-    It has one of the sizes that its engine is warmed for; who is left over leads or joins the next.
+    The batch has one of the sizes that its engine is warmed for; the others stay queued.
     """
     lane = queue.lane
-    company = queue.company(leader, _most_rows(lane, leader))
-    tasks = tuple(company[: _rows(company, end, now)])
+    batch_mates = queue.batch_mates(leader, _most_rows(lane, leader))
+    tasks = tuple(batch_mates[: _rows(batch_mates, end, now)])
     for task in tasks:
         queue.take(task)
-    return Batch(lane.path, tasks, leader.tokens, leader.speeds.narrow.predict(len(tasks), leader.tokens))
+    return Batch(lane.path, tasks, leader.tokens, leader.latency.narrow.predict(len(tasks), leader.tokens))
 
 
 def _most_rows(lane: Lane, leader: Task) -> int:
-    """Of a unit of texts like the leader."""
+    """The most rows of a batch of texts as long as the leader."""
     return max(1, min(lane.max_rows, lane.token_budget // leader.tokens))
 
 
-def _rows(company: Sequence[Task], end: float, now: float) -> int:
-    """How many of the company make the unit."""
-    if len(company) == 1:
+def _rows(batch_mates: Sequence[Task], end: float, now: float) -> int:
+    """How many of these tasks the batch takes."""
+    if len(batch_mates) == 1:
         return 1
-    leader = company[0]
+    leader = batch_mates[0]
     rows, end = 1, min(end, _deadline(leader))
-    for count in range(2, len(company) + 1):
-        end = min(end, _deadline(company[count - 1]))
-        if now + leader.speeds.narrow.predict(count, leader.tokens) > end:
+    for count in range(2, len(batch_mates) + 1):
+        end = min(end, _deadline(batch_mates[count - 1]))
+        if now + leader.latency.narrow.predict(count, leader.tokens) > end:
             break
         rows = count
-    return leader.speeds.rows_below(rows, leader.tokens)
+    return leader.latency.rows_below(rows, leader.tokens)
 
 
 def _latest_end(leader: Task, others: Sequence[Task], now: float) -> float:
-    """When a unit must be over for the next most urgent task of another kind to be in time, if it can still be."""
+    """When a batch must end for the most urgent task of another kind to be in time; never, if it cannot be."""
     if not others:
         return math.inf
     latest = _deadline(others[0]) - others[0].seconds
@@ -272,10 +261,10 @@ def _latest_end(leader: Task, others: Sequence[Task], now: float) -> float:
 
 
 def _seconds(tasks: Sequence[Task]) -> float:
-    """Device time that the texts of one request take together: those of one padded width as one batch."""
+    """Device time of one request's texts, those of one padded width as one batch."""
     if len(tasks) == 1:
         return tasks[0].seconds
-    predict = tasks[0].speeds.narrow.predict
+    predict = tasks[0].latency.narrow.predict
     return sum(predict(count, tokens) for tokens, count in Counter(task.tokens for task in tasks).items())
 
 

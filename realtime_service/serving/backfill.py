@@ -119,7 +119,7 @@ class BackfillWorker:
         failed = [(item, outcome.why) for item, outcome in outcomes if isinstance(outcome, _Failure)]
         if scored:
             await self._deferred_queue.store_results(scored, COMPUTED_BY)
-            self._metrics.harvested(await self._deferred_queue.acknowledge([item for item, _ in scored]))
+            self._metrics.backfilled(await self._deferred_queue.acknowledge([item for item, _ in scored]))
         for item, why in failed:
             await self._deferred_queue.fail(item, why, COMPUTED_BY)
         if returned := [item for item, outcome in outcomes if outcome is None]:

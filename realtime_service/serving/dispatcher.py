@@ -201,12 +201,14 @@ class Dispatcher:
         self, context: RequestContext, release: str, finish: Mapping[ServingPath, float], precomputed: bool = False
     ) -> RoutedRequest:
         """The request as the routing policy reads it. `finish`: seconds until this replica would answer, by lane."""
-        request, patience = context.request, None
+        request, remaining_budget = context.request, None
         if context.deadline is not None:
             latest = context.arrived + ADMITTED_SHARE * (context.deadline - context.arrived)
-            patience = latest - self._clock.monotonic()
+            remaining_budget = latest - self._clock.monotonic()
         texts, hint = len(request.texts), context.call.hint
-        return RoutedRequest(texts, request.priority, request.timeout, patience, release, finish, hint, precomputed)
+        return RoutedRequest(
+            texts, request.priority, request.timeout, remaining_budget, release, finish, hint, precomputed
+        )
 
     def _decide(self, context: RequestContext, routed: RoutedRequest) -> Decision:
         """The path and the replica. A forwarded request has been decided: this replica only carries it out, unless it

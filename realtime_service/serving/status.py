@@ -1,4 +1,4 @@
-"""What a replica says of itself: the heartbeat that other replicas read, and the answer to Describe."""
+"""The state of a replica: the heartbeat that other replicas read, and the answer to Describe."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from realtime_service.settings import Lane
 from shared_model.types import Device as DeviceKind
 from shared_model.types import Precision, ServingPath
 
-#: A chat message, as the heartbeat tells others what it would wait here.
+#: Length of a typical chat message, for which heartbeats predict the finish.
 TYPICAL_TOKENS = 16
 
 
 @dataclass
 class ReplicaStatus:
-    """`wanted`: texts a second that callers with a quota want of this replica. `pinned`: it serves one release,
+    """`demand`: texts a second that callers with a quota ask of this replica. `pinned`: it serves one release,
     whatever the pointer names. `rollout` is None on a replica that is pinned, or not warm yet; `draining` is set when
     it takes no new calls."""
 
@@ -30,7 +30,7 @@ class ReplicaStatus:
     models: Models
     device: Devices
     variants: Mapping[Precision, DeviceKind]
-    wanted: Callable[[], Mapping[str, float]]
+    demand: Callable[[], Mapping[str, float]]
     pinned: bool = False
     rollout: Rollout | None = None
     draining: bool = False
@@ -46,7 +46,7 @@ class ReplicaStatus:
             releases=sorted(serving.models),
         )
         loads = {path: load for path in opened if (load := self._load(path))}
-        return heartbeat.state(replica, loads, self.wanted(), self._following())
+        return heartbeat.state(replica, loads, self.demand(), self._following())
 
     def _following(self) -> Following:
         if self.rollout is None:
@@ -55,18 +55,18 @@ class ReplicaStatus:
         return Following(self.rollout.version, failures)
 
     def _load(self, path: ServingPath) -> LaneLoad | None:
-        """None where nothing can be predicted of a lane yet."""
+        """None while the lane warms up."""
         typical = self.device.typical(self.models.active, path, TYPICAL_TOKENS)
         if typical is None:
             return None
         finish, real_time, per_text = typical
         return LaneLoad(
-            waiting=self.device.waiting(path),
-            places=self.device.lanes[path].max_concurrent,
+            queue_depth=self.device.queue_depth(path),
+            queue_limit=self.device.lanes[path].max_concurrent,
             finish=finish,
             real_time=real_time,
             per_text=per_text,
-            load=self.device.load_of(path),
+            utilisation=self.device.utilisation_of(path),
         )
 
     def describe(self, snapshot: Snapshot) -> scoring_pb2.DescribeResponse:
@@ -85,7 +85,7 @@ class ReplicaStatus:
         )
 
     def _lane(self, lane: Lane, snapshot: Snapshot) -> scoring_pb2.LaneDescription:
-        # Deferred work is taken wherever bulk is.
+        # The deferred lane is served wherever the throughput lane is.
         takes = ServingPath.THROUGHPUT if lane.path is ServingPath.DEFERRED else lane.path
         return scoring_pb2.LaneDescription(
             name=lane.path,
@@ -96,7 +96,7 @@ class ReplicaStatus:
             serving=takes in snapshot.lanes and not self.draining,
             p95_target_ms=1000 * snapshot.policy.targets.get(lane.path, 0.0),
             rate_target=lane.target_rate,
-            waiting=self.device.waiting(lane.path),
+            waiting=self.device.queue_depth(lane.path),
         )
 
     def _releases(self) -> Iterator[scoring_pb2.ReleaseDescription]:

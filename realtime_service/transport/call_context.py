@@ -30,7 +30,7 @@ class ContextReader:
     def receive(self, method: str, raw: bytes, context: Context) -> CallContext:
         """Raises: Unauthenticated for a caller whose token is not valid; BadInput for a lane there is no such of."""
         metadata = context.invocation_metadata() or ()
-        came = forwarded_context.arrived_by(metadata, self._snapshot().word)
+        came = forwarded_context.arrived_by(metadata, self._snapshot().cluster_token)
         # A token is verified whether or not anything depends on whose it is.
         caller = functools.partial(self._callers.of, context)
         if self._callers.verify and came is None:

@@ -31,7 +31,7 @@ class PeerStreams:
 
     def handlers(self) -> "grpc.GenericRpcHandler[Any, Any]":
         return grpc.method_handlers_generic_handler(
-            peer_stream.SERVICE, {peer_stream.METHOD: rpc_handlers.conversing(self._serve)}
+            peer_stream.SERVICE, {peer_stream.METHOD: rpc_handlers.bidi_stream(self._serve)}
         )
 
     async def _serve(self, incoming: AsyncIterator[bytes], context: Context) -> None:
@@ -49,17 +49,17 @@ class PeerStreamHandler:
         self._context = context
         self._methods: dict[str, rpc_handlers.Handler | None] = {}
         self._under_way: dict[int, asyncio.Task[None]] = {}
-        self._outbox = WriteCoalescer[LinkAnswer](self._write)
+        self._write_coalescer = WriteCoalescer[LinkAnswer](self._write)
 
     async def run(self) -> None:
-        writer = asyncio.create_task(self._outbox.run())
+        writer = asyncio.create_task(self._write_coalescer.run())
         try:
             async for raw in self._incoming:
                 for call in requests.parse(LinkCalls, raw).calls:
                     self._take(call)
             if self._under_way:
                 await asyncio.wait(self._under_way.values())
-            self._outbox.close()
+            self._write_coalescer.close()
             await writer
         finally:
             for task in (writer, *self._under_way.values()):
@@ -67,7 +67,7 @@ class PeerStreamHandler:
 
     def stop(self) -> None:
         self.stopped = True
-        self._outbox.put(LinkAnswer(leaving=True))
+        self._write_coalescer.put(LinkAnswer(leaving=True))
 
     def _take(self, call: LinkCall) -> None:
         if not call.cancelled:
@@ -82,7 +82,7 @@ class PeerStreamHandler:
     async def _answer(self, call: LinkCall) -> None:
         """However a call ends, whoever waits for it is told."""
         try:
-            self._outbox.put(LinkAnswer(number=call.number, response=await self._response(call)))
+            self._write_coalescer.put(LinkAnswer(number=call.number, response=await self._response(call)))
         except _Aborted as end:
             self._end(call, end)
         except asyncio.CancelledError:
@@ -94,7 +94,7 @@ class PeerStreamHandler:
 
     def _end(self, call: LinkCall, end: "_Aborted") -> None:
         trailers = peer_stream.flat(end.trailers)
-        self._outbox.put(LinkAnswer(number=call.number, code=end.code, details=end.details, trailers=trailers))
+        self._write_coalescer.put(LinkAnswer(number=call.number, code=end.code, details=end.details, trailers=trailers))
 
     async def _response(self, call: LinkCall) -> bytes:
         """Raises: _Aborted."""

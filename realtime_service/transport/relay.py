@@ -13,16 +13,16 @@ _ANY = RoutedRequest(1, Priority.UNSPECIFIED, None, None, ANY_RELEASE, {})
 
 
 class Relay:
-    def __init__(self, forwarder: Forwarder, registry: Membership, clock: Clock) -> None:
+    def __init__(self, forwarder: Forwarder, membership: Membership, clock: Clock) -> None:
         self._forwarder = forwarder
-        self._registry = registry
+        self._membership = membership
         self._clock = clock
 
     def method(self, name: str) -> Method:
         """A handler that passes calls of a method on. `name`: like "/scoring.v1.ScoringService/Describe"."""
 
         async def handler(raw: bytes, context: Context) -> bytes:
-            snapshot, left = self._registry.snapshot, context.time_remaining()
+            snapshot, left = self._membership.snapshot, context.time_remaining()
             decision = decide(_ANY, snapshot.policy, snapshot, draw=0.0)
             deadline = None if left is None else self._clock.monotonic() + left
             return await self._forwarder.forward(Forwarded(name, raw, deadline, ()), _ANY, decision)

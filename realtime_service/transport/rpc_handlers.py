@@ -26,12 +26,12 @@ def unary(method: Method) -> Handler:
     return grpc.unary_unary_rpc_method_handler(_answering(method), None, _serialise)
 
 
-def answering_many(method: Callable[[bytes, Context], Awaitable[None]]) -> Handler:
+def server_stream(method: Callable[[bytes, Context], Awaitable[None]]) -> Handler:
     """`method` takes the request's bytes and writes its answers to the context."""
     return grpc.unary_stream_rpc_method_handler(_answering(method), None, _serialise)
 
 
-def conversing(method: Callable[[AsyncIterator[bytes], Context], Awaitable[None]]) -> Handler:
+def bidi_stream(method: Callable[[AsyncIterator[bytes], Context], Awaitable[None]]) -> Handler:
     """`method` takes requests' bytes as they come and writes its answers to the context."""
     return grpc.stream_stream_rpc_method_handler(_answering(method), None, _serialise)
 

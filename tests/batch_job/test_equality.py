@@ -17,7 +17,7 @@ from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import NightlySettings
 from batch_job.tables.fence import Fence
 from shared_model import demo_messages
-from shared_model.encoding import Widths, coarse_bucket, collate, fine_bucket, plan_batches
+from shared_model.encoding import Bucketing, coarse_bucket, collate, fine_bucket, plan_batches
 from shared_model.releases.store import Release
 from shared_model.settings import StateSettings
 from shared_model.types import Device
@@ -43,7 +43,7 @@ def texts_of(state: StateSettings) -> dict[str, str]:
     return found
 
 
-def scores_outside_spark(release: Release, texts: list[str], widths: Widths) -> NDArray[np.float32]:
+def scores_outside_spark(release: Release, texts: list[str], widths: Bucketing) -> NDArray[np.float32]:
     """Probabilities of every text, in batches of another size and other neighbours than the run's."""
     encoder, engine = release.encoder(), release.half_precision_engine(Device.CPU, threads=2)
     scores = np.empty((len(texts), len(release.labels)), np.float32)

@@ -38,7 +38,7 @@ class OpenInferenceServicer:
         context_reader: ContextReader,
         streams: OpenStreams,
         status: ReplicaStatus,
-        registry: Membership,
+        membership: Membership,
         readiness: Readiness,
         metrics: Metrics,
         relay: Relay | None,
@@ -48,7 +48,7 @@ class OpenInferenceServicer:
         self._context_reader = context_reader
         self._streams = streams
         self._status = status
-        self._registry = registry
+        self._membership = membership
         self._readiness = readiness
         self._metrics = metrics
         self._relay = relay
@@ -69,7 +69,7 @@ class OpenInferenceServicer:
             methods |= {name: self._relay.method(f"/{SERVICE}/{name}") for name in _OF_MODELS}
         unary = {name: rpc_handlers.unary(method) for name, method in methods.items()}
         return grpc.method_handlers_generic_handler(
-            SERVICE, {**unary, "ModelStreamInfer": rpc_handlers.conversing(self.model_stream_infer)}
+            SERVICE, {**unary, "ModelStreamInfer": rpc_handlers.bidi_stream(self.model_stream_infer)}
         )
 
     async def server_live(self, raw: bytes, context: Context) -> pb.ServerLiveResponse:
@@ -136,7 +136,7 @@ class OpenInferenceServicer:
         serving = self._status.models.serving
         try:
             request = infer_request(raw)
-            served = self._registry.snapshot.releases
+            served = self._membership.snapshot.releases
             if (release := catalogue.elsewhere(serving, served, request.model, request.version)) is not None:
                 return request, [], release
             model = catalogue.choose(serving, request.model, request.version, caller)

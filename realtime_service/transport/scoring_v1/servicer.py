@@ -60,11 +60,11 @@ class ScoringServicer:
             SERVICE,
             {
                 "Score": rpc_handlers.unary(self.score),
-                "ScoreStream": rpc_handlers.conversing(self.score_stream),
+                "ScoreStream": rpc_handlers.bidi_stream(self.score_stream),
                 "Submit": rpc_handlers.unary(self.submit),
-                "SubmitStream": rpc_handlers.conversing(self.submit_stream),
+                "SubmitStream": rpc_handlers.bidi_stream(self.submit_stream),
                 "GetResult": rpc_handlers.unary(self.get_result),
-                "WatchResults": rpc_handlers.answering_many(self.watch_results),
+                "WatchResults": rpc_handlers.server_stream(self.watch_results),
                 "Describe": rpc_handlers.unary(self._relay.method(DESCRIBE) if self._relay else self.describe),
             },
         )

@@ -17,19 +17,19 @@ from tests.benchmarks.router import fleet
 
 async def run(redis_url: str) -> None:
     *_, own = fleet.states(random.Random(7))
-    client = redis_connections.patient(redis_url)
-    registry = Membership(client, Snapshot(fleet.name(fleet.REPLICAS - 1), SERVED), lambda lanes: own, Policy())
-    await registry.run_once()
+    client = redis_connections.default_client(redis_url)
+    membership = Membership(client, Snapshot(fleet.name(fleet.REPLICAS - 1), SERVED), lambda lanes: own, Policy())
+    await membership.run_once()
     # As a service does when it is ready.
     gc.freeze()
-    beating = asyncio.create_task(registry.run())
+    beating = asyncio.create_task(membership.run())
 
     def measured(seconds: float) -> dict[str, float]:
         """CPU of this process in so many seconds, as a share of one core."""
         before, began = time.process_time(), time.monotonic()
         time.sleep(seconds)
         share = (time.process_time() - before) / (time.monotonic() - began)
-        return {"share": share, "replicas": len(registry.snapshot.replicas)}
+        return {"share": share, "replicas": len(membership.snapshot.replicas)}
 
     await asyncio.to_thread(child.answer, {}, measured)
     beating.cancel()

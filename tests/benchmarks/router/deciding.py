@@ -48,9 +48,9 @@ def router(draw: random.Random) -> Snapshot:
     return Snapshot("router", replicas=replicas, options=found, real_time=as_real_time(found), redis_available=True)
 
 
-def request(draw: random.Random, patience: float) -> RoutedRequest:
+def request(draw: random.Random, remaining_budget: float) -> RoutedRequest:
     """One text, of either release."""
-    return RoutedRequest(1, draw.choice(_PRIORITIES), None, patience, draw.choice(fleet.RELEASES), here={})
+    return RoutedRequest(1, draw.choice(_PRIORITIES), None, remaining_budget, draw.choice(fleet.RELEASES), here={})
 
 
 def _microseconds(requests: Sequence[RoutedRequest], snapshot: Snapshot, draw: random.Random) -> list[float]:

@@ -26,18 +26,18 @@ def states(draw: random.Random, replicas: int = REPLICAS) -> Iterator[ReplicaSta
         described = ReplicaDescription(
             id=name(number), address=f"10.0.0.{number}:50051", release=RELEASES[0], releases=RELEASES
         )
-        wanted = {f"caller-{draw.randrange(1_000)}": draw.uniform(0.1, 20.0) for _ in range(_CALLERS)}
-        yield heartbeat.state(described, {lane: _load(draw) for lane in SERVED}, wanted)
+        demand = {f"caller-{draw.randrange(1_000)}": draw.uniform(0.1, 20.0) for _ in range(_CALLERS)}
+        yield heartbeat.state(described, {lane: _load(draw) for lane in SERVED}, demand)
 
 
 def replica(state: ReplicaState) -> Replica:
     """As one that has never heard of it knows it."""
-    met = heartbeat.meet(state.profile, {})
-    heartbeat.hear(met, state)
+    met = heartbeat.read_profile(state.profile, {})
+    heartbeat.apply(met, state)
     return met
 
 
 def _load(draw: random.Random) -> LaneLoad:
-    waiting, per_text = draw.randrange(8), draw.uniform(0.001, 0.003)
-    finish = per_text * (waiting + 2)
-    return LaneLoad(waiting, finish=finish, real_time=finish, per_text=per_text, load=draw.uniform(0, 1))
+    depth, per_text = draw.randrange(8), draw.uniform(0.001, 0.003)
+    finish = per_text * (depth + 2)
+    return LaneLoad(depth, finish=finish, real_time=finish, per_text=per_text, utilisation=draw.uniform(0, 1))

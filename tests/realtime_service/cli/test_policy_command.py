@@ -62,7 +62,7 @@ def run(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys:
 
 @pytest.fixture
 async def replicas(redis_url: str) -> AsyncIterator[list[Membership]]:
-    client = redis_connections.patient(redis_url)
+    client = redis_connections.default_client(redis_url)
     yield [replica(client, name) for name in ("one", "two", "three")]
     await client.aclose()
 
@@ -107,7 +107,7 @@ def test_a_caller_may_be_called_anything(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["set", "speed=1"], "speed: is no number of the policy; it has latency_below_ms, "),
+        (["set", "speed=1"], "speed: is not a number of the policy; it has latency_below_ms, "),
         (["set", "quota"], "quota: expected NAME=NUMBER"),
         (["set", "quota=many"], "quota=many: expected NAME=NUMBER"),
         (["set", "quota=nan"], "quota=nan: expected NAME=NUMBER"),
@@ -115,7 +115,7 @@ def test_a_caller_may_be_called_anything(run: Run) -> None:
         (["set", "latency.load_target=1.5"], "latency.load_target: is 1.5: expected a share from 0 to 1"),
         (["set", "latency.load_target=0.5", "quota=-1"], "quota: is -1: expected 0 or more"),
         (["set", "latency_below_ms=2000"], "latency_below_ms: is 2000: expected at most throughput_above_ms, which is"),
-        (["reset", "quotas"], "quotas: is no number of the policy"),
+        (["reset", "quotas"], "quotas: is not a number of the policy"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_changes_nothing(run: Run, arguments: list[str], says: str) -> None:

@@ -1,4 +1,4 @@
-"""What the forwarder is told of replicas, without Redis: the last snapshot, which nobody refreshes."""
+"""A fixed snapshot of replicas for the forwarder, without Redis."""
 
 import asyncio
 import contextlib
@@ -18,23 +18,23 @@ from shared_model.types import Priority, ServingPath
 if TYPE_CHECKING:
     from realtime_service.cluster.membership import Membership
 
-RELEASE, WORD, LANE = "r-1", "open sesame", ServingPath.DYNAMIC
+RELEASE, CLUSTER_TOKEN, LANE = "r-1", "open sesame", ServingPath.DYNAMIC
 SCORE = "/scoring.v1.ScoringService/Score"
 
 
 class Directory:
-    """Stands in for the registry of a router that has no lanes of its own."""
+    """A fake membership of a router without lanes."""
 
     def __init__(self, addresses: dict[str, str]) -> None:
         replicas = tuple(
             Replica(
                 ReplicaDescription(id=replica, address=address, releases=[RELEASE]),
-                (Option(replica, LANE, finish=0.005 * (number + 1), per_text=0.002, load=0.1),),
+                (Option(replica, LANE, finish=0.005 * (number + 1), per_text=0.002, utilisation=0.1),),
             )
             for number, (replica, address) in enumerate(addresses.items())
         )
         router = Replica(ReplicaDescription(id="router"), ())
-        self.snapshot = Snapshot("router", replicas=(router, *replicas), word=WORD)
+        self.snapshot = Snapshot("router", replicas=(router, *replicas), cluster_token=CLUSTER_TOKEN)
         self.ejected: frozenset[str] = frozenset()
         self._refresh(self.snapshot.replicas)
 
@@ -43,7 +43,7 @@ class Directory:
         self._refresh(self.snapshot.replicas)
 
     def forget(self, replica: str) -> None:
-        """It has not been heard of for too long."""
+        """Drop a replica, as if its heartbeat had expired."""
         self._refresh(tuple(it for it in self.snapshot.replicas if it.id != replica))
 
     def _refresh(self, replicas: tuple[Replica, ...]) -> None:
@@ -55,7 +55,7 @@ class Directory:
 
 
 class Router:
-    """Decides and forwards, as the dispatcher of a replica without lanes does."""
+    """Decides and forwards like the dispatcher of a replica without lanes."""
 
     def __init__(self, directory: Directory, draw: float = 0.0) -> None:
         self.directory = directory
@@ -72,7 +72,7 @@ class Router:
         texts: int = 1,
         repeated: bool = False,
     ) -> bytes:
-        """`to`: the replica that is asked first; without it that is decided."""
+        """`to`: the replica to ask first, instead of the decided one."""
         request = RoutedRequest(texts, Priority.UNSPECIFIED, None, seconds, RELEASE, here={})
         snapshot = self.directory.snapshot
         decision = Decision(LANE, to, "because") if to else decide(request, snapshot.policy, snapshot, draw=0.0)
@@ -86,15 +86,15 @@ class Router:
 
 @contextlib.asynccontextmanager
 async def routing(addresses: dict[str, str]) -> AsyncIterator[Router]:
-    """A router that looks after its connections until the block ends."""
+    """A router whose forwarder runs until the block ends."""
     router = Router(Directory(addresses))
-    duty = asyncio.create_task(router.forwarder.run())
+    running = asyncio.create_task(router.forwarder.run())
     try:
         yield router
     finally:
-        duty.cancel()
+        running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await duty
+            await running
         await router.forwarder.close()
 
 

@@ -1,4 +1,4 @@
-"""An endpoint without a model: it signs on in Redis with some lanes, answers Score on a socket, and can die at once."""
+"""An endpoint without a model: it registers in Redis with some lanes, answers Score, and can be killed."""
 
 import asyncio
 import contextlib
@@ -35,13 +35,13 @@ class Endpoint(Stub):
         self._server.add_generic_rpc_handlers((PeerStreams([self], OpenStreams()).handlers(), self))
         self.address = bind(self._server, "127.0.0.1:0")
         await self._server.start()
-        self._redis = redis_connections.patient(self._redis_url)
-        registry = Membership(self._redis, Snapshot(self.address, self.lanes), self._describe, Policy())
-        await registry.run_once()
-        self._beating = asyncio.create_task(registry.run())
+        self._redis = redis_connections.default_client(self._redis_url)
+        membership = Membership(self._redis, Snapshot(self.address, self.lanes), self._describe, Policy())
+        await membership.run_once()
+        self._beating = asyncio.create_task(membership.run())
 
     async def die(self) -> None:
-        """As a killed process does: nothing is signed off, and connections break."""
+        """End like a killed process: without deregistering, and with broken connections."""
         self._beating.cancel()
         await self._server.stop(grace=None)
         await self._redis.aclose()

@@ -1,4 +1,4 @@
-"""Replicas that enforce quotas together, on a simulated clock: heartbeats through a dictionary, calls as they come."""
+"""Replicas that enforce quotas together, on a simulated clock, with a dictionary in place of Redis."""
 
 import heapq
 import random
@@ -25,20 +25,20 @@ class Call:
 
 @dataclass
 class Fleet:
-    """`phases`: when each replica beats, as a share of the period. `told`: their heartbeats."""
+    """`phases`: when each replica's heartbeat comes, as a share of the period. `heartbeats`: the last of each."""
 
     policy: Policy
     phases: Sequence[float]
     redis_available: bool = True
     dead: set[int] = field(default_factory=set)
-    #: The longest time between two beats of a replica, in periods: some beat late.
+    #: The longest time between two heartbeats of a replica, in periods.
     late: float = 1.0
     draw: random.Random = field(default_factory=lambda: random.Random(1))
-    told: dict[str, Replica] = field(default_factory=dict)
+    heartbeats: dict[str, Replica] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.replicas = [Quotas(Snapshot(str(number), policy=self.policy)) for number in range(len(self.phases))]
-        # They have known each other for a while when the first call comes.
+        # All replicas have seen each other before the first call.
         for _ in range(2):
             for number in range(len(self.replicas)):
                 self.beat(number, 0.0)
@@ -48,25 +48,25 @@ class Fleet:
     def beat(self, number: int, now: float) -> None:
         if self.redis_available and number not in self.dead:
             name, quotas = str(number), self.replicas[number]
-            self.told[name] = Replica(ReplicaDescription(id=name), (), quotas.wanted(now))
-            quotas.heard(Snapshot(name, replicas=tuple(self.told.values()), policy=self.policy))
+            self.heartbeats[name] = Replica(ReplicaDescription(id=name), (), quotas.demand(now))
+            quotas.update(Snapshot(name, replicas=tuple(self.heartbeats.values()), policy=self.policy))
 
     def admitted(self, calls: Iterable[Call]) -> list[Call]:
-        """Those of the calls, in order of time, that were let in."""
+        """Those of the calls, in order of time, that were admitted."""
         found = []
         for call in calls:
-            self.go_on(call.at)
-            if self.lets_in(call):
+            self.advance(call.at)
+            if self.admits(call):
                 found.append(call)
         return found
 
-    def go_on(self, until: float) -> None:
+    def advance(self, until: float) -> None:
         while self._due[0][0] <= until:
             now, number = self._due[0]
             self.beat(number, now)
             heapq.heapreplace(self._due, (now + PERIOD_SECONDS * self.draw.uniform(1.0, self.late), number))
 
-    def lets_in(self, call: Call) -> bool:
+    def admits(self, call: Call) -> bool:
         try:
             self.replicas[call.replica].admit(call.caller, call.texts, call.at)
         except Overloaded:
@@ -80,7 +80,7 @@ def rate(calls: Sequence[Call], start: float, end: float) -> float:
 
 
 def most_in_a_second(calls: Sequence[Call]) -> int:
-    """Texts in the second that had most, wherever it began."""
+    """The most texts in any period of one second."""
     most = texts = first = 0
     for call in calls:
         texts += call.texts

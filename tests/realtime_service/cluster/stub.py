@@ -1,4 +1,4 @@
-"""A replica that answers as it is told, on a real socket: in this process, or in one of its own that can be killed.
+"""A replica that follows a script, on a real socket: in this process, or in one of its own that can be killed.
 
 python -m tests.realtime_service.cluster.stub: prints its address, and answers until it is killed.
 """
@@ -20,7 +20,7 @@ from realtime_service.transport.streaming import OpenStreams
 
 @dataclass(frozen=True)
 class Ends:
-    """How a call ends that is not answered, and after how many seconds."""
+    """End the call with this status after so many seconds."""
 
     code: grpc.StatusCode
     details: str = "as the script says"
@@ -30,18 +30,18 @@ class Ends:
 
 @dataclass(frozen=True)
 class Takes:
-    """Nothing is said for so many seconds; then the call is answered."""
+    """Answer the call after so many seconds."""
 
     seconds: float
 
 
-#: What is answered to a call: None is its own bytes, backwards.
+#: A step of the script; None answers a call with its own bytes, reversed.
 Step = Ends | Takes | None
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One call, as it came. `left`: seconds until its deadline, None without one."""
+    """One received call. `left`: seconds until its deadline, None without one."""
 
     method: str
     raw: bytes
@@ -50,7 +50,7 @@ class Asked:
 
 
 class Stub(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # it is generic in its stubs only
-    """Its steps are played one by one, the last one again and again. `left`: calls whose caller went away."""
+    """Plays its steps one by one, the last one repeatedly. `left`: calls that their callers cancelled."""
 
     def __init__(self, *steps: Step) -> None:
         self.steps = list(steps) or [None]
@@ -84,7 +84,7 @@ class Stub(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # it is generic i
 
 @contextlib.asynccontextmanager
 async def listening(stub: Stub) -> AsyncIterator[Stub]:
-    """Serve as a replica does until the block ends."""
+    """Listen like a replica until the block ends."""
     server = make_listener(shared=False)
     server.add_generic_rpc_handlers((PeerStreams([stub], OpenStreams()).handlers(), stub))
     stub.address = bind(server, "127.0.0.1:0")
@@ -96,9 +96,9 @@ async def listening(stub: Stub) -> AsyncIterator[Stub]:
 
 
 async def main() -> None:
-    # Long enough that calls are under way at any moment.
+    # Slow enough that calls are under way at any moment.
     async with listening(Stub(Takes(0.005))) as stub:
-        print(stub.address, flush=True)  # noqa: T201 - whoever started it reads it
+        print(stub.address, flush=True)  # noqa: T201 - the parent process reads it
         await asyncio.Event().wait()
 
 

@@ -1,5 +1,5 @@
-"""A real router in front of endpoints of one lane each, of which any may be dead: the client that Tandem ships is
-answered whenever a living one can take its call. Without endpoints the router says that it is not ready."""
+"""A real router in front of endpoints of one lane each, of which any may be dead: a call of Tandem's client is answered
+whenever a living endpoint can take it. Without endpoints the router is not ready."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ SUBSETS = [
 
 @contextlib.asynccontextmanager
 async def routed(redis_url: str, folder: Path) -> AsyncIterator[tuple[Process, str]]:
-    """A router that has started and knows of no endpoint, and its address, as its log tells."""
+    """A started router without endpoints, and its address, read from its log."""
     environ = {
         **os.environ,
         "REDIS_URL": redis_url,
@@ -65,7 +65,7 @@ async def routed(redis_url: str, folder: Path) -> AsyncIterator[tuple[Process, s
 
 
 async def _waiting(process: Process) -> str:
-    """Where a router listens that says that it waits for an endpoint."""
+    """The address in a router's log message that it waits for an endpoint."""
     assert process.stderr
     async for line in process.stderr:
         if waits := re.search(r"the router on (\S+) waits for an endpoint", line.decode()):
@@ -79,7 +79,7 @@ async def health(channel: grpc.aio.Channel, *names: str) -> list[bool]:
     return [it.status == health_pb2.HealthCheckResponse.SERVING for it in found]
 
 
-async def test_a_router_is_ready_when_an_endpoint_is_there(tmp_path: Path) -> None:
+async def test_a_router_is_ready_once_an_endpoint_is_known(tmp_path: Path) -> None:
     whole = ("", SERVICE, OPEN_INFERENCE)
     with RedisServer(StateSettings(state=tmp_path)) as own:
         async with routed(own.url, tmp_path) as (router, address), grpc.aio.insecure_channel(address) as channel:
@@ -103,7 +103,7 @@ async def test_a_router_is_ready_when_an_endpoint_is_there(tmp_path: Path) -> No
             await become(channel, False, *whole)
 
 
-async def test_whatever_is_dead_the_living_answer(tmp_path: Path) -> None:
+async def test_living_endpoints_answer_for_dead_ones(tmp_path: Path) -> None:
     assert len({frozenset(it) for it in SUBSETS}) == 2 ** len(SERVED)
     living: dict[ServingPath, Endpoint] = {}
     with RedisServer(StateSettings(state=tmp_path)) as own:
@@ -115,7 +115,7 @@ async def test_whatever_is_dead_the_living_answer(tmp_path: Path) -> None:
             for alive in SUBSETS:
                 await change(own.url, living, alive)
                 await become(channel, True, *map(health_name, alive))
-                # First while the router still takes the dead for alive, then when it knows.
+                # First while the router still counts the dead endpoints as alive, then afterwards.
                 await check_all(client, alive)
                 await become(channel, False, *(health_name(lane) for lane in SERVED if lane not in alive))
                 assert await health(channel, "", SERVICE, OPEN_INFERENCE) == [bool(alive)] * 3
@@ -136,15 +136,15 @@ def health_name(lane: ServingPath) -> str:
 
 
 async def become(channel: grpc.aio.Channel, serving: bool, *names: str) -> None:
-    """Wait until all these are healthy, or none is."""
+    """Wait until all these names are SERVING, or all are NOT_SERVING."""
     async with asyncio.timeout(20):
-        # Health is asked for, not told.
+        # Health can only be polled.
         while set(await health(channel, *names)) - {serving}:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
 
 async def check_all(client: AsyncClient, alive: Collection[ServingPath]) -> None:
-    """Each kind of call is answered by the best lane that is alive, and refused in plain words where none can."""
+    """Each kind of call is answered by the best lane that is alive, or refused with the reason."""
     for texts, options, lanes in KINDS:
         if able := [lane for lane in lanes if lane in alive]:
             answer = await client.score(texts, **options)

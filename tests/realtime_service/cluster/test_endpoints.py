@@ -1,4 +1,4 @@
-"""A router in front of endpoints with different lanes, all real processes: each request arrives where it should."""
+"""A router in front of endpoints with different lanes, all real processes: each request reaches its lane."""
 
 import re
 import time
@@ -28,7 +28,7 @@ _ANSWERED = re.compile(r'^tandem_requests_total\{outcome="(?:met|late)",path="(?
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Its own replica is the latency endpoint."""
+    """The stage's own replica is the latency endpoint."""
     with staged(tmp_path_factory.mktemp("stage"), TANDEM_LANES="latency,dynamic") as made:
         yield made
 
@@ -56,7 +56,7 @@ def client(router: RunningService) -> Iterator[Client]:
 
 
 def answered(service: RunningService) -> dict[str, int]:
-    """Requests that a process has answered itself, by path."""
+    """Requests that a process has answered without forwarding, by path."""
     with urllib.request.urlopen(service.metrics, timeout=10) as page:  # noqa: S310 - our own address
         return {it["path"]: round(float(it["count"])) for it in _ANSWERED.finditer(page.read().decode())}
 
@@ -101,9 +101,9 @@ def test_several_texts_and_streams_pass_a_router(client: Client) -> None:
     assert not [it for it in streamed.values() if isinstance(it, CallError)]
 
 
-def test_what_a_router_is_told_comes_back_as_the_endpoint_said_it(router: RunningService, client: Client) -> None:
+def test_a_router_relays_an_endpoints_error_unchanged(router: RunningService, client: Client) -> None:
     with pytest.raises(CallError) as refused:
-        client.score("my card", release="nobody-000000000000")
+        client.score("my card", release="unknown-000000000000")
     assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
     with grpc.insecure_channel(router.address) as channel, pytest.raises(grpc.RpcError) as paired:
         ScoringServiceStub(channel).Score(scoring_pb2.ScoreRequest(texts=["a"], text_pairs=["b"]), timeout=10)
@@ -129,7 +129,7 @@ def test_the_lane_that_a_caller_names(router: RunningService) -> None:
     assert refused.value.details() == "x-tandem-lane: 'fast' is no lane; there are latency, dynamic, throughput"
 
 
-def test_who_does_not_know_the_word_decides_nothing(stage: Stage) -> None:
+def test_a_call_without_the_cluster_token_decides_nothing(stage: Stage) -> None:
     claimed = forwarded_context.ForwardedContext(ServingPath.DYNAMIC, "", "because I say so").metadata("guessed")
     with grpc.insecure_channel(stage.replica.address) as channel:
         request = scoring_pb2.ScoreRequest(texts=["my card"], priority=scoring_pb2.REAL_TIME)
@@ -137,14 +137,14 @@ def test_who_does_not_know_the_word_decides_nothing(stage: Stage) -> None:
     assert (answer.path, answer.reason) == (scoring_pb2.LATENCY, "priority REAL_TIME")
 
 
-def test_what_another_replica_decided_is_carried_out_or_refused_and_never_sent_on(
+def test_a_forwarded_call_is_answered_or_refused_and_never_forwarded(
     stage: Stage, router: RunningService, throughput: RunningService
 ) -> None:
     with redis.Redis.from_url(stage.redis.url) as store:
-        word = bytes(store.get(keys.replica_word()) or b"").decode()
+        cluster_token = bytes(store.get(keys.replica_word()) or b"").decode()
 
     def score(service: RunningService, path: ServingPath) -> scoring_pb2.ScoreResponse:
-        decided = forwarded_context.ForwardedContext(path, "", "decided elsewhere").metadata(word)
+        decided = forwarded_context.ForwardedContext(path, "", "decided elsewhere").metadata(cluster_token)
         with grpc.insecure_channel(service.address) as channel:
             request = scoring_pb2.ScoreRequest(texts=["my card"], priority=scoring_pb2.REAL_TIME)
             return ScoringServiceStub(channel).Score(request, timeout=10, metadata=decided)
@@ -169,14 +169,14 @@ def test_open_inference_passes_a_router(stage: Stage, router: RunningService) ->
         answer = stub.ModelInfer(pb.ModelInferRequest(model_name="first", inputs=[tensor]), timeout=10)
         assert [it.name for it in answer.outputs] == ["scores", "label"]
         with pytest.raises(grpc.RpcError) as missing:
-            stub.ModelInfer(pb.ModelInferRequest(model_name="nobody", inputs=[tensor]), timeout=10)
+            stub.ModelInfer(pb.ModelInferRequest(model_name="unknown", inputs=[tensor]), timeout=10)
         assert missing.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_a_router_is_as_healthy_as_what_is_behind_it(stage: Stage, tmp_path: Path) -> None:
+def test_the_health_of_a_router_is_that_of_its_endpoints(stage: Stage, tmp_path: Path) -> None:
     with staged(tmp_path, TANDEM_LANES="latency") as alone:
-        lonely = alone.another_replica("router", TANDEM_LANES="none")
-        with grpc.insecure_channel(lonely.address) as channel:
+        router = alone.another_replica("router", TANDEM_LANES="none")
+        with grpc.insecure_channel(router.address) as channel:
             stub = health_pb2_grpc.HealthStub(channel)
 
             def serves(name: str) -> bool:
@@ -192,7 +192,7 @@ def test_a_router_is_as_healthy_as_what_is_behind_it(stage: Stage, tmp_path: Pat
             eventually(lambda: not serves(f"{SERVICE}/throughput"))
             assert serves(SERVICE)
             assert serves(f"{SERVICE}/latency")
-        assert lonely.stop() == 0
+        assert router.stop() == 0
 
 
 def test_a_new_endpoint_takes_calls_within_a_second_and_two_routers_agree(stage: Stage, router: RunningService) -> None:

@@ -1,4 +1,4 @@
-"""Replicas in processes of their own that are killed or stopped while a router sends to them; Redis tells nothing."""
+"""Replicas in their own processes are killed or stopped while a router forwards to them, without heartbeats."""
 
 import asyncio
 import contextlib
@@ -43,8 +43,8 @@ async def two_replicas() -> AsyncIterator[tuple[Router, Process]]:
 
 
 class Callers:
-    """Some who call both replicas in turn until the block ends. `late`: seconds past the deadline of each call that
-    ended with it; `failed`: how others ended; `took`: seconds of the longest that was answered."""
+    """Callers of both replicas in turn until the block ends. `late`: seconds past the deadline of each call that ended
+    with it; `failed`: ends of other failed calls; `took`: seconds of the longest answered call."""
 
     def __init__(self, router: Router, seconds: float) -> None:
         self._router = router
@@ -91,13 +91,13 @@ def sent_in_vain(router: Router) -> float:
     )
 
 
-async def test_a_replica_that_is_killed_fails_no_call_and_is_left_alone() -> None:
+async def test_a_replica_that_is_killed_fails_no_call_and_is_ejected() -> None:
     async with two_replicas() as (router, process), Callers(router, seconds=20.0) as callers:
         await callers.more(300)
         process.kill()
         await callers.more(300)
         assert router.directory.ejected == {"0"}
-        # It stays away when its time is up, because it cannot be reached.
+        # The replica stays ejected after the ejection time, because it is unreachable.
         in_vain = sent_in_vain(router)
         await asyncio.sleep(2 * FIRST_SECONDS)
         await callers.more(300)
@@ -111,7 +111,7 @@ async def test_no_call_to_a_replica_that_hangs_ends_long_after_its_deadline() ->
         process.send_signal(signal.SIGSTOP)
         stopped = time.monotonic()
         await until(lambda: "0" in router.directory.ejected)
-        # Overrun deadlines tell sooner than pings do.
+        # Expired deadlines eject the replica sooner than missing pings.
         assert time.monotonic() - stopped < 2.0
         await asyncio.sleep(2.0)
         in_vain = sent_in_vain(router)
@@ -127,7 +127,7 @@ async def test_no_call_to_a_replica_that_hangs_ends_long_after_its_deadline() ->
     assert max(callers.late) < 0.5
 
 
-async def test_a_replica_that_hangs_fails_no_patient_call() -> None:
+async def test_a_replica_that_hangs_fails_no_call_with_a_loose_deadline() -> None:
     async with two_replicas() as (router, process), Callers(router, seconds=20.0) as callers:
         await callers.more(300)
         process.send_signal(signal.SIGSTOP)
@@ -135,11 +135,11 @@ async def test_a_replica_that_hangs_fails_no_patient_call() -> None:
         await until(lambda: "0" in router.directory.ejected)
         await callers.more(300)
     assert (callers.failed, callers.late) == ([], [])
-    # What it held went elsewhere once a ping had not been answered.
+    # Its calls went to the other replica once a ping had not been answered.
     assert 0.5 < callers.took < 4.0
 
 
-async def test_a_replica_that_hangs_is_noticed_though_nobody_calls_it() -> None:
+async def test_a_replica_that_hangs_is_noticed_without_calls() -> None:
     async with two_replicas() as (router, process):
         process.send_signal(signal.SIGSTOP)
         stopped = time.monotonic()
@@ -150,9 +150,9 @@ async def test_a_replica_that_hangs_is_noticed_though_nobody_calls_it() -> None:
         await router.ask(seconds=2.0)
 
 
-async def test_pings_do_not_offend() -> None:
-    """Replicas take each other's frequent pings; a listener with default settings hangs up after three seconds and a
-    half."""
+async def test_listeners_accept_frequent_pings() -> None:
+    """Replicas accept each other's frequent pings; a listener with default settings closes the connection after three
+    seconds and a half."""
     async with (
         listening(Stub()) as one,
         listening(Stub()) as other,

@@ -1,4 +1,4 @@
-"""Who is left alone, and for how long: without a network, and with time that is told."""
+"""Which replicas are ejected, and for how long: without a network, on a simulated clock."""
 
 from dataclasses import dataclass
 
@@ -21,7 +21,7 @@ KNOWN = ("a", "b", "c", "d", "e")
 
 @dataclass(frozen=True)
 class Event:
-    """What is heard of a replica, and how many seconds after the event before."""
+    """The end of a call to a replica, and the seconds since the event before."""
 
     replica: str
     sign: Sign
@@ -30,7 +30,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Look:
-    """Who is there and can be reached."""
+    """The known and the reachable replicas."""
 
     known: frozenset[str]
     reachable: frozenset[str]
@@ -45,7 +45,7 @@ looks = st.builds(Look, some, some, st.floats(0, 10))
 
 
 @given(st.lists(events | looks, max_size=60), st.floats(0, 0.999))
-def test_at_most_half_are_left_alone_and_none_without_reason(history: list[Event | Look], draw: float) -> None:
+def test_at_most_half_are_ejected_and_only_after_failures(history: list[Event | Look], draw: float) -> None:
     outliers, now, known = OutlierDetector(lambda: draw), 0.0, frozenset(KNOWN)
     in_a_row = dict.fromkeys(KNOWN, 0)
     for it in history:
@@ -86,7 +86,7 @@ def test_an_ejection_lasts_twice_as_long_as_the_one_before_within_bounds(times: 
     assert not outliers.ejected
 
 
-def test_who_cannot_be_reached_does_not_come_back() -> None:
+def test_an_unreachable_replica_stays_ejected() -> None:
     outliers = OutlierDetector(lambda: 0.5)
     assert outliers.failed("a", Sign.UNREACHABLE, KNOWN, 0.0)
     outliers.settle(KNOWN, [], 1_000.0)
@@ -100,18 +100,18 @@ def test_an_answer_to_a_call_from_before_does_not_end_an_ejection() -> None:
     outliers.failed("a", Sign.UNREACHABLE, KNOWN, 0.0)
     outliers.answered("a")
     assert outliers.ejected == {"a"}
-    # Nor do failures of such calls lengthen it.
+    # Failures of such calls do not lengthen it.
     assert not outliers.failed("a", Sign.UNREACHABLE, KNOWN, 0.5)
     outliers.settle(KNOWN, KNOWN, 1.0)
     assert not outliers.ejected
 
 
 @pytest.mark.parametrize("known", [(), ("a",), ("b",)])
-def test_the_last_one_is_never_left_alone(known: tuple[str, ...]) -> None:
+def test_the_last_replica_is_never_ejected(known: tuple[str, ...]) -> None:
     assert not OutlierDetector(lambda: 0.0).failed("a", Sign.UNREACHABLE, known, 0.0)
 
 
-def test_who_is_gone_is_forgotten() -> None:
+def test_a_replica_that_is_gone_is_forgotten() -> None:
     outliers = OutlierDetector(lambda: 0.5)
     outliers.failed("a", Sign.UNREACHABLE, KNOWN, 0.0)
     outliers.settle(KNOWN[1:], KNOWN, 0.5)
@@ -130,7 +130,7 @@ def test_who_is_gone_is_forgotten() -> None:
         (grpc.StatusCode.CANCELLED, "Cancelling all calls", 0.1, Sign.FAILED),
         (grpc.StatusCode.INTERNAL, "internal error", 0.1, Sign.FAILED),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", 0.3, Sign.FAILED),
-        # Whoever gives a call a few milliseconds cannot send a replica off.
+        # A caller with a timeout of a few milliseconds cannot have a replica ejected.
         (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", 0.03, Sign.NONE),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "the deadline passed before the answer was there", 0.3, Sign.ALIVE),
         (grpc.StatusCode.INVALID_ARGUMENT, "texts: is empty", 0.1, Sign.ALIVE),
@@ -138,5 +138,5 @@ def test_who_is_gone_is_forgotten() -> None:
         (grpc.StatusCode.NOT_FOUND, "model", 0.1, Sign.ALIVE),
     ],
 )
-def test_what_an_end_says_of_the_replica(code: grpc.StatusCode, details: str, seconds: float, sign: Sign) -> None:
+def test_the_sign_of_the_end_of_a_call(code: grpc.StatusCode, details: str, seconds: float, sign: Sign) -> None:
     assert sign_of(code, details, seconds) is sign

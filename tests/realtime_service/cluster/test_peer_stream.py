@@ -1,4 +1,4 @@
-"""One stream that carries many calls: what each may expect of it, and how it ends."""
+"""The peer stream, which carries many calls: answers, failures, and the end of the stream."""
 
 import asyncio
 import contextlib
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from protos.scoring.v1.link_pb2 import LinkAnswers
 from realtime_service.cluster import forwarded_context, peer_stream
 from realtime_service.cluster.peer_stream import PeerStream
-from realtime_service.cluster.peers import LINKED_BYTES, Peer
+from realtime_service.cluster.peers import STREAM_BYTES, Peer
 from realtime_service.cluster.write_coalescer import TOGETHER, WriteCoalescer
 from realtime_service.rpc.retryable import Failure, by_transport, failure_of
 from realtime_service.transport import rpc_handlers
@@ -31,24 +31,24 @@ _PAIRS = st.tuples(_NAMES, st.text()) | st.tuples(_NAMES.map(lambda name: f"{nam
 
 
 class Replica:
-    """Answers calls on links. `links`: how many it was asked for."""
+    """Answers calls on peer streams. `opened`: how many of those were opened."""
 
     def __init__(self, stub: Stub) -> None:
         self.stub = stub
         self.streams = OpenStreams()
-        self.links = 0
+        self.opened = 0
         self.listener = make_listener(shared=False)
         self.address = bind(self.listener, "127.0.0.1:0")
         self._handlers = PeerStreams([stub], self.streams).handlers()
         self.listener.add_generic_rpc_handlers((self, stub))  # type: ignore[arg-type]  # it has what is asked for
 
     def service(self, details: grpc.HandlerCallDetails) -> object:
-        self.links += details.method == f"/{peer_stream.SERVICE}/{peer_stream.METHOD}"
+        self.opened += details.method == f"/{peer_stream.SERVICE}/{peer_stream.METHOD}"
         return self._handlers.service(details)
 
 
 @contextlib.asynccontextmanager
-async def linked(*steps: Takes | None) -> AsyncIterator[tuple[Replica, Peer]]:
+async def connected(*steps: Takes | None) -> AsyncIterator[tuple[Replica, Peer]]:
     replica = Replica(Stub(*steps))
     await replica.listener.start()
     peer = Peer(replica.address)
@@ -60,52 +60,52 @@ async def linked(*steps: Takes | None) -> AsyncIterator[tuple[Replica, Peer]]:
 
 
 async def test_many_calls_share_a_stream_and_each_gets_its_own_answer() -> None:
-    # The first is answered last.
-    async with linked(Takes(0.3), Takes(0.2), Takes(0.1), None) as (replica, peer):
+    # The first call is answered last.
+    async with connected(Takes(0.3), Takes(0.2), Takes(0.1), None) as (replica, peer):
         asked = [str(number).encode() * 3 for number in range(300)]
         answers = await asyncio.gather(*(peer.call(SCORE, raw, 20.0, ()) for raw in asked))
     assert answers == [raw[::-1] for raw in asked]
-    assert replica.links == 1
+    assert replica.opened == 1
 
 
-async def test_a_large_call_travels_by_itself() -> None:
-    async with linked() as (replica, peer):
-        raw = b"a" + bytes(LINKED_BYTES)
+async def test_a_large_call_is_unary() -> None:
+    async with connected() as (replica, peer):
+        raw = b"a" + bytes(STREAM_BYTES)
         assert await peer.call(SCORE, raw, 20.0, ()) == raw[::-1]
-        assert replica.links == 0
+        assert replica.opened == 0
         assert await peer.call(SCORE, raw[1:], 20.0, ()) == raw[1:]
-    assert replica.links == 1
+    assert replica.opened == 1
 
 
-async def test_what_goes_together_is_never_too_large() -> None:
-    async with linked() as (_, peer):
-        raw = bytes(LINKED_BYTES)
+async def test_calls_that_share_a_message_are_never_too_large() -> None:
+    async with connected() as (_, peer):
+        raw = bytes(STREAM_BYTES)
         metadata = (("x-caller-id", "c" * 256),)
         answers = await asyncio.gather(*(peer.call(SCORE, raw, 20.0, metadata) for _ in range(200)))
     assert answers == [raw] * 200
 
 
-async def test_a_replica_that_leaves_answers_all_that_comes_before_the_link_is_closed() -> None:
-    async with linked(Takes(0.02)) as (replica, peer):
+async def test_a_replica_that_leaves_answers_all_calls_before_its_stream_ends() -> None:
+    async with connected(Takes(0.02)) as (replica, peer):
 
         async def calls() -> list[bytes]:
             return [await peer.call(SCORE, b"hello", 20.0, ()) for _ in range(25)]
 
         callers = [asyncio.create_task(calls()) for _ in range(8)]
-        for links in (1, 2, 3):
-            await until(lambda links=links: replica.links == links)  # type: ignore[misc]
-            await until(lambda links=links: len(replica.stub.asked) > 40 * links)  # type: ignore[misc]
+        for opened in (1, 2, 3):
+            await until(lambda opened=opened: replica.opened == opened)  # type: ignore[misc]
+            await until(lambda opened=opened: len(replica.stub.asked) > 40 * opened)  # type: ignore[misc]
             replica.streams.close()
         assert await asyncio.gather(*callers) == [[b"olleh"] * 25] * 8
-        # Nothing was made again.
+        # No call was repeated.
         assert len(replica.stub.asked) == 200
-        # Those it has left are over, so that it can close: one is left, with nothing under way.
+        # The streams that it left have ended; the last one has no call under way, so that the listener can stop.
         replica.streams.close()
         await asyncio.wait_for(replica.listener.stop(10.0), 5.0)
 
 
 async def test_calls_under_way_are_lost_with_the_stream() -> None:
-    async with linked(Takes(20)) as (replica, peer):
+    async with connected(Takes(20)) as (replica, peer):
         call = asyncio.create_task(peer.call(SCORE, b"hello", 20.0, ()))
         await until(lambda: replica.stub.asked)
         await replica.listener.stop(None)
@@ -114,11 +114,11 @@ async def test_calls_under_way_are_lost_with_the_stream() -> None:
     code, details = lost.value.code(), lost.value.details() or ""
     assert failure_of(code, details, None) is Failure.LOST
     assert by_transport(details)
-    # Whoever is behind it is told, too.
+    # The call's handler is cancelled, too.
     await until(lambda: replica.stub.left == 1)
 
 
-async def test_a_call_on_a_link_that_nobody_takes_was_not_sent() -> None:
+async def test_a_call_to_an_address_without_listener_was_not_sent() -> None:
     peer = Peer("127.0.0.1:1")
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await peer.call(SCORE, b"hello", 20.0, ())
@@ -167,7 +167,7 @@ async def echo(raw: bytes, context: rpc_handlers.Context) -> bytes:
         (echo, (("bad", b"\xff"),), grpc.StatusCode.INTERNAL),
     ],
 )
-async def test_whoever_waits_is_told_however_a_call_ends(
+async def test_each_way_to_end_a_call_reaches_its_caller(
     method: Method, metadata: forwarded_context.Metadata, code: grpc.StatusCode
 ) -> None:
     async with answered_by(method) as peer:
@@ -176,8 +176,8 @@ async def test_whoever_waits_is_told_however_a_call_ends(
     assert told.value.code() is code
 
 
-async def test_what_is_no_message_of_a_link_ends_it_with_the_blame_where_it_belongs() -> None:
-    async with linked() as (replica, _), grpc.aio.insecure_channel(replica.address) as channel:
+async def test_a_malformed_message_ends_the_stream_with_invalid_argument() -> None:
+    async with connected() as (replica, _), grpc.aio.insecure_channel(replica.address) as channel:
         stream = channel.stream_stream(f"/{peer_stream.SERVICE}/{peer_stream.METHOD}")()  # type: ignore[call-arg]
         await stream.write(b"\xff\xff\xff")
         assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -189,7 +189,7 @@ async def nonsense(requests: AsyncIterator[bytes], context: Any) -> AsyncIterato
 
 
 async def broken(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-    """As grpc.aio has it where it was writing to a connection that had just broken."""
+    """Ends as grpc.aio does after a write to a connection that had just broken."""
     async for _ in requests:
         await context.abort(grpc.StatusCode.INTERNAL, "Internal error from Core")
     yield b""
@@ -213,7 +213,7 @@ async def test_calls_are_lost_and_not_failed_however_their_stream_ends(answers: 
 
 
 @given(st.lists(_PAIRS))
-def test_metadata_travels_as_it_is(metadata: list[tuple[str, str | bytes]]) -> None:
+def test_metadata_arrives_unchanged(metadata: list[tuple[str, str | bytes]]) -> None:
     sent = LinkAnswers()
     sent.answers.add(trailers=peer_stream.flat(metadata))
     (answer,) = LinkAnswers.FromString(sent.SerializeToString()).answers
@@ -221,29 +221,29 @@ def test_metadata_travels_as_it_is(metadata: list[tuple[str, str | bytes]]) -> N
 
 
 @given(st.lists(st.integers(1, 200), min_size=1, max_size=6))
-async def test_what_comes_during_a_write_goes_with_the_next_in_its_order(bursts: list[int]) -> None:
+async def test_entries_that_come_during_a_write_go_with_the_next_in_order(bursts: list[int]) -> None:
     written: list[Sequence[int]] = []
     numbers, coming = itertools.count(), iter(bursts)
 
     def burst() -> None:
         for _ in range(next(coming, 0)):
-            outbox.put(next(numbers))
+            write_coalescer.put(next(numbers))
 
     async def write(entries: Sequence[int]) -> None:
         written.append(entries)
         burst()
         if sum(map(len, written)) == sum(bursts):
-            outbox.close()
+            write_coalescer.close()
 
-    outbox = WriteCoalescer[int](write)
+    write_coalescer = WriteCoalescer[int](write)
     burst()
-    await outbox.run()
+    await write_coalescer.run()
     assert [it for some in written for it in some] == list(range(sum(bursts)))
     assert all(0 < len(some) <= TOGETHER for some in written)
 
 
-async def test_a_link_is_not_open_any_more_when_its_channel_is_closed() -> None:
-    async with linked() as (replica, _):
+async def test_a_stream_is_not_open_after_its_channel_is_closed() -> None:
+    async with connected() as (replica, _):
         channel = grpc.aio.insecure_channel(replica.address)
         one = PeerStream(channel)
         assert await one.call(SCORE, b"hello", 20.0, ()) == b"olleh"

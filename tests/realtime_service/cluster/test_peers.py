@@ -1,4 +1,4 @@
-"""The connections to other replicas: opened before the first call, closed when a replica and its calls have gone."""
+"""The connections to other replicas: opened before the first call, closed after a replica's last call."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ async def test_a_replica_is_connected_before_it_is_called() -> None:
         await peers.close()
 
 
-async def test_a_replica_that_goes_keeps_the_calls_that_are_under_way() -> None:
+async def test_a_replica_that_leaves_answers_the_calls_under_way() -> None:
     peers = Peers()
     async with listening(Stub(Takes(0.3))) as stub:
         peer = peers.at(stub.address)
@@ -29,7 +29,7 @@ async def test_a_replica_that_goes_keeps_the_calls_that_are_under_way() -> None:
         await peers.close()
 
 
-async def test_who_was_met_and_is_gone_cannot_be_reached() -> None:
+async def test_a_replica_that_was_connected_and_is_gone_is_unreachable() -> None:
     peers = Peers()
     async with listening(Stub()) as stub:
         peer = peers.at(stub.address)

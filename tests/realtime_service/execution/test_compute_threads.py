@@ -1,4 +1,4 @@
-"""Streams compute at once, on threads of their own; what they find, or what goes wrong, comes back on the loop."""
+"""Streams compute in parallel, each on its own thread; results and errors are delivered on the event loop."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ def streams() -> Iterator[ComputeThreads]:
 
 
 async def found(streams: ComputeThreads, *works: object) -> list[object]:
-    """What each work came to, in the order in which they ended, all told on the loop's own thread."""
+    """The result of each work, in the order of their ends; each is delivered on the loop's own thread."""
     ends: asyncio.Queue[object] = asyncio.Queue()
 
     def done(end: object) -> None:
@@ -48,7 +48,7 @@ def test_two_streams_run_at_once_and_not_on_the_loop(streams: ComputeThreads) ->
     assert set(asyncio.run(found(streams, meet, meet))) == {"stream-0", "stream-1"}
 
 
-def test_what_a_stream_raises_is_told_and_the_stream_lives(streams: ComputeThreads) -> None:
+def test_an_exception_on_a_stream_is_delivered_and_the_stream_goes_on(streams: ComputeThreads) -> None:
     error = RuntimeError("the engine broke")
 
     def broken() -> None:

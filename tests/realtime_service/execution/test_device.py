@@ -1,4 +1,4 @@
-"""The device under requests that fail, expire and leave: each ends once, and nothing of it stays behind."""
+"""The device under requests that fail, expire and are cancelled: each ends once and leaves nothing in memory."""
 
 import asyncio
 import gc
@@ -17,7 +17,7 @@ from realtime_service.errors import DeadlineExpired, ScoringFailed
 from realtime_service.execution.device import Computed, Device
 from realtime_service.models.registry import Model
 from realtime_service.models.warmup import WarmVariant
-from realtime_service.scheduling.latency_model import LatencyModel, Speeds
+from realtime_service.scheduling.latency_model import LatencyModel, VariantLatency
 from realtime_service.settings import ServiceSettings, lanes
 from shared_model.clock import SystemClock
 from shared_model.encoding import Encoder, Encoding, InputSpec, TokenBatch
@@ -32,9 +32,9 @@ BROKEN = 40
 
 
 class GatedEngine:
-    """Answers a text with its number of tokens, once its gate is open; closes it where it breaks.
+    """Answers a text with its number of tokens once its gate is open; a failure closes the gate.
 
-    `ran`: tokens of the texts it has begun. `begun`: set when it has begun any.
+    `ran`: tokens of the texts that were begun. `begun`: set when any was begun.
     """
 
     precision = Precision.INT8
@@ -65,7 +65,7 @@ def engine() -> Iterator[GatedEngine]:
 
 @pytest_asyncio.fixture
 async def device(engine: GatedEngine) -> AsyncIterator[Device]:
-    """One stream, and a loop that nobody had to be told anything on."""
+    """A device with one stream; the event loop's exception handler must not have been called."""
     table, complaints = lanes(ServiceSettings(), DeviceKind.CPU), list[dict[str, Any]]()
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
     made = Device(table, 1, 0.010, SystemClock())
@@ -78,7 +78,7 @@ async def device(engine: GatedEngine) -> AsyncIterator[Device]:
 
 
 def model(engine: GatedEngine) -> Model:
-    variant = WarmVariant(engine, None, *(Speeds(LatencyModel(0.0005, 0.0, 0.0)) for _ in range(2)))  # type: ignore[arg-type]
+    variant = WarmVariant(engine, None, *(VariantLatency(LatencyModel(0.0005, 0.0, 0.0)) for _ in range(2)))  # type: ignore[arg-type]
     encoder = Encoder(tiny_releases.tokenizer(), InputSpec(256), "any")
     return Model("any", OutputSpec(OutputKind.EMBEDDING, (), 2), encoder, dict.fromkeys(Precision, variant))
 
@@ -91,7 +91,7 @@ async def compute(device: Device, one: Model, *tokens: int, seconds: float | Non
 
 
 async def occupied(device: Device, engine: GatedEngine, one: Model) -> "asyncio.Task[list[Computed]]":
-    """A request of 8 tokens that has the stream until the engine's gate opens."""
+    """A request of 8 tokens that occupies the stream until the engine's gate opens."""
     engine.gate.clear()
     engine.begun.clear()
     task = asyncio.create_task(compute(device, one, 8))
@@ -99,7 +99,7 @@ async def occupied(device: Device, engine: GatedEngine, one: Model) -> "asyncio.
     return task
 
 
-def told(rows: Sequence[Computed]) -> list[float]:
+def scores(rows: Sequence[Computed]) -> list[float]:
     return [row.scores[0] for row in rows]
 
 
@@ -108,9 +108,9 @@ async def test_texts_are_answered_in_their_order_whatever_ran_first(device: Devi
     request = asyncio.create_task(compute(device, one, 30, 5, 30, 60, 5))
     await asyncio.sleep(0)
     engine.gate.set()
-    assert told(await blocking) == [8]
+    assert scores(await blocking) == [8]
     rows = await request
-    assert told(rows) == [30, 5, 30, 60, 5]
+    assert scores(rows) == [30, 5, 30, 60, 5]
     assert engine.ran[1:] != [30, 5, 30, 60, 5]
     assert [row.batch_rows for row in rows] == [2, 2, 2, 1, 2]
 
@@ -126,11 +126,11 @@ async def test_the_first_text_that_fails_ends_its_request_and_the_others_do_not_
     engine.gate.set()
     with pytest.raises(ScoringFailed):
         await request
-    # The stream had its next text before anybody was told; the third has left the queue, and who else waits has not.
-    assert device.scheduler.waiting(DYNAMIC) == 1
+    # The stream got its next text first; the request's third text has left the queue, and the other request's has not.
+    assert device.scheduler.queue_depth(DYNAMIC) == 1
     engine.gate.set()
-    assert told(await beside) == [70]
-    assert told(await blocking) == [8]
+    assert scores(await beside) == [70]
+    assert scores(await blocking) == [8]
     assert engine.ran == [8, BROKEN, 5, 70]
     assert device.quiet.is_set()
 
@@ -140,7 +140,7 @@ async def test_two_texts_that_fail_end_their_request_once(device: Device, engine
     with pytest.raises(ScoringFailed):
         await compute(device, one, BROKEN, BROKEN)
     engine.gate.set()
-    assert told(await compute(device, one, 5)) == [5]
+    assert scores(await compute(device, one, 5)) == [5]
 
 
 async def test_a_deadline_ends_a_request_whose_text_still_runs(device: Device, engine: GatedEngine) -> None:
@@ -152,8 +152,8 @@ async def test_a_deadline_ends_a_request_whose_text_still_runs(device: Device, e
     assert not device.quiet.is_set()
     engine.gate.set()
     await device.settled()
-    # What it found is nobody's any more; the stream is free.
-    assert told(await compute(device, one, 6, seconds=5.0)) == [6]
+    # Its result is dropped, and the stream is free.
+    assert scores(await compute(device, one, 6, seconds=5.0)) == [6]
 
 
 async def test_a_deadline_ends_a_request_whose_texts_wait_and_they_never_run(
@@ -162,9 +162,9 @@ async def test_a_deadline_ends_a_request_whose_texts_wait_and_they_never_run(
     blocking = await occupied(device, engine, one := model(engine))
     with pytest.raises(DeadlineExpired):
         await compute(device, one, 5, 100, seconds=0.1)
-    assert device.scheduler.waiting(DYNAMIC) == 0
+    assert device.scheduler.queue_depth(DYNAMIC) == 0
     engine.gate.set()
-    assert told(await blocking) == [8]
+    assert scores(await blocking) == [8]
     await device.settled()
     assert engine.ran == [8]
 
@@ -173,11 +173,11 @@ async def test_a_caller_that_leaves_takes_its_texts_along(device: Device, engine
     blocking = await occupied(device, engine, one := model(engine))
     leaving = asyncio.create_task(compute(device, one, 5, 100, seconds=5.0))
     await asyncio.sleep(0)
-    assert device.scheduler.waiting(DYNAMIC) == 2
+    assert device.scheduler.queue_depth(DYNAMIC) == 2
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaving
-    assert device.scheduler.waiting(DYNAMIC) == 0
+    assert device.scheduler.queue_depth(DYNAMIC) == 0
     engine.gate.set()
     await blocking
     await device.settled()
@@ -203,5 +203,5 @@ async def test_nothing_holds_on_to_a_request_that_has_ended(
     await asyncio.sleep(0.05)
     gc.collect()
     assert [end() for end in ends] == [None, None]
-    # Nor does a timer wait for an hour with what it was to end.
+    # No timer keeps the request alive until its deadline in an hour.
     assert {type(it) for it in gc.get_objects() if type(it).__module__ == Device.__module__} == {Device}

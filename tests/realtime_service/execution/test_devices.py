@@ -1,6 +1,6 @@
-"""A process with a CPU and a GPU: each lane has the streams of its variant's device, and neither waits for the other.
+"""A process with a CPU and a GPU: each lane runs on the streams of its variant's device, independently of the other.
 
-The engines are stand-ins; schedulers, streams and the choice of both are the real ones."""
+The engines are fakes; schedulers, streams and the choice of both are real."""
 
 import asyncio
 import time
@@ -15,7 +15,7 @@ from realtime_service.execution.device import Computed
 from realtime_service.execution.devices import Devices
 from realtime_service.models.registry import Model
 from realtime_service.models.warmup import WarmVariant, Width
-from realtime_service.scheduling.latency_model import LatencyModel, Speeds
+from realtime_service.scheduling.latency_model import LatencyModel, VariantLatency
 from realtime_service.settings import ServiceSettings, lanes, variants
 from shared_model.clock import SystemClock
 from shared_model.encoding import Encoder, Encoding, InputSpec, TokenBatch
@@ -30,7 +30,7 @@ LATENCY, DYNAMIC, THROUGHPUT, DEFERRED = list(lanes(ServiceSettings(), Device.CP
 
 
 class CountingEngine(GatedEngine):
-    """`running`: calls that are in it now."""
+    """`running`: calls under way."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,8 +52,8 @@ class Process:
         table = lanes(ServiceSettings(), half)
         self.engines = {precision: CountingEngine() for precision in variants(table, half)}
         self.devices = Devices(table, variants(table, half), CORES, 0.010, SystemClock())
-        speeds = Speeds(LatencyModel(0.0005, 0.0, 0.0))
-        warm = {it: WarmVariant(engine, None, speeds, speeds) for it, engine in self.engines.items()}  # type: ignore[arg-type]
+        latency = VariantLatency(LatencyModel(0.0005, 0.0, 0.0))
+        warm = {it: WarmVariant(engine, None, latency, latency) for it, engine in self.engines.items()}  # type: ignore[arg-type]
         encoder = Encoder(tiny_releases.tokenizer(), InputSpec(256), "any")
         self.model = Model("any", OutputSpec(OutputKind.EMBEDDING, (), 2), encoder, dict(warm))
 
@@ -84,9 +84,9 @@ async def test_beside_a_gpu_the_latency_lane_keeps_a_stream_a_core() -> None:
     await until(lambda: gpu.running)
     urgent = [process.ask(LATENCY) for _ in range(CORES + 1)]
     await until(lambda: cpu.running == CORES)
-    # A GPU takes one call at a time, whatever waits; and the CPU does not wait for it.
+    # A GPU runs one call at a time, and the CPU does not wait for it.
     assert gpu.running == 1
-    assert (process.devices.waiting(LATENCY), process.devices.waiting(DEFERRED)) == (1, 1)
+    assert (process.devices.queue_depth(LATENCY), process.devices.queue_depth(DEFERRED)) == (1, 1)
     assert process.devices.busy
     cpu.gate.set()
     await asyncio.gather(*urgent)
@@ -98,7 +98,7 @@ async def test_without_a_gpu_all_lanes_share_the_cores() -> None:
     process = Process(Device.CPU)
     asked = [process.ask(THROUGHPUT), *(process.ask(LATENCY) for _ in range(CORES))]
     await until(lambda: sum(it.running for it in process.engines.values()) == CORES)
-    assert sum(map(process.devices.waiting, process.devices.lanes)) == 1
+    assert sum(map(process.devices.queue_depth, process.devices.lanes)) == 1
     await process.end(*asked)
 
 

@@ -42,7 +42,7 @@ async def test_after_a_rollback_the_epoch_before_answers(
         await published.refresh(client)
         assert (published.epoch, await label(published)) == (f"{ds}.1", number)
     epochs.roll_back(redis_client, RELEASE, "2026-01-15", latest_token=1)
-    # What was taken back answers nothing from that moment, whether or not the pointer was looked at since.
+    # An epoch that was rolled back answers nothing from that moment, even before the pointer is read again.
     assert await label(published) is None
     await published.refresh(client)
     assert (published.epoch, await label(published)) == ("2026-01-14.1", 14)

@@ -1,4 +1,4 @@
-"""What a warm-up measures is what the door goes by: one call that a busy machine held up must not count."""
+"""Admission control uses the times of the warm-up, so one call that a busy machine delayed must not count."""
 
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
@@ -14,12 +14,12 @@ from shared_model.encoding import InputSpec, TokenBatch, coarse_buckets
 from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
 
-#: Seconds of a call that nothing holds up, and of one that something does.
+#: Seconds of a usual call, and of one that was delayed.
 USUAL, HELD_UP = 0.002, 0.200
 
 
 class Machine:
-    """An engine, and the clock it moves: what it compiles or has not timed yet is held up at the first call."""
+    """An engine, and the clock that it advances: the first call of every shape is delayed."""
 
     precision = Precision.INT8
     streams = 1
@@ -39,7 +39,7 @@ class Machine:
         self.specialised.append(tokens)
 
     def warm_up(self, shapes: Iterable[tuple[int, int]]) -> None:
-        """Takes no time that anybody measures."""
+        """Takes no time."""
 
     def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
         call = (batch.ids.shape, single)
@@ -48,7 +48,7 @@ class Machine:
         return np.zeros((batch.rows, 2), np.float32)
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Nothing to free."""
 
 
 def test_a_call_that_was_held_up_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +61,7 @@ def test_a_call_that_was_held_up_does_not_count(monkeypatch: pytest.MonkeyPatch)
     warmup.warm_batches(variant, release, lambda: None)
     warmup.specialise(variant, release, lambda: None)
     assert machine.specialised == list(SPECIALISED_TOKENS)
-    for speeds in (variant.speeds, variant.single_speeds):
-        singles = [speeds.narrow.predict(1, tokens) for tokens in coarse_buckets(reads.max_tokens)]
+    for latency in (variant.latency, variant.single_latency):
+        singles = [latency.narrow.predict(1, tokens) for tokens in coarse_buckets(reads.max_tokens)]
         assert singles == pytest.approx([USUAL] * len(singles))
-    assert variant.speeds.narrow.predict(4, 16) == pytest.approx(USUAL)
+    assert variant.latency.narrow.predict(4, 16) == pytest.approx(USUAL)

@@ -1,4 +1,4 @@
-"""What operators set over what a process's settings say: number by number, refused whole where one cannot be."""
+"""Numbers that operators set override those of a process's settings; a policy with an invalid one is rejected."""
 
 import math
 import struct
@@ -42,7 +42,7 @@ def stored(message: RoutingPolicy) -> bytes:
     return bytes(message.SerializeToString())
 
 
-def test_the_settings_hold_where_operators_have_set_nothing() -> None:
+def test_without_operators_numbers_the_settings_hold() -> None:
     ours = ServiceSettings(latency_below_ms=50, throughput_above_ms=2000, quota=30.0, dynamic=LaneSettings(p95_ms=80.0))
     policy = overrides.of(ours)
     assert policy == Policy(
@@ -59,7 +59,7 @@ def test_the_settings_hold_where_operators_have_set_nothing() -> None:
 
 @settings(max_examples=examples(40))
 @given(values)
-def test_each_number_is_what_was_set_and_the_others_are_as_before(changes: dict[str, float]) -> None:
+def test_set_numbers_change_and_the_others_stay(changes: dict[str, float]) -> None:
     message = overrides.change(RoutingPolicy(), changes)
     policy = overrides.read(message.SerializeToString(), OURS)
     assert policy.version == 1
@@ -69,7 +69,7 @@ def test_each_number_is_what_was_set_and_the_others_are_as_before(changes: dict[
 
 @settings(max_examples=examples(40))
 @given(values, values)
-def test_what_is_reset_is_as_the_settings_say(first: dict[str, float], second: dict[str, float]) -> None:
+def test_a_reset_number_is_that_of_the_settings(first: dict[str, float], second: dict[str, float]) -> None:
     message = overrides.change(overrides.change(RoutingPolicy(), first), second)
     assert overrides.numbers(message) == {**first, **second}
     message = overrides.change(message, dict.fromkeys(second))
@@ -78,7 +78,7 @@ def test_what_is_reset_is_as_the_settings_say(first: dict[str, float], second: d
     assert overrides.read(emptied.SerializeToString(), OURS) == replace(OURS, version=4)
 
 
-def test_numbers_act_in_seconds() -> None:
+def test_milliseconds_become_seconds() -> None:
     changes = {"latency_below_ms": 80.0, "throughput_above_ms": 1500.0, "latency.p95_ms": 40.0, "quota.bob": 7.0}
     policy = overrides.read(overrides.change(RoutingPolicy(version=6), changes).SerializeToString(), OURS)
     assert (policy.version, policy.latency_below, policy.throughput_above) == (7, 0.08, 1.5)
@@ -88,7 +88,7 @@ def test_numbers_act_in_seconds() -> None:
 
 
 def test_a_stored_policy_that_has_a_number_of_a_former_version_is_read_without_it() -> None:
-    # As a version that knew it stored it: `hedged`, a double, was field 8.
+    # As a former version stored it: `hedged`, a double, was field 8.
     former = stored(RoutingPolicy(version=3, quota=5.0)) + b"\x41" + struct.pack("<d", 0.01)
     policy = overrides.read(former, OURS)
     assert policy == replace(OURS, version=3, quota=5.0, by_operators={"quota": 5.0})
@@ -111,7 +111,7 @@ WRONG = [
 
 
 def holding(name: str, value: float) -> RoutingPolicy:
-    """A message that holds what `change` would refuse."""
+    """A message with a number that `change` would refuse."""
     message, (lane, _, number) = RoutingPolicy(), name.partition(".")
     if not number:
         setattr(message, name, value)
@@ -123,7 +123,7 @@ def holding(name: str, value: float) -> RoutingPolicy:
 
 
 @pytest.mark.parametrize(("name", "value", "expected"), WRONG)
-def test_a_number_that_cannot_be_is_refused_and_named(name: str, value: float, expected: str) -> None:
+def test_an_invalid_stored_number_is_refused_and_named(name: str, value: float, expected: str) -> None:
     with pytest.raises(BadInput) as error:
         overrides.read(stored(holding(name, value)), OURS)
     assert error.value.field == name
@@ -131,12 +131,12 @@ def test_a_number_that_cannot_be_is_refused_and_named(name: str, value: float, e
 
 
 @pytest.mark.parametrize(("name", "value", "expected"), [it for it in WRONG if "at most" not in it[2]])
-def test_a_number_that_cannot_be_is_not_set(name: str, value: float, expected: str) -> None:
+def test_an_invalid_number_is_not_set(name: str, value: float, expected: str) -> None:
     with pytest.raises(BadInput, match=name):
         overrides.change(RoutingPolicy(), {name: value})
 
 
-def test_thresholds_are_held_against_those_of_the_settings() -> None:
+def test_thresholds_are_checked_against_those_of_the_settings() -> None:
     message = stored(RoutingPolicy(throughput_above_ms=90.0))
     with pytest.raises(BadInput, match="latency_below_ms: is 100: expected at most throughput_above_ms, which is 90"):
         overrides.read(message, OURS)
@@ -146,20 +146,20 @@ def test_thresholds_are_held_against_those_of_the_settings() -> None:
 @pytest.mark.parametrize(
     "name", ["speed", "fast.p95_ms", "deferred.p95_ms", "latency.quota", "quota.", "quota.\udcff", "", "version"]
 )
-def test_a_number_that_is_not_there_is_refused(name: str) -> None:
-    with pytest.raises(BadInput, match=r"is no number of the policy; it has latency_below_ms, .*quota\.CALLER"):
+def test_an_unknown_number_is_refused(name: str) -> None:
+    with pytest.raises(BadInput, match=r"is not a number of the policy; it has latency_below_ms, .*quota\.CALLER"):
         overrides.change(RoutingPolicy(), {name: 1.0})
 
 
-def test_a_lane_that_is_not_there_is_refused() -> None:
+def test_an_unknown_lane_is_refused() -> None:
     message = RoutingPolicy()
     message.p95_ms["deferred"] = 1.0
-    with pytest.raises(BadInput, match=r"deferred\.p95_ms: is no number"):
+    with pytest.raises(BadInput, match=r"deferred\.p95_ms: is not a number"):
         overrides.read(stored(message), OURS)
 
 
 @given(st.binary(max_size=200))
-def test_whatever_is_stored_it_is_a_policy_or_refused(damaged: bytes) -> None:
+def test_any_stored_bytes_are_a_policy_or_refused(damaged: bytes) -> None:
     try:
         policy = overrides.read(damaged, OURS)
     except BadInput:

@@ -1,4 +1,4 @@
-"""The routing table, row by row, and what must hold for every request."""
+"""The routing table, row by row, and the invariants of every decision."""
 
 import math
 from collections.abc import Mapping
@@ -24,16 +24,16 @@ PLAIN = RoutedRequest(1, Priority.UNSPECIFIED, None, None, RELEASE, HERE)
 
 
 def option(
-    replica: str, finish: float, path: ServingPath = DYNAMIC, load: float = 0.0, places: float = math.inf
+    replica: str, finish: float, path: ServingPath = DYNAMIC, utilisation: float = 0.0, room: float = math.inf
 ) -> Option:
-    return Option(replica, path, finish, per_text=0.001, load=load, places=places)
+    return Option(replica, path, finish, per_text=0.001, utilisation=utilisation, room=room)
 
 
-def others(*found: Option, load: Mapping[ServingPath, float] | None = None) -> Snapshot:
-    """What this replica knows of lanes elsewhere, and of the load of its own."""
+def others(*found: Option, utilisation: Mapping[ServingPath, float] | None = None) -> Snapshot:
+    """A snapshot with these lanes of other replicas, and the utilisation of this replica's own."""
     paths = {it.path for it in found}
     options = {(RELEASE, path): tuple(it for it in found if it.path is path) for path in paths}
-    return replace(SNAPSHOT, options=options, load=load or {})
+    return replace(SNAPSHOT, options=options, utilisation=utilisation or {})
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ requests = st.builds(
     texts=st.integers(1, 64),
     priority=st.sampled_from(Priority),
     timeout=st.none() | st.floats(0.001, 60),
-    patience=st.none(),
+    remaining_budget=st.none(),
     release=st.just(RELEASE),
     here=st.just(HERE),
     precomputed=st.booleans(),
@@ -112,7 +112,7 @@ def test_several_texts_are_never_latency_work(request: RoutedRequest, lanes: set
         ({"latency_below_ms": 80.0}, None, "neither urgent nor bulk"),
     ],
 )
-def test_a_reason_says_where_a_number_of_the_operators_decided(
+def test_a_reason_says_if_it_depends_on_a_number_of_the_operators(
     set_: Mapping[str, float], timeout: float | None, reason: str
 ) -> None:
     policy = Policy(latency_below=0.08, throughput_above=2.0, by_operators=set_)
@@ -143,7 +143,7 @@ def test_thresholds_are_settings(request: RoutedRequest, low: float, high: float
         ((), replace(PLAIN, precomputed=True), ServingPath.PRECOMPUTED),
     ],
 )
-def test_a_lane_that_nobody_has_is_replaced_by_the_next_that_can(
+def test_a_lane_that_no_replica_has_falls_back_to_the_next(
     lanes: tuple[ServingPath, ...], request_: RoutedRequest, path: ServingPath
 ) -> None:
     decision = decide(replace(request_, here=dict.fromkeys(lanes, 0.0)), Policy(), SNAPSHOT, 0.0)
@@ -154,7 +154,7 @@ def test_a_lane_that_nobody_has_is_replaced_by_the_next_that_can(
 
 
 @pytest.mark.parametrize(("lanes", "texts"), [((), 1), ((LATENCY,), 2)])
-def test_what_nobody_can_take_is_said_so(lanes: tuple[ServingPath, ...], texts: int) -> None:
+def test_a_request_that_no_lane_can_take_is_refused_as_unavailable(lanes: tuple[ServingPath, ...], texts: int) -> None:
     with pytest.raises(ReplicaUnavailable, match="no replica has a lane"):
         decide(replace(PLAIN, texts=texts, here=dict.fromkeys(lanes, 0.0)), Policy(), SNAPSHOT, 0.0)
 
@@ -172,7 +172,7 @@ def test_which_release(pinned: str, canary: str, draw: float, chosen: str) -> No
     assert release_for(pinned, "a", canary, 0.3, draw) == chosen
 
 
-URGENT = replace(PLAIN, patience=0.040)
+URGENT = replace(PLAIN, remaining_budget=0.040)
 
 
 @pytest.mark.parametrize(
@@ -200,7 +200,7 @@ URGENT = replace(PLAIN, patience=0.040)
         (
             "the better of two is full",
             0.050,
-            others(option("b", 0.020, places=0), option("c", 0.030)),
+            others(option("b", 0.020, room=0), option("c", 0.030)),
             0.0,
             "c",
             DYNAMIC,
@@ -208,7 +208,7 @@ URGENT = replace(PLAIN, patience=0.040)
         (
             "both drawn are full, the third is not",
             0.050,
-            others(option("b", 0.020, places=0), option("c", 0.010, places=0), option("d", 0.030)),
+            others(option("b", 0.020, room=0), option("c", 0.010, room=0), option("d", 0.030)),
             0.0,
             "d",
             DYNAMIC,
@@ -216,7 +216,7 @@ URGENT = replace(PLAIN, patience=0.040)
         (
             "not to one that is full, above its load target",
             0.010,
-            others(option("b", 0.005, places=0), load={DYNAMIC: 0.7}),
+            others(option("b", 0.005, room=0), utilisation={DYNAMIC: 0.7}),
             0.0,
             "here",
             DYNAMIC,
@@ -224,7 +224,7 @@ URGENT = replace(PLAIN, patience=0.040)
         (
             "another lane, where its own is late here and full elsewhere",
             0.050,
-            others(option("b", 0.010, places=0), option("b", 0.035, THROUGHPUT)),
+            others(option("b", 0.010, room=0), option("b", 0.035, THROUGHPUT)),
             0.0,
             "b",
             THROUGHPUT,
@@ -232,7 +232,7 @@ URGENT = replace(PLAIN, patience=0.040)
         (
             "above its load target it gives away",
             0.010,
-            others(option("b", 0.020, load=0.5), load={DYNAMIC: 0.7}),
+            others(option("b", 0.020, utilisation=0.5), utilisation={DYNAMIC: 0.7}),
             0.0,
             "b",
             DYNAMIC,
@@ -240,7 +240,7 @@ URGENT = replace(PLAIN, patience=0.040)
         (
             "not to one that is as loaded",
             0.010,
-            others(option("b", 0.005, load=0.7), load={DYNAMIC: 0.7}),
+            others(option("b", 0.005, utilisation=0.7), utilisation={DYNAMIC: 0.7}),
             0.0,
             "here",
             DYNAMIC,
@@ -248,7 +248,7 @@ URGENT = replace(PLAIN, patience=0.040)
         (
             "not to one that would be late",
             0.010,
-            others(option("b", 0.050, load=0.1), load={DYNAMIC: 0.7}),
+            others(option("b", 0.050, utilisation=0.1), utilisation={DYNAMIC: 0.7}),
             0.0,
             "here",
             DYNAMIC,
@@ -278,10 +278,10 @@ def test_a_refusal_tells_when_the_first_would_be_in_time() -> None:
     assert refused.value.retry_after == pytest.approx(0.010)
 
 
-@pytest.mark.parametrize("patience", [None, 10.0])
-def test_where_its_own_lane_is_full_a_request_is_refused_and_fills_no_other(patience: float | None) -> None:
-    bulk = replace(PLAIN, here={}, priority=Priority.BATCH, patience=patience)
-    full, idle = option("b", 2.560, THROUGHPUT, places=0), option("b", 0.001)
+@pytest.mark.parametrize("remaining_budget", [None, 10.0])
+def test_where_its_own_lane_is_full_a_request_is_refused_and_fills_no_other(remaining_budget: float | None) -> None:
+    bulk = replace(PLAIN, here={}, priority=Priority.BATCH, remaining_budget=remaining_budget)
+    full, idle = option("b", 2.560, THROUGHPUT, room=0), option("b", 0.001)
     with pytest.raises(Overloaded, match="throughput lane is full") as refused:
         decide(bulk, Policy(), others(full, idle), 0.0)
     assert refused.value.retry_after == pytest.approx(2.560)
@@ -290,8 +290,8 @@ def test_where_its_own_lane_is_full_a_request_is_refused_and_fills_no_other(pati
     assert another(Decision(THROUGHPUT, "c", ""), bulk, others(full, idle, room), {"c"}, 0.0) is None
 
 
-def test_a_lane_that_stands_in_and_is_full_is_not_taken_for_none() -> None:
-    full = option("b", 0.100, THROUGHPUT, places=0)
+def test_a_full_fallback_lane_is_not_reported_as_missing() -> None:
+    full = option("b", 0.100, THROUGHPUT, room=0)
     with pytest.raises(Overloaded) as refused:
         decide(replace(PLAIN, here={}), Policy(), others(full), 0.0)
     assert refused.value.retry_after == pytest.approx(0.100)
@@ -299,9 +299,9 @@ def test_a_lane_that_stands_in_and_is_full_is_not_taken_for_none() -> None:
 
 
 @pytest.mark.parametrize("real_time", [False, True])
-def test_what_was_sent_takes_a_place_until_it_comes_back(real_time: bool) -> None:
-    lane = option("b", 0.001, places=2)
-    lane.real_time = option("b", 0.001, places=2)
+def test_texts_under_way_use_up_room_until_they_end(real_time: bool) -> None:
+    lane = option("b", 0.001, room=2)
+    lane.real_time = option("b", 0.001, room=2)
     seen = lane.real_time if real_time else lane
     lane.send(0.001, texts=1, real_time=False)
     assert (seen.full(1), seen.full(2)) == (False, True)
@@ -311,7 +311,7 @@ def test_what_was_sent_takes_a_place_until_it_comes_back(real_time: bool) -> Non
     assert not seen.full(1)
 
 
-def test_what_was_sent_since_the_heartbeat_counts() -> None:
+def test_work_sent_since_the_heartbeat_delays_the_prediction() -> None:
     snapshot = others(option("b", 0.010), option("c", 0.020))
     away = replace(URGENT, here={})
     assert decide(away, Policy(), snapshot, 0.0).replica == "b"
@@ -319,7 +319,7 @@ def test_what_was_sent_since_the_heartbeat_counts() -> None:
     assert decide(away, Policy(), snapshot, 0.0).replica == "c"
 
 
-def test_of_two_that_are_alike_each_gets_its_share() -> None:
+def test_two_equal_replicas_each_get_their_share() -> None:
     away, near = replace(URGENT, here={}), others(option("b", 0.010), option("c", 0.0119))
     assert {decide(away, Policy(), near, draw).replica for draw in (0.1, 0.9)} == {"b", "c"}
     apart = others(option("b", 0.010), option("c", 0.0121))
@@ -330,7 +330,7 @@ def test_another_replica_has_the_same_path_and_was_not_tried() -> None:
     snapshot = others(option("b", 0.010), option("c", 0.020), option("d", 0.050), option("e", 0.001, THROUGHPUT))
     first = Decision(DYNAMIC, "b", "why")
     assert another(first, URGENT, snapshot, {"b"}, 0.0) == Decision(DYNAMIC, "c", "why")
-    # What is left would be late.
+    # The replicas that are left would be late.
     assert another(first, URGENT, snapshot, {"b", "c"}, 0.0) is None
 
 
@@ -345,7 +345,7 @@ routed = st.builds(
     texts=st.integers(1, 3),
     priority=st.sampled_from(Priority),
     timeout=st.none() | st.floats(0.01, 2.0),
-    patience=st.none() | finishes,
+    remaining_budget=st.none() | finishes,
     release=st.just(RELEASE),
     here=st.dictionaries(st.sampled_from(SERVED), finishes),
     hint=st.none() | st.sampled_from(SERVED),
@@ -360,28 +360,28 @@ def answered(request: RoutedRequest, snapshot: Snapshot, draw: float) -> Decisio
 
 
 @given(routed, found, st.floats(0, 1, exclude_max=True), st.floats(0.0, 0.2))
-def test_more_slack_turns_no_answer_into_a_refusal(
+def test_more_budget_never_turns_an_answer_into_a_refusal(
     request: RoutedRequest, options: list[Option], draw: float, more: float
 ) -> None:
-    """The request's own timeout is as it was: so the same rule applies."""
+    """The request's own timeout stays, so that the same rule applies."""
     snapshot = others(*options)
-    if answered(request, snapshot, draw) and request.patience is not None:
-        assert answered(replace(request, patience=request.patience + more), snapshot, draw)
-        assert answered(replace(request, patience=None), snapshot, draw)
+    if answered(request, snapshot, draw) and request.remaining_budget is not None:
+        assert answered(replace(request, remaining_budget=request.remaining_budget + more), snapshot, draw)
+        assert answered(replace(request, remaining_budget=None), snapshot, draw)
 
 
 @given(routed, found, st.floats(0, 1, exclude_max=True), st.floats(0.0, 1.0))
-def test_less_load_turns_no_answer_into_a_refusal(
+def test_less_load_never_turns_an_answer_into_a_refusal(
     request: RoutedRequest, options: list[Option], draw: float, share: float
 ) -> None:
     if answered(request, others(*options), draw):
-        less = [replace(it, finish=it.finish * share, load=it.load * share) for it in options]
+        less = [replace(it, finish=it.finish * share, utilisation=it.utilisation * share) for it in options]
         here = {lane: finish * share for lane, finish in request.here.items()}
         assert answered(replace(request, here=here), others(*less), draw)
 
 
 @given(routed, found, st.floats(0, 1, exclude_max=True))
-def test_whoever_is_chosen_has_the_lane_and_would_be_in_time(
+def test_the_chosen_replica_has_the_lane_and_would_be_in_time(
     request: RoutedRequest, options: list[Option], draw: float
 ) -> None:
     finishes = {(it.replica, it.path): it.predicted(request.texts) for it in options if not it.full(request.texts)}
@@ -389,10 +389,11 @@ def test_whoever_is_chosen_has_the_lane_and_would_be_in_time(
     able = {
         chosen
         for chosen, finish in finishes.items()
-        if (request.patience is None or finish <= request.patience) and (chosen[1] is not LATENCY or request.texts == 1)
+        if (request.remaining_budget is None or finish <= request.remaining_budget)
+        and (chosen[1] is not LATENCY or request.texts == 1)
     }
     decision = answered(request, others(*options), draw)
-    # What finds its own lane full is refused, though another might take it.
+    # A request whose own lane is full is refused, though another lane might take it.
     assert decision or not able or any(it.full(request.texts) for it in options)
     assert able or not decision
     assert decision is None or (decision.replica, decision.path) in able
@@ -408,7 +409,7 @@ def test_whoever_is_chosen_has_the_lane_and_would_be_in_time(
         (LATENCY, 1, [("a", DYNAMIC)], {"a"}, None),
     ],
 )
-def test_a_lane_that_cannot_be_reached_has_a_stand_in(
+def test_an_unreachable_lane_has_a_fallback(
     lane: ServingPath,
     texts: int,
     elsewhere: list[tuple[str, ServingPath]],

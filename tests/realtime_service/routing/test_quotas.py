@@ -1,4 +1,4 @@
-"""Quotas over replicas: never much more than the quota, hardly less where there is demand, whatever the arrivals."""
+"""Quotas over replicas: for any arrivals, never much more than the quota, and hardly less while there is demand."""
 
 import itertools
 import random
@@ -31,7 +31,7 @@ class Span:
 
 
 def calls(spans: Sequence[Span], draw: random.Random, jitter: float = 0.0) -> list[Call]:
-    """`jitter`: 0 for even pauses, 1 for arrivals by chance."""
+    """`jitter`: 0 for even pauses, 1 for random arrivals."""
     return sorted(
         call
         for span, start in zip(spans, itertools.accumulate((it.seconds for it in spans), initial=0.0), strict=False)
@@ -64,7 +64,7 @@ phases = st.lists(st.floats(0, 0.99), min_size=1, max_size=4)
 def test_no_second_has_much_more_than_the_quota(
     data: st.DataObject, phases: list[float], quota: float, seed: int, jitter: float
 ) -> None:
-    """A quarter of the quota, and the two texts that each replica's share may save up however small it is."""
+    """The excess is at most a quarter of the quota, and the two texts that the smallest token bucket holds."""
     demand = data.draw(spans(len(phases), quota))
     admitted = Fleet(Policy(quota=quota), phases).admitted(calls(demand, random.Random(seed), jitter))
     assert most_in_a_second(admitted) <= 1.25 * quota + 2 * len(phases)
@@ -83,7 +83,7 @@ def test_the_shares_never_add_up_to_more_than_the_quota(data: st.DataObject, pha
 
 @settings(max_examples=examples(30))
 @given(st.data(), phases, st.integers(2, 64), st.integers(0, 2**32))
-def test_several_texts_cost_as_many_and_what_was_too_much_is_paid_back(
+def test_several_texts_cost_as_many_tokens_and_a_debt_is_repaid(
     data: st.DataObject, phases: list[float], texts: int, seed: int
 ) -> None:
     """A replica's last request may be larger than what is left there; over time the quota holds all the same."""
@@ -115,7 +115,7 @@ def test_a_steady_caller_below_its_quota_is_not_refused(multiple: float) -> None
 
 
 def test_few_texts_evenly_spaced_are_not_refused() -> None:
-    """A share of less than a text in what is saved up would let every second one go by."""
+    """A bucket of less than one text would refuse every second one."""
     for rates in ([5.25], [1.75, 1.75, 1.75], [0.0, 5.25]):
         demand = calls([Span(30.0, rates)], random.Random(1))
         admitted = Fleet(Policy(quota=5.0), [0.0, 0.3, 0.6][: len(rates)]).admitted(demand)
@@ -127,18 +127,18 @@ def test_a_caller_well_below_its_quota_may_come_to_any_replica() -> None:
     assert Fleet(Policy(quota=100.0), [0.0, 0.3, 0.6]).admitted(demand) == demand
 
 
-def test_demand_that_moves_is_followed() -> None:
+def test_shares_follow_demand_that_moves() -> None:
     demand = calls([Span(5.0, [1000.0, 0.0, 0.0]), Span(5.0, [0.0, 0.0, 1000.0])], random.Random(1))
     admitted = Fleet(Policy(quota=100.0), [0.0, 0.3, 0.6]).admitted(demand)
     assert rate(admitted, 8.0, 10.0) >= 90.0
     assert most_in_a_second(admitted) <= 125.0
 
 
-def test_a_caller_nobody_knows_has_an_equal_share_anywhere() -> None:
+def test_a_new_caller_has_an_equal_share_at_each_replica() -> None:
     fleet = Fleet(Policy(quota=300.0), [0.0, 0.3, 0.6])
-    admitted = [call for call in calls([Span(0.2, [3000.0] * 3)], random.Random(1)) if fleet.lets_in(call)]
+    admitted = [call for call in calls([Span(0.2, [3000.0] * 3)], random.Random(1)) if fleet.admits(call)]
     for replica in range(3):
-        # What is saved up, and a fifth of a second of the share.
+        # The full bucket, and a fifth of a second of the share.
         assert sum(it.replica == replica for it in admitted) == pytest.approx(20 + 20, abs=2)
 
 
@@ -157,12 +157,12 @@ def test_without_redis_the_last_shares_stay() -> None:
         assert shares[0] == pytest.approx(50.0, rel=0.1)
 
 
-def test_a_redis_that_lost_its_memory_does_not_open_the_door() -> None:
-    """Replicas come back to it one by one, and the first of them sees nobody else."""
+def test_a_redis_that_lost_its_data_does_not_raise_the_shares() -> None:
+    """Replicas re-register one at a time, and the first of them sees no other."""
     fleet = Fleet(Policy(quota=100.0), [0.0, 0.2, 0.4, 0.6, 0.8])
     demand = calls([Span(10.0, [200.0] * 5)], random.Random(1))
     admitted = fleet.admitted([it for it in demand if it.at < 5.0])
-    fleet.told.clear()
+    fleet.heartbeats.clear()
     admitted += fleet.admitted([it for it in demand if it.at >= 5.0])
     assert most_in_a_second([it for it in admitted if it.at > 4.0]) <= 1.1 * 100.0
 
@@ -172,18 +172,18 @@ def test_the_share_of_a_replica_that_died_goes_to_the_others() -> None:
     demand = calls([Span(10.0, [500.0, 500.0])], random.Random(1))
     fleet.admitted([it for it in demand if it.at < 4.0])
     fleet.dead.add(1)
-    del fleet.told["1"]
+    del fleet.heartbeats["1"]
     alone = fleet.admitted([it for it in demand if it.at >= 4.0 and it.replica == 0])
     assert rate(alone, 6.0, 10.0) == pytest.approx(100.0, rel=0.05)
 
 
 def alone(**policy: object) -> Quotas:
-    """One replica that has never heard of another."""
+    """The quotas of a replica that has seen no other."""
     return Quotas(Snapshot("here", policy=Policy(**policy)))  # type: ignore[arg-type]
 
 
 def refusal(quotas: Quotas, caller: str, texts: int, now: float) -> Overloaded | None:
-    """None where the request was let in."""
+    """None if the request was admitted."""
     try:
         quotas.admit(caller, texts, now)
     except Overloaded as refusal:
@@ -191,11 +191,11 @@ def refusal(quotas: Quotas, caller: str, texts: int, now: float) -> Overloaded |
     return None
 
 
-def test_who_has_no_quota_is_never_refused_nor_told() -> None:
+def test_a_caller_without_quota_is_neither_refused_nor_reported() -> None:
     for quotas in (alone(), alone(quota=1.0, quotas={"free": 0.0})):
         for _ in range(1000):
             quotas.admit("free", 64, 0.0)
-        assert quotas.wanted(0.0) == {}
+        assert quotas.demand(0.0) == {}
 
 
 def test_a_caller_may_have_a_quota_of_its_own() -> None:
@@ -234,11 +234,11 @@ def test_one_caller_over_its_quota_costs_the_others_nothing() -> None:
 
 
 @given(st.floats(0.5, 500), st.integers(1, 64), st.integers(1, 64))
-def test_who_comes_back_when_told_is_let_in(quota: float, first: int, second: int) -> None:
+def test_a_retry_after_the_hint_is_admitted(quota: float, first: int, second: int) -> None:
     quotas, now = alone(quota=quota), 1000.0
     quotas.admit("caller", first, now)
     if refused := refusal(quotas, "caller", second, now):
-        # Earlier would be for nothing.
+        # An earlier retry is refused.
         assert refusal(quotas, "caller", second, now + 0.99 * refused.retry_after)
         assert refusal(quotas, "caller", second, now + 1.001 * refused.retry_after) is None
 
@@ -253,16 +253,16 @@ def test_a_changed_quota_acts_at_the_next_heartbeat() -> None:
     assert rate(after, 6.0, 10.0) == pytest.approx(50.0, rel=0.05)
 
 
-def test_strangers_do_not_fill_the_memory() -> None:
+def test_new_callers_do_not_fill_the_memory() -> None:
     quotas = alone(quota=10.0)
     for number in range(3 * REMEMBERED):
         quotas.admit(f"stranger {number}", 1, number / 1000)
         if number % 250 == 0:
-            assert len(quotas.wanted(number / 1000)) <= 256
+            assert len(quotas.demand(number / 1000)) <= 256
     assert len(quotas) <= REMEMBERED
 
 
-def test_who_calls_all_the_time_is_not_forgotten_for_strangers() -> None:
+def test_a_busy_caller_is_not_evicted_for_new_ones() -> None:
     quotas = alone(quota=10.0)
     admitted = 0
     for number in range(3 * REMEMBERED):
@@ -271,48 +271,48 @@ def test_who_calls_all_the_time_is_not_forgotten_for_strangers() -> None:
         if number % 30 == 0:
             admitted += refusal(quotas, "greedy", 1, now) is None
     assert admitted <= 10.0 * 10 + 3
-    assert "greedy" in quotas.wanted(now)
+    assert "greedy" in quotas.demand(now)
 
 
-def test_who_has_long_not_called_is_forgotten_but_not_what_it_owes() -> None:
+def test_an_idle_caller_is_evicted_once_its_debt_is_repaid() -> None:
     quotas = alone(quota=0.5)
     quotas.admit("debtor", 64, 0.0)
     quotas.admit("passer-by", 1, 0.0)
-    quotas.wanted(100.0)
+    quotas.demand(100.0)
     assert refusal(quotas, "debtor", 1, 100.0)
-    quotas.wanted(300.0)
+    quotas.demand(300.0)
     assert len(quotas) == 0
 
 
-def test_heartbeats_tell_those_nearest_to_their_quotas() -> None:
+def test_heartbeats_report_the_callers_nearest_to_their_quotas() -> None:
     quotas = alone(quota=100.0, quotas={"small": 1.0, "free": 0.0})
     for number in range(400):
         for _ in range(5):
             refusal(quotas, f"caller {number}", 1, 0.0)
     refusal(quotas, "small", 1, 0.0)
-    told = quotas.wanted(0.0)
-    assert len(told) == 256
-    assert "free" not in told
+    heartbeats = quotas.demand(0.0)
+    assert len(heartbeats) == 256
+    assert "free" not in heartbeats
     for _ in range(500):
         refusal(quotas, "loud", 1, 0.0)
-    assert quotas.wanted(0.0)["loud"] == pytest.approx(100.0)
+    assert quotas.demand(0.0)["loud"] == pytest.approx(100.0)
 
 
-def test_what_a_heartbeat_holds_of_this_replica_counts_not_what_it_wants_now() -> None:
-    """Others can only make room for what they were told."""
+def test_the_reported_demand_of_this_replica_counts_not_its_current_one() -> None:
+    """Other replicas give up only as much of their shares as was reported to them."""
     quotas = Quotas(Snapshot("here", policy=Policy(quota=100.0)))
     other = Replica(ReplicaDescription(id="there"), (), {CALLER: 100.0})
     for beat in range(10):
         for _ in range(100):
             refusal(quotas, CALLER, 1, 0.25 * beat)
         here = Replica(ReplicaDescription(id="here"), (), {})
-        quotas.heard(Snapshot("here", replicas=(here, other), policy=Policy(quota=100.0)))
+        quotas.update(Snapshot("here", replicas=(here, other), policy=Policy(quota=100.0)))
     admitted = [refusal(quotas, CALLER, 1, 3.0 + number / 100) is None for number in range(200)]
     assert sum(admitted) < 10
 
 
 def test_a_decision_takes_microseconds_however_many_callers_there_are() -> None:
-    """2 µs on a quiet machine; what is not O(1) would take a hundred times as long."""
+    """2 µs on a quiet machine; a decision that is not O(1) would take a hundred times as long."""
     quotas = alone(quota=1000.0)
     names = [f"caller {number}" for number in range(REMEMBERED)]
     random.Random(1).shuffle(names)

@@ -40,8 +40,8 @@ def dispatcher(busy: bool, seconds: float, epoch: str = "") -> Dispatcher:
     published = SimpleNamespace(epoch=epoch) if epoch else None
     model = Model("r-1", *cast(Any, (None, Encoder(), {}, published)))
     device = SimpleNamespace(busy=busy, finish_of=lambda *asked: seconds)
-    registry = SimpleNamespace(snapshot=Snapshot("here", lanes=SERVED, policy=Policy()))
-    parts: Any = (Models.of(model), device, registry, None, None, Store(), Metrics([]), SystemClock())
+    membership = SimpleNamespace(snapshot=Snapshot("here", lanes=SERVED, policy=Policy()))
+    parts: Any = (Models.of(model), device, membership, None, None, Store(), Metrics([]), SystemClock())
     return Dispatcher(*parts)
 
 

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from realtime_service.routing.snapshot import Snapshot
-from realtime_service.serving.dispatcher import Call
+from realtime_service.serving.request import CallContext
 from realtime_service.transport.authentication import Callers
 from realtime_service.transport.call_context import ContextReader
 from shared_model.clock import SystemClock
@@ -14,7 +14,7 @@ from shared_model.errors import BadInput
 from shared_model.types import ServingPath
 
 
-def received(*metadata: tuple[str, str]) -> Call:
+def received(*metadata: tuple[str, str]) -> CallContext:
     context = SimpleNamespace(invocation_metadata=lambda: metadata, time_remaining=lambda: 2.0, peer=lambda: "ipv4:x:1")
     context_reader = ContextReader(Callers((), SystemClock()), lambda: Snapshot("local"))
     return context_reader.receive("/any", b"", cast(Any, context))

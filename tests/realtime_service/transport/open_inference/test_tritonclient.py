@@ -137,7 +137,7 @@ def test_priority_and_timeout_choose_the_path_and_a_deadline_only_tightens(
 @pytest.mark.parametrize(
     ("asked", "status", "says"),
     [
-        ("unknown model", "NOT_FOUND", "model_name: 'nobody' is not served here"),
+        ("unknown model", "NOT_FOUND", "model_name: 'unknown' is not served here"),
         ("unknown version", "NOT_FOUND", f"model_name: '{NAME}', version '1', is not served here"),
         ("unknown output", "INVALID_ARGUMENT", "embedding: is not an output; there are scores, label"),
         ("classification", "INVALID_ARGUMENT", "label: has the parameter classification, which is not served"),

@@ -80,7 +80,7 @@ class Calls:
             "ready": self.client.is_server_ready(),
             "model": self.client.is_model_ready(self.model),
             "version": self.client.is_model_ready(self.model, self.version),
-            "another model": self.client.is_model_ready("nobody"),
+            "another model": self.client.is_model_ready("unknown"),
             "another version": self.client.is_model_ready(self.model, "1"),
         }
 
@@ -90,7 +90,7 @@ class Calls:
             "model": MessageToDict(self.client.get_model_metadata(self.model)),
             "config": MessageToDict(self.client.get_model_config(self.model, self.version))["config"],
             "index": MessageToDict(self.client.get_model_repository_index()),
-            "unknown": self.failure(lambda: self.client.get_model_metadata("nobody")),
+            "unknown": self.failure(lambda: self.client.get_model_metadata("unknown")),
         }
 
     def answers(self) -> dict[str, Any]:
@@ -132,7 +132,7 @@ class Calls:
     def failures(self) -> dict[str, list[str]]:
         long_name = "é" * 100_000
         asked: dict[str, dict[str, Any]] = {
-            "unknown model": {"model": "nobody"},
+            "unknown model": {"model": "unknown"},
             "unknown version": {"model_version": "1"},
             "unknown output": {"outputs": outputs("scores", "embedding")},
             "classification": {"outputs": [triton.InferRequestedOutput("label", class_count=3)]},
