@@ -19,7 +19,7 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 SEEDED = $(if $(SEED),--hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up setup release test readme proof bench-release bench-switch bench-online bench-router bench-nightly check proto lock clean
+.PHONY: help demo up setup release test readme proof bench-release bench-switch bench-online bench-router bench-nightly check proto docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -88,6 +88,9 @@ lock: ## write the lock files again; UPGRADE=1: with the newest versions; WHEELS
 		--output-file requirements-runtime.lock - requirements-runtime.in pyproject.toml >/dev/null
 	@echo "$(TORCH)" >>requirements-runtime.lock
 	@$(LOCK) --output-file requirements-airflow.lock requirements-airflow.in >/dev/null
+
+docs: setup ## write the tables of settings and metrics in the READMEs of packages
+	@$(RUNTIME) -m tests.docs.tables
 
 clean: ## remove environments, state and caches; the next run starts cold
 	rm -rf .venv .venv-airflow .tandem .pytest_cache .mypy_cache .ruff_cache .import_linter_cache spark-warehouse

@@ -154,8 +154,8 @@ def _add(commands: Commands, name: str, run: Any, summary: str, more: str, examp
 
 def _add_serve(commands: Commands) -> None:
     more = (
-        "Every number is a setting, in the environment or in the TOML file that TANDEM_CONFIG names (ARCHITECTURE.md,\n"
-        "§8); a flag overrides both. Without REDIS_URL the service starts a Redis of its own."
+        "Every number is a setting, in the environment or in the TOML file that TANDEM_CONFIG names\n"
+        "(realtime_service/README.md); a flag overrides both. Without REDIS_URL the service starts a Redis of its own."
     )
     example = "serve --lanes latency,dynamic --address 127.0.0.1:50052 --metrics 127.0.0.1:9552"
     serve = _add(commands, "serve", _serve, "answer calls until SIGTERM or Ctrl-C", more, example)

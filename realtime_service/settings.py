@@ -1,4 +1,4 @@
-"""Settings of one serving process. Read once, in `__main__`; documented in ARCHITECTURE.md."""
+"""Settings of one serving process. Read once, in `__main__`; documented in README.md."""
 
 import ipaddress
 import math

@@ -67,4 +67,4 @@ def _hint(name: str) -> str:
     import difflib
 
     found = difflib.get_close_matches(name, sorted(KNOWN), n=1, cutoff=0.75)
-    return f": did you mean {found[0]}?" if found else "; ARCHITECTURE.md lists them all"
+    return f": did you mean {found[0]}?" if found else "; the packages' README.md list them all"

@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 
 from shared_model import settings, variables
+from tests.docs import tables
 
 REPOSITORY = Path(__file__).parents[2]
 README = REPOSITORY / "README.md"
 ARCHITECTURE = REPOSITORY / "ARCHITECTURE.md"
-PAGES = [README, ARCHITECTURE, REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "CHANGELOG.md"]
+PACKAGES = tables.PAGES
+PAGES = [README, ARCHITECTURE, REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "CHANGELOG.md", *PACKAGES]
 SETTINGS_MODULES = (
     "shared_model.settings",
     "shared_model.evaluation.gate_settings",
@@ -29,17 +31,20 @@ SETTINGS_MODULES = (
 OTHER_VARIABLES = {"TANDEM_RUNTIME_PREFIX", "TANDEM_SPARK_GPU_SCRIPT", "TANDEM_SPARK_TASK_GPU", settings.CONFIG}
 
 
-def setting_names() -> Iterator[str]:
+def settings_classes() -> dict[str, type]:
+    """Classes that declare settings, by module and name, without those that are groups of another one."""
+    found: dict[str, type] = {}
     for module in SETTINGS_MODULES:
-        classes = [
-            value
-            for value in vars(importlib.import_module(module)).values()
-            if isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == module
-        ]
-        grouped = {field.metadata.get("group") for cls in classes for field in dataclasses.fields(cls)}
-        for cls in classes:
-            if cls not in grouped:
-                yield from settings.names(cls)
+        for value in vars(importlib.import_module(module)).values():
+            if isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == module:
+                found[f"{module}.{value.__name__}"] = value
+    grouped = {field.metadata.get("group") for cls in found.values() for field in dataclasses.fields(cls)}
+    return {name: cls for name, cls in found.items() if cls not in grouped and any(settings.names(cls))}
+
+
+def setting_names() -> Iterator[str]:
+    for cls in settings_classes().values():
+        yield from settings.names(cls)
 
 
 def metric_names() -> set[str]:
@@ -61,14 +66,39 @@ def test_make_help_lists_every_target() -> None:
     assert [target for target in targets if not re.search(rf"\b{target}\b\s+\S", listed)] == []
 
 
+def page_id(page: Path) -> str:
+    return str(page.relative_to(REPOSITORY))
+
+
+@pytest.mark.parametrize("page", PACKAGES, ids=page_id)
+def test_tables_are_as_the_code_has_them(page: Path) -> None:
+    text = page.read_text()
+    if tables.filled(text) != text:
+        pytest.fail(f"{page_id(page)}: a table of settings or metrics is stale; run `{tables.COMMAND}`", pytrace=False)
+
+
+@pytest.mark.parametrize("change", [("`600`", "`601`"), ("| Requests by how they ended. |", "| Requests. |")])
+def test_control_a_stale_table_is_found(change: tuple[str, str]) -> None:
+    text = (REPOSITORY / "realtime_service" / "README.md").read_text()
+    stale = text.replace(*change)
+    assert stale != text
+    assert tables.filled(stale) == text
+
+
+def test_every_class_of_settings_and_the_metrics_have_one_table() -> None:
+    shown = [name for page in PACKAGES for name in tables.classes(page.read_text())]
+    declared = [name for name in settings_classes() if not name.startswith("tandem_stack.")]
+    assert sorted(shown) == sorted([*declared, "realtime_service.metrics.Metrics"])
+
+
 def test_every_setting_is_documented() -> None:
-    written = "\n".join(path.read_text() for path in (README, ARCHITECTURE, REPOSITORY / ".env.example"))
+    written = "\n".join(path.read_text() for path in (README, *PACKAGES, REPOSITORY / ".env.example"))
     names = [*setting_names(), *OTHER_VARIABLES, "REDIS_URL"]
     assert len(names) > 20
     assert [name for name in names if not re.search(rf"\b{name}\b", written)] == []
 
 
-@pytest.mark.parametrize("page", [*PAGES, REPOSITORY / "docker-compose.yml"], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [*PAGES, REPOSITORY / "docker-compose.yml"], ids=page_id)
 def test_settings_that_are_named_exist(page: Path) -> None:
     named = set(re.findall(r"\bTANDEM_[A-Z0-9_]+[A-Z]\b", page.read_text()))
     removed = variables.REMOVED if page.name == "CHANGELOG.md" else frozenset[str]()
@@ -79,13 +109,8 @@ def test_the_list_of_known_variables_is_that_of_all_settings() -> None:
     assert set(setting_names()) | OTHER_VARIABLES == variables.KNOWN
 
 
-def test_every_metric_is_documented() -> None:
-    written = ARCHITECTURE.read_text()
-    assert len(metric_names()) > 10
-    assert [name for name in sorted(metric_names()) if name not in written] == []
-
-
 def test_what_is_watched_is_exported() -> None:
+    assert len(metric_names()) > 10
     assert watched_metrics() - metric_names() == set()
 
 
@@ -100,27 +125,28 @@ def test_the_board_shows_both_service_levels_side_by_side() -> None:
 
 
 def python_blocks() -> list[str]:
-    return re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    pages = "\n".join(page.read_text() for page in PAGES)
+    return re.findall(r"^```python\n(.*?)^```", pages, re.MULTILINE | re.DOTALL)
 
 
-def test_python_in_the_readme_compiles_and_imports_what_exists() -> None:
+def test_python_in_documents_compiles_and_imports_what_exists() -> None:
     assert python_blocks()
     for block in python_blocks():
-        compile(block, README.name, "exec")
+        compile(block, "block of a document", "exec")
         for module in re.findall(
             r"^(?:from|import) ((?:shared_model|realtime_service|batch_job|protos)[\w.]*)", block, re.M
         ):
             importlib.import_module(module)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_links_lead_somewhere(page: Path) -> None:
     links = re.findall(r"\]\(([^)#\s]+)", page.read_text())
     local = [link for link in links if "://" not in link and not link.startswith("mailto:")]
     assert [link for link in local if not (page.parent / link).exists()] == []
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_commands_that_are_shown_exist(page: Path) -> None:
     """`python -m PACKAGE COMMAND` and `make TARGET`, as a page spells them."""
     text = page.read_text()

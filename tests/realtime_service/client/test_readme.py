@@ -1,4 +1,4 @@
-"""What the README shows of the clients runs, and says what the README says."""
+"""The clients' examples in README and in the package's README run, and print what they should."""
 
 import contextlib
 import io
@@ -11,12 +11,14 @@ import pytest
 from realtime_service.client import DeadlineExceeded, Overloaded
 from tests.realtime_service.conftest import RunningService, eventually
 
-README = Path(__file__).parents[3] / "README.md"
+REPOSITORY = Path(__file__).parents[3]
+PAGES = (REPOSITORY / "README.md", REPOSITORY / "realtime_service" / "README.md")
 SHOWN = "127.0.0.1:50051"
 
 
 def blocks() -> list[str]:
-    found = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.MULTILINE | re.DOTALL)
+    pages = "\n".join(page.read_text() for page in PAGES)
+    found = re.findall(r"^```python\n(.*?)^```", pages, re.MULTILINE | re.DOTALL)
     return [block for block in found if "realtime_service.client" in block]
 
 
@@ -27,7 +29,7 @@ def test_both_clients_are_shown() -> None:
 
 
 @pytest.mark.parametrize("block", blocks(), ids=["threads", "loop"])
-def test_what_the_readme_shows_runs(block: str, service: RunningService, tmp_path: Path) -> None:
+def test_an_example_runs(block: str, service: RunningService, tmp_path: Path) -> None:
     assert SHOWN in block
     program = tmp_path / "shown.py"
     program.write_text(block.replace(SHOWN, service.address))
