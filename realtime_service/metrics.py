@@ -48,7 +48,7 @@ class Metrics:
         self._redis = self._gauge("tandem_redis_up", "1 while Redis answers.")
         self._harvested = self._counter("tandem_harvested_total", "Deferred requests answered by idle lanes.")
         self._unanswered = self._counter(
-            "tandem_deferred_unanswered_total", "Deferred requests nobody answered.", "why"
+            "tandem_deferred_unanswered_total", "Deferred requests that ended unanswered.", "why"
         )
         self._nightly_rows = self._gauge("tandem_nightly_rows", "Rows the last published nightly run scored.", "ds")
         self._nightly_rate = self._gauge("tandem_nightly_rows_per_second", "Its rate.", "ds")
@@ -63,8 +63,8 @@ class Metrics:
         )
         self._forwarded = functools.cache(forwarded.labels)
         self._again = self._counter("tandem_forwarded_again_total", "Those sent on again, elsewhere.", "failure")
-        self._ejections = self._counter("tandem_ejections_total", "Replicas left alone for a while.", "reason")
-        self._ejected = self._gauge("tandem_ejected", "Replicas that are left alone now.")
+        self._ejections = self._counter("tandem_ejections_total", "Replicas ejected by outlier detection.", "reason")
+        self._ejected = self._gauge("tandem_ejected", "Replicas that are ejected now.")
         self._unfit = self._gauge("tandem_release_failed", "Releases that must not serve here.", "release", "reason")
         self._describe(lanes)
 
