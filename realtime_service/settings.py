@@ -52,7 +52,9 @@ class LaneSettings:
     )
     max_rows: int = setting(64, "Rows of a batch, at most.", POSITIVE)
     token_budget: int = setting(2048, "Tokens of a batch, at most, padding included.", POSITIVE)
-    max_delay_ms: float = setting(50.0, "Longest batching delay: a request waits this long for batch mates, at most.", NOT_NEGATIVE)
+    max_delay_ms: float = setting(
+        50.0, "Longest batching delay: a request waits this long for batch mates, at most.", NOT_NEGATIVE
+    )
     concurrency: int = setting(256, "Texts the lane holds at once.", POSITIVE)
     load_target: float = setting(0.0, "Load above which an alert is raised; 0 means none.", SHARE)
     p95_ms: float = setting(0.0, "p95 target; 0 means the request's own deadline.", NOT_NEGATIVE)

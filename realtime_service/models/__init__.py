@@ -1,1 +1,1 @@
-"""The releases that this process has loaded: variants, published scores, statistics."""
+"""The loaded releases: variants, published scores, statistics."""

@@ -1,7 +1,8 @@
-"""Answers from last night's published scores, without touching a device.
+"""Looks up last night's published scores in Redis instead of computing.
 
-A filter shipped with the epoch says "no" locally; only its "yes" costs a round trip to Redis, and only with slack to
-spare. Never an answer of another release: keys hold the release, and the epoch is the one its pointer names.
+A Bloom filter published with the epoch rules out most texts locally; only a match costs a round trip, and only if the
+request has slack for it. The answer is never that of another release: keys contain the release, and its pointer names
+the epoch.
 """
 
 import asyncio
@@ -19,9 +20,9 @@ from shared_model.published.publish import key_position
 from shared_model.redis_store import keys
 
 REFRESH_SECONDS = 0.5
-#: A look-up is worth its wait only with this much time left, in seconds.
+#: Least seconds until the deadline for a look-up.
 MIN_SLACK = 0.010
-#: After this many look-ups in a row without an answer, Redis is left alone for a while.
+#: Circuit breaker: after this many failed look-ups in a row, Redis is not asked for so many seconds.
 _BREAKER_FAILURES = 3
 _BREAKER_SECONDS = 1.0
 
@@ -48,25 +49,28 @@ class PrecomputedScores:
 
     @property
     def epoch(self) -> str:
-        """Name of the epoch that answers; empty while there is none."""
+        """Name of the current epoch; empty without one."""
         return self._epoch.name if self._epoch else ""
 
     @property
     def precision(self) -> str:
-        """Precision that computed the epoch's scores; empty while there is none."""
+        """Precision of the epoch's scores; empty without an epoch."""
         return self._epoch.precision if self._epoch else ""
 
-    async def find(self, wanted: Sequence[bytes], slack: float) -> list[PublishedScore] | None:
+    async def find(self, text_keys: Sequence[bytes], slack: float) -> list[PublishedScore] | None:
         """The published score of every key, or None if one is missing. `slack`: seconds until the answer is due."""
         epoch = self._epoch
         if epoch is None or slack < MIN_SLACK or self._clock.monotonic() < self._retry_at:
             return None
-        if not all(key in epoch.filter for key in wanted):
+        if not all(key in epoch.filter for key in text_keys):
             return None
         try:
-            found = await self._redis.hmget(keys.epoch_scores(self._release, epoch.name), list(wanted))
+            found = await self._redis.hmget(keys.epoch_scores(self._release, epoch.name), list(text_keys))
         except (redis.RedisError, OSError):
-            self._note_failure()
+            self._failures += 1
+            if self._failures >= _BREAKER_FAILURES:
+                self._retry_at = self._clock.monotonic() + _BREAKER_SECONDS
+                self._failures = 0
             return None
         self._failures = 0
         if any(value is None for value in found):
@@ -74,22 +78,18 @@ class PrecomputedScores:
         return [PublishedScore.FromString(value) for value in found]
 
     async def refresh(self, client: "redis.asyncio.Redis") -> None:
-        """Look at the epoch pointer once, on a client with room for a filter's megabytes."""
+        """Read the epoch pointer once, with a client whose timeout allows for a filter of megabytes."""
         try:
-            await self._refresh(client)
+            pointed = await client.hget(keys.epoch_pointer(self._release), "epoch")
+            name = pointed.decode() if pointed else ""
+            if name != self.epoch:
+                # The former epoch answers no more, even if the new one has expired.
+                self._epoch = await self._load(client, name) if name else None
         except (redis.RedisError, OSError) as error:
-            log.debug("the epoch could not be looked at: %s", error)
-
-    async def _refresh(self, client: "redis.asyncio.Redis") -> None:
-        pointed = await client.hget(keys.epoch_pointer(self._release), "epoch")
-        name = pointed.decode() if pointed else ""
-        if name == self.epoch:
-            return
-        # What is no longer pointed to answers nothing more, even where what is pointed to has expired.
-        self._epoch = await self._load(client, name) if name else None
+            log.debug("the epoch pointer could not be read: %s", error)
 
     async def _load(self, client: "redis.asyncio.Redis", name: str) -> _Epoch | None:
-        """None where the epoch has expired."""
+        """None if the epoch has expired."""
         filter_bytes = await client.get(keys.epoch_filter(self._release, name))
         facts = await client.hgetall(keys.epoch_facts(self._release, name))
         if not (filter_bytes and facts):
@@ -97,15 +97,9 @@ class PrecomputedScores:
         log.info("%s: epoch %s answers: %s texts", self._release, name, facts[b"count"].decode())
         return _Epoch(name, facts[b"precision"].decode(), Bloom.load_bytes(filter_bytes, key_position))
 
-    def _note_failure(self) -> None:
-        self._failures += 1
-        if self._failures >= _BREAKER_FAILURES:
-            self._retry_at = self._clock.monotonic() + _BREAKER_SECONDS
-            self._failures = 0
-
 
 async def run(followed: Callable[[], Iterable[PrecomputedScores]], client: "redis.asyncio.Redis") -> None:
-    """Follow the epoch pointers of the releases that are loaded, until cancelled."""
+    """Follow the epoch pointers of the loaded releases until cancelled."""
     while True:
         for scores in followed():
             await scores.refresh(client)

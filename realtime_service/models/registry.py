@@ -1,4 +1,4 @@
-"""The releases this process has loaded, and which of them answers whom."""
+"""The loaded releases, and which of them answers a caller."""
 
 import asyncio
 import hashlib
@@ -16,7 +16,7 @@ from shared_model.types import Precision
 
 
 class Leases:
-    """How many requests hold a model now: each does, as long as it is inside this context."""
+    """Counts the requests that use a model: each enters this context."""
 
     def __init__(self) -> None:
         self._held = 0
@@ -33,14 +33,14 @@ class Leases:
             self._none.set()
 
     async def returned(self) -> None:
-        """Wait until nobody holds it."""
+        """Wait until no request uses the model."""
         await self._none.wait()
 
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """All that one release means to this process. `engines` grows while the process starts: a lane without its variant
-    does not answer yet. `precomputed` is None where published scores are not used."""
+    """One loaded release. `engines` grows while the process starts: a lane without its variant does not answer yet.
+    `precomputed`: None if published scores are not used."""
 
     release: str
     output: OutputSpec
@@ -51,14 +51,14 @@ class Model:
     statistics: Statistics = field(default_factory=Statistics)
 
     def close(self) -> None:
-        """Free its engines. Nobody may hold it or compute on it any more."""
+        """Free the engines, once no request uses the model and no batch runs on it."""
         for variant in self.engines.values():
             variant.close()
 
 
 @dataclass(frozen=True)
 class Serving:
-    """Who is answered by which release, as one value. `models`: those loaded, by id; `weight`: the canary's share."""
+    """The releases that answer, as one value. `models`: those loaded, by id; `weight`: the canary's share."""
 
     models: Mapping[str, Model]
     active: str
@@ -66,27 +66,26 @@ class Serving:
     weight: float = 0.0
 
     def choose(self, pinned: str, caller: Callable[[], str] | None) -> str:
-        """Which release is to answer, loaded or not: see `policy.release_for`.
+        """The release that should answer, loaded or not: see `policy.release_for`.
 
-        `caller` tells who asks, and is called only where that matters: while there is a canary. None never meets the
-        canary.
+        `caller` returns the caller's id, and is called only while there is a canary. None: never the canary.
         """
         if pinned or not self.canary or caller is None:
             return pinned or self.active
         return release_for(pinned, self.active, self.canary, self.weight, _draw(caller(), self.canary))
 
     def pick(self, pinned: str, caller: Callable[[], str] | None) -> Model:
-        """The model that is to answer. Raises: UnknownRelease when the pinned release is not loaded."""
+        """The model that should answer. Raises: UnknownRelease if the pinned release is not loaded."""
         if pinned and pinned not in self.models:
             raise unknown(pinned, self.active)
         return self.models[self.choose(pinned, caller)]
 
 
 class Models:
-    """Holds what is served now. A request reads `serving` once; a switch replaces it whole. `kept`: loaded for a
-    rollback, answers nothing.
+    """The releases of this process. A request reads `serving` once; a switch replaces it whole. `kept`: loaded for a
+    rollback, without answering.
 
-    A process without lanes has none loaded and knows only which release answers.
+    A process without lanes has no model and knows only which release answers.
     """
 
     def __init__(self, serving: Serving) -> None:
@@ -103,12 +102,12 @@ class Models:
 
     @property
     def loaded(self) -> dict[str, Model]:
-        """By release, whether it answers or is kept."""
+        """All models by release, `kept` included."""
         kept = {self.kept.release: self.kept} if self.kept else {}
         return {**self.serving.models, **kept}
 
     def published(self) -> list[PrecomputedScores]:
-        """The published scores of what is loaded: a kept release answers with those of today when it returns."""
+        """The published scores of all loaded releases: those of a kept one stay fresh for a rollback."""
         return [model.precomputed for model in self.loaded.values() if model.precomputed]
 
 
@@ -117,6 +116,6 @@ def unknown(release: str, active: str) -> UnknownRelease:
 
 
 def _draw(caller: str, canary: str) -> float:
-    """A number in [0, 1) that is the caller's for this canary. Another canary meets other callers first."""
+    """Hash a caller to [0, 1). It includes the canary, so that each canary starts with other callers."""
     digest = hashlib.blake2b(f"{canary}\0{caller}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") / 2**64

@@ -1,11 +1,11 @@
-"""What one loaded release has answered here, in counts that add up."""
+"""Counts and times of the requests that one loaded release has answered in this process."""
 
 from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
 class Total:
-    """How often, and seconds of all together."""
+    """The number of events, and the sum of their seconds."""
 
     count: int = 0
     seconds: float = 0.0
@@ -17,10 +17,10 @@ class Total:
 
 @dataclass(slots=True)
 class Statistics:
-    """Requests and texts of one release. A request is answered, computed or published, or it failed.
+    """Requests and texts of one release. A request is answered, from a device or published scores, or it failed.
 
     `answered`, `failed`, `published`: from arrival to the end. `queued` and `computed`: of a computed request's last
-    batch. `finished_at`: Unix time of the last answer, 0 before the first. `batches`: those that ran, by their rows.
+    batch. `finished_at`: Unix time of the last answer, 0 before the first. `batches`: by rows.
     """
 
     answered: Total = field(default_factory=Total)
@@ -33,22 +33,22 @@ class Statistics:
 
     @property
     def texts(self) -> int:
-        """Texts that were computed."""
+        """Texts that devices computed."""
         return sum(rows * total.count for rows, total in self.batches.items())
 
     def add_batch(self, rows: int, seconds: float) -> None:
-        """A device ran a batch."""
+        """Count a batch that a device ran."""
         self.batches.setdefault(rows, Total()).add(seconds)
 
     def add_computed(self, seconds: float, queued: float, computed: float, now: float) -> None:
-        """A request that a device answered."""
+        """Count a request that a device answered."""
         self.answered.add(seconds)
         self.queued.add(queued)
         self.computed.add(computed)
         self.finished_at = now
 
     def add_published(self, seconds: float, now: float) -> None:
-        """A request that was answered from published scores."""
+        """Count a request that published scores answered."""
         self.answered.add(seconds)
         self.published.add(seconds)
         self.finished_at = now

@@ -1,4 +1,4 @@
-"""Variants made ready: engines opened, every shape a lane can meet run and judged, their speeds measured."""
+"""Warm-up of variants: opens engines, runs and checks every shape that a lane can meet, fits latency models."""
 
 import contextlib
 import logging
@@ -17,20 +17,21 @@ from shared_model.errors import ReleaseError, TandemError
 from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
 
-#: Widths of single texts that engines are compiled for: almost all chat messages. Each holds memory of its own (33 MB
-#: of all-MiniLM-L6-v2 a stream), so shorter texts are padded to the next; above them, the time to work out shapes is a
+#: Widths of single texts that engines are compiled for: they cover almost all chat messages. Each takes memory (33 MB
+#: of all-MiniLM-L6-v2 a stream), so shorter texts are padded to the next one. For longer texts, shape inference is a
 #: small part of a call.
 SPECIALISED_TOKENS = (16, 32, 64)
-#: Those that a single text may have with all cores, too: most texts have one of them.
+#: Those of these widths that are compiled for all cores, too: they cover most texts.
 WIDE_TOKENS = (16,)
-#: Tokens of a batch up to which shapes are warmed; no lane makes larger ones by default.
+#: Most tokens of a warmed batch; no lane makes larger ones by default.
 _BATCH_TOKENS = 2048
-#: Widths at which batches are timed: the profile is a line between them.
+#: Widths at which batches are timed: the latency model is a line between them.
 _TIMED_TOKENS = (8, 16, 32, 64, 128)
-#: Calls of which the fastest counts: a text that seems too slow because others start, too, would be refused for ever.
+#: Timed calls of which the fastest counts. If a delayed call counted, admission control might reject texts of its width
+#: for ever.
 _TIMED_CALLS = 3
 
-#: Called before every step of a warm-up: returns when the device has time for it, raises to give up.
+#: Called before every step of a warm-up: returns when the device has time for it, raises to abandon the warm-up.
 Turn = Callable[[], None]
 
 log = logging.getLogger(__name__)
@@ -38,23 +39,23 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Width:
-    """`threads`: cores of a call on CPU that has the device for itself. `streams`: calls at once, on one core each."""
+    """`threads`: cores of a call on CPU that runs alone. `streams`: concurrent calls, on one core each."""
 
     threads: int
     streams: int
 
     @staticmethod
     def on(device: Device, cores: int) -> "Width":
-        """What suits a device: a stream has one core of a CPU, and a GPU runs one call at a time."""
+        """One stream per core of a CPU; one stream for a GPU, which runs one call at a time."""
         return Width(cores, cores if device is Device.CPU else 1)
 
 
 @dataclass(frozen=True)
 class WarmVariant:
-    """`narrow` runs a call on each stream at once; `wide` runs a single text with all cores, None where it is the same
-    or not offered.
+    """`narrow`: runs one call per stream; `wide`: runs a single text on all cores, None where that is the same or not
+    offered.
 
-    `latency` are those of lanes that make batches, `single_latency` those of a lane that never does.
+    `latency`: of lanes that make batches; `single_latency`: of a lane that never does.
     """
 
     narrow: Engine
@@ -72,12 +73,12 @@ class WarmVariant:
 
 
 def single_shapes(reads: InputSpec) -> list[tuple[int, int]]:
-    """(rows, tokens) of every single text, short ones first."""
+    """(rows, tokens) of all single texts, short ones first."""
     return [(1, tokens) for tokens in coarse_buckets(reads.max_tokens)]
 
 
 def batch_shapes(engine: Engine, reads: InputSpec) -> list[tuple[int, int]]:
-    """(rows, tokens) of every batch that an engine is worth, small ones first."""
+    """(rows, tokens) of all batches that an engine is warmed for, small ones first."""
     shapes = [(rows, tokens) for tokens in coarse_buckets(reads.max_tokens) for rows in engine.rows(tokens)[1:]]
     return sorted(shape for shape in shapes if shape[0] * shape[1] <= _BATCH_TOKENS)
 
@@ -85,7 +86,7 @@ def batch_shapes(engine: Engine, reads: InputSpec) -> list[tuple[int, int]]:
 def open_variant(release: Release, precision: Precision, device: Device, width: Width, turn: Turn) -> WarmVariant:
     """A variant that may run any single text. Takes a second or two; call it off the event loop.
 
-    Raises: ReleaseError; what `turn` raises. Nothing stays open then.
+    Raises: ReleaseError; the errors of `turn`. Nothing stays open then.
     """
     with contextlib.ExitStack() as opened:
         turn()
@@ -93,9 +94,9 @@ def open_variant(release: Release, precision: Precision, device: Device, width: 
         opened.callback(narrow.close)
         latency_model = LatencyModel.fit(_measurements(narrow, release, single_shapes(release.manifest.reads), turn))
         latency = VariantLatency(latency_model, rows=narrow.rows)
-        # Only INT8 answers single texts in a hurry; half precision is what bulk runs in.
-        hurried = precision is Precision.INT8
-        wide = narrow.widened(width.threads) if hurried and narrow.streams > 1 else None
+        # Urgent single texts run in INT8 only; half precision is for bulk.
+        urgent = precision is Precision.INT8
+        wide = narrow.widened(width.threads) if urgent and narrow.streams > 1 else None
         opened.pop_all()
     log.info(
         "%s: %s on %s is open: 1×16 in %.1f ms", release.id, precision, device, latency_model.predict(1, 16) * 1000
@@ -104,21 +105,21 @@ def open_variant(release: Release, precision: Precision, device: Device, width: 
 
 
 def warm_batches(variant: WarmVariant, release: Release, turn: Turn) -> None:
-    """Warm and measure every batch. Raises: ReleaseError; what `turn` raises."""
+    """Warm and time all batches. Raises: ReleaseError; the errors of `turn`."""
     variant.latency.narrow.refit(
         _measurements(variant.narrow, release, batch_shapes(variant.narrow, release.manifest.reads), turn)
     )
 
 
 def specialise(variant: WarmVariant, release: Release, turn: Turn) -> None:
-    """Compile for the widths of most texts of a lane that never makes batches.
+    """Compile for the widths of most texts, for a lane that never makes batches.
 
-    Such a text that is alone may have all cores: its numbers are the same on one and on all, and so do not depend on
-    the load. Raises: ReleaseError; what `turn` raises.
+    The scores of a specialised text are the same on one core and on all, so an answer does not depend on the load.
+    Raises: ReleaseError; the errors of `turn`.
     """
     latency, below = variant.single_latency, 0
     for width in (it for it in SPECIALISED_TOKENS if it <= release.manifest.reads.max_tokens):
-        # Those that will be padded to it, on one core as on all.
+        # The texts that are padded to this width, on one core as on all.
         texts = [tokens for tokens in coarse_buckets(width) if tokens > below]
         _specialise(variant.narrow, latency.narrow, width, texts, release, turn)
         if variant.wide and latency.wide and width in WIDE_TOKENS:
@@ -129,7 +130,7 @@ def specialise(variant: WarmVariant, release: Release, turn: Turn) -> None:
 def _specialise(
     engine: Engine, latency_model: LatencyModel, width: int, texts: Sequence[int], release: Release, turn: Turn
 ) -> None:
-    """Compile for one width, and time `texts`, numbers of tokens, in it."""
+    """Compile for one width, and time texts of these numbers of tokens in it."""
     turn()
     engine.specialise(width)
     for tokens in texts:
@@ -137,7 +138,7 @@ def _specialise(
 
 
 def open_engine(release: Release, precision: Precision, device: Device, threads: int, streams: int = 1) -> Engine:
-    """Raises: ReleaseError, whatever the engine's framework raised."""
+    """Raises: ReleaseError for any error of the engine's framework."""
     try:
         return release.engine(precision, device, threads, streams)
     except TandemError:
@@ -148,9 +149,9 @@ def open_engine(release: Release, precision: Precision, device: Device, threads:
 
 
 def _measurements(engine: Engine, release: Release, shapes: Iterable[tuple[int, int]], turn: Turn) -> list[Measurement]:
-    """Run every shape on every stream, to build its kernels, then judge it and time those that tell of the others.
+    """Run every shape on every stream, which builds its kernels; check and time single texts and timed widths.
 
-    Raises: ReleaseError where the engine's output is not what the release says it is.
+    Raises: ReleaseError if the engine's output is not as the release declares.
     """
     found = []
     for rows, tokens in shapes:
@@ -175,7 +176,7 @@ def _timed(engine: Engine, release: Release, rows: int, tokens: int, turn: Turn,
 
 
 def judge(raw: NDArray[np.float32], batch: TokenBatch, release: Release) -> None:
-    """Raises: ReleaseError where raw outputs are not finite numbers of shape (rows, width of the release's output)."""
+    """Raises: ReleaseError if raw outputs are not finite numbers of shape (rows, width of the release's output)."""
     expected = (batch.rows, release.output.width)
     if raw.shape != expected:
         raise ReleaseError(f"release {release.id}: the outputs have the shape {raw.shape}, should have {expected}")

@@ -1,1 +1,1 @@
-"""Which release to serve, and how it is loaded while another one answers."""
+"""Follows the release pointer, and loads a release while another one answers."""

@@ -1,4 +1,4 @@
-"""Which release the pointer names, as far as this replica can know: the newer of what Redis told and the file twin."""
+"""The desired release: that of the newest known pointer, from Redis or from its copy in a file (the twin)."""
 
 import asyncio
 import logging
@@ -11,15 +11,15 @@ from shared_model.releases import pointer
 from shared_model.releases.pointer import Pointer
 from shared_model.releases.store import Store
 
-#: Between looks at the file twin, which may lie behind a network. It counts with Redis there, too: a promotion made
-#: while Redis was down is only in the file.
+#: Seconds between reads of the file, which may be on a network. It is also read while Redis is reachable: a promotion
+#: made during a Redis outage is only in the file.
 TWIN_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
 
 
 class DesiredReleases:
-    """`newest` never goes back to an older version of the pointer, whatever was lost."""
+    """`newest` never returns to an older version of the pointer, even if Redis or the file lost the newer one."""
 
     def __init__(self, store: Store, snapshot: Callable[[], Snapshot], clock: Clock) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class DesiredReleases:
             twin = await asyncio.to_thread(pointer.read_file, self._store)
         except ReleaseError as error:
             if str(error) != self._damage:
-                log.error("%s; this replica goes on with what it knows", error)
+                log.error("%s; this replica keeps the last valid pointer", error)
             self._damage = str(error)
             return None
         self._damage = ""

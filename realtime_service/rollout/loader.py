@@ -1,4 +1,4 @@
-"""From a release id to a model that can serve: probed, opened, warmed."""
+"""Loads a release: canary check, opening of engines, warm-up."""
 
 import asyncio
 import contextlib
@@ -22,17 +22,17 @@ from shared_model.types import Precision
 
 log = logging.getLogger(__name__)
 
-#: A step of a warm-up starts when the device rests; one that never rests is not waited for longer.
+#: A step of a warm-up waits until no batch runs on the device, at most so many seconds.
 _TURN_SECONDS = 0.05
 
 
 class Abandoned(Exception):
-    """Nobody wants the model any more that is being loaded."""
+    """The load was cancelled."""
 
 
 class Loader:
-    """`variants`: what to run on which device, most urgent first; `cores`: of a call on CPU. `published` makes a
-    release's published scores, or None where they are not used."""
+    """`variants`: the device of each precision, most urgent first; `cores`: of a call on CPU. `published` makes a
+    release's published scores, or None if they are not used."""
 
     def __init__(
         self,
@@ -52,34 +52,39 @@ class Loader:
         self._background = ThreadPoolExecutor(1, thread_name_prefix="warm-up", initializer=_lower_priority)
 
     async def load_first(self, release_id: str) -> Model:
-        """What the process starts with: open for single texts of its most urgent variant. Raises: ReleaseError.
+        """The model that the process starts with: its most urgent variant, for single texts. Raises: ReleaseError.
 
-        No probe: nothing is served yet that a crash could harm, and whoever starts a process sees it end.
+        Without a canary check: a crash harms no request yet, and ends the start with an error.
         """
 
         def load() -> Model:
-            release = self._store.open(release_id)
-            model = self._model(release)
+            model, release = self._opened(release_id)
             self._open(model, release, next(iter(self._variants)), _at_once)
             return model
 
         return await asyncio.to_thread(load)
 
     async def load_rest(self, model: Model) -> AsyncIterator[Precision]:
-        """Open what `load_first` left, at full speed; yields each variant that may now run whatever comes.
+        """Complete the model of `load_first` at full speed; yields each variant once it is warmed for all shapes.
 
-        Raises: ReleaseError. A caller who stops waiting leaves a step to end by itself.
+        Raises: ReleaseError. If the caller is cancelled, the current step still ends.
         """
         release = await asyncio.to_thread(self._store.open, model.release)
+
+        def complete(precision: Precision) -> None:
+            variant = model.engines.get(precision) or self._open(model, release, precision, _at_once)
+            warm_batches(variant, release, _at_once)
+
         for precision in self._variants:
-            await asyncio.to_thread(self._complete, model, release, precision)
+            await asyncio.to_thread(complete, precision)
             yield precision
         await asyncio.to_thread(_specialise_all, model, release, _at_once)
 
     async def load(self, release_id: str) -> Model:
-        """Probe a release and load it beside what is served, felt as little as possible.
+        """Check a release in a process of its own, then load it beside the served ones with little effect on them.
 
-        Raises: UnfitRelease, ReleaseError. Cancelled, it ends its probe, and its warm-up after the step that runs.
+        Raises: UnfitRelease, ReleaseError. If cancelled, it ends the check at once, and the warm-up after its current
+        step.
         """
         await probe.run(self._store, release_id, self._variants, self._cores, self._probe_seconds)
         abandoned = threading.Event()
@@ -96,7 +101,7 @@ class Loader:
             abandoned.set()
 
     async def retire(self, model: Model) -> None:
-        """Close a model that no new request can meet, after the last that holds it."""
+        """Close a model that no new request can get, after the last request that uses it."""
         await model.leases.returned()
         await self._devices.settled()
         await asyncio.to_thread(model.close)
@@ -107,8 +112,7 @@ class Loader:
         self._background.shutdown(wait=True)
 
     def _load(self, release_id: str, turn: Turn) -> Model:
-        release = self._store.open(release_id)
-        model = self._model(release)
+        model, release = self._opened(release_id)
         with contextlib.ExitStack() as opened:
             opened.callback(model.close)
             for precision in self._variants:
@@ -117,10 +121,6 @@ class Loader:
             opened.pop_all()
         return model
 
-    def _complete(self, model: Model, release: Release, precision: Precision) -> None:
-        variant = model.engines.get(precision) or self._open(model, release, precision, _at_once)
-        warm_batches(variant, release, _at_once)
-
     def _open(self, model: Model, release: Release, precision: Precision, turn: Turn) -> WarmVariant:
         device = self._variants[precision]
         attestation.ensure(release, precision, device, self._cores)
@@ -128,27 +128,29 @@ class Loader:
         model.engines[precision] = variant
         return variant
 
-    def _model(self, release: Release) -> Model:
-        return Model(release.id, release.output, release.encoder(), {}, self._published(release.id))
+    def _opened(self, release_id: str) -> tuple[Model, Release]:
+        """A model without engines yet."""
+        release = self._store.open(release_id)
+        return Model(release.id, release.output, release.encoder(), {}, self._published(release.id)), release
 
 
 def _specialise_all(model: Model, release: Release, turn: Turn) -> None:
-    # Only INT8 answers single texts in a hurry; half precision is what bulk runs in.
+    # Urgent single texts run in INT8 only; half precision is for bulk.
     if variant := model.engines.get(Precision.INT8):
         specialise(variant, release, turn)
     _trim_heap()
 
 
 def _trim_heap() -> None:
-    """The C library keeps what compiling freed, 150 MB of 980, until it is told to let go; others than glibc don't."""
+    """Return memory that compiling freed to the system; glibc keeps 150 MB of 980 otherwise. No-op without glibc."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def _at_once() -> None:
-    """Nobody is served yet who could feel it."""
+    """A `Turn` without waiting: no request is served yet."""
 
 
 def _lower_priority(*_: Any) -> None:
-    # The thread's own: the kernel's id of a thread is a process id to it. Workers it shares with the device are older.
+    # Of this thread alone: Linux takes a native thread id as a process id.
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), probe.LOW_PRIORITY)

@@ -1,9 +1,9 @@
-"""A release is tried in a process of its own before this one loads it: a native crash or a hang stays there.
+"""The canary check: a child process runs a release before this one loads it, so that a crash or a hang stays there.
 
     python -m realtime_service.rollout.probe ROOT RELEASE THREADS SECONDS PRECISION/DEVICE…
 
-The child exits 0 if the release is fit to serve; 1 with the problem on the last line of its output, as JSON, if it is
-not; any other end is the release's doing, too.
+The child exits with 0 if the release is fit to serve, and with 1 and the problem on the last line of its output, as
+JSON, if not. Any other end counts against the release, too.
 """
 
 import asyncio
@@ -25,29 +25,29 @@ from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 from shared_model.types import Device, Precision
 
-#: Niceness. A tenth of a busy core: callers hardly feel the probe, and it is done in time when they leave nothing idle.
+#: Niceness, a tenth of a busy core: little effect on requests, and still in time on a machine without idle cores.
 LOW_PRIORITY = 10
-#: The parent ends the child at its limit. A child without a parent ends itself, so much later.
+#: The parent kills the child at its limit. A child without a parent ends itself so many seconds later.
 _ORPHAN_SECONDS = 5
 
-#: From one token to more than any model reads, alone and together.
+#: Words of the texts, from one token to more than any model reads.
 _WORDS = (1, 5, 12, 40, 600)
 
 
 async def run(
     store: Store, release_id: str, variants: Mapping[Precision, Device], threads: int, seconds: float
 ) -> None:
-    """Probe a release as this replica would run it. Raises: UnfitRelease saying why it must not serve here."""
+    """Check a release as this replica would run it. Raises: UnfitRelease with the reason why it must not serve here."""
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", __name__, store.files.root, release_id, str(threads), str(seconds)),
         *(f"{precision}/{device}" for precision, device in variants.items()),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
-        # A group, and not a session: where the kernel groups by session, a session of its own would not be low.
+        # A group, not a session: where the kernel groups by session, niceness has no effect between sessions.
         process_group=0,
     )
     try:
-        # From here, not from there: the first second goes into imports.
+        # Set by the parent, because the child spends its first second on imports.
         os.setpriority(os.PRIO_PROCESS, child.pid, LOW_PRIORITY)
         output, _ = await asyncio.wait_for(child.communicate(), seconds)
     except TimeoutError:
@@ -69,10 +69,11 @@ def _unfit(code: int, output: bytes) -> UnfitRelease:
 
 
 def examine(release: Release, variants: Mapping[Precision, Device], threads: int) -> None:
-    """Open, run and prove every variant. Raises: ReleaseError."""
+    """Open and run every variant, and check its attestation. Raises: ReleaseError."""
     release.verify()
     encoder = release.encoder()
-    texts: list[Text] = [_text("word " * words, release.manifest.reads.pairs) for words in _WORDS]
+    lengths = ["word " * words for words in _WORDS]
+    texts: list[Text] = [(text, text) if release.manifest.reads.pairs else text for text in lengths]
     batches = [collate([encoder.encode(text)]) for text in texts] + [collate(encoder.encode_many(texts * 3))]
     for precision, device in variants.items():
         with contextlib.closing(open_engine(release, precision, device, threads)) as engine:
@@ -83,7 +84,7 @@ def examine(release: Release, variants: Mapping[Precision, Device], threads: int
 
 def main(arguments: Sequence[str]) -> int:
     root, release_id, threads, seconds, *names = arguments
-    # A crash is an answer here, not something to debug.
+    # A crash is a result of the check: no core dump is needed.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.setitimer(signal.ITIMER_REAL, float(seconds) + _ORPHAN_SECONDS)
     pairs = [name.split("/") for name in names]
@@ -97,10 +98,6 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.write(json.dumps({"problem": str(error)}) + "\n")
         return 1
     return 0
-
-
-def _text(text: str, pair: bool) -> Text:
-    return (text, text) if pair else text
 
 
 if __name__ == "__main__":

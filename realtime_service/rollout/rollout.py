@@ -1,6 +1,6 @@
-"""Makes this replica serve what the release pointer names: probe, load, switch, retire. One release at a time.
+"""Serves the releases that the pointer names: canary check, load, switch, retire. One release at a time.
 
-What was replaced stays loaded for a while, so that a rollback is only a switch.
+A replaced release stays loaded for a while, so that a rollback is only a switch.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Step:
-    """Who answers from now on, what to load next, and what stays loaded without answering ("" for none of either). All
-    else that is loaded retires."""
+    """The releases that answer from now on, the one to load next, and the one to keep loaded without answering ("" for
+    no release). All other loaded releases retire."""
 
     active: str
     canary: str
@@ -37,7 +37,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a release is not served. It holds for one `version` of the pointer: the next one tries again."""
+    """The reason why a release is not served. Each new `version` of the pointer tries again."""
 
     version: int
     how: Unfit
@@ -47,11 +47,11 @@ class Failure:
 def plan(
     pointer: Pointer, loaded: Collection[str], active: str, failed: Collection[str], expired: Collection[str] = ()
 ) -> Step:
-    """What to do towards `pointer`, from what is loaded, what is `active` here, what has failed, and what has been
-    without requests for too long to be kept.
+    """The next step towards `pointer`. `active`: the release that answers here; `expired`: releases that were kept for
+    long enough.
 
-    A release takes traffic only once it is loaded, and one that answers stays until another takes its place. The
-    release that a rollback would return to is kept, but makes room for one that is to be loaded.
+    A release takes traffic only once it is loaded, and the one that answers stays until another replaces it. The
+    release that a rollback would return to is kept, but retires before another one is loaded.
     """
     now = pointer.active if pointer.active in loaded else active
     canary = pointer.canary if pointer.canary in loaded and pointer.canary != now else ""
@@ -64,7 +64,7 @@ def plan(
 
 class Rollout:
     """`failures`: by release, for the newest pointer. `loading`: the release that is being loaded, or "". `version`: of
-    the pointer that was followed last; 0 before the first. `keep_seconds`: how long a replaced release stays loaded."""
+    the last followed pointer, 0 before the first. `keep_seconds`: how long a replaced release stays loaded."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class Rollout:
                     task.cancel()
 
     async def run_once(self) -> None:
-        """Look at the pointer, take what has been loaded, switch, start what comes next. Never waits for a load."""
+        """Read the pointer, collect a finished load, switch, start the next load. Never waits for a load."""
         pointer = await self._desired.newest()
         if pointer is None:
             return
@@ -116,7 +116,7 @@ class Rollout:
         self.version = pointer.version
 
     def _expired(self, loaded: Collection[str]) -> Collection[str]:
-        """Releases that may not be kept any longer."""
+        """Releases that were kept for long enough."""
         if not self._keep_seconds:
             return loaded
         kept, rested = self._models.kept, self._clock.monotonic() - self._kept_since
@@ -142,10 +142,12 @@ class Rollout:
         except ReleaseError as error:
             failure = Failure(pointer.version, Unfit.REFUSED, str(error))
         except Exception:
-            # Whatever it was, the replica serves what it served.
-            log.exception("loading %s failed for a reason nobody foresaw", release)
+            # The replica goes on with the releases that it serves.
+            log.exception("loading %s failed with an unexpected error", release)
             failure = Failure(pointer.version, Unfit.REFUSED, "loading it failed; the log has the details")
-        self._note(release, failure)
+        log.error("release %s is not served, %s stays: %s", release, self._models.serving.active, failure.why)
+        self.failures[release] = failure
+        self._metrics.set_failed((it, failed.how) for it, failed in self.failures.items())
         return None
 
     def _switch(self, step: Step, loaded: dict[str, Model]) -> None:
@@ -168,19 +170,15 @@ class Rollout:
         self._load = asyncio.create_task(self._loader.load(release)) if release else None
 
     def _hold(self, task: "asyncio.Task[Any]") -> None:
-        """Hold on to a task that ends by itself; what it may raise is of no more use than a line in the log."""
+        """Keep a reference to a task until it ends, and log its error."""
+
+        def ended(task: "asyncio.Task[Any]") -> None:
+            self._ending.discard(task)
+            if not task.cancelled() and (error := task.exception()):
+                log.error("taking a release out of service failed: %s", error)
+
         self._ending.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: "asyncio.Task[Any]") -> None:
-        self._ending.discard(task)
-        if not task.cancelled() and (error := task.exception()):
-            log.error("taking a release out of service failed: %s", error)
-
-    def _note(self, release: str, failure: Failure) -> None:
-        log.error("release %s is not served, %s stays: %s", release, self._models.serving.active, failure.why)
-        self.failures[release] = failure
-        self._metrics.set_failed((it, failed.how) for it, failed in self.failures.items())
+        task.add_done_callback(ended)
 
     def _forget_failures(self, pointer: Pointer) -> None:
         if any(failure.version != pointer.version for failure in self.failures.values()):
@@ -189,7 +187,7 @@ class Rollout:
 
 
 async def follow(models: Models, desired: DesiredReleases, metrics: Metrics) -> None:
-    """For a process that loads nothing: know what the pointer names, until cancelled."""
+    """For a process without lanes: follow the releases of the pointer without loading them, until cancelled."""
     while True:
         if pointer := await desired.newest():
             serving = Serving({}, pointer.active, pointer.canary, pointer.weight)

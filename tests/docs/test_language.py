@@ -49,7 +49,9 @@ def area_of(path: Path) -> str:
 def tracked() -> Iterator[Path]:
     """Files of the tree, without this one, the changelog, which is history, and generated modules."""
     listed = subprocess.run(["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout
-    left_out = re.compile(rf"{re.escape(str(Path(__file__).relative_to(REPOSITORY)))}|CHANGELOG\.md|.*_pb2(_grpc)?\.pyi?")
+    left_out = re.compile(
+        rf"{re.escape(str(Path(__file__).relative_to(REPOSITORY)))}|CHANGELOG\.md|.*_pb2(_grpc)?\.pyi?"
+    )
     return (Path(name) for name in listed.splitlines() if not left_out.fullmatch(name))
 
 
