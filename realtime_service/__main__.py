@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"realtime_service {args.command}: {error}", file=sys.stderr)
         return 1
     except BrokenPipeError:
-        # The reader, `head` for one, has had enough. Python would flush once more at its exit, and complain.
+        # The reader, such as `head`, has closed the pipe. Python flushes again at its exit, which would fail.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
 
@@ -68,7 +68,7 @@ def _call(args: argparse.Namespace) -> None:
             print(json.dumps(printing.answer_data(answer)))
             return
         print(printing.answer(answer, time.perf_counter() - started))
-        # The answer is there, whatever becomes of the line about the policy.
+        # A failure here does not affect the printed answer.
         with contextlib.suppress(CallError):
             if policy := printing.operators_policy(client.describe().operators_policy):
                 print(f"  {policy}")
@@ -140,7 +140,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add(commands: Commands, name: str, run: Any, summary: str, more: str, example: str) -> argparse.ArgumentParser:
-    """`summary`: for the list of commands; with `more`, the description of this one."""
+    """`summary`: in the list of commands; `more` follows it in this command's description."""
     added: argparse.ArgumentParser = commands.add_parser(
         name,
         help=summary,

@@ -1,4 +1,4 @@
-"""Every metric of the process, in one place. Other modules call methods and never spell a metric's name."""
+"""All metrics of the process. Other modules call methods and never use a metric's name."""
 
 import functools
 from collections.abc import Collection, Iterable, Mapping
@@ -9,14 +9,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from realtime_service.settings import Lane
 from shared_model.types import ServingPath
 
-#: Seconds; the lanes' targets (50 ms, 500 ms) are edges, so that "inside the SLO" is read off exactly.
+#: Seconds. The lanes' targets (50 ms, 500 ms) are edges, so that the share inside the SLO is exact.
 _LATENCY_EDGES = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.5, 10.0)
 _QUEUE_EDGES = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 _BATCH_EDGES = (1, 2, 4, 8, 16, 32, 64)
 
 
 class Outcome(StrEnum):
-    """How a request ended. `met`: inside its own deadline, or its lane's target where it gave none."""
+    """The end of a request. `met`: inside its own deadline, or its lane's target if it has none."""
 
     MET = "met"
     LATE = "late"
@@ -38,7 +38,7 @@ class Metrics:
         seconds = self._histogram("tandem_request_seconds", "From arrival to answer.", _LATENCY_EDGES, "path")
         queue = self._histogram("tandem_queue_seconds", "From arrival to the device.", _QUEUE_EDGES, "path")
         rows = self._histogram("tandem_batch_rows", "Rows of the batch a request ran in.", _BATCH_EDGES, "path")
-        # By labels, as every request needs them: `labels` takes longer than what is then done with its result.
+        # Cached by labels: `labels` takes longer than the increment that every request makes.
         self._requests, self._reasons = functools.cache(requests.labels), functools.cache(reasons.labels)
         self._seconds, self._queue = functools.cache(seconds.labels), functools.cache(queue.labels)
         self._rows = functools.cache(rows.labels)
@@ -48,7 +48,7 @@ class Metrics:
         self._redis = self._gauge("tandem_redis_up", "1 while Redis answers.")
         self._harvested = self._counter("tandem_harvested_total", "Deferred requests answered by idle lanes.")
         self._unanswered = self._counter(
-            "tandem_deferred_unanswered_total", "Deferred requests that ended unanswered.", "why"
+            "tandem_deferred_unanswered_total", "Deferred requests that ended without an answer.", "why"
         )
         self._nightly_rows = self._gauge("tandem_nightly_rows", "Rows the last published nightly run scored.", "ds")
         self._nightly_rate = self._gauge("tandem_nightly_rows_per_second", "Its rate.", "ds")
@@ -63,7 +63,7 @@ class Metrics:
         )
         self._forwarded = functools.cache(forwarded.labels)
         self._again = self._counter("tandem_forwarded_again_total", "Those sent on again, elsewhere.", "failure")
-        self._ejections = self._counter("tandem_ejections_total", "Replicas ejected by outlier detection.", "reason")
+        self._ejections = self._counter("tandem_ejections_total", "Replicas ejected after failures.", "reason")
         self._ejected = self._gauge("tandem_ejected", "Replicas that are ejected now.")
         self._unfit = self._gauge("tandem_release_failed", "Releases that must not serve here.", "release", "reason")
         self._describe(lanes)
@@ -76,18 +76,18 @@ class Metrics:
             self._rows(path).observe(batch_rows)
 
     def ended(self, path: ServingPath | None, outcome: Outcome) -> None:
-        """A request that ended without an answer; `path` is None when it ended before one was chosen."""
+        """Count a request that ended without an answer; `path`: None if it ended before the decision."""
         self._requests(path or "none", outcome).inc()
 
     def decided(self, path: ServingPath, reason: str) -> None:
         self._reasons(path, reason).inc()
 
     def forwarded(self, path: ServingPath, outcome: str) -> None:
-        """A call that was sent to another replica has ended: answered, expired, or as one of `retrying.Failure`."""
+        """Count the end of a forwarded call: answered, expired, or one of `retryable.Failure`."""
         self._forwarded(path, outcome).inc()
 
     def forwarded_again(self, failure: str) -> None:
-        """A call is sent elsewhere, after this failure."""
+        """Count a call that is forwarded to another replica after this failure."""
         self._again.labels(failure).inc()
 
     def ejected(self, reason: str) -> None:
@@ -100,7 +100,7 @@ class Metrics:
         self._harvested.inc(count)
 
     def unanswered(self, why: str, count: int) -> None:
-        """Deferred requests that this process saw end without an answer: each is seen by one process."""
+        """Count deferred requests that ended without an answer; one process counts each."""
         self._unanswered.labels(why).inc(count)
 
     def set_queue_depth(self, path: ServingPath, texts: int) -> None:
@@ -123,13 +123,13 @@ class Metrics:
             self._canary.labels(canary).set(weight)
 
     def set_failed(self, failed: Iterable[tuple[str, str]]) -> None:
-        """(release, reason) of what the pointer names and this replica will not serve."""
+        """(release, reason) of the releases of the pointer that this replica does not serve."""
         self._unfit.clear()
         for release, reason in failed:
             self._unfit.labels(release, reason).set(1)
 
     def set_nightly(self, ds: str, rows: int, rows_per_second: float, finished_at: float) -> None:
-        """The last nightly run that published, as the batch job told it to Redis."""
+        """Set the figures of the last published nightly run, which the batch job stores in Redis."""
         for gauge, value in ((self._nightly_rows, rows), (self._nightly_rate, rows_per_second)):
             gauge.clear()
             gauge.labels(ds).set(value)
@@ -140,7 +140,7 @@ class Metrics:
         self._nightly_release.labels(release).set(1)
 
     def set_targets(self, p95: Mapping[ServingPath, float], load: Mapping[ServingPath, float]) -> None:
-        """What operators may change: p95 targets in seconds, and loads above which a lane's tail grows. 0 is none."""
+        """Set the targets that operators may change: p95 in seconds, and utilisation; 0 for no target."""
         for gauge, targets in ((self._target_seconds, p95), (self._target_load, load)):
             gauge.clear()
             for path, target in targets.items():

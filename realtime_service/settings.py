@@ -1,4 +1,4 @@
-"""Settings of one serving process. Read once, in `__main__`; documented in README.md."""
+"""Settings of one serving process, documented in ARCHITECTURE.md."""
 
 import ipaddress
 import math
@@ -12,7 +12,7 @@ from shared_model.types import Device, Precision, ServingPath
 
 #: The lanes a caller's request can take, most urgent first.
 SERVED = (ServingPath.LATENCY, ServingPath.DYNAMIC, ServingPath.THROUGHPUT)
-#: Serves none itself: a router in front of others.
+#: The value of `lanes` for a router, which serves no lane itself.
 NO_LANES = "none"
 
 
@@ -45,21 +45,19 @@ _PRECISION = Check(lambda value: value in ("int8", "half", "auto"), "int8, half 
 
 @dataclass(frozen=True)
 class LaneSettings:
-    """The numbers of one lane. `workers` and `threads` are those of a large host; `Size` fits them to this one."""
+    """The numbers of one lane. `workers` and `threads` are those of a large host; `process.cores` scales them down."""
 
     precision: str = setting(
         "auto", "int8; half: FP16 on a GPU, BF16 on CPU; auto: int8 on CPU, half on a GPU.", _PRECISION
     )
     max_rows: int = setting(64, "Rows of a batch, at most.", POSITIVE)
     token_budget: int = setting(2048, "Tokens of a batch, at most, padding included.", POSITIVE)
-    max_delay_ms: float = setting(
-        50.0, "Longest batching delay: a request waits this long for batch mates, at most.", NOT_NEGATIVE
-    )
+    max_delay_ms: float = setting(50.0, "Longest batching delay of a request.", NOT_NEGATIVE)
     concurrency: int = setting(256, "Texts the lane holds at once.", POSITIVE)
-    load_target: float = setting(0.0, "Load above which an alert is raised; 0 means none.", SHARE)
+    load_target: float = setting(0.0, "Utilisation above which an alert is raised; 0 means never.", SHARE)
     p95_ms: float = setting(0.0, "p95 target; 0 means the request's own deadline.", NOT_NEGATIVE)
-    rate: float = setting(0.0, "Target of requests per second; 0 means none.", NOT_NEGATIVE)
-    assumed_timeout_ms: float = setting(250.0, "Orders a request that came without a timeout.", POSITIVE)
+    rate: float = setting(0.0, "Target of requests per second; 0 means no target.", NOT_NEGATIVE)
+    assumed_timeout_ms: float = setting(250.0, "Orders a request without a timeout in its lane's queue.", POSITIVE)
     workers: int = setting(0, "Worker processes of a host for this lane; 0 means one.", NOT_NEGATIVE)
     threads: int = setting(0, "Cores of each of them; 0 means all.", NOT_NEGATIVE)
 
@@ -87,7 +85,7 @@ class ServiceSettings:
     lanes: str = setting(",".join(SERVED), "Which lanes this process serves.", _LANES)
     workers: int = setting(0, "Supervised worker processes; 0 means what the lanes' table says here.", NOT_NEGATIVE)
     threads: int = setting(0, "Cores one call of an engine uses; 0 means what the lanes' table says.", NOT_NEGATIVE)
-    probe_seconds: float = setting(30.0, "Longest probe of a release before it may serve here.", POSITIVE)
+    probe_seconds: float = setting(30.0, "Longest canary check of a release before it may serve here.", POSITIVE)
     keep_previous_seconds: float = setting(
         600.0, "How long a replaced release stays loaded for a rollback; 0: not at all.", NOT_NEGATIVE
     )
@@ -100,7 +98,7 @@ class ServiceSettings:
         0.0, "Texts a second of one caller, on all replicas together; 0 means no limit.", NOT_NEGATIVE
     )
     token_keys: str = setting("", "File of public keys, JWKS or PEM, for callers' tokens; empty: tokens are ignored.")
-    interactive_unit_ms: float = setting(10.0, "Longest throughput unit while interactive work is about.", POSITIVE)
+    interactive_unit_ms: float = setting(10.0, "Longest bulk batch soon after an interactive request.", POSITIVE)
     latency: LaneSettings = group(_LATENCY)
     dynamic: LaneSettings = group(LaneSettings())
     throughput: LaneSettings = group(_THROUGHPUT)
@@ -129,8 +127,8 @@ class ServiceSettings:
 
     @property
     def leading(self) -> LaneSettings:
-        """The lane whose workers × threads this host is cut for: the most urgent served one that has any. A router
-        needs no more than one process."""
+        """The lane whose workers × threads divide this host: the most urgent served one with workers. A router needs
+        only one process."""
         served = [self.lane(path) for path in self.served] or [LaneSettings()]
         return next((lane for lane in served if lane.workers), served[0])
 
@@ -141,11 +139,10 @@ class ServiceSettings:
 
 @dataclass(frozen=True)
 class Lane:
-    """A service level. `target_seconds` is its p95 target, `target_rate` its requests per second; 0 means none.
+    """A service level. `target_seconds`: p95 target; `target_rate`: requests per second; 0 for no target.
 
-    `assumed_timeout` (seconds) orders a request that came without one; such a request is never refused for it.
-    `max_delay` (seconds) is how long a request may be held for company. `load_target` is the load above which an alert
-    is raised, 0 for none; nothing is refused for it.
+    `assumed_timeout` (seconds): orders a request without a timeout, and never refuses one. `max_delay` (seconds): bound
+    of the batching delay. `load_target`: utilisation above which an alert is raised, 0 for never; it refuses nothing.
     """
 
     path: ServingPath
@@ -161,9 +158,9 @@ class Lane:
 
 
 def lanes(settings: ServiceSettings, device: Device) -> dict[ServingPath, Lane]:
-    """The lanes that are served, in order of urgency.
+    """The served lanes, in order of urgency.
 
-    Deferred work has a lane of its own, last in line, beside the throughput lane; only the harvester fills it.
+    Beside the throughput lane there is a deferred lane, the last one; only the backfill worker fills it.
     """
     table = {path: _lane(path, settings.lane(path), device) for path in settings.served}
     if throughput := table.get(ServingPath.THROUGHPUT):
@@ -196,7 +193,7 @@ def _lane(path: ServingPath, numbers: LaneSettings, device: Device) -> Lane:
 
 
 def variants(lanes: Mapping[ServingPath, Lane], half_device: Device) -> dict[Precision, Device]:
-    """What the lanes run on, that of the most urgent lane first: INT8 on CPU, half precision on `half_device`."""
+    """The device of each precision, the most urgent lane's first: INT8 on CPU, half precision on `half_device`."""
     precisions = dict.fromkeys(lane.precision for lane in lanes.values())
     return {it: Device.CPU if it is Precision.INT8 else half_device for it in precisions}
 

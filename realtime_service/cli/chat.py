@@ -1,4 +1,4 @@
-"""A conversation with the service: a person types, each line is scored, and what came of it is shown."""
+"""An interactive session with the service: scores each typed line and shows the answer."""
 
 import io
 import sys
@@ -16,10 +16,10 @@ _LEAVE = {"quit", "exit"}
 
 
 def chat(client: Client, lines: Iterable[str], say: Callable[[str], None], timeout_ms: int | None = None) -> None:
-    """Score every line that is not blank, until there are no more or one is `quit`. A call that fails is said, and the
+    """Score every line that is not blank, until the last one or `quit`. The error of a failed call is shown, and the
     chat goes on.
 
-    `timeout_ms`: how long the bot may take for an answer. Raises: CallError when no service answers at all.
+    `timeout_ms`: the timeout of each call. Raises: CallError if no service answers at all.
     """
     output = client.describe().output
     for text in filter(None, map(str.strip, lines)):
@@ -40,9 +40,9 @@ def chat(client: Client, lines: Iterable[str], say: Callable[[str], None], timeo
 
 
 def typed(say: Callable[[str], None]) -> Iterator[str]:
-    """Lines of standard input until it ends, with a greeting and a prompt where a person types them."""
+    """Lines of standard input until it ends, with a greeting and a prompt on a terminal."""
     if isinstance(sys.stdin, io.TextIOWrapper):
-        # Bytes that are no text are shown to be wrong by the answer they get, not by an end of the chat.
+        # Invalid UTF-8 is scored with replacement characters instead of ending the chat.
         sys.stdin.reconfigure(errors="replace")
     person = sys.stdin.isatty()
     if person:

@@ -1,4 +1,4 @@
-"""What `python -m realtime_service dead-letters` does."""
+"""The command `python -m realtime_service dead-letters`."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from shared_model.settings import DeferredSettings, StateSettings
 
 
 def listed(count: int) -> list[str]:
-    """A line for each of the oldest `count`, and a last one on how many there are. Raises: StoreUnavailable."""
+    """A line for each of the oldest `count`, and one with the number of all. Raises: StoreUnavailable."""
 
     async def read() -> list[str]:
         lines: list[str] = []
@@ -27,13 +27,13 @@ def listed(count: int) -> list[str]:
 
 
 def replay(request_ids: Sequence[str] | None) -> int:
-    """Accept these again, or all; returns how many were. Raises: BadInput naming ids that are no dead letter's, and
-    then none is accepted; StoreUnavailable."""
+    """Accept these requests again, or all dead letters; returns their number. Raises: StoreUnavailable; BadInput naming
+    the ids without a dead letter, and then accepts no request."""
 
     async def accept() -> int:
         async with _connected() as letters:
-            wanted = [it async for it in letters.all()] if request_ids is None else await letters.find(request_ids)
-            return await letters.replay(wanted)
+            chosen = [it async for it in letters.all()] if request_ids is None else await letters.find(request_ids)
+            return await letters.replay(chosen)
 
     return asyncio.run(accept())
 

@@ -1,4 +1,4 @@
-"""`policy show`, `set`, `reset`: what operators change while replicas run. Each returns the table it prints."""
+"""`policy show`, `set`, `reset`: the numbers that operators may change at run time. Each returns the printed table."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ from shared_model.settings import StateSettings
 
 _SCRIPT = (Path(__file__).parent / "move_policy.lua").read_text()
 
-#: From what is stored to what is to be, as bytes of RoutingPolicy; empty for nothing.
+#: Maps the stored policy to the new one, both as bytes of RoutingPolicy; empty for no policy.
 Change = Callable[[bytes], bytes]
 
 
@@ -36,17 +36,17 @@ def by_operators() -> dict[str, float]:
 
 
 def set_(assignments: Iterable[str]) -> str:
-    """Each is NAME=VALUE."""
+    """Each assignment is NAME=VALUE."""
     return _apply(_changing(dict(map(_assignment, assignments))))
 
 
 def reset(names: Iterable[str]) -> str:
-    """These numbers are as the settings say again."""
+    """Reset these numbers to the settings."""
     return _apply(_changing(dict.fromkeys(names)))
 
 
 def reset_all() -> str:
-    """So is every number, also where what is stored is damaged."""
+    """Reset all numbers to the settings, also if the stored policy is damaged."""
 
     def emptied(stored: bytes) -> bytes:
         try:
@@ -59,7 +59,8 @@ def reset_all() -> str:
 
 
 def move(client: "redis.Redis", change: Change) -> bytes:
-    """Change the policy as nobody else does at the same time. Raises: StoreUnavailable; what `change` raises."""
+    """Change the policy atomically: retry if another change came first. Raises: StoreUnavailable; the errors of
+    `change`."""
     try:
         while True:
             stored = _stored(client)
@@ -71,7 +72,7 @@ def move(client: "redis.Redis", change: Change) -> bytes:
 
 
 def _apply(change: Change) -> str:
-    """Raises: BadInput, where a replica with these settings would refuse the policy; SettingError; StoreUnavailable."""
+    """Raises: BadInput if a replica with these settings would reject the policy; SettingError; StoreUnavailable."""
     main.adopt_file()
     ours = overrides.of(settings.load(ServiceSettings))
 
@@ -104,7 +105,7 @@ def _assignment(text: str) -> tuple[str, float]:
 
 
 def _stored(client: "redis.Redis") -> bytes:
-    """Empty for none, and for what is no policy at all: the next change replaces it."""
+    """Empty without a policy, and for a key of another type, which the next change replaces."""
     try:
         return bytes(client.get(keys.routing_policy()) or b"")
     except redis.ResponseError as error:

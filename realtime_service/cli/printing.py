@@ -1,4 +1,4 @@
-"""Answers and descriptions of a service, as a terminal shows them."""
+"""Formats answers and descriptions of a service for a terminal."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping
@@ -9,7 +9,7 @@ from google.protobuf import json_format
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import Answer
 
-#: Labels that a description names; there may be thousands.
+#: Most labels in a description, of which there may be thousands.
 _LABELS = 5
 _STATES = {
     scoring_pb2.RELEASE_ACTIVE: "active",
@@ -20,7 +20,7 @@ _STATES = {
 
 
 def answer(answer: Answer, seconds: float) -> str:
-    """`seconds`: what the whole call took, the connection included."""
+    """`seconds`: of the whole call, connecting included."""
     lines = []
     for result in answer.results:
         lines += [f"{label.name:<44}{label.score:8.3f}" for label in result.labels]
@@ -44,7 +44,7 @@ def answer_data(answer: Answer) -> dict[str, Any]:
 
 
 def operators_policy(numbers: Mapping[str, float]) -> str:
-    """One line on what operators have set; empty where they have set nothing."""
+    """One line with the numbers that operators have set; empty without any."""
     if not numbers:
         return ""
     shown = " ".join(f"{name}={numbers[name]:.10g}" for name in sorted(numbers))

@@ -1,9 +1,9 @@
--- A replica tells of itself, and hears of all: one command, and all heartbeats in one reply, are read much faster.
--- KEYS[1]: its heartbeat   KEYS[2]: set of replica ids   KEYS[3]: the word   KEYS[4]: the policy
--- ARGV[1]: its id   ARGV[2]: its state   ARGV[3]: milliseconds until that expires   ARGV[4]: the word, if there is none
--- ARGV[5]: what the key of a replica's heartbeat begins with
--- Returns {the word, the policy or nil, protobuf ReplicaStates in no order}; a replica whose heartbeat has expired is
--- taken off the list.
+-- Publishes a replica's heartbeat and returns those of all: one command with one reply is much faster to read.
+-- KEYS[1]: own heartbeat   KEYS[2]: set of replica ids   KEYS[3]: the cluster token   KEYS[4]: the policy
+-- ARGV[1]: own id   ARGV[2]: own state   ARGV[3]: its expiry in milliseconds   ARGV[4]: a cluster token if none is set
+-- ARGV[5]: prefix of the keys of heartbeats
+-- Returns {the cluster token, the policy or nil, protobuf ReplicaStates in no order}. A replica whose heartbeat has
+-- expired is removed from the set.
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 redis.call('SADD', KEYS[2], ARGV[1])
 redis.call('SET', KEYS[3], ARGV[4], 'NX')
@@ -12,7 +12,7 @@ local parts = {}
 for _, id in ipairs(ids) do
   local state = redis.call('GET', ARGV[5] .. id)
   if state then
-    -- Field 1, then the length, seven bits a byte, the lowest first.
+    -- Field 1 of ReplicaStates: its tag, then the length as a varint.
     local left, length = #state, ''
     while left >= 128 do
       length = length .. string.char(128 + left % 128)

@@ -1,1 +1,1 @@
-"""The process: signals, the composition root, supervised workers, background tasks."""
+"""The serving process: signals, composition root, supervised workers, background tasks."""

@@ -12,9 +12,10 @@ from realtime_service.settings import address_taken
 
 @contextlib.contextmanager
 def holding(address: str, state: Path) -> Iterator[None]:
-    """Hold an address for this process while the context lasts. Port 0 is nobody's yet.
+    """Lock an address for this process while the context lasts. Port 0 needs no lock.
 
-    The kernel drops the lock with the process, however it ends. Raises: SettingError naming who holds it.
+    The kernel releases the lock with the process, however it ends. Raises: SettingError naming the process that holds
+    it.
     """
     if address.endswith(":0"):
         yield
@@ -35,15 +36,15 @@ def holding(address: str, state: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def reserved(address: str) -> Iterator[str]:
-    """A port that workers may share and nobody else may take, while the context lasts: "HOST:PORT", port 0 resolved.
+    """Reserve a port that only this service's workers can share, while the context lasts: "HOST:PORT", port 0 resolved.
 
-    The socket never listens, so no call ends up in it. Raises: SettingError when somebody else listens there.
+    The socket never listens, so it gets no call. Raises: SettingError if another process listens there.
     """
     host, _, port = address.rpartition(":")
     family, _, _, _, place = _resolve(address, host, int(port))
     with socket.socket(family) as alone, socket.socket(family) as shared:
         try:
-            # A socket that shares would not notice another that shares, too.
+            # With SO_REUSEPORT alone, another service's socket with that option would go unnoticed.
             alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             alone.bind(place)
             resolved = (place[0], alone.getsockname()[1], *place[2:])

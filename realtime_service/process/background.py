@@ -1,4 +1,4 @@
-"""Background duties: coroutines that run until the process stops. One that ends before has failed."""
+"""Background tasks: coroutines that run until the process stops. One that ends earlier has failed."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,7 +8,7 @@ _ASK_AGAIN_SECONDS = 0.1
 
 
 class BackgroundTasks:
-    """The duties of one process. `failed` ends with the error of the first that ends by itself."""
+    """The background tasks of one process. `failed` ends with the error of the first that ends by itself."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
@@ -19,16 +19,16 @@ class BackgroundTasks:
         return task
 
     async def failed(self) -> None:
-        """Wait until a duty ends. Raises: what ended it."""
+        """Wait until a task ends. Raises: its error."""
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in done:
             task.result()
 
     async def stop(self, task: asyncio.Task[None]) -> None:
-        """Cancel one duty and wait for its end.
+        """Cancel one task and wait for its end.
 
-        Asks until it is heard: `asyncio.wait_for` of Python 3.11, with which the Redis client awaits its writes,
-        swallows a cancellation that comes in the moment the write completes.
+        Cancels repeatedly: `asyncio.wait_for` of Python 3.11, with which the Redis client awaits its writes, swallows a
+        cancellation that comes at the moment when the write completes.
         """
         while not task.done():
             task.cancel()

@@ -1,4 +1,4 @@
-"""How many workers a host carries, and which cores each of them owns."""
+"""The number of workers on a host, and the cores of each."""
 
 import logging
 import math
@@ -9,21 +9,24 @@ from shared_model.errors import SettingError
 
 Cores = tuple[int, ...]
 
-#: Memory that one worker is reckoned to need: about 1 GB with the default release, and half as much again while it
-#: loads the next release beside it.
+#: Estimated memory of a worker: about 1 GB with the default release, and half of that while it loads the next release.
 WORKER_BYTES = 1.5e9
 
 log = logging.getLogger(__name__)
 
 
 def worker_cores(settings: ServiceSettings, available: Sequence[int], memory: float = math.inf) -> list[Cores]:
-    """The cores of each worker: disjoint, alike in number, in order. `memory`: bytes that all of them may take.
+    """The cores of each worker: disjoint, equal in number, in order. `memory`: bytes for all workers together.
 
-    Without `settings.workers` the table of the leading lane counts, scaled down: threads = min(table, cores), workers
-    = min(table, cores ÷ threads, memory ÷ what a worker needs). Raises: SettingError for more workers than there are
-    cores for. A number that is set is not lowered for memory, as another release may need less: it is warned of.
+    Without `settings.workers` the leading lane's table is scaled down: threads = min(table, cores), workers =
+    min(table, cores ÷ threads, memory ÷ `WORKER_BYTES`). A set number of workers is not lowered for memory, because
+    another release may need less, but logged. Raises: SettingError for more workers than the cores allow.
     """
-    count = settings.workers or _from_table(settings, len(available), memory)
+    count = settings.workers
+    if not count:
+        table, cores = settings.leading, len(available)
+        threads = settings.threads or min(table.threads or cores, cores)
+        count = int(max(1, min(table.workers or 1, cores // threads, memory // WORKER_BYTES)))
     if count > 1 and count * WORKER_BYTES > memory:
         log.warning(
             "TANDEM_WORKERS=%d: %d workers need about %.1f GB, and the memory limit is %.1f GB: they may be killed",
@@ -37,9 +40,3 @@ def worker_cores(settings: ServiceSettings, available: Sequence[int], memory: fl
         )
     share = len(available) // count
     return [tuple(available[index * share : (index + 1) * share]) for index in range(count)]
-
-
-def _from_table(settings: ServiceSettings, cores: int, memory: float) -> int:
-    table = settings.leading
-    threads = settings.threads or min(table.threads or cores, cores)
-    return int(max(1, min(table.workers or 1, cores // threads, memory // WORKER_BYTES)))

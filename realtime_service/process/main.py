@@ -1,4 +1,4 @@
-"""From settings to a running service: in this process alone, or in workers that it supervises."""
+"""Starts a service from its settings: in this process, or in workers that it supervises."""
 
 import asyncio
 import gc
@@ -29,15 +29,15 @@ from shared_model.settings import DeferredSettings, StateSettings
 if TYPE_CHECKING:
     from realtime_service.process.server import Server
 
-#: Tells that a service is ready: how long it took (seconds), and the service.
+#: Reports that a service is ready: seconds of its start, and the service.
 Announce = Callable[[float, "Server"], None]
 
-#: Longest that a stream with work waits for the event loop to let go of the interpreter. Python's own 5 ms are several
+#: Longest wait of a stream for the interpreter lock that the event loop holds. Python's default of 5 ms is several
 #: calls of an engine.
 _SWITCH_SECONDS = 0.0001
-#: Longest wait for Redis before it counts as not reached when a service starts.
+#: Longest wait for Redis at the start of a service before it counts as not reachable.
 _REDIS_SECONDS = 1.0
-#: What a service without Redis does not do, and does.
+#: The functions of a service without Redis, for the log.
 _WITHOUT = (
     "Score works, on this replica alone; Submit and results, published scores, other replicas, quotas across replicas "
     "and `policy set` do not"
@@ -50,9 +50,9 @@ log = logging.getLogger(__name__)
 def serve(**flags: Any) -> int:
     """`python -m realtime_service serve`: until SIGTERM or Ctrl-C. `flags` override settings of their names.
 
-    Raises: TandemError when it cannot start. Returns the exit status.
+    Raises: TandemError if it cannot start. Returns the exit status.
     """
-    # From the first moment on: a service that is stopped while it starts must still stop what it has started.
+    # First, so that a service that is stopped during its start still stops its child processes.
     asked_to_stop = _note_sigterm()
     _log("%(asctime)s %(name)s %(levelname)s %(message)s")
     adopt_file()
@@ -69,7 +69,7 @@ def serve(**flags: Any) -> int:
 
 
 def work(place: Place) -> int:
-    """One worker of a supervised service, told by its environment. Returns the exit status."""
+    """One worker of a supervised service, with settings from its environment. Returns the exit status."""
     asked_to_stop = _note_sigterm()
     _log("%(asctime)s %(process)d %(name)s %(levelname)s %(message)s")
     try:
@@ -101,7 +101,7 @@ def _run(
 
     store, deferred = Store.from_settings(state), settings.load(DeferredSettings)
     with clients.connect(redis_url, timeout=5.0, connect_timeout=5.0) as client:
-        # A router loads nothing, and may come before the first release.
+        # A router loads no model, and may start before the first release exists.
         release_id = service.release or (pointer.read(store, client).active if service.served else "")
 
     async def run() -> None:
@@ -112,7 +112,7 @@ def _run(
             await running.run_until(stop, lambda: ready(running))
 
     def ready(running: "Server") -> None:
-        # What a process starts with it keeps: a look at all of it for garbage would hold up everybody for 35 ms.
+        # The objects of the start live as long as the process; a full collection of them would stop it for 35 ms.
         gc.freeze()
         announce(time.monotonic() - started, running)
 
@@ -134,7 +134,7 @@ def _tell_supervisor(seconds: float, service: "Server") -> None:
 
 
 def _look_for_redis(url: str, router: bool) -> None:
-    """Say once when a service starts without Redis; its replicas say when it is reached."""
+    """Log once that a service starts without Redis; its replicas log when they reach it."""
     try:
         with clients.connect(url, _REDIS_SECONDS, _REDIS_SECONDS) as client:
             client.ping()
@@ -144,7 +144,7 @@ def _look_for_redis(url: str, router: bool) -> None:
 
 
 def adopt_file() -> None:
-    """What the file of settings says and the environment does not becomes environment: child processes read it, too."""
+    """Set environment variables from the settings file unless they are set, so that child processes have them, too."""
     if path := os.environ.get(settings.CONFIG):
         written = settings.read_file(Path(path), StateSettings, DeferredSettings, ServiceSettings, GateSettings)
         for name, value in written.items():
@@ -158,7 +158,7 @@ def _note_sigterm() -> list[int]:
 
 
 def _stop_event(asked: list[int]) -> asyncio.Event:
-    """Set by SIGTERM and SIGINT; at once if one came before."""
+    """An event that SIGTERM and SIGINT set; set at once if SIGTERM came before."""
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -168,7 +168,7 @@ def _stop_event(asked: list[int]) -> asyncio.Event:
 
 
 def _stop_with_supervisor(stop: asyncio.Event) -> None:
-    """The supervisor holds the other end of our standard input and never writes: its end is its death."""
+    """Stop when the supervisor dies: it holds the other end of standard input, which then reaches its end."""
     loop, descriptor = asyncio.get_running_loop(), sys.stdin.fileno()
 
     def gone() -> None:

@@ -1,4 +1,4 @@
-"""The nightly run seen from the service: the last run's figures become metrics beside the lanes'."""
+"""Exports the figures of the last nightly run as metrics of the service."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ async def run_once(client: "redis.asyncio.Redis", metrics: Metrics) -> None:
     try:
         raw = await client.get(keys.last_run())
     except (redis.RedisError, OSError) as error:
-        log.debug("the last nightly run is not known: %s", error)
+        log.debug("the last nightly run could not be read: %s", error)
         return
     if raw:
         last = json.loads(raw)

@@ -1,13 +1,13 @@
-"""Where a process stands in its service: on its own, or one of a supervisor's workers."""
+"""The place of a process in its service: alone, or one of a supervisor's workers."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Place:
-    """`shared`: the public port is also other workers', and this one has an address of its own beside it.
+    """`shared`: this worker shares the public port with others, and has a private address besides.
 
-    `restarts`: how often workers before this one, in its place, have died.
+    `restarts`: how many workers have died in this place before.
     """
 
     shared: bool = False

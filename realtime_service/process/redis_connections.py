@@ -1,4 +1,4 @@
-"""Two ways to talk to Redis: patiently, and hastily where a caller waits."""
+"""The two Redis clients: the default one, and one with low timeouts for look-ups that callers wait for."""
 
 import redis.asyncio
 
@@ -9,13 +9,13 @@ _CONNECT_SECONDS = 0.05
 
 
 def default_client(url: str) -> "redis.asyncio.Redis":
-    """For background duties and deferred requests. A time-out means that the outcome is not known."""
+    """For background tasks and deferred requests. After a timeout the outcome is unknown."""
     return clients.connect_asyncio(url, _DEFAULT_SECONDS, _DEFAULT_SECONDS)
 
 
 def low_latency_client(url: str, timeout: float) -> "redis.asyncio.Redis":
-    """For look-ups a caller waits for, `timeout` seconds at most.
+    """For look-ups that a caller waits for, at most `timeout` seconds.
 
-    A connection that timed out is dropped by the library, never reused: its late reply would answer another call.
+    The library closes a connection that timed out: its late reply would else answer another command.
     """
     return clients.connect_asyncio(url, timeout, _CONNECT_SECONDS)

@@ -1,4 +1,4 @@
-"""Starts the workers of a service, and starts them again when they die."""
+"""Starts the workers of a service, and restarts them when they die."""
 
 import asyncio
 import contextlib
@@ -15,20 +15,20 @@ from typing import Any
 from realtime_service.process.cores import Cores
 from realtime_service.settings import ServiceSettings
 
-#: A worker that took calls for less than this before it died counts as one that did not start.
+#: A worker that died within this time after it was ready counts as failed to start.
 _SETTLED_SECONDS = 2.0
 _BACKOFF_SECONDS = 0.5
 _LONGEST_BACKOFF_SECONDS = 4.0
 #: Failed starts in a row, while no worker serves, before the service gives up.
 _MOST_FAILED_STARTS = 3
-#: Lame duck, drain and some: a worker that has not ended by then is killed.
+#: A worker that has not ended by then is killed; more than lame duck and drain together.
 _STOP_SECONDS = 20.0
 
 log = logging.getLogger(__name__)
 
 
 class CannotStart(Exception):
-    """No worker comes up. `status`: what the service exits with."""
+    """No worker can start. `status`: the exit status of the service."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -37,7 +37,7 @@ class CannotStart(Exception):
 
 @dataclass(frozen=True)
 class Ready:
-    """What a worker tells once it takes calls: the release it started with and its own addresses."""
+    """The line that a worker prints once it takes calls: its first release and its own addresses."""
 
     release: str
     address: str
@@ -57,8 +57,8 @@ class Worker:
         return self.ready_at is not None and time.monotonic() - self.ready_at > _SETTLED_SECONDS
 
     async def ended(self, on_ready: asyncio.Event) -> int:
-        """Wait until it ends; returns its exit code. What it prints is a `Ready`, once."""
-        printed: Any = self.process.stdout  # a pipe, because we asked for one
+        """Wait until the process ends, and read its `Ready` line; returns its exit code."""
+        printed: Any = self.process.stdout  # a pipe: see `_start`
         async for line in printed:
             with contextlib.suppress(ValueError, TypeError):
                 self.ready, self.ready_at = Ready(**json.loads(line)), time.monotonic()
@@ -67,18 +67,24 @@ class Worker:
 
 
 def backoff(failures: int) -> float:
-    """Seconds before the next start, after so many that failed in a row."""
+    """Seconds before the next start, after so many failed starts in a row."""
     return min(_BACKOFF_SECONDS * 2 ** (failures - 1), _LONGEST_BACKOFF_SECONDS) if failures else 0.0
 
 
 class Supervisor:
-    """Holds no model. `cores`: those of each worker; `address`: the public one, with its port."""
+    """Loads no model itself. `cores`: of each worker; `address`: the public one, with its port."""
 
     def __init__(self, settings: ServiceSettings, redis_url: str, address: str, cores: Sequence[Cores]) -> None:
         self._address = address
-        #: Of each worker: also its successors', so that a scrape target stays what it is.
+        #: By worker. A successor keeps the address, so that scrape targets stay the same.
         self._metrics = [_above(settings.metrics_address, index) for index in range(len(cores))]
-        self._environ = os.environ | _told(settings, address, redis_url)
+        # Settings that flags may have changed, and addresses that only the supervisor knows.
+        self._environ = os.environ | {
+            "TANDEM_GRPC_ADDRESS": address,
+            "TANDEM_REFLECTION": settings.reflection,
+            "TANDEM_LANES": settings.lanes,
+            "TANDEM_REDIS_URL": redis_url,
+        }
         self._cores = cores
         self._workers: dict[int, Worker] = {}
         self._stopping = False
@@ -101,7 +107,7 @@ class Supervisor:
         return 0
 
     async def _keep(self, index: int) -> None:
-        """One worker after another on the same cores. Raises: CannotStart."""
+        """Run one worker after another on the same cores. Raises: CannotStart."""
         failures = restarts = 0
         while not self._stopping:
             worker = await self._start(index, restarts)
@@ -125,7 +131,7 @@ class Supervisor:
             env=self._environ | {"TANDEM_METRICS_ADDRESS": self._metrics[index]},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            # Ctrl-C in the terminal is ours to pass on.
+            # The supervisor forwards Ctrl-C.
             process_group=0,
         )
         worker = self._workers[index] = Worker(process)
@@ -134,7 +140,7 @@ class Supervisor:
         return worker
 
     def _give_up(self, code: int, failures: int) -> None:
-        """Raises: CannotStart for what starting again will not mend: it has said on stderr what is wrong."""
+        """Raises: CannotStart if a restart cannot help; the worker has printed the reason on stderr."""
         if code == 2:
             raise CannotStart(2)
         if failures >= _MOST_FAILED_STARTS:
@@ -142,19 +148,19 @@ class Supervisor:
             raise CannotStart(1)
 
     async def _announce(self, started: float) -> None:
-        """Say once that all workers take calls, and where."""
-        while len(told := [it.ready for it in self._workers.values() if it.ready]) < len(self._cores):
+        """Print once that all workers take calls, and their addresses."""
+        while len(ready := [it.ready for it in self._workers.values() if it.ready]) < len(self._cores):
             self._changed.clear()
             await self._changed.wait()
-        metrics = " ".join(f"http://{ready.metrics}" for ready in told)
-        seconds, release = time.monotonic() - started, told[0].release
+        metrics = " ".join(f"http://{it.metrics}" for it in ready)
+        seconds, release = time.monotonic() - started, ready[0].release
         sys.stdout.write(
-            f"ready in {seconds:.1f} s: {release} on {self._address}, metrics on {metrics} ({len(told)} workers)\n"
+            f"ready in {seconds:.1f} s: {release} on {self._address}, metrics on {metrics} ({len(ready)} workers)\n"
         )
         sys.stdout.flush()
 
     async def _stop(self) -> None:
-        """SIGTERM to every worker, then SIGKILL to what has not ended by its time."""
+        """Send SIGTERM to all workers, and SIGKILL to those that have not ended in time."""
         self._stopping = True
         for worker in self._workers.values():
             _signal(worker, signal.SIGTERM)
@@ -174,18 +180,8 @@ class Supervisor:
         return task
 
 
-def _told(settings: ServiceSettings, address: str, redis_url: str) -> dict[str, str]:
-    """What flags may have changed, and what only we know, as the environment of a worker."""
-    return {
-        "TANDEM_GRPC_ADDRESS": address,
-        "TANDEM_REFLECTION": settings.reflection,
-        "TANDEM_LANES": settings.lanes,
-        "TANDEM_REDIS_URL": redis_url,
-    }
-
-
 def _above(address: str, index: int) -> str:
-    """The address `index` ports above; port 0 stays what it is."""
+    """The address `index` ports above; port 0 stays 0."""
     host, _, port = address.rpartition(":")
     return f"{host}:{int(port) + index if int(port) else 0}"
 

@@ -2,7 +2,7 @@
 
     python -m realtime_service.process.worker CORES RESTARTS
 
-CORES are numbers with commas. Its settings are its environment's.
+CORES are numbers with commas. The settings come from the environment.
 """
 
 import os
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 def main(arguments: Sequence[str]) -> int:
     cores, restarts = arguments
-    # Before anything that starts threads is imported: they inherit it.
+    # Before the imports that start threads, which inherit the affinity.
     os.sched_setaffinity(0, map(int, cores.split(",")))
 
     from realtime_service.process.main import work

@@ -11,7 +11,7 @@ from shared_model.types import ServingPath
 
 @dataclass(eq=False, slots=True)
 class Task:
-    """One text to score. Times are monotonic seconds; `deadline` is None for a caller without one.
+    """One text to score. Times are monotonic seconds; `deadline`: None without one.
 
     `latency`: of the variant that will run the task; tasks of two releases never share it. `real_time`: the task goes
     before all others of its lane.

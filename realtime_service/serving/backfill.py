@@ -1,4 +1,4 @@
-"""Idle lanes take deferred requests: the capacity interactive traffic leaves over is free."""
+"""The backfill worker: answers deferred requests with the idle capacity of this replica's devices."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from shared_model.deferred import Claimed, DeferredQueue, Lease
 from shared_model.errors import BadInput, StoreUnavailable, UnknownRelease
 from shared_model.types import ServingPath
 
-#: Seconds between looks at the stream, and requests claimed at once: little is lost when this process dies.
+#: Seconds between claims, and most requests of a claim: few, because a crash of this process loses them.
 PERIOD_SECONDS = 0.1
 CHUNK = 16
 
@@ -29,17 +29,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class _Failure:
-    """Why a request cannot be answered, by anybody."""
+    """The reason why no replica can answer a request."""
 
     why: str
 
 
-#: None: this replica could not, another may.
+#: None: this replica could not answer, another one may.
 _Outcome = ScoreResponse | _Failure | None
 
 
 class BackfillWorker:
-    """Claims only while the device has nothing better to do."""
+    """Claims requests only while the device has no other work."""
 
     def __init__(
         self,
@@ -58,14 +58,14 @@ class BackfillWorker:
         self._consumer = consumer
 
     async def run(self) -> None:
-        """Harvest until cancelled."""
+        """Claim and answer until cancelled."""
         while True:
             ended = 0
             if self._device.idle(ServingPath.DEFERRED, self._clock.monotonic()):
                 try:
                     ended = await self.run_once()
                 except StoreUnavailable as error:
-                    log.debug("no deferred work: %s", error)
+                    log.debug("no deferred request could be claimed: %s", error)
             if not ended:
                 await asyncio.sleep(PERIOD_SECONDS)
 
@@ -74,7 +74,7 @@ class BackfillWorker:
         claimed = await self._deferred_queue.claim(self._consumer, CHUNK)
         if not claimed:
             return 0
-        # Together, so that they share batches.
+        # Concurrently, so that they share batches.
         answers = {item.entry: asyncio.create_task(self._answer(item)) for item in claimed}
         try:
             async with Lease(self._deferred_queue, self._consumer, claimed, lambda item: answers[item.entry].cancel()):
@@ -83,7 +83,7 @@ class BackfillWorker:
         except asyncio.CancelledError:
             for answer in answers.values():
                 answer.cancel()
-            # A replica that stops is no crash: what it gives back counts as never taken.
+            # A stop is not a crash: returned requests do not count as delivered.
             with contextlib.suppress(StoreUnavailable):
                 await self._deferred_queue.nack(self._consumer, claimed)
             raise
@@ -100,10 +100,10 @@ class BackfillWorker:
         return score_response(answer, request.request_id)
 
     async def _settle(self, answers: Sequence[tuple[Claimed, "asyncio.Task[_Outcome]"]]) -> int:
-        """Store what was computed, and give back the rest; returns how many have ended.
+        """Store the answers and return the other requests to the queue; returns how many have ended.
 
-        What was abandoned has no outcome: it is somebody else's. A store that is away is waited for, because what was
-        computed once would have to be computed again, and counted as a crash.
+        A cancelled request has no outcome, because another consumer has claimed it. During an outage of the store this
+        retries until it is reachable: otherwise the requests would be computed again, and count as crashed once.
         """
         outcomes = [(item, answer.result()) for item, answer in answers if not answer.cancelled()]
         while True:
@@ -114,7 +114,7 @@ class BackfillWorker:
                 await asyncio.sleep(PERIOD_SECONDS)
 
     async def _store(self, outcomes: Sequence[tuple[Claimed, _Outcome]]) -> int:
-        """May be repeated: only the first end of a request counts."""
+        """Idempotent: only the first end of a request counts."""
         scored = [(item, outcome) for item, outcome in outcomes if isinstance(outcome, ScoreResponse)]
         failed = [(item, outcome.why) for item, outcome in outcomes if isinstance(outcome, _Failure)]
         if scored:

@@ -1,4 +1,4 @@
-"""Requests that may wait: taken as deferred work, acknowledged only when stored."""
+"""Deferred requests: stored in the deferred queue, and acknowledged only once stored."""
 
 import asyncio
 import dataclasses
@@ -14,7 +14,7 @@ from shared_model.errors import QueueFull, StoreUnavailable
 
 
 class Deferral:
-    """`available`: whether the store answered when it was last heard of; costs nothing to ask."""
+    """`available`: whether the store was reachable at the last heartbeat; a call costs no round trip."""
 
     def __init__(self, deferred_queue: DeferredQueue, available: Callable[[], bool], clock: Clock) -> None:
         self._deferred_queue = deferred_queue
@@ -24,16 +24,16 @@ class Deferral:
     async def accept(self, request: ScoringRequest, deliver_within_ms: int = 0) -> tuple[State, bool]:
         """Store a request once by its id. Returns its state and whether the id had been accepted before.
 
-        `deliver_within_ms`: without a result by then it expires; 0 means at any time.
-        Raises: StoreUnavailable; QueueFull.
+        `deliver_within_ms`: the request expires without a result by then; 0: never. Raises: StoreUnavailable;
+        QueueFull.
         """
         [outcome] = await self.accept_many([(request, deliver_within_ms)])
         if isinstance(outcome, QueueFull):
             raise outcome
         return outcome
 
-    async def accept_many(self, wanted: Sequence[tuple[ScoringRequest, int]]) -> list[tuple[State, bool] | QueueFull]:
-        """The same for several, in one round trip: what became of each. Raises: StoreUnavailable."""
+    async def accept_many(self, requests: Sequence[tuple[ScoringRequest, int]]) -> list[tuple[State, bool] | QueueFull]:
+        """Store several requests in one round trip; returns the outcome of each. Raises: StoreUnavailable."""
         now_ms = round(self._clock.wall() * 1000)
         return await self._deferred_queue.submit_many(
             [
@@ -42,21 +42,21 @@ class Deferral:
                     DeferredWork(request=deferred_request(request), accepted_at_ms=now_ms),
                     deliver_within_ms,
                 )
-                for request, deliver_within_ms in wanted
+                for request, deliver_within_ms in requests
             ]
         )
 
     async def result(self, request_id: str) -> Item:
-        """What became of a submitted request. Raises: NotFound; StoreUnavailable."""
+        """The state and result of a submitted request. Raises: NotFound; StoreUnavailable."""
         item = await self._deferred_queue.get(request_id)
         if item is None:
             raise NotFound(f"request_id: {request_id!r} was not submitted, or its result is no longer kept")
         return item
 
     async def accept_refused(self, request: ScoringRequest, left: float | None) -> str | None:
-        """The id by which a request that was refused will be answered later; None when its refusal stands.
+        """Store a refused request that may be deferred. Returns its id, or None if the refusal stands.
 
-        `left`: seconds the caller still waits. A request stored after that is answered, but nobody was told.
+        `left`: seconds until the caller's deadline. A request stored after it is computed, but its caller has no id.
         """
         if not request.allow_deferred or not self._available():
             return None

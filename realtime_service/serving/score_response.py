@@ -1,4 +1,4 @@
-"""An answer → scoring.v1's message: sent to a caller, or stored for deferred work."""
+"""Converts an answer to scoring.v1's message, which a caller gets or the deferred queue stores."""
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.serving.answer import Answer
@@ -26,7 +26,7 @@ def score_response(answer: Answer, request_id: str) -> scoring_pb2.ScoreResponse
         slack_us=None if answer.slack is None else round(answer.slack * 1e6),
         ticket=scoring_pb2.Ticket(request_id=answer.ticket) if answer.ticket else None,
     )
-    # Filled in place: a message made apart is copied into the one that holds it.
+    # Filled in place, because protobuf copies a separate message into the one that contains it.
     for score in answer.scores:
         result = response.results.add(tokens=score.tokens, truncated=score.truncated, vector=score.vector)
         for label in score.labels:

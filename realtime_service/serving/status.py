@@ -22,7 +22,7 @@ TYPICAL_TOKENS = 16
 @dataclass
 class ReplicaStatus:
     """`demand`: texts a second that callers with a quota ask of this replica. `pinned`: it serves one release,
-    whatever the pointer names. `rollout` is None on a replica that is pinned, or not warm yet; `draining` is set when
+    whatever the pointer names. `rollout`: None on a replica that is pinned, or not warm yet; `draining` is set when
     it takes no new calls."""
 
     replica: str
