@@ -1,4 +1,4 @@
-"""The standard gRPC health service of a replica: of the whole, and of each lane."""
+"""The standard gRPC health service of a replica, for the whole and for each lane."""
 
 import asyncio
 from collections.abc import Sequence
@@ -14,9 +14,8 @@ _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 class Readiness:
-    """The standard health service. `services`: names that are SERVING while any lane takes calls, as clients and load
-    balancers leave a replica that is not; the first has a name for each lane, too, like
-    `scoring.v1.ScoringService/latency`."""
+    """`services`: names that are SERVING while any lane takes calls; clients and load balancers avoid a replica that is
+    not. Each lane has a name under the first of them, like `scoring.v1.ScoringService/latency`."""
 
     def __init__(self, services: Sequence[str], lanes: Sequence[ServingPath]) -> None:
         self._services = ("", *services)
@@ -32,17 +31,17 @@ class Readiness:
         return bool(self._up)
 
     async def until_ready(self) -> None:
-        """Wait for the first lane that takes calls."""
+        """Wait until a lane takes calls."""
         await self._any_up.wait()
 
     async def serve(self, listener: grpc.aio.Server) -> None:
-        """Answer health checks from now on: no lane is ready yet."""
+        """Start to answer health checks; no lane is ready yet."""
         health_pb2_grpc.add_HealthServicer_to_server(self._health, listener)
         for name in (*self._services, *map(self._name, self._lanes)):
             await self._health.set(name, _NOT_SERVING)
 
     async def set(self, lane: ServingPath, up: bool) -> None:
-        """Whether a lane takes calls."""
+        """Set whether a lane takes calls."""
         if up is (lane in self._up):
             return
         await self._health.set(self._name(lane), _SERVING if up else _NOT_SERVING)
@@ -55,7 +54,7 @@ class Readiness:
             self._any_up.set()
 
     async def close(self) -> None:
-        """Nothing takes new calls any more, and nothing will."""
+        """Set all names to NOT_SERVING for good."""
         await self._health.enter_graceful_shutdown()
 
     def _name(self, lane: ServingPath) -> str:

@@ -1,4 +1,4 @@
-"""What a serving process listens on, and what it tells of itself there: gRPC, health by lane, metrics."""
+"""The listening sockets of a serving process: gRPC with reflection, and metrics."""
 
 import contextlib
 import socket
@@ -18,7 +18,7 @@ _EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - looked for, not bound
 
 
 def make_listener(shared: bool) -> grpc.aio.Server:
-    """`shared`: other workers of this service listen on the same port. Else a second service there must fail."""
+    """`shared`: other workers of this service listen on the same port; otherwise a second service there must fail."""
     return grpc.aio.server(
         options=[
             ("grpc.so_reuseport", int(shared)),
@@ -29,7 +29,7 @@ def make_listener(shared: bool) -> grpc.aio.Server:
 
 
 def bind(listener: grpc.aio.Server, address: str) -> str:
-    """Returns the address with its port. Raises: SettingError where somebody else listens."""
+    """Returns the address with its port. Raises: SettingError if another process listens there."""
     try:
         port = listener.add_insecure_port(address)
     except RuntimeError as error:
@@ -38,13 +38,13 @@ def bind(listener: grpc.aio.Server, address: str) -> str:
 
 
 def bind_privately(listener: grpc.aio.Server, public: str) -> str:
-    """An address of this process alone, on the host of the public one."""
+    """Bind a private address of this process on the host of the public one."""
     return bind(listener, f"{public.rpartition(':')[0]}:0")
 
 
 def advertised(address: str, host: str) -> str:
-    """Where other hosts find what listens on an address: at `host`, if one is named; at this host's own name, if it
-    listens everywhere."""
+    """The address for other hosts: at `host`, if one is set; at this host's name, if the listener binds to all
+    interfaces."""
     listens, _, port = address.rpartition(":")
     named = host or (socket.gethostname() if listens in _EVERYWHERE else listens)
     return f"{named}:{port}"

@@ -1,4 +1,4 @@
-"""The end of a link that answers: each call goes to the handler that it would have met by itself."""
+"""The server side of a peer stream: passes each call to the handler of the same unary call."""
 
 import asyncio
 import time
@@ -22,10 +22,10 @@ Offered = Sequence["grpc.GenericRpcHandler[Any, Any]"]
 
 
 class PeerStreams:
-    """Links are streams like others: `streams` tells them when this replica closes."""
+    """The gRPC method that other replicas open peer streams with. `streams` stops them when this replica closes."""
 
     def __init__(self, offered: Offered, streams: OpenStreams) -> None:
-        """`offered`: those whose unary methods can be called on a link."""
+        """`offered`: handlers whose unary methods can be called on a peer stream."""
         self._offered = offered
         self._streams = streams
 
@@ -39,8 +39,8 @@ class PeerStreams:
 
 
 class PeerStreamHandler:
-    """A link (`streams.Stoppable`). When this replica closes it says so, and ends when the other side has stopped
-    sending and has its answers."""
+    """One peer stream (`streaming.Stoppable`). When this replica closes, it sends `leaving`, and ends once the other
+    side has stopped sending and has its answers."""
 
     def __init__(self, offered: Offered, incoming: AsyncIterator[bytes], context: Context) -> None:
         self.stopped = False
@@ -80,7 +80,7 @@ class PeerStreamHandler:
         await self._context.write(LinkAnswers(answers=answers))
 
     async def _answer(self, call: LinkCall) -> None:
-        """However a call ends, whoever waits for it is told."""
+        """Answer a call or report its failure, however it ends."""
         try:
             self._write_coalescer.put(LinkAnswer(number=call.number, response=await self._response(call)))
         except _Aborted as end:
@@ -88,9 +88,9 @@ class PeerStreamHandler:
         except asyncio.CancelledError:
             self._end(call, _Aborted(grpc.StatusCode.CANCELLED, "cancelled"))
             raise
-        except Exception as error:  # noqa: BLE001 - as for a call by itself
-            told = rpc_handlers.explain(error)
-            self._end(call, _Aborted(told.code, told.message, told.trailers()))
+        except Exception as error:  # noqa: BLE001 - as for a unary call
+            status = rpc_handlers.explain(error)
+            self._end(call, _Aborted(status.code, status.message, status.trailers()))
 
     def _end(self, call: LinkCall, end: "_Aborted") -> None:
         trailers = peer_stream.flat(end.trailers)
@@ -121,14 +121,14 @@ class _Aborted(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Details:
-    """Of a call, for who looks up its handler."""
+    """The call details that a generic handler looks up its method by."""
 
     method: str
 
 
 @dataclass(frozen=True, slots=True)
 class _Context:
-    """What a handler is told of a call on a link. `due`: monotonic seconds, None without a deadline."""
+    """The gRPC context of a call on a peer stream. `due`: monotonic seconds, None without a deadline."""
 
     metadata: Trailers
     due: float | None

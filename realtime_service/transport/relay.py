@@ -1,4 +1,4 @@
-"""For a process without lanes: what it is asked about models, another replica answers."""
+"""Relays calls about models to another replica, for a process without lanes."""
 
 from realtime_service.cluster.forwarder import Forwarded, Forwarder
 from realtime_service.cluster.membership import Membership
@@ -8,7 +8,7 @@ from realtime_service.transport.rpc_handlers import Context, Method
 from shared_model.clock import Clock
 from shared_model.types import Priority
 
-#: Stands for a call that any replica with lanes can answer.
+#: A request that any replica with lanes can answer.
 _ANY = RoutedRequest(1, Priority.UNSPECIFIED, None, None, ANY_RELEASE, {})
 
 
@@ -19,7 +19,7 @@ class Relay:
         self._clock = clock
 
     def method(self, name: str) -> Method:
-        """A handler that passes calls of a method on. `name`: like "/scoring.v1.ScoringService/Describe"."""
+        """A handler that forwards calls of a method. `name`: like "/scoring.v1.ScoringService/Describe"."""
 
         async def handler(raw: bytes, context: Context) -> bytes:
             snapshot, left = self._membership.snapshot, context.time_remaining()

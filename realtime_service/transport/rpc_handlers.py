@@ -1,6 +1,6 @@
-"""What handlers of every protocol share: bytes in, messages out; an error ends a call with the status it stands for.
+"""gRPC handlers of all protocols: bytes in, messages out; an error ends a call with its status.
 
-Handlers take raw bytes and parse them themselves; `requests` says why.
+Handlers parse raw bytes themselves, for the reason in `scoring_v1.requests`.
 """
 
 import logging
@@ -32,14 +32,14 @@ def server_stream(method: Callable[[bytes, Context], Awaitable[None]]) -> Handle
 
 
 def bidi_stream(method: Callable[[AsyncIterator[bytes], Context], Awaitable[None]]) -> Handler:
-    """`method` takes requests' bytes as they come and writes its answers to the context."""
+    """`method` takes requests' bytes as they arrive and writes its answers to the context."""
     return grpc.stream_stream_rpc_method_handler(_answering(method), None, _serialise)
 
 
 def explain(error: Exception) -> Status:
-    """What a caller is told of an error; the log is told the rest."""
+    """The status that a caller gets for an error; an unexpected one is logged."""
     if not isinstance(error, TandemError):
-        log.exception("a request failed for a reason nobody foresaw", exc_info=error)
+        log.exception("a request failed with an unexpected error", exc_info=error)
     return status_of(error)
 
 
@@ -48,17 +48,17 @@ def _answering(method: Method) -> Method:
         try:
             return await method(request, context)
         except grpc.aio.InternalError:
-            log.debug("the caller left while it was answered")
-        except Exception as error:  # noqa: BLE001 - nothing of an unforeseen exception may reach the caller
-            told = explain(error)
+            log.debug("the caller left before its answer was written")
+        except Exception as error:  # noqa: BLE001 - the text of an unexpected exception must not reach the caller
+            status = explain(error)
             try:
-                await context.abort(told.code, told.message, told.trailers(context.time_remaining()))
+                await context.abort(status.code, status.message, status.trailers())
             except grpc.aio.InternalError:
-                log.debug("the caller left before it could be told %s", told.code.name)
+                log.debug("the caller left before it got the status %s", status.code.name)
 
     return handler
 
 
 def _serialise(message: Any) -> bytes:
-    # Bytes are another replica's answer, as it came.
+    # Bytes are another replica's answer.
     return message if isinstance(message, bytes) else bytes(message.SerializeToString())

@@ -1,4 +1,4 @@
-"""Requests that come on one stream: many at once, never more than whoever sends them also reads answers for."""
+"""Requests of one stream, answered concurrently within a window: a client that reads no answers is not read from."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -6,27 +6,27 @@ from typing import Generic, Protocol, TypeVar
 
 from realtime_service.errors import ReplicaUnavailable
 
-#: Requests of one stream that are read and whose answers are not sent.
+#: Slots of a stream for requests that are read and whose answers are not written.
 WINDOW = 64
-#: A request takes one place of the window for each of these bytes that it begins: large ones do not add up.
-PLACE_BYTES = 64 * 1024
+#: A request takes one slot, and one more for each so many bytes, so that large ones do not add up.
+SLOT_BYTES = 64 * 1024
 
 Answer = TypeVar("Answer")
 
 
 class Stoppable(Protocol):
-    """A stream. `stopped`: whether it ended, or will, before whoever sends has sent all."""
+    """A stream. `stopped`: whether this replica ended it before the client had sent all requests."""
 
     stopped: bool
 
     async def run(self) -> None: ...
 
     def stop(self) -> None:
-        """Read no further request, and end when those that were read are answered."""
+        """Read no further request, and end once those that were read are answered."""
 
 
 class OpenStreams:
-    """The streams of this replica that are open."""
+    """The open streams of this replica."""
 
     def __init__(self) -> None:
         self._open: set[Stoppable] = set()
@@ -39,16 +39,16 @@ class OpenStreams:
         *,
         in_order: bool,
     ) -> None:
-        """Write the answer of every request: in the order of the requests, or as they finish.
+        """Write the answer of every request, in the order of the requests or as they finish.
 
-        A request keeps its place until its answer is written, and `write` returns when the transport has taken it. So
-        whoever does not read answers is not read from, and what waits here stays small. `answer` turns failures into
-        answers. Raises: ReplicaUnavailable when this replica closes and has answered what it had read.
+        A request keeps its slots until its answer is written, and `write` returns once the transport has taken it. So a
+        client that does not read answers is not read from, and buffers stay small. `answer` turns failures into
+        answers. Raises: ReplicaUnavailable if this replica closes, after the answers of the requests that it had read.
         """
         await self.run(_Stream(incoming, answer, write, in_order))
 
     async def run(self, stream: "Stoppable") -> None:
-        """Run a stream until it has answered all. Raises: as `answer`, and what the stream raises."""
+        """Run a stream until it has answered all requests. Raises: as `answer`, and the errors of the stream."""
         self._open.add(stream)
         try:
             await stream.run()
@@ -58,7 +58,7 @@ class OpenStreams:
             raise ReplicaUnavailable("this replica is closing; send what has no answer yet to another")
 
     def close(self) -> None:
-        """Read no further request of any stream. Each ends when what it has read is answered."""
+        """Stop all streams: each reads no further request, and ends once those that were read are answered."""
         for stream in self._open:
             stream.stop()
 
@@ -79,24 +79,24 @@ class _Stream(Generic[Answer]):
         self._write = write
         self._in_order = in_order
         self._window = asyncio.Semaphore(WINDOW)
-        self._held: dict[asyncio.Future[Answer], int] = {}
+        self._slots: dict[asyncio.Future[Answer], int] = {}
         self._ready: asyncio.Queue[asyncio.Future[Answer] | None] = asyncio.Queue()
 
     async def run(self) -> None:
         self._reader = asyncio.create_task(self._read())
-        # Also the end of reading is a reason to look whether anything is left.
+        # The end of reading wakes the loop below, too.
         self._reader.add_done_callback(lambda _: self._ready.put_nowait(None))
         try:
-            while self._held or not self._reader.done():
+            while self._slots or not self._reader.done():
                 if (answer := await self._ready.get()) is not None:
                     await self._write(await answer)
-                    for _ in range(self._held.pop(answer)):
+                    for _ in range(self._slots.pop(answer)):
                         self._window.release()
             if not self._reader.cancelled():
                 self._reader.result()
         finally:
             self._reader.cancel()
-            for left in self._held:
+            for left in self._slots:
                 left.cancel()
 
     def stop(self) -> None:
@@ -106,11 +106,11 @@ class _Stream(Generic[Answer]):
 
     async def _read(self) -> None:
         async for raw in self._incoming:
-            places = min(WINDOW, 1 + len(raw) // PLACE_BYTES)
-            for _ in range(places):
+            slots = min(WINDOW, 1 + len(raw) // SLOT_BYTES)
+            for _ in range(slots):
                 await self._window.acquire()
             answer = asyncio.ensure_future(self._answer(raw))
-            self._held[answer] = places
+            self._slots[answer] = slots
             if self._in_order:
                 self._ready.put_nowait(answer)
             else:

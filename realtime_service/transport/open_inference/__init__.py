@@ -1,5 +1,5 @@
-"""The Open Inference Protocol, version 2, on the same port: what tritonclient, KServe and their like speak.
+"""The Open Inference Protocol, version 2, of tritonclient, KServe and others, on the same port.
 
-`tensors` turns bytes into texts and numbers into bytes, `requests` and `replies` the messages around them, `catalogue`
-says what there is to ask, `servicer` answers.
+`tensors` converts tensors, `requests` and `responses` the messages that contain them; `models` describes the served
+models, `servicer` answers.
 """

@@ -1,7 +1,4 @@
-"""What there is to ask: models, what goes into them and what comes out.
-
-A model of this protocol is a release's name, a version of it a release id.
-"""
+"""The served models, their inputs and outputs. A model of the protocol is a release name, its version a release id."""
 
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -18,7 +15,7 @@ from shared_model.types import MAX_TEXTS
 
 SERVER = "tandem"
 VERSION = "0.1.0"
-#: True ones only: a client that finds one uses it.
+#: Only extensions that are implemented, because a client uses those that it finds.
 EXTENSIONS = ("model_repository", "schedule_policy", "model_configuration", "statistics", "parameters")
 
 _BATCH = -1
@@ -45,7 +42,7 @@ def outputs(model: Model) -> list[Tensor]:
 
 
 def loaded(serving: Serving, name: str, version: str) -> list[Model]:
-    """Models of that name, the active one first; of all versions where `version` is empty. Raises: NotFound."""
+    """Models of this name, the active one first; of all versions if `version` is empty. Raises: NotFound."""
     ids = sorted(serving.models, key=lambda release: release != serving.active)
     found = [serving.models[it] for it in ids if name == name_of(it) and version in ("", it)]
     if not found:
@@ -55,8 +52,8 @@ def loaded(serving: Serving, name: str, version: str) -> list[Model]:
 
 
 def elsewhere(serving: Serving, served: Collection[str], name: str, version: str) -> str | None:
-    """The release to ask another replica for, of those that are `served` by any; "" for whichever is to answer. None
-    where this process has the model, or nobody."""
+    """The release to ask another replica for, among those that others have `served`; "" for the one that should answer.
+    None if this process has the model, or no replica has it."""
     if any(name == name_of(it) and version in ("", it) for it in serving.models):
         return None
     found = [it for it in served if name == name_of(it) and version in ("", it)]
@@ -66,7 +63,7 @@ def elsewhere(serving: Serving, served: Collection[str], name: str, version: str
 
 
 def choose(serving: Serving, name: str, version: str, caller: Callable[[], str]) -> Model:
-    """Who answers: the version that is named, else what the caller is served, if it has that name, else what has it.
+    """The model that answers: the named version; else the caller's release, if it has this name; else one that has.
 
     Raises: NotFound.
     """
@@ -76,7 +73,7 @@ def choose(serving: Serving, name: str, version: str, caller: Callable[[], str])
 
 
 def wanted(request: InferRequest, model: Model) -> list[Tensor]:
-    """The outputs to give, in the order they were asked for. Raises: BadInput, also for pairs where none are read."""
+    """The requested outputs in their order, all by default. Raises: BadInput, also if pairs do not fit the model."""
     takes, gives = [it.name for it in inputs(model)], {it.name: it for it in outputs(model)}
     if bool(request.text_pairs) != (TEXT_PAIR in takes):
         raise BadInput(TEXT_PAIR, f"{'is given' if request.text_pairs else 'is missing'}; this model reads {takes}")
@@ -87,7 +84,7 @@ def wanted(request: InferRequest, model: Model) -> list[Tensor]:
 
 
 def metadata(found: list[Model]) -> pb.ModelMetadataResponse:
-    """Of models of one name."""
+    """`found`: models of one name."""
     model = found[0]
     return pb.ModelMetadataResponse(
         name=name_of(model.release),
@@ -123,7 +120,7 @@ def config(model: Model) -> pb.ModelConfig:
 def index(
     serving: Serving, rollout: Rollout | None, ready_only: bool
 ) -> Iterator[pb.RepositoryIndexResponse.ModelIndex]:
-    """What is loaded, and unless `ready_only` what is on its way or was found unfit."""
+    """The loaded releases and, unless `ready_only`, those that are being loaded or were found unfit."""
     entry = pb.RepositoryIndexResponse.ModelIndex
     for release in serving.models:
         yield entry(name=name_of(release), version=release, state="READY")

@@ -1,4 +1,4 @@
-"""Bytes of a ModelInferRequest → what is asked of which model. Every complaint names the tensor or the parameter."""
+"""Parses and checks a ModelInferRequest. Every error names the tensor or the parameter."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ SCORES, LABEL = "scores", "label"
 
 #: By the parameter `priority`; larger numbers are BATCH.
 _PRIORITIES = (Priority.UNSPECIFIED, Priority.REAL_TIME, Priority.NORMAL)
-#: Parameters that would change what an answer holds, or where its bytes are: not to be ignored.
+#: Unsupported parameters that would change the answer or the place of its bytes; a request with one is refused.
 _NOT_SERVED = ("classification", "shared_memory_region")
 
 _Parameters = Mapping[str, pb.InferParameter]
@@ -23,7 +23,7 @@ _Parameters = Mapping[str, pb.InferParameter]
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """`version`: a release id, or "". `timeout` in seconds. `outputs`: names as asked for; empty means all."""
+    """`version`: a release id, or "". `timeout` in seconds. `outputs`: requested names; empty means all."""
 
     model: str
     version: str
@@ -35,7 +35,7 @@ class InferRequest:
     outputs: tuple[str, ...]
 
     def scoring(self, release: str, every_score: bool) -> ScoringRequest:
-        """The same for the dispatcher, of one release."""
+        """The same request of one release, for the dispatcher."""
         return ScoringRequest(
             texts=self.texts,
             text_pairs=self.text_pairs,
@@ -72,7 +72,7 @@ def infer_request(raw: bytes) -> InferRequest:
 
 
 def _inputs(message: pb.ModelInferRequest) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Name and texts of each input."""
+    """The name and the texts of each input."""
     raw = message.raw_input_contents
     if raw and len(raw) != len(message.inputs):
         raise BadInput("raw_input_contents", f"holds {len(raw)} tensors, must hold none or {len(message.inputs)}")
@@ -110,7 +110,7 @@ def _priority(parameters: _Parameters) -> Priority:
 
 
 def _whole(parameters: _Parameters, name: str) -> int:
-    """A parameter that counts something; 0 where it is not given. Clients send either kind of integer."""
+    """An integer parameter, 0 by default. Clients send signed and unsigned ones."""
     if name not in parameters:
         return 0
     parameter = parameters[name]

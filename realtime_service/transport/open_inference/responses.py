@@ -1,4 +1,4 @@
-"""Answers and statistics → messages of the protocol. Outputs are always raw: clients cannot read typed numbers."""
+"""Converts answers and statistics to messages of the protocol. Outputs are raw, because clients read no typed ones."""
 
 from collections.abc import Iterable, MutableMapping
 
@@ -14,7 +14,7 @@ from shared_model.releases.manifest import name_of
 
 
 def infer_response(request: InferRequest, answer: Answer, wanted: Iterable[Tensor]) -> pb.ModelInferResponse:
-    """`wanted`: outputs in the order they were asked for."""
+    """`wanted`: the outputs in their requested order."""
     response = pb.ModelInferResponse(model_name=request.model, model_version=answer.release, id=request.id)
     _explain(answer, response.parameters)
     for tensor in wanted:
@@ -56,12 +56,12 @@ def _contents(name: str, answer: Answer) -> bytes:
     if name == LABEL:
         return tensors.pack(score.labels[0].name for score in answer.scores)
     if answer.every is None:
-        raise ValueError(f"{SCORES} were wanted, but the answer holds only the best few")
+        raise ValueError(f"{SCORES} were requested, but the answer holds only the best few")
     return tensors.pack_numbers(answer.every)
 
 
 def _explain(answer: Answer, parameters: MutableMapping[str, pb.InferParameter]) -> None:
-    """How it came about. Filled in place: messages made apart are copied into the one that holds them."""
+    """Path, reason and times of the answer. Filled in place, because protobuf copies separate messages."""
     parameters["path"].string_param = answer.path
     parameters["reason"].string_param = answer.reason
     parameters["release"].string_param = answer.release

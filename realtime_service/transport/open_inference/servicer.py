@@ -1,4 +1,4 @@
-"""inference.GRPCInferenceService: translation between the wire and the dispatcher, nothing else."""
+"""inference.GRPCInferenceService: translates between messages and the dispatcher."""
 
 from collections.abc import AsyncIterator, Callable
 
@@ -25,7 +25,7 @@ from shared_model.errors import BadInput
 
 SERVICE = "inference.GRPCInferenceService"
 INFER = f"/{SERVICE}/ModelInfer"
-#: What only a process with models can answer.
+#: Methods that only a process with models can answer.
 _OF_MODELS = ("ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics", "RepositoryIndex")
 
 
@@ -43,7 +43,7 @@ class OpenInferenceServicer:
         metrics: Metrics,
         relay: Relay | None,
     ) -> None:
-        """`relay`: for a process that serves nothing itself."""
+        """`relay`: for a process without lanes."""
         self._dispatcher = dispatcher
         self._context_reader = context_reader
         self._streams = streams
@@ -79,7 +79,7 @@ class OpenInferenceServicer:
         return pb.ServerReadyResponse(ready=self._ready)
 
     async def model_ready(self, raw: bytes, context: Context) -> pb.ModelReadyResponse:
-        """A model that is not served is not ready; asking is no mistake."""
+        """Answers "not ready" instead of an error for a model that is not served."""
         asked = parse(pb.ModelReadyRequest, raw)
         try:
             catalogue.loaded(self._status.models.serving, asked.name, asked.version)
@@ -108,7 +108,7 @@ class OpenInferenceServicer:
         async def answer(raw: bytes) -> pb.ModelStreamInferResponse:
             return await self._answer_one(raw, context)
 
-        # As Triton answers for models that give one response per request: clients may rely on the order.
+        # Clients may rely on this order: it is Triton's for models with one response per request.
         await self._streams.answer(incoming, answer, context.write, in_order=True)
 
     async def model_config(self, raw: bytes, context: Context) -> pb.ModelConfigResponse:
@@ -131,8 +131,8 @@ class OpenInferenceServicer:
         return self._readiness.ready and not self._status.draining
 
     def _understood(self, raw: bytes, caller: Callable[[], str]) -> tuple[InferRequest, list[Tensor], str]:
-        """What is asked, for which outputs, of which release. A model that is not loaded here may be elsewhere: what it
-        gives is for whoever has it to judge. Raises: BadInput, MessageTooLarge, NotFound."""
+        """The request, its outputs and its release. For a model that only another replica has, that one checks the
+        outputs. Raises: BadInput, MessageTooLarge, NotFound."""
         serving = self._status.models.serving
         try:
             request = infer_request(raw)
@@ -146,14 +146,14 @@ class OpenInferenceServicer:
             raise
 
     async def _answer_one(self, raw: bytes, context: Context) -> pb.ModelStreamInferResponse:
-        """One request's failure is its own: it is answered in the stream, and the stream goes on."""
+        """Answer one request of a stream; a failure is the answer of its request, and the stream goes on."""
         try:
             response = await self.model_infer(raw, context)
             if isinstance(response, bytes):
                 response = pb.ModelInferResponse.FromString(response)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the caller is told of this request
+        except Exception as error:  # noqa: BLE001 - the caller gets a status for any error of this request
             return responses.stream_failure(_id(raw), rpc_handlers.explain(error))
-        # Where a model could give several responses to a request, clients count on being told which is the last.
+        # Marks the last response of a request for clients that expect several.
         response.parameters["triton_final_response"].bool_param = True
         return pb.ModelStreamInferResponse(infer_response=response)
 
@@ -161,5 +161,5 @@ class OpenInferenceServicer:
 def _id(raw: bytes) -> str:
     try:
         return pb.ModelInferRequest.FromString(raw).id
-    except Exception:  # noqa: BLE001 - the id of a message that cannot be read is not known
+    except Exception:  # noqa: BLE001 - an unreadable message has no known id
         return ""

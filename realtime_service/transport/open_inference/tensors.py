@@ -1,4 +1,4 @@
-"""Tensors of the wire: texts in, texts and numbers out. Every complaint names the tensor."""
+"""Encodes and decodes tensors: texts in, texts and numbers out. Every error names the tensor."""
 
 import itertools
 import struct
@@ -15,7 +15,7 @@ _LENGTH = struct.Struct("<I")
 
 
 def rows(name: str, shape: Sequence[int]) -> int:
-    """How many texts a tensor of that shape holds. Raises: BadInput."""
+    """The number of texts of a tensor of this shape. Raises: BadInput."""
     if len(shape) not in (1, 2) or (len(shape) == 2 and shape[1] != 1):
         raise BadInput(name, f"has shape {_shown(shape)}, must have [n] or [n,1]")
     if not 1 <= shape[0] <= MAX_TEXTS:
@@ -25,7 +25,7 @@ def rows(name: str, shape: Sequence[int]) -> int:
 
 def texts(name: str, elements: Iterable[bytes], count: int) -> tuple[str, ...]:
     """`count` elements as texts that can be scored. Raises: BadInput."""
-    # One more than wanted tells "too many" from "just right" without reading all of them.
+    # One element more shows that there are too many, without reading all.
     found = list(itertools.islice(elements, count + 1))
     if len(found) != count:
         raise BadInput(name, f"holds {'more' if len(found) > count else 'fewer'} texts than the {count} of its shape")
@@ -33,7 +33,7 @@ def texts(name: str, elements: Iterable[bytes], count: int) -> tuple[str, ...]:
 
 
 def unpack(name: str, raw: bytes) -> Iterator[bytes]:
-    """The elements of a raw BYTES tensor, each led by its length: 4 bytes, little-endian. Raises: BadInput."""
+    """The elements of a raw BYTES tensor, each after its length: 4 bytes, little-endian. Raises: BadInput."""
     start = 0
     while start < len(raw):
         data = start + _LENGTH.size

@@ -1,7 +1,7 @@
-"""Bytes from the wire → a checked request. Every complaint names the field.
+"""Parses and checks requests. Every error names the field.
 
-The handlers take raw bytes: left to the transport, a text that is not UTF-8 would be answered before any handler ran,
-with a status that blames the server.
+Handlers take raw bytes, because gRPC's own parser would answer a text that is not UTF-8 before any handler runs, with a
+status for a failure of the server.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,10 @@ from realtime_service.serving.request import ScoringRequest, check_request
 from shared_model.errors import BadInput
 from shared_model.types import MAX_TEXT_BYTES, MAX_TEXTS, Priority
 
-#: The largest request of single texts, and room for its other fields. Pairs of the longest texts come in two.
+#: The largest request of single texts, and 64 KiB for its other fields. Pairs of the longest texts need two requests.
 MAX_MESSAGE_BYTES = MAX_TEXTS * MAX_TEXT_BYTES + 64 * 1024
-#: What the transport lets through. More than we take, because we refuse in a few milliseconds where the transport,
-#: busy with throwing the rest of the message away, takes a hundred.
+#: The limit of the transport. It is above ours, because we refuse a message in a few milliseconds, and the transport,
+#: which reads it to its end, in a hundred.
 TRANSPORT_MESSAGE_BYTES = 4 * MAX_MESSAGE_BYTES
 MAX_WATCHED = 1000
 
@@ -50,7 +50,7 @@ def score_request(raw: bytes) -> ScoringRequest:
 
 
 def submit_request(raw: bytes) -> tuple[ScoringRequest, int]:
-    """The request inside a SubmitRequest, and the milliseconds within which it must have a result; 0: at any time.
+    """The request inside a SubmitRequest, and the milliseconds after which it expires without a result; 0: never.
 
     Raises: BadInput.
     """
@@ -80,7 +80,7 @@ def watch_request(raw: bytes) -> list[str]:
 
 def _find_bad_text(descriptor: Descriptor, raw: bytes) -> tuple[str, str] | None:
     """The first string field of a message that is not UTF-8: (field, problem)."""
-    # A message without fields keeps everything as unknown fields, undecoded: the library's own wire reader.
+    # A message type without fields keeps all fields as unknown ones, undecoded.
     try:
         fields: Any = UnknownFieldSet(Empty.FromString(raw))  # the type stub lacks iteration
     except DecodeError:

@@ -1,4 +1,4 @@
-"""Errors and states of deferred work → messages of scoring.v1."""
+"""Converts errors and states of deferred requests to messages of scoring.v1."""
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.errors import Status

@@ -1,4 +1,4 @@
-"""scoring.v1.ScoringService: translation between the wire and the dispatcher, nothing else."""
+"""scoring.v1.ScoringService: translates between messages and the dispatcher."""
 
 import contextlib
 import itertools
@@ -45,7 +45,7 @@ class ScoringServicer:
         metrics: Metrics,
         relay: Relay | None,
     ) -> None:
-        """`relay`: for a process that serves nothing itself."""
+        """`relay`: for a process without lanes."""
         self._dispatcher = dispatcher
         self._context_reader = context_reader
         self._deferral = deferral
@@ -74,7 +74,7 @@ class ScoringServicer:
         return await self._score(request, raw, context)
 
     async def score_stream(self, incoming: AsyncIterator[bytes], context: Context) -> None:
-        # A token that is not valid ends the stream, not each of its requests.
+        # An invalid token ends the stream, not each of its requests.
         self._context_reader.receive(SCORE, b"", context)
 
         async def answer(raw: bytes) -> scoring_pb2.ScoreStreamResponse:
@@ -117,7 +117,7 @@ class ScoringServicer:
         return answer if isinstance(answer, bytes) else score_response(answer, request.request_id)
 
     async def _submit_together(self, raws: Sequence[bytes], call: CallContext) -> scoring_pb2.SubmitStreamResponse:
-        """As `_answer_one`, each by itself, for what goes to the store in one round trip."""
+        """Submit requests in one round trip to the store; a failure is the answer of its request alone."""
         parsed = [self._parsed(raw, call) for raw in raws]
         good = [it for it in parsed if not isinstance(it, Exception)]
         stored: Iterator[tuple[State, bool] | Exception]
@@ -151,7 +151,7 @@ class ScoringServicer:
         return scoring_pb2.SubmitResponse(request_id=request_id, state=responses.STATES[state], duplicate=duplicate)
 
     async def _answer_one(self, raw: bytes, context: Context) -> scoring_pb2.ScoreStreamResponse:
-        """One request's failure is its own: it is answered in the stream, and the stream goes on."""
+        """Answer one request of a stream; a failure is the answer of its request, and the stream goes on."""
         try:
             request = self._checked(requests.score_request, raw)
             if not request.request_id:
@@ -159,7 +159,7 @@ class ScoringServicer:
             response = await self._score(request, raw, context)
             if isinstance(response, bytes):
                 response = scoring_pb2.ScoreResponse.FromString(response)
-        except Exception as error:  # noqa: BLE001 - whatever it was, the caller gets a status for this request
+        except Exception as error:  # noqa: BLE001 - the caller gets a status for any error of this request
             failure = responses.stream_error(rpc_handlers.explain(error))
             return scoring_pb2.ScoreStreamResponse(request_id=_request_id(raw), error=failure)
         return scoring_pb2.ScoreStreamResponse(request_id=request.request_id, response=response)
@@ -175,7 +175,7 @@ class ScoringServicer:
 def _request_id(raw: bytes) -> str:
     try:
         return scoring_pb2.ScoreRequest.FromString(raw).request_id
-    except Exception:  # noqa: BLE001 - the id of a message that cannot be read is not known
+    except Exception:  # noqa: BLE001 - an unreadable message has no known id
         return ""
 
 

@@ -1,20 +1,21 @@
-"""Work that is handed in on one stream: whatever has come since the last round trip to the store goes with the next."""
+"""The submit batcher (group commit): requests that arrive during a round trip to the store share the next one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from protos.scoring.v1.scoring_pb2 import SubmitStreamResponse
 
-#: Requests, and bytes of them, that are read and go to the store together. Who sends more waits meanwhile.
+#: Requests and bytes after which reading pauses until the next round trip, so that a chunk stays small.
 CHUNK = 256
 CHUNK_BYTES = 1024 * 1024
 
 
 class SubmitBatcher:
-    """A stream (`streams.Stoppable`) that answers chunk by chunk. `store` turns failures into answers.
+    """A stream (`streaming.Stoppable`) that answers chunk by chunk. `store` turns failures into answers.
 
-    Under load a round trip, and a wait for replicas, is shared by hundreds; a lonely request does not wait for company.
-    The next chunk is taken when the answers to the last are written: who does not read them is not read from.
+    Under load hundreds of requests share a round trip and a wait for Redis replication; a single request is not
+    delayed. The next chunk is taken once the answers of the last are written, so that a client that does not read
+    answers is not read from.
     """
 
     def __init__(
@@ -28,12 +29,12 @@ class SubmitBatcher:
         self._store = store
         self._write = write
         self._arrived: list[bytes] = []
-        self._news, self._room = asyncio.Event(), asyncio.Event()
+        self._arrival, self._room = asyncio.Event(), asyncio.Event()
 
     async def run(self) -> None:
         self._reader = asyncio.create_task(self._read())
-        # Also the end of reading is news.
-        self._reader.add_done_callback(lambda _: self._news.set())
+        # The end of reading wakes `_next_chunk`, too.
+        self._reader.add_done_callback(lambda _: self._arrival.set())
         try:
             while chunk := await self._next_chunk():
                 await self._write(await self._store(chunk))
@@ -48,10 +49,10 @@ class SubmitBatcher:
             self._reader.cancel()
 
     async def _next_chunk(self) -> list[bytes]:
-        """What has arrived; empty when nothing more will."""
+        """The requests that have arrived; empty at the end of the stream."""
         while not self._arrived and not self._reader.done():
-            self._news.clear()
-            await self._news.wait()
+            self._arrival.clear()
+            await self._arrival.wait()
         chunk, self._arrived = self._arrived, []
         self._room.set()
         return chunk
@@ -61,7 +62,7 @@ class SubmitBatcher:
         async for raw in self._incoming:
             size = size + len(raw) if self._arrived else len(raw)
             self._arrived.append(raw)
-            self._news.set()
+            self._arrival.set()
             if len(self._arrived) >= CHUNK or size >= CHUNK_BYTES:
                 self._room.clear()
                 await self._room.wait()
