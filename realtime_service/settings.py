@@ -1,4 +1,4 @@
-"""Settings of one serving process, documented in ARCHITECTURE.md."""
+"""Settings of one serving process, documented in README.md."""
 
 import ipaddress
 import math

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from realtime_service.cluster import forwarded_context
 from realtime_service.routing.snapshot import Snapshot
-from realtime_service.serving.dispatcher import CallContext
+from realtime_service.serving.request import CallContext
 from realtime_service.transport.authentication import Callers
 from realtime_service.transport.rpc_handlers import Context
 from shared_model.errors import BadInput
@@ -13,6 +13,8 @@ from shared_model.types import ServingPath
 
 #: Metadata by which a caller names a lane.
 LANE = "x-tandem-lane"
+#: Metadata that gRPC adds when it makes a call again.
+_ATTEMPTS = "grpc-previous-rpc-attempts"
 #: Metadata that a forwarded call keeps: caller and trace.
 _PASSED = ("x-caller-id", "traceparent", "tracestate")
 _LANES = {str(lane): lane for lane in (ServingPath.LATENCY, ServingPath.DYNAMIC, ServingPath.THROUGHPUT)}
@@ -34,7 +36,8 @@ class ContextReader:
         if self._callers.verify and forwarded is None:
             caller()
         passed = tuple((name, value) for name, value in metadata if name in _PASSED)
-        return CallContext(caller, context.time_remaining(), method, raw, _hint(metadata), passed, forwarded)
+        repeated = any(name == _ATTEMPTS for name, _ in metadata)
+        return CallContext(caller, context.time_remaining(), method, raw, _hint(metadata), passed, forwarded, repeated)
 
 
 def _hint(metadata: forwarded_context.Metadata) -> ServingPath | None:

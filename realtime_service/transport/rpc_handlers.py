@@ -52,7 +52,7 @@ def _answering(method: Method) -> Method:
         except Exception as error:  # noqa: BLE001 - the text of an unexpected exception must not reach the caller
             status = explain(error)
             try:
-                await context.abort(status.code, status.message, status.trailers())
+                await context.abort(status.code, status.message, status.trailers(context.time_remaining()))
             except grpc.aio.InternalError:
                 log.debug("the caller left before it got the status %s", status.code.name)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from realtime_service.errors import ReplicaUnavailable
-from realtime_service.transport.streaming import PLACE_BYTES, WINDOW, OpenStreams
+from realtime_service.transport.streaming import SLOT_BYTES, WINDOW, OpenStreams
 
 
 class Peer:
@@ -53,7 +53,7 @@ async def test_who_does_not_read_is_not_read_from(in_order: bool) -> None:
 
 
 async def test_large_requests_take_several_places() -> None:
-    peer = Peer([bytes(15 * PLACE_BYTES)] * 100)
+    peer = Peer([bytes(15 * SLOT_BYTES)] * 100)
     stream = asyncio.create_task(OpenStreams().answer(peer.incoming(), echo, peer.write, in_order=False))
     await settle()
     assert peer.sent == WINDOW // 16 + 1
@@ -63,10 +63,10 @@ async def test_large_requests_take_several_places() -> None:
 
 
 async def test_a_request_larger_than_the_window_has_it_for_itself() -> None:
-    peer = Peer([bytes(2 * WINDOW * PLACE_BYTES), b"small"])
+    peer = Peer([bytes(2 * WINDOW * SLOT_BYTES), b"small"])
     peer.reads.set()
     await OpenStreams().answer(peer.incoming(), echo, peer.write, in_order=False)
-    assert [len(answer) for answer in peer.answers] == [2 * WINDOW * PLACE_BYTES, 5]
+    assert [len(answer) for answer in peer.answers] == [2 * WINDOW * SLOT_BYTES, 5]
 
 
 def finishing_in(order: list[int]) -> Callable[[bytes], Awaitable[bytes]]:
