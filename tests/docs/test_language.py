@@ -25,8 +25,8 @@ BANNED = {
 
 #: Lines of each kind that are left from before the rule, by area; documents have none. To be lowered, never raised.
 REMAINING = {
-    "packages": {"what-who": 273, "nobody": 78, "none": 56, "told": 42, "idiom": 14, "vocabulary": 15},
-    "tests and tools": {"what-who": 169, "nobody": 78, "none": 10, "told": 21, "idiom": 7, "vocabulary": 7},
+    "packages": {"what-who": 81, "nobody": 22, "none": 17, "told": 15, "idiom": 2, "vocabulary": 5},
+    "tests and tools": {"what-who": 112, "nobody": 51, "none": 6, "told": 11, "idiom": 6, "vocabulary": 4},
 }
 
 _PACKAGES = {"shared_model", "batch_job", "realtime_service", "dags", "protos"}
