@@ -1,1 +1,1 @@
-"""What both service levels share: releases, encoding, engines, deferred work and published scores."""
+"""Shared by both service levels: releases, encoding, engines, deferred work and published scores."""

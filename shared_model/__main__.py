@@ -1,7 +1,6 @@
 """python -m shared_model: build, look at, sign, promote and remove releases; write demo messages.
 
-Exit status: 1 for a release that its gate refuses, 2 for what is wrong with a call, a setting or a file, 3 where Redis
-was not reached.
+Exit status: 1 if the gate refuses a release, 2 for a wrong argument, setting or file, 3 if Redis was not reached.
 """
 
 import argparse
@@ -21,7 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
         status = int(args.run(args, settings.load(StateSettings)) or 0)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader of our lines, `head` for one, has had enough; Python must not write the rest when it exits.
+        # The reader, `head` for example, has closed the pipe; Python must not flush the rest at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (TandemError, OSError) as error:
@@ -31,7 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _in_one_line(error: Exception) -> str:
-    """An OSError names the file and what is wrong with it: missing, not ours to read, disk full."""
+    """The error's text; for an OSError the file and the cause."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     return str(error)

@@ -1,8 +1,8 @@
-"""What the control groups of this process allow: the CPU quota and the memory limit of a container or a systemd unit.
+"""Limits from this process's control groups: the CPU quota and the memory limit of a container or a systemd unit.
 
 Groups are nested, and the narrowest limit on the way to the root counts. Version 2 (`cpu.max`, `memory.max`) and
 version 1 (`cpu.cfs_quota_us`, `memory.limit_in_bytes`) are read. A container often sees its own group mounted as the
-root: then the path that it is told is not there, and the root's files hold its limits.
+root: its path in /proc/self/cgroup then does not exist, and the root's files hold its limits.
 """
 
 import math
@@ -11,20 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 MOUNT, MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-#: Version 1 writes a number near 2**63 for no limit.
+#: Version 1 represents no limit by a number near 2**63.
 _UNLIMITED_BYTES = 2**60
 
 
 @dataclass(frozen=True)
 class Limits:
-    """`cpus`: cores' worth of time, such as 1.5; `memory`: bytes. Infinite where there is no limit."""
+    """`cpus`: CPU time in cores, such as 1.5; `memory`: bytes. Infinite without a limit."""
 
     cpus: float = math.inf
     memory: float = math.inf
 
 
 def limits(mount: Path = MOUNT, membership: Path = MEMBERSHIP) -> Limits:
-    """What holds for this process; no limits where there are no control groups."""
+    """The limits of this process; infinite without control groups."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:
@@ -41,7 +41,7 @@ def limits(mount: Path = MOUNT, membership: Path = MEMBERSHIP) -> Limits:
 
 
 def _folders(mount: Path, controllers: str, path: str) -> Iterator[Path]:
-    """The group's and those of all around it, the root's included."""
+    """Folders of the group and of all its ancestors, including the root."""
     root = mount / controllers if controllers else mount
     group = root / path.strip("/")
     yield group

@@ -1,11 +1,11 @@
-"""Time as a dependency, so that tests own it."""
+"""Time as a dependency, so that tests control it."""
 
 import time
 from typing import Protocol
 
 
 class Clock(Protocol):
-    """Seconds. `monotonic` orders events in one process; `wall` is UTC since the epoch."""
+    """Times in seconds. `monotonic` orders events in one process; `wall` is UTC since the epoch."""
 
     def monotonic(self) -> float: ...
 
@@ -21,7 +21,7 @@ class SystemClock:
 
 
 class SimulatedClock:
-    """A clock that moves only when told to."""
+    """A clock that moves only by `advance`."""
 
     def __init__(self, start: float = 1_000.0) -> None:
         self.now = start

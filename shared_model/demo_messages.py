@@ -1,6 +1,6 @@
-"""Messages of our own making: the demo's archive, and the texts INT8 is calibrated and gated on.
+"""Generates messages: the demo's archive, and the texts of calibration and of the gate.
 
-Seeded and free of third-party text. Lengths, repetition and untidiness follow what a bank's chatbot sees: most
+Seeded and free of third-party text. Lengths, repetition and typing errors resemble those of a bank's chatbot: most
 messages are a sentence, some are one word, a few are letters of complaint; about one in eight repeats another.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shared_model.storage import atomic_write
 
-#: What people write about: (subjects, things said of them). Any subject goes with any saying of its row.
+#: Topics: (subjects, sentence templates). Any subject fits any template of its row.
 _TOPICS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (
         ("card", "new card", "replacement card", "debit card", "bank card"),
@@ -212,7 +212,7 @@ _LINKS = (" And also: ", " Besides that, ", ". ", " because ", " - ", ", and ", 
 
 
 def texts(seed: int) -> Iterator[str]:
-    """An endless stream of messages; the same seed gives the same messages."""
+    """An endless, deterministic stream of messages for a seed."""
     draw = random.Random(seed)
     while True:
         yield _message(draw)
@@ -221,7 +221,7 @@ def texts(seed: int) -> Iterator[str]:
 def _message(draw: random.Random) -> str:
     kind = draw.random()
     if kind < 0.12:
-        # A few things are said all the time: Zipf-like weights over the common ones.
+        # Common messages repeat with Zipf-like weights.
         return draw.choices(_COMMON, [1 / rank for rank in range(1, len(_COMMON) + 1)])[0]
     sentences = 1 if kind < 0.82 else draw.randint(2, 3) if kind < 0.97 else draw.randint(5, 24)
     body = _sentence(draw)
@@ -243,7 +243,7 @@ def _sentence(draw: random.Random) -> str:
 
 
 def _untidy(draw: random.Random, text: str) -> str:
-    """People mistype, shout and skip capitals."""
+    """Add typing errors and irregular capitals."""
     style = draw.random()
     if style < 0.25:
         text = text.lower()
@@ -257,7 +257,7 @@ def _untidy(draw: random.Random, text: str) -> str:
     return text
 
 
-#: Lines no reader can use, one of each kind a real archive holds. The nightly run must quarantine them.
+#: Invalid lines, one of each kind found in real archives. The nightly run must quarantine them.
 DAMAGED_LINES = (
     b"",
     b'{"id": "cut-off',
@@ -275,8 +275,8 @@ def write_archive(
 ) -> list[date]:
     """Write `messages` messages as `folder/ds=YYYY-MM-DD/messages.jsonl`, for `days` days from `first_day` on.
 
-    With `damaged`, each day also holds DAMAGED_LINES. A day is written in one rename, and not again if it is there.
-    Returns the days.
+    With `damaged`, each day also holds DAMAGED_LINES. A day is written atomically; an existing day is kept. Returns the
+    days.
     """
     stream = texts(seed)
     written = [first_day + timedelta(days=day) for day in range(days)]

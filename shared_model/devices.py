@@ -1,4 +1,4 @@
-"""What this process can compute on, found without loading a framework."""
+"""Detects this process's compute devices without loading a framework."""
 
 import ctypes
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 from shared_model import cgroups
 from shared_model.types import Device, Precision
 
-#: Half precision on each device: what the throughput lane and the nightly run use.
+#: Half precision of each device, for the throughput lane and the nightly run.
 HALF_PRECISION = {Device.CUDA: Precision.FP16, Device.CPU: Precision.BF16}
 
 
 def detect() -> Device:
     """CUDA if the driver reports a device this process may use, else CPU.
 
-    Asks the driver library itself: importing torch for this would cost every CPU executor seconds and memory.
+    Calls the driver library directly: importing torch would cost every CPU executor seconds and memory.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         return Device.CPU
@@ -37,15 +37,15 @@ def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
 
 
 def cores() -> int:
-    """Cores' worth of time that this process may use."""
+    """The number of cores that this process may use."""
     return len(usable_cores(os.sched_getaffinity(0), cgroups.limits().cpus))
 
 
 def usable_cores(allowed: Collection[int], quota: float, host: str = "") -> list[int]:
-    """The cores to use of those that the affinity allows: as many as the quota is worth, rounded down, one at least.
-    More threads than that would all be stopped together whenever the quota is used up.
+    """The cores to use of those that the affinity allows: as many as the quota, rounded down, at least one. With more
+    threads, all would be throttled together whenever the quota is used up.
 
-    `host`: where the choice begins, so that the containers of one machine do not all choose its first cores.
+    `host`: determines the first core, so that the containers of one machine do not all choose the same.
     """
     found = sorted(allowed)
     count = min(len(found), max(1, int(min(quota, len(found)))))

@@ -1,4 +1,4 @@
-"""Text → tokens → batches. The only code either path uses for it, so that both feed the model the same thing."""
+"""Text → tokens → batches. Both paths use only this code, so the model gets the same input from both."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -12,35 +12,34 @@ from tokenizers import Tokenizer
 from shared_model.errors import BadInput
 from shared_model.redis_store import keys
 
-#: What a model reads: one text, or a pair of texts where its release says so.
+#: Input of a model: one text, or a pair of texts, depending on its release.
 Text = str | tuple[str, str]
-#: Tokens → tokens with padding: a ladder of widths.
+#: Tokens of a text → tokens including padding.
 Bucketing = Callable[[int], int]
 
-#: Batches are padded to a multiple of this, so that engines meet few distinct shapes: one that compiles for them keeps
-#: memory for each (INT8 of all-MiniLM-L6-v2: some 20 KB for each token of it).
+#: Coarse buckets are multiples of this, so that engines meet few distinct shapes: an engine that compiles for shapes
+#: keeps memory for each (INT8 of all-MiniLM-L6-v2: about 20 KB for each token of a shape).
 TOKEN_STEP = 8
-#: Above so many tokens, which few messages have, to a multiple of a larger step.
+#: Above FINE_TOKENS, which few messages exceed, coarse buckets are multiples of a larger step.
 FINE_TOKENS, COARSE_TOKEN_STEP = 64, 32
 
-#: Steps of the nightly run's ladder, each up to so many tokens; above the last, `TOKEN_STEP`. 1 % of all tokens is
-#: padding where the ladder of 8 makes it 17 % (chat messages, 18 tokens on average), at half as many shapes as without
-#: any padding.
-_SNUG_STEPS = ((24, 1), (48, 2), (96, 4))
+#: Fine buckets, for the nightly run: (most tokens, step); above the last, `TOKEN_STEP`. For chat messages of 18 tokens
+#: on average, 1 % of all tokens is padding instead of 17 %, with half as many shapes as without padding.
+_FINE_STEPS = ((24, 1), (48, 2), (96, 4))
 
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """What a model reads: at most `max_tokens`, special tokens included; one text or (`pairs`) two at a time, and then
-    perhaps (`types`) which of the two each token belongs to."""
+    """Input of a model: at most `max_tokens`, special tokens included; one text or (`pairs`) two at a time, optionally
+    (`types`) with the type of each token."""
 
     max_tokens: int
     pairs: bool = False
     types: bool = False
 
     def texts(self, texts: Sequence[str], text_pairs: Sequence[str]) -> list[Text]:
-        """What a request holds, as this model reads it. Raises: BadInput where it holds pairs and should not, or the
-        reverse, or not as many of one as of the other."""
+        """A request's texts in the form that the model reads. Raises: BadInput for missing or unexpected pairs, or a
+        different number of texts and pairs."""
         if text_pairs and not self.pairs:
             raise BadInput("text_pairs", "is set, but this release reads single texts")
         if self.pairs and len(text_pairs) != len(texts):
@@ -50,8 +49,8 @@ class InputSpec:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """One text as the model reads it. `ids`: int32, special tokens included. `types`: which text of a pair each token
-    belongs to, int32; None where the model does not read it."""
+    """One encoded text. `ids`: int32, special tokens included. `types`: the text of a pair to which each token belongs,
+    int32; None if the model does not read it."""
 
     ids: NDArray[np.int32]
     truncated: bool
@@ -64,8 +63,7 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """All int64 of shape (rows, tokens). `mask` is 1 where there is a token, 0 where there is padding; `types` as in
-    Encoding."""
+    """Arrays are int64 of shape (rows, tokens). `mask`: 1 for a token, 0 for padding. `types`: as in Encoding."""
 
     ids: NDArray[np.int64]
     mask: NDArray[np.int64]
@@ -81,7 +79,7 @@ class TokenBatch:
         return int(self.ids.shape[1])
 
     def widened(self, tokens: int) -> "TokenBatch":
-        """The same, padded to `tokens` per row, which must not be fewer."""
+        """The batch padded to `tokens` per row, at least its own."""
         if tokens == self.tokens:
             return self
         types = None if self.types is None else _widened(self.types, tokens)
@@ -91,7 +89,7 @@ class TokenBatch:
 class Encoder:
     """A release's tokenizer. Safe to call from several threads.
 
-    `reads` says what the model takes: at most `max_tokens`, one text or a pair, with or without token types.
+    `reads`: the input of the model.
     """
 
     def __init__(self, tokenizer_json: bytes, reads: InputSpec, release: str) -> None:
@@ -109,7 +107,7 @@ class Encoder:
         return [self._encoding(e) for e in self._tokenizer.encode_batch_fast(list(texts))]
 
     def key(self, encoding: Encoding) -> bytes:
-        """16 bytes that name (release, encoded tokens): two texts the model cannot tell apart share a key."""
+        """16-byte hash of (release, encoded tokens), equal for texts with the same encoding."""
         types = b"" if encoding.types is None else encoding.types.tobytes()
         return keys.encoding(self._release, encoding.ids.tobytes(), types)
 
@@ -119,24 +117,24 @@ class Encoder:
 
 
 def coarse_bucket(tokens: int) -> int:
-    """`tokens` rounded up to the ladder of shapes that engines are warmed for."""
+    """`tokens` rounded up to a width for which engines are warmed up."""
     step = TOKEN_STEP if tokens <= FINE_TOKENS else COARSE_TOKEN_STEP
     return -(-tokens // step) * step
 
 
 def fine_bucket(tokens: int) -> int:
-    """`tokens` rounded up to the finer ladder of the nightly run, whose engines build their shapes as they go."""
-    step = next((step for most, step in _SNUG_STEPS if tokens <= most), TOKEN_STEP)
+    """`tokens` rounded up to a width of the nightly run, whose engines build shapes on demand."""
+    step = next((step for most, step in _FINE_STEPS if tokens <= most), TOKEN_STEP)
     return -(-tokens // step) * step
 
 
 def coarse_buckets(max_tokens: int) -> list[int]:
-    """All widths up to `max_tokens` (at least `TOKEN_STEP`) that `coarse_bucket` knows, ascending."""
+    """All values of `coarse_bucket` up to `max_tokens` (at least `TOKEN_STEP`), ascending."""
     return sorted({width for width in map(coarse_bucket, range(1, max_tokens + 1)) if width <= max_tokens})
 
 
 def collate(encodings: Sequence[Encoding], bucketing: Bucketing = coarse_bucket) -> TokenBatch:
-    """Pad to one rectangle. Padding is masked, so an answer does not depend on its neighbours."""
+    """Pad to one rectangle. Padding is masked, so a row's scores do not depend on other rows."""
     width = bucketing(max(e.tokens for e in encodings))
     ids = np.zeros((len(encodings), width), dtype=np.int64)
     mask = np.zeros_like(ids)
@@ -161,11 +159,11 @@ def plan_batches(
     """Cut rows into batches of similar length: indices into `lengths`, longest rows first.
 
     Each batch has at most `max_rows` rows and at most `token_budget` tokens, padding included; a single row longer
-    than the budget is a batch of its own. Longest first, so that memory peaks at the start and not at the end.
-    `widths` is the ladder that rows are padded to; `collate` must be told the same.
+    than the budget is a batch of its own. Longest first, so that memory peaks at the start. `collate` must be called
+    with the same `bucketing`.
 
-    Rows of a batch share a padded width: CPU engines at low precision round differently at different widths (seen:
-    5e-3 of probability in BF16, 2e-2 in INT8), but at one width a row's scores are the same bits in any company.
+    Rows of a batch share a padded width: CPU engines at low precision round differently at different widths (by 5e-3
+    of probability in BF16, 2e-2 in INT8), but at one width a row's scores are bit-identical in any batch.
     """
     order = sorted(range(len(lengths)), key=lambda i: -lengths[i])
     batches: list[list[int]] = []
@@ -176,7 +174,7 @@ def plan_batches(
 
 
 def _cut(rows: list[int], size: int) -> list[list[int]]:
-    """Batches of `size`, then of powers of two: leftovers of any size would be shapes that are hardly met again."""
+    """Batches of `size`, then of powers of two: other sizes would be shapes that hardly occur again."""
     full = len(rows) // size * size
     batches = [rows[start : start + size] for start in range(0, full, size)]
     left = rows[full:]

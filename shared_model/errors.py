@@ -1,4 +1,4 @@
-"""Every error Tandem raises on purpose.
+"""Every exception that Tandem defines.
 
 TandemError
 ├── SettingError      a setting has a wrong value; names it
@@ -10,13 +10,13 @@ TandemError
 ├── QueueFull         the deferred stream is at its bound
 ├── Stale             a newer attempt owns this partition
 └── JobError          a nightly run cannot go on: input, environment, table
-    ├── Refused         what a partition holds keeps it from being committed
+    ├── Refused         a partition's contents must not be committed
     └── NoInput       the day's messages are not there, or not yet; names where they should be
 """
 
 
 class TandemError(Exception):
-    """The root. Its text is one line a person can act on."""
+    """The base class. Its text is one line that names the problem and, if possible, the remedy."""
 
 
 class SettingError(TandemError):
@@ -41,7 +41,7 @@ class UnknownRelease(ReleaseError):
 
 
 class OutOfMemory(TandemError):
-    """A batch does not fit the memory of its device. A smaller one may; the engine is as good as before."""
+    """A batch does not fit the device's memory. A smaller one may; the engine remains usable."""
 
 
 class StoreUnavailable(TandemError):
@@ -61,7 +61,7 @@ class JobError(TandemError):
 
 
 class Refused(JobError):
-    """What a partition holds keeps it from being committed; nothing became visible."""
+    """A partition's contents must not be committed; nothing became visible."""
 
 
 class NoInput(JobError):

@@ -1,4 +1,4 @@
-"""What a model's numbers mean: one contract for labels, values and embeddings, on every path."""
+"""The meaning of a model's outputs: one contract for labels, values and embeddings, on every path."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -10,7 +10,7 @@ Floats = NDArray[np.float32]
 
 
 class OutputKind(StrEnum):
-    """How an engine's raw outputs become scores.
+    """The conversion of an engine's raw outputs to scores.
 
     single_label: softmax, one label is true. multi_label: a sigmoid per label, any number are true.
     regression: named values as they are. embedding: a unit-length vector as it is.
@@ -38,25 +38,25 @@ class OutputSpec:
 
     @property
     def ranked(self) -> bool:
-        """Whether a caller wants the best few, rather than all numbers in their order."""
+        """Whether answers hold the best few scores, rather than all in their order."""
         return self.kind in (OutputKind.SINGLE_LABEL, OutputKind.MULTI_LABEL)
 
     def scores(self, raw: Floats) -> Floats:
-        """Scores (rows, width) from an engine's raw outputs; in fp32 whatever computed them."""
+        """Scores (rows, width) from an engine's raw outputs; always fp32."""
         if self.kind is OutputKind.SINGLE_LABEL:
             shifted = np.exp(raw - raw.max(axis=-1, keepdims=True))
             return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True), dtype=np.float32)
         if self.kind is OutputKind.MULTI_LABEL:
-            # tanh does not overflow where exp would.
+            # The sigmoid by tanh, which does not overflow as exp does.
             return np.asarray(0.5 * (1.0 + np.tanh(0.5 * raw)), dtype=np.float32)
         return np.asarray(raw, dtype=np.float32)
 
     def kept(self, k: int) -> int:
-        """How many numbers of a text an answer holds when `k` are asked for."""
+        """The number of scores in an answer if `k` are requested."""
         return min(k, self.width) if self.ranked else self.width
 
     def best(self, scores: Floats, k: int) -> tuple[NDArray[np.int32], Floats]:
-        """What is kept of each row: (indices, scores), both (rows, kept(k)).
+        """The kept scores of each row: (indices, scores), both (rows, kept(k)).
 
         Labels best first, ties by index; other outputs whole and in order.
         """

@@ -1,7 +1,7 @@
-"""One loader: environment variables → a frozen, validated dataclass. Packages declare their settings; none live here
-but those that every process needs (where state, releases and Redis are).
+"""Loads environment variables into frozen, validated dataclasses. Packages declare their own settings; those that every
+process needs (locations of state, releases and Redis) are declared here.
 
-A file may say what the environment does not: `read_file` turns one into variables of the same names.
+A TOML file may hold settings that the environment lacks: `read_file` turns it into variables of the same names.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Check:
-    """What values a setting takes; `expected` says it in words."""
+    """Validates a setting; `expected` describes the accepted values."""
 
     accepts: Callable[[Any], bool]
     expected: str
@@ -35,7 +35,7 @@ NOT_NEGATIVE = Check(lambda value: value >= 0, "0 or more")
 
 
 def setting(default: Any, help: str, check: Check | None = None) -> Any:
-    """Declare one setting: its default, what it means, and what values it takes.
+    """Declare one setting: its default, description and accepted values.
 
     The environment name is `TANDEM_` plus the field's name in capitals.
     """
@@ -45,7 +45,7 @@ def setting(default: Any, help: str, check: Check | None = None) -> Any:
 def group(default: Any) -> Any:
     """Declare a group of settings: an instance of another settings class, which holds the defaults.
 
-    Their environment names carry the name of this field: `latency` and `max_rows` make `TANDEM_LATENCY_MAX_ROWS`.
+    Their environment names include this field's name: `latency` and `max_rows` give `TANDEM_LATENCY_MAX_ROWS`.
     """
     return dataclasses.field(default=default, metadata={"group": type(default)})
 
@@ -64,9 +64,9 @@ def names(cls: type, prefix: str = PREFIX) -> Iterator[str]:
 
 
 def load(cls: type[T], environ: Mapping[str, str] = os.environ, **overrides: Any) -> T:
-    """Build `cls` from the environment; `overrides` (command-line flags) win.
+    """Build `cls` from the environment; `overrides` (command-line flags) have precedence.
 
-    Raises: SettingError naming the variable, its value and what was expected.
+    Raises: SettingError naming the variable, its value and the accepted values.
     """
     return _replace(cls(), environ, overrides, PREFIX)
 
@@ -100,9 +100,9 @@ def _parse(name: str, check: Check | None, kind: type, raw: Any) -> Any:
 
 
 def read_file(path: Path, *known: type) -> dict[str, str]:
-    """A TOML file as the variables it stands for: `max_rows` in the table `[latency]` is `TANDEM_LATENCY_MAX_ROWS`.
+    """A TOML file as environment variables: `max_rows` in the table `[latency]` is `TANDEM_LATENCY_MAX_ROWS`.
 
-    `known`: the classes whose settings may be in it. Raises: SettingError naming the file and what is wrong with it.
+    `known`: the classes whose settings may be in it. Raises: SettingError naming the file and the problem.
     """
     try:
         written = tomllib.loads(path.read_text())
@@ -130,7 +130,7 @@ def _boolean(raw: str | bool) -> bool:
 
 
 def _folder(raw: str | Path) -> Path:
-    """Raises: ValueError for a URL, which would else become a folder of an odd name below this one."""
+    """Raises: ValueError for a URL, which would become a relative folder otherwise."""
     if not _is_local(str(raw)):
         raise ValueError
     return Path(raw).absolute()
@@ -148,7 +148,7 @@ _LOCAL_MESSAGES = "a local folder; TANDEM_INPUT_PATH names messages behind a URL
 
 @dataclass(frozen=True)
 class StateSettings:
-    """Where a process finds what it shares with the others."""
+    """Locations of the state that processes share."""
 
     state: Path = setting(Path(".tandem").absolute(), "Folder of all local state.", Check(lambda _: True, _LOCAL))
     releases: str = setting("", "Releases: a folder, or any URL that fsspec knows; empty means STATE/releases.")
@@ -189,7 +189,7 @@ class StateSettings:
 
 @dataclass(frozen=True)
 class DeferredSettings:
-    """What is promised of deferred work."""
+    """Limits and durability of deferred work."""
 
     deferred_bound: int = setting(1_000_000, "Unfinished requests that are stored before more are refused.", POSITIVE)
     deferred_wait_seconds: int = setting(7 * 24 * 3600, "How long an unfinished request is kept.", POSITIVE)

@@ -1,4 +1,4 @@
-"""The vocabulary both paths use: enums and frozen values."""
+"""Enums and value types that both paths use."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +12,7 @@ class Priority(StrEnum):
 
 
 class ServingPath(StrEnum):
-    """What the router chose for one request."""
+    """The router's choice for one request."""
 
     LATENCY = "latency"
     DYNAMIC = "dynamic"
@@ -22,7 +22,7 @@ class ServingPath(StrEnum):
 
 
 class DeferredState(StrEnum):
-    """Where submitted work is in its life; `shared_model.deferred` draws it."""
+    """State of submitted work; `shared_model.deferred` has the diagram."""
 
     ACCEPTED = "accepted"
     CLAIMED = "claimed"
@@ -58,8 +58,8 @@ class Label:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One text's answer and what the model read of the text: labels best first, or the values of a regression; or,
-    from a release that makes embeddings, a `vector`."""
+    """One text's answer: labels best first, or the values of a regression, or a `vector` from a release that makes
+    embeddings. `tokens`, `truncated`: the part of the text that the model read."""
 
     labels: tuple[Label, ...]
     tokens: int

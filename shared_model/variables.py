@@ -1,7 +1,7 @@
-"""Every environment variable of Tandem by name, so that a mistyped one is noticed when a program starts.
+"""The names of all environment variables of Tandem, so that programs can warn of a mistyped one when they start.
 
-Packages declare their settings themselves and do not import each other, and no program imports all of them: this is the
-one list of all names. A test holds it equal to what is declared.
+Packages declare their own settings, and no program imports all packages: this is the only complete list. A test
+compares it with the declarations.
 """
 
 import os
@@ -36,16 +36,16 @@ THREADS THROUGHPUT_ABOVE_MS TOKEN_KEYS TRUSTED_KEYS WORKERS
 KNOWN = frozenset(
     PREFIX + name for name in (*_OTHERS.split(), *(f"{lane}_{it}" for lane in _LANES for it in _OF_A_LANE.split()))
 )
-#: Settings of former versions. An environment that still sets one is told so, and not sent to a similar name.
+#: Settings of former versions. The warning about one refers to the changelog, not to a similar name.
 REMOVED = frozenset(PREFIX + name for name in ("HEDGED", "QUARANTINE_SECONDS"))
-#: Names that a parent process has warned of, with commas: its children stay silent about them.
+#: Names that a parent process has warned of, separated by commas: its children do not warn of them again.
 _WARNED = "_TANDEM_UNKNOWN_VARIABLES"
-#: Kubernetes sets NAME_SERVICE_HOST and more of the kind for each Service, and one may be called tandem-something.
+#: Kubernetes sets NAME_SERVICE_HOST and similar variables for each Service, whose name may begin with "tandem".
 _SERVICE_HOST = "_SERVICE_HOST"
 
 
 def warn(environ: MutableMapping[str, str] = os.environ, stream: TextIO | None = None) -> None:
-    """Say in one line for each variable that no part of Tandem reads, and never fail. Once: not again in children."""
+    """Write a line for each variable that no part of Tandem reads, once: children do not repeat it. Never fails."""
     warned = environ.get(_WARNED, "").split(",")
     unknown = [name for name in _unknown(environ) if name not in warned]
     for name in unknown:
@@ -63,7 +63,7 @@ def _unknown(environ: Mapping[str, str]) -> Iterator[str]:
 def _hint(name: str) -> str:
     if name in REMOVED:
         return " any more; CHANGELOG.md says why"
-    # Not sooner: most programs never need it.
+    # Imported here: most programs never need it.
     import difflib
 
     found = difflib.get_close_matches(name, sorted(KNOWN), n=1, cutoff=0.75)

@@ -1,1 +1,1 @@
-"""Makes a release from a model folder: read, converted, quantised, sealed. Loads frameworks; serving does not."""
+"""Builds a release from a model folder: reads, converts, quantises, seals. Loads frameworks; serving does not."""

@@ -27,7 +27,7 @@ from shared_model.types import Device, Precision
 if TYPE_CHECKING:
     import openvino as ov
 
-#: sha256 of all-MiniLM-L6-v2's model.safetensors as its authors published it (and as the package carries it).
+#: sha256 of all-MiniLM-L6-v2's model.safetensors as published by its authors and contained in the package.
 ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 
 _OPENVINO, _CHECKPOINT = ("model.xml", "model.bin"), ("config.json", "weights.safetensors")
@@ -53,7 +53,7 @@ def default_encoder() -> Path:
 
 @dataclass(frozen=True)
 class Built:
-    """A sealed release and what its judge knows of it already: INT8's scores, the recipes that were tried."""
+    """A sealed release, its evaluator, INT8's scores, and the recipes that were tried."""
 
     release: Release
     evaluator: Evaluator
@@ -61,7 +61,7 @@ class Built:
     tried: tuple[Tried, ...]
 
     def judged(self, say: Say, active: Baseline | None = None) -> ReleaseReport:
-        """The gate's report, which lies beside the files and outside the id."""
+        """Run the gate, which writes its report beside the files and outside the id."""
         say(_step(4, "the gate"))
         return gate.evaluate_release(self.release, self.evaluator, say, self.scored, self.tried, active)
 
@@ -69,19 +69,19 @@ class Built:
 def build(
     store: Store, checkpoint: Checkpoint, name: str, texts: Texts, bounds: GateSettings, say: Say
 ) -> tuple[Release, ReleaseReport]:
-    """Make a release and judge it. Whether to promote it is the caller's decision. Raises: as `make`."""
+    """Build and evaluate a release. The caller decides whether to promote it. Raises: as `make`."""
     built = make(store, checkpoint, name, texts, bounds, say)
     return built.release, built.judged(say)
 
 
 def make(store: Store, checkpoint: Checkpoint, name: str, texts: Texts, bounds: GateSettings, say: Say) -> Built:
-    """Build and seal a release, which may be here already.
+    """Build and seal a release; an identical existing one is reused.
 
-    The first recipe whose INT8 agrees with fp32 is taken; if none does, the one that comes nearest, and the gate will
-    refuse the release.
-    Raises: ReleaseError if the model cannot be run in fp32, or the texts say nothing about it.
+    Takes the first recipe whose INT8 agrees with fp32. If no recipe passes, takes the nearest, and the gate will refuse
+    the release.
+    Raises: ReleaseError if the model cannot run in fp32, or fp32 fails its own comparison on these texts.
     """
-    # nncf takes seconds and much memory, as torch and openvino do: only building loads them all.
+    # nncf, torch and openvino take seconds and much memory to load: only building needs all of them.
     from shared_model.building.recipes import RECIPES
 
     manifest.check_name(name)
@@ -105,7 +105,7 @@ def _step(number: int, what: str) -> str:
 
 
 def _check_reference(evaluator: Evaluator) -> None:
-    """Raises: ReleaseError if the judge's texts say nothing about this model."""
+    """Raises: ReleaseError if fp32 fails its own comparison, for example because it is never certain of a label."""
     texts = evaluator.texts
     if useless := evaluator.parity(evaluator.reference).failures:
         raise ReleaseError(f"{FP32} cannot be a reference: on {len(texts.texts)} {texts.source} texts it {useless[0]}")
@@ -135,12 +135,12 @@ def _facts(checkpoint: Checkpoint, name: str, texts: Texts, int8: Int8 | None) -
 
 
 def _placed(variant: Variant, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """A variant's files by their paths in the release."""
+    """A variant's files, by their paths in the release."""
     return {variant.files[name]: data for name, data in files.items()}
 
 
 def _opener(files: Mapping[str, bytes]) -> Open:
-    """Opens variants of a release that is not sealed yet."""
+    """Open variants of a release that is not sealed yet."""
 
     def open_variant(variant: Variant, threads: int) -> Engine:
         own = {name: files[path] for name, path in variant.files.items()}

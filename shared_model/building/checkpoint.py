@@ -1,4 +1,4 @@
-"""Any Hugging Face classifier or sentence encoder → what every variant of a release is made from."""
+"""Loads a Hugging Face classifier or sentence encoder as the common source of all variants of a release."""
 
 import contextlib
 import json
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-#: Longest text a release reads unless more is asked for: the cost of a text grows with the square of its tokens.
+#: Default for the longest text of a release: the cost of a text grows with the square of its tokens.
 MAX_TOKENS = 512
 
 _KINDS = {
@@ -29,7 +29,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One model in fp32. `parent`: sha256 of the weights it came from.
+    """One model in fp32. `parent`: sha256 of its source weights.
 
     `files`: config.json and weights.safetensors, as `engines.torch_model` reads them, and tokenizer.json.
     """
@@ -41,10 +41,10 @@ class Checkpoint:
 
 
 def load(model: str | Path, *, pairs: bool = False, max_tokens: int | None = None) -> Checkpoint:
-    """A folder, or a model on the Hugging Face hub: a sequence classifier, or an encoder of sentences.
+    """Load a sequence classifier or sentence encoder, from a folder or the Hugging Face hub.
 
-    `pairs`: it reads two texts at a time. `max_tokens`: read more than the default, or less; rounded down to a
-    multiple of 8. Raises: BadInput, in one line, for whatever cannot become a release.
+    `pairs`: the model reads two texts at a time. `max_tokens`: overrides the default; rounded down to a multiple of 8.
+    Raises: BadInput, in one line, for a model that cannot become a release.
     """
     folder = model_folder.find(model)
     config = model_folder.read_config(folder)
@@ -61,7 +61,7 @@ def load(model: str | Path, *, pairs: bool = False, max_tokens: int | None = Non
         reads=InputSpec(
             max_tokens=_max_tokens(folder, loaded, max_tokens),
             pairs=pairs,
-            # A model that tells two texts apart was trained to be told which is which.
+            # A model with several token types was trained with the type of each token.
             types=pairs and getattr(loaded.config, "type_vocab_size", 0) > 1,
         ),
         files={
@@ -75,7 +75,7 @@ def load(model: str | Path, *, pairs: bool = False, max_tokens: int | None = Non
 
 
 def load_encoder(encoder: str | Path, *, max_tokens: int | None = None) -> Checkpoint:
-    """A sentence encoder, whose output is an embedding. Raises: BadInput, also for a classifier."""
+    """Load a sentence encoder, whose output is an embedding. Raises: BadInput, also for a classifier."""
     checkpoint = load(encoder, max_tokens=max_tokens)
     if checkpoint.output.kind is not OutputKind.EMBEDDING:
         raise BadInput(str(encoder), "is a classifier already; a head needs a sentence encoder")
@@ -83,7 +83,7 @@ def load_encoder(encoder: str | Path, *, max_tokens: int | None = None) -> Check
 
 
 def with_head(encoder: str | Path, head: Head, *, max_tokens: int | None = None) -> Checkpoint:
-    """A sentence encoder under a linear head that `train-head` trained on its embeddings. Raises: BadInput."""
+    """A sentence encoder with a linear head that `train-head` trained on its embeddings. Raises: BadInput."""
     import safetensors.torch
     import torch
 
@@ -102,7 +102,7 @@ def with_head(encoder: str | Path, head: Head, *, max_tokens: int | None = None)
 def _load_strictly(
     folder: Path, config: Mapping[str, Any], tensors: Mapping[str, "Tensor"], *, encoder: bool
 ) -> "PreTrainedModel":
-    """transformers' own model, fp32, with every one of its weights from `tensors`. Raises: BadInput."""
+    """The model in transformers, fp32, with all of its weights taken from `tensors`. Raises: BadInput."""
     import torch
     import transformers
 
@@ -110,7 +110,7 @@ def _load_strictly(
     try:
         with quiet_transformers():
             settings = transformers.AutoConfig.for_model(**config)
-            # transformers renames the tensors of old checkpoints on the way: loading by hand would refuse those.
+            # from_pretrained renames tensors of old checkpoints; load_state_dict would refuse those.
             model, report = classes[type(settings)].from_pretrained(
                 None,
                 config=settings,
@@ -136,7 +136,7 @@ def _load_strictly(
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep transformers from printing what it misses or does not know: what matters is said in a line of ours."""
+    """Silence transformers' own output; problems are reported in one line instead."""
     from transformers.utils import logging
 
     before, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
@@ -151,7 +151,7 @@ def quiet_transformers() -> Iterator[None]:
 
 
 def _unused(tensor: str) -> bool:
-    """Poolers belong to pre-training where the model has no place for them; position ids are a constant."""
+    """Whether a tensor may be missing or extra: poolers belong to pre-training, and position ids are constant."""
     return "pooler." in tensor or tensor.endswith("position_ids")
 
 
@@ -171,7 +171,7 @@ def _output(folder: Path, config: Any, *, embedding: bool) -> OutputSpec:
 def _max_tokens(folder: Path, model: "PreTrainedModel", asked: int | None) -> int:
     tokenizer = model_folder.read_json(folder, "tokenizer_config.json") or {}
     trained_on = (model_folder.read_json(folder, "sentence_bert_config.json") or {}).get("max_seq_length")
-    # Where nobody knows, transformers writes 10^30.
+    # transformers writes 10^30 for an unknown maximum.
     most = min(_positions(model), tokenizer.get("model_max_length") or MAX_TOKENS)
     tokens = asked or min(most, trained_on or MAX_TOKENS, MAX_TOKENS)
     if not TOKEN_STEP <= tokens <= most:
@@ -180,10 +180,10 @@ def _max_tokens(folder: Path, model: "PreTrainedModel", asked: int | None) -> in
 
 
 def _positions(model: "PreTrainedModel") -> int:
-    """Tokens of the longest text that the model has positions for."""
+    """The longest text, in tokens, for which the model has positions."""
     table = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
     padding = getattr(table, "padding_idx", None)
-    # RoBERTa and its kin count positions from behind their padding id.
+    # RoBERTa and related models number positions from padding_idx + 1.
     unused = 0 if padding is None else padding + 1
     return int(getattr(model.config, "max_position_embeddings", MAX_TOKENS)) - unused
 
@@ -198,7 +198,7 @@ def _check_vocabulary(folder: Path, tokenizer: bytes, model: "PreTrainedModel") 
 
 
 def _check_padding(folder: Path, checkpoint: Checkpoint) -> None:
-    """Raises: BadInput if answers depend on the padding behind a text, as those of some decoders do."""
+    """Raises: BadInput if scores depend on the padding after a text, as those of some decoders do."""
     import torch
 
     from shared_model.engines.torch_model import load_module

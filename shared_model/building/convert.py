@@ -1,4 +1,4 @@
-"""One checkpoint → the graph that every CPU variant is made from. Loads torch and openvino: only building does."""
+"""Converts a checkpoint to the OpenVINO graph of all CPU variants. Loads torch and openvino: only building does."""
 
 import tempfile
 import warnings
@@ -13,11 +13,11 @@ from shared_model.engines.torch_model import load_module
 
 
 def to_openvino(checkpoint: Checkpoint) -> ov.Model:
-    """The fp32 graph with inputs ids, mask and, where the model reads them, types: int64 of any (rows, tokens)."""
+    """The fp32 graph with inputs ids, mask and, if the model reads them, types: int64 of any (rows, tokens)."""
     names = ("ids", "mask", "types") if checkpoint.reads.types else ("ids", "mask")
     example = torch.ones(2, 2 * TOKEN_STEP, dtype=torch.int64)
     with warnings.catch_warnings(), quiet_transformers():
-        # The tracer warns of branches on shapes that a text encoder does not take; the gate proves the result.
+        # The tracer warns of shape-dependent branches that a text encoder does not take; the gate checks the result.
         warnings.simplefilter("ignore")
         converted = ov.convert_model(
             load_module(checkpoint.files),

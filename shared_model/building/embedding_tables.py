@@ -1,8 +1,8 @@
-"""Embedding tables of a quantised graph stay quantised in memory: rows are looked up first and widened afterwards.
+"""Keeps embedding tables of a quantised graph quantised in memory: looks rows up first and widens them afterwards.
 
-Quantisation leaves table → widen → look up. A runtime folds the first two into a table of fp32, four times the size,
-once for every shape it compiles (all-MiniLM-L6-v2: 47 MB and half of the time to compile, each). The numbers are the
-same bits.
+Quantisation produces table → widen → look up. A runtime folds the first two into an fp32 table of four times the size,
+once for every shape that it compiles (all-MiniLM-L6-v2: 47 MB and half of the compile time, each). The results are
+bit-identical.
 """
 
 import openvino as ov
@@ -19,7 +19,7 @@ def look_up_first(model: ov.Model) -> None:
 
 
 def _widening(gather: ov.Node) -> list[ov.Node] | None:
-    """The operations between a constant table of integers and the look-up of its rows; None where it is otherwise."""
+    """The operations between a constant table of integers and the look-up of its rows; None for another pattern."""
     axis, node = gather.input_value(2).get_node(), gather.input_value(0).get_node()
     if axis.get_type_name() != "Constant" or int(axis.data) != 0:
         return None
@@ -32,7 +32,7 @@ def _widening(gather: ov.Node) -> list[ov.Node] | None:
 
 
 def _by_row_or_one(step: ov.Node, table: ov.Node) -> bool:
-    """Whether the other operand is a constant: one number for each row of the table, or one for all."""
+    """Whether the other operand is constant: one number for each row of the table, or one for all."""
     other = step.input_value(1)
     rows, *width = table.get_output_shape(0)
     constant = other.get_node().get_type_name() == "Constant"

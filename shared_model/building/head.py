@@ -1,4 +1,4 @@
-"""A linear head on sentence embeddings, and the folder that it is saved in."""
+"""A linear head on sentence embeddings, and its folder format."""
 
 import json
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Head:
 
 
 def load_head(folder: Path) -> Head:
-    """Raises: BadInput if the folder holds no head that `save` wrote."""
+    """Raises: BadInput if the folder holds no valid head."""
     try:
         tensors = safetensors.numpy.load_file(folder / "head.safetensors")
         labels = tuple(json.loads((folder / "labels.json").read_text()))

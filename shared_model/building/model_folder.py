@@ -1,6 +1,6 @@
-"""A Hugging Face model folder, on disk or fetched from the hub: what it holds, and what of it is refused.
+"""Reads a Hugging Face model folder, on disk or fetched from the hub.
 
-Only data is read: safetensors weights, JSON and vocabularies; never code that a model brings along.
+Only data is read: safetensors weights, JSON and vocabularies; a model's own code is never run.
 """
 
 import hashlib
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
-#: What a tokenizer without tokenizer.json is converted from.
+#: Vocabulary files from which a missing tokenizer.json is converted.
 _VOCABULARIES = ("vocab.txt", "vocab.json", "*.model")
-#: What is fetched from the hub: configuration, tokenizer and weights of the one format that is read.
+#: Files fetched from the hub: configuration, tokenizer and safetensors weights.
 _WANTED = ["*.json", "merges.txt", "vocab.txt", "*.model", "model*.safetensors"]
-#: Parts of a sentence-transformers model that a release can hold.
+#: Supported modules of a sentence-transformers model.
 _SENTENCE_PARTS = {"Transformer", "Pooling", "Normalize"}
 _LEGACY_POOLING = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 
 
 def find(model: str | Path) -> Path:
-    """The folder `model`, or the hub's model of that name, fetched. Raises: BadInput."""
+    """The folder `model`, or the folder of the hub's model of that name, fetched. Raises: BadInput."""
     if Path(model).is_dir():
         return Path(model)
     from huggingface_hub import errors, snapshot_download
@@ -42,7 +42,7 @@ def find(model: str | Path) -> Path:
 
 
 def read_json(folder: Path, name: str, kind: type = dict) -> Any:
-    """The object (or what `kind` says) in a JSON file; None where there is no such file. Raises: BadInput."""
+    """The document in a JSON file, of type `kind`; None if there is no such file. Raises: BadInput."""
     try:
         document = json.loads((folder / name).read_bytes())
     except FileNotFoundError:
@@ -55,7 +55,7 @@ def read_json(folder: Path, name: str, kind: type = dict) -> Any:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """`config.json`. Raises: BadInput if there is none, or if the model wants to run code of its own."""
+    """`config.json`. Raises: BadInput if it is missing, or if the model requires its own code."""
     config = read_json(folder, "config.json")
     if config is None:
         raise BadInput(str(folder), "has no config.json; it is no Hugging Face model folder")
@@ -64,14 +64,14 @@ def read_config(folder: Path) -> dict[str, Any]:
     tokenizer = read_json(folder, "tokenizer_config.json") or {}
     if "auto_map" in config or "auto_map" in tokenizer:
         raise BadInput(str(folder), "brings code of its own (auto_map), which is never run; use a model without")
-    # Where its author kept it is nobody's business, and would change a release's id.
+    # The author's path is private, and would change the release's id.
     return {key: value for key, value in config.items() if key != "_name_or_path"}
 
 
 def read_pooling(folder: Path, config: Mapping[str, Any]) -> str | None:
-    """How an encoder's sentence embedding is pooled, `mean` or `cls`; None for a sequence classifier.
+    """The pooling of an encoder's sentence embedding, `mean` or `cls`; None for a sequence classifier.
 
-    Raises: BadInput for a model that is neither, or whose embedding is made in another way.
+    Raises: BadInput for any other model or pooling.
     """
     architecture = "".join((config.get("architectures") or [""])[:1])
     if architecture.endswith("ForSequenceClassification"):
@@ -98,9 +98,9 @@ def _pooling_mode(folder: Path) -> str:
 
 
 def read_weights(folder: Path) -> tuple[dict[str, "Tensor"], str]:
-    """Every tensor of the safetensors file or files, and the sha256 that names them. Raises: BadInput.
+    """All tensors of the safetensors files, and their sha256. Raises: BadInput.
 
-    The sha256 is the file's; of several files, that of the list of theirs as `sha256sum` prints it.
+    Several files have the sha256 of the list that `sha256sum` prints for them.
     """
     import safetensors.torch
 
@@ -139,7 +139,7 @@ def _weight_files(folder: Path) -> list[str]:
 
 
 def read_tokenizer(folder: Path) -> bytes:
-    """A tokenizer.json: the folder's, or converted from its vocabulary. Raises: BadInput."""
+    """The folder's tokenizer.json, or one converted from its vocabulary. Raises: BadInput."""
     import tokenizers
 
     path = folder / "tokenizer.json"
@@ -154,7 +154,7 @@ def read_tokenizer(folder: Path) -> bytes:
 
 
 def _converted_tokenizer(folder: Path) -> bytes:
-    # transformers would make up an empty tokenizer where it finds no vocabulary.
+    # Without a vocabulary, transformers would return an empty tokenizer.
     if not any(list(folder.glob(pattern)) for pattern in _VOCABULARIES):
         raise BadInput(str(folder), "has no tokenizer: neither tokenizer.json nor a vocabulary")
     from transformers import AutoTokenizer
@@ -164,5 +164,5 @@ def _converted_tokenizer(folder: Path) -> bytes:
 
 
 def brief(error: Exception) -> str:
-    """The first line of what a library says, without the advice that follows it."""
+    """The first line of a library's error, without the advice that follows it."""
     return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

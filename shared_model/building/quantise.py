@@ -1,4 +1,4 @@
-"""Make the INT8 graph: try recipes, from cheap to strong, until one agrees with fp32."""
+"""Makes the INT8 graph: tries recipes, from cheap to strong, until one agrees with fp32."""
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Int8:
-    """An INT8 graph that runs: the recipe it was made by, the number of texts that took, its files, its scores of the
-    judge's texts, and what the judge says of them."""
+    """An INT8 graph that runs: its recipe, number of calibration texts, files, scores of the evaluator's texts, and
+    parity."""
 
     recipe: str
     texts: int
@@ -41,9 +41,9 @@ def quantise(
     recipes: Sequence["Recipe"],
     say: Say,
 ) -> tuple[Int8 | None, tuple[Tried, ...]]:
-    """The INT8 graph of the first recipe that passes, else of the one that comes nearest; None where none runs.
+    """The INT8 graph of the first recipe that passes, else of the nearest one; None if no recipe runs.
 
-    Latency is not asked for here: no stronger recipe makes a graph faster.
+    Latency is not checked here: no stronger recipe makes a graph faster.
     """
     best: Int8 | None = None
     tried: list[Tried] = []
@@ -64,7 +64,7 @@ def quantise(
 
 
 def _distinct(recipes: Sequence["Recipe"], texts: int) -> Iterator["Recipe"]:
-    """Without those that ask for more texts than there are, where the same with fewer took them all."""
+    """The recipes without those that would be equal because there are too few texts."""
     seen = set()
     for recipe in recipes:
         if (what := (min(recipe.texts, texts), recipe.spared)) not in seen:

@@ -1,4 +1,4 @@
-"""Ways to make the INT8 graph of a model, from cheap to strong. Loads openvino and nncf: only building does."""
+"""Recipes for the INT8 graph of a model, from cheap to strong. Loads openvino and nncf: only building does."""
 
 import logging
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ from shared_model import devices
 from shared_model.encoding import Encoding, TokenBatch, collate, plan_batches
 from shared_model.output import Floats
 
-# Else it tells of every layer that a recipe spares, twice.
+# At its default level, nncf logs every spared layer twice.
 nncf.set_log_level(logging.WARNING)
-# Its progress bars would break the lines of a build into pieces, and be pages of a log.
+# Its progress bars would break up the build's own lines and fill logs.
 rich.reconfigure(quiet=True)
 
-#: How much of the activations' outliers moves into the weights: 0 none, 1 all. On the default release the logits' error
-#: is smallest here (NNCF's own 0.95: 0.120, 0.85: 0.115, 0.8: 0.107, 0.7: 0.119, 0.5: 0.226).
+#: Share of the activations' outliers that moves into the weights: 0 none, 1 all. On the default release the logits'
+#: error is smallest here (NNCF's own 0.95: 0.120, 0.85: 0.115, 0.8: 0.107, 0.7: 0.119, 0.5: 0.226).
 _SMOOTHING = 0.8
-#: A CPU without VNNI adds products of 8-bit numbers two by two in 16 bits, which overflow silently unless weights keep
-#: to half their range.
+#: A CPU without VNNI adds pairs of 8-bit products in 16 bits, which overflow silently unless weights use half their
+#: range.
 _NARROW = not devices.has_vnni()
 
 
@@ -37,7 +37,7 @@ _NARROW = not devices.has_vnni()
 class Recipe:
     """Post-training quantisation on at most `texts` calibration texts.
 
-    `spared`: share of the quantised layers that stay in fp32, those first whose rounding moves the outputs most.
+    `spared`: share of the quantised layers that stay in fp32, the most sensitive first.
     """
 
     texts: int
@@ -50,30 +50,30 @@ class Recipe:
         return f"smoothed transformer preset, up to {self.texts:,} texts{sparing}{narrow}"
 
 
-#: In the order to try them: each takes longer to build than the one before, and the sparing ones run slower (64×32 in
-#: 1.3 and 1.7 times the time). Beyond 1,000 texts, or a quarter of the layers, little is gained.
+#: In the order of trial: each takes longer to build than the one before, and those that spare layers run slower (64×32
+#: takes 1.3 and 1.7 times as long). More than 1,000 texts, or a quarter of the layers, gains little.
 RECIPES = (Recipe(400), Recipe(1000), Recipe(1000, spared=0.1), Recipe(1000, spared=0.25))
 
 
 def apply(recipe: Recipe, model: ov.Model, calibration: Sequence[Encoding], validation: Sequence[Encoding]) -> ov.Model:
     """Quantise a graph that reads (ids, mask[, types]). `model` stays as it is.
 
-    Layers are ranked on `validation`; a recipe that spares none does not look at it.
+    Layers are ranked on `validation`; a recipe without spared layers ignores it.
     """
     quantised = _quantise(model, calibration[: recipe.texts])
     if not recipe.spared:
         return quantised
     ranked = rank(quantised, model, validation)
     spared = ranked[: round(len(ranked) * recipe.spared) or 1]
-    # Quantised again, not undone: the other layers are smoothed and calibrated for what they will meet. (Undoing, as
-    # NNCF's own accuracy control does, restores weights that the smoothed activations no longer fit.)
+    # Quantised again, so that the other layers are smoothed and calibrated for the final graph. Undoing single layers,
+    # as NNCF's accuracy control does, restores weights that no longer fit the smoothed activations.
     return _quantise(model, calibration[: recipe.texts], [name for group in spared for name in group])
 
 
 def rank(quantised: ov.Model, model: ov.Model, texts: Sequence[Encoding]) -> list[tuple[str, ...]]:
-    """Quantised layers, most sensitive first, by the error that is left when the input of only this one is not rounded.
+    """Quantised layers, most sensitive first, by the remaining error if only this layer's input is not rounded.
 
-    Layers that read one rounded tensor (query, key, value) are one group: names of operations, sorted.
+    Layers that read the same rounded tensor (query, key, value) form one group: names of operations, sorted.
     """
     batches = [collate([texts[i] for i in rows]) for rows in plan_batches([e.tokens for e in texts], 64, 2048)]
     expected = _outputs(model, batches)
@@ -83,7 +83,7 @@ def rank(quantised: ov.Model, model: ov.Model, texts: Sequence[Encoding]) -> lis
 
 
 def _quantise(model: ov.Model, texts: Sequence[Encoding], spared: Sequence[str] = ()) -> ov.Model:
-    # One text at a time: padding is no activation that a range should be measured on.
+    # One text at a time: ranges must not be measured on padding.
     inputs = [_inputs(collate([text])) for text in texts]
     return nncf.quantize(
         model,
@@ -110,7 +110,7 @@ def _outputs(model: ov.Model, batches: Sequence[TokenBatch]) -> Floats:
 
 
 def _roundings(quantised: ov.Model) -> list[ov.Node]:
-    """What rounds the inputs of layers, that is of multiplications by weights."""
+    """Operations that round the inputs of layers, that is, of matrix multiplications."""
     nodes = [node for node in quantised.get_ordered_ops() if node.get_type_name() == "FakeQuantize"]
     return [node for node in nodes if _group(node)]
 
@@ -121,8 +121,7 @@ def _group(rounding: ov.Node) -> tuple[str, ...]:
 
 
 def _error_without(rounding: ov.Node, model: ov.Model, batches: Sequence[TokenBatch], expected: Floats) -> float:
-    """Mean square error of the outputs when the readers of `rounding` get what was not rounded. Leaves `model` as it
-    was."""
+    """Mean square error of the outputs if the readers of `rounding` get unrounded input. Restores `model`."""
     readers = rounding.output(0).get_target_inputs()
     for reader in readers:
         reader.replace_source_output(rounding.input_value(0))

@@ -1,4 +1,4 @@
-"""Train a linear head on frozen sentence embeddings, from a CSV of text and label."""
+"""Trains a linear head on frozen sentence embeddings, from a CSV of text and label."""
 
 import contextlib
 import statistics
@@ -28,14 +28,13 @@ if TYPE_CHECKING:
 INVERSE_REGULARISATION = 20.0
 
 _FOLDS = 5
-#: A label with fewer texts is named when a head was trained, of these at most so many.
+#: Labels with fewer texts than this are reported after training; at most so many are named.
 _FEW, _FEW_SHOWN = 10, 10
 
 
 @dataclass(frozen=True)
 class Trained:
-    """`accuracy`: of heads trained like this one, each on the texts outside its fold, on those inside; None where the
-    labels have too few texts for two folds."""
+    """`accuracy`: from cross-validation; None if the labels have too few texts for two folds."""
 
     head: Head
     folds: int
@@ -43,8 +42,8 @@ class Trained:
 
 
 def train(encoder_folder: Path, examples: Examples, max_tokens: int | None = None) -> Trained:
-    """Fit multinomial logistic regression on the embeddings of `examples`, which are computed once for the head and
-    its cross-validation. Raises: BadInput for a single label."""
+    """Fit and cross-validate multinomial logistic regression on the embeddings of `examples`. Raises: BadInput for a
+    single label."""
     if len(set(examples.labels)) < 2:
         raise BadInput("label", "training needs at least two labels")
     vectors = embed(encoder_folder, examples.texts, max_tokens)
@@ -53,7 +52,7 @@ def train(encoder_folder: Path, examples: Examples, max_tokens: int | None = Non
 
 
 def in_words(labels: Sequence[str], trained: Trained) -> Iterator[str]:
-    """What a person should know of a head and the labels it was trained on."""
+    """Lines that describe a trained head and its labels."""
     counts = Counter(labels)
     least, median = min(counts.values()), statistics.median(counts.values())
     yield f"texts per label: {least} at least, median {median:g}"
@@ -68,14 +67,14 @@ def in_words(labels: Sequence[str], trained: Trained) -> Iterator[str]:
 
 
 def _cross_validated(vectors: NDArray[np.float32], labels: Sequence[str]) -> tuple[int, float | None]:
-    """Folds and accuracy. Every fold leaves two labels at least to train on: the two most frequent are in each."""
+    """Number of folds and accuracy. Every fold contains the two most frequent labels, so training always has two."""
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
     folds = min(_FOLDS, sorted(Counter(labels).values())[-2])
     if folds < 2:
         return 0, None
     with warnings.catch_warnings():
-        # It warns of labels with fewer texts than folds; `in_words` names them.
+        # It warns of labels with fewer texts than folds; `in_words` reports them.
         warnings.filterwarnings("ignore", message="The least populated class")
         split = StratifiedKFold(folds, shuffle=True, random_state=0)
         predicted = cross_val_predict(_model(), vectors, np.array(labels), cv=split)
@@ -94,7 +93,7 @@ def _fitted(vectors: NDArray[np.float32], labels: Sequence[str]) -> Head:
     model.fit(vectors, labels)
     weight, bias = model.coef_, model.intercept_
     if len(model.classes_) == 2:
-        # Of two labels scikit-learn keeps one logit z; softmax of (-z/2, z/2) says the same of both.
+        # For two labels scikit-learn stores one logit z; softmax of (-z/2, z/2) gives the same probabilities.
         weight, bias = np.vstack([-weight / 2, weight / 2]), np.concatenate([-bias / 2, bias / 2])
     names = tuple(str(label) for label in model.classes_)
     return Head(names, np.ascontiguousarray(weight, dtype=np.float32), bias.astype(np.float32))
@@ -107,7 +106,7 @@ def embed(encoder_folder: Path, texts: Sequence[Text], max_tokens: int | None = 
 
     source = checkpoint.load_encoder(encoder_folder, max_tokens=max_tokens)
     encodings = Encoder(source.files["tokenizer.json"], source.reads, release="").encode_many(texts)
-    # In the fp32 engine of releases: less than half the time that torch takes.
+    # The releases' fp32 engine takes less than half of torch's time.
     graph = convert.openvino_files(convert.to_openvino(source))
     with contextlib.closing(open_engine(Precision.FP32, Device.CPU, graph, devices.cores())) as engine:
         return benchmark.score_all(engine, source.output, encodings, "embedding")

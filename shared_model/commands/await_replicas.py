@@ -1,4 +1,4 @@
-"""After the release pointer has moved: how many replicas follow it, as their heartbeats in Redis tell."""
+"""Counts the replicas that follow the release pointer after a move, from their heartbeats in Redis."""
 
 import argparse
 import contextlib
@@ -18,16 +18,16 @@ from shared_model.releases import pointer
 from shared_model.releases.pointer import Pointer
 from shared_model.settings import StateSettings
 
-#: Seconds that `--wait` waits where no number is given. A replica on two busy cores loads a small release in 15.
+#: Seconds that `--wait` waits by default. A replica on two busy cores loads a small release in 15.
 DEFAULT_SECONDS = 120.0
-#: Replicas tell of themselves four times a second.
+#: Replicas send four heartbeats a second.
 _POLL_SECONDS = 0.25
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Replicas by how far they are. `failed`: why one cannot serve what the pointer names, by replica. `pinned`: those
-    that follow no pointer."""
+    """Replicas by progress. `failed`: replica → why it cannot serve the pointer's releases. `pinned`: replicas that do
+    not follow the pointer."""
 
     following: Sequence[str]
     waiting: Sequence[str]
@@ -51,7 +51,7 @@ class Progress:
 
 
 def add_to(command: argparse.ArgumentParser) -> None:
-    """The option of a command that moves the pointer."""
+    """Add the option `--wait` to a command that moves the pointer."""
     command.add_argument(
         "--wait",
         nargs="?",
@@ -64,9 +64,10 @@ def add_to(command: argparse.ArgumentParser) -> None:
 
 
 def follow(args: argparse.Namespace, state: StateSettings) -> int:
-    """Say how many replicas follow the pointer; with `--wait`, once all of them do or cannot. Returns the exit code.
+    """Print how many replicas follow the pointer; with `--wait`, wait until each follows or fails. Returns the exit
+    code.
 
-    Raises: StoreUnavailable where Redis cannot tell.
+    Raises: StoreUnavailable if Redis does not answer.
     """
     with common.redis_client(state) as client:
         wanted = pointer.read(common.store_of(state), client)
@@ -84,7 +85,7 @@ def follow(args: argparse.Namespace, state: StateSettings) -> int:
 
 
 def read(client: "redis.Redis") -> list[ReplicaProfile]:
-    """Replicas that take requests. Raises: StoreUnavailable."""
+    """The replicas that accept requests. Raises: StoreUnavailable."""
     try:
         names = sorted(client.smembers(keys.replicas()))
         beats = client.mget([keys.replica(name.decode()) for name in names]) if names else []
@@ -95,7 +96,7 @@ def read(client: "redis.Redis") -> list[ReplicaProfile]:
 
 
 def progress(replicas: Sequence[ReplicaProfile], wanted: Pointer) -> Progress:
-    """A replica follows `wanted` when it has seen this version of the pointer and has loaded what it names."""
+    """A replica follows `wanted` once it has seen this version of the pointer and loaded its releases."""
     following, waiting, failed, pinned = list[str](), list[str](), dict[str, str](), list[str]()
     for it in replicas:
         name, seen = it.replica.id, it.pointer_version >= wanted.version

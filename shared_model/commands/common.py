@@ -1,4 +1,4 @@
-"""What several commands need: the release a person means, the pointer, a line that says what goes on."""
+"""Helpers shared by commands: resolving releases, reading and moving the pointer, printing progress."""
 
 import argparse
 import contextlib
@@ -21,35 +21,35 @@ from shared_model.settings import StateSettings
 
 Found = TypeVar("Found")
 Parser = argparse.ArgumentParser
-#: Carries out a command; its exit status, where that is not 0.
+#: Runs a command and returns its exit status; None means 0.
 Run = Callable[[argparse.Namespace, StateSettings], int | None]
 
-#: The release that is meant where a person names none.
+#: The default release of a command.
 ACTIVE = "@active"
 
 
 @dataclass(frozen=True)
 class Moved:
-    """The pointer before and after a change. `old`: None where none could be read."""
+    """The pointer before and after a change. `old`: None if it could not be read."""
 
     old: Pointer | None
     new: Pointer
 
 
 def store_of(state: StateSettings) -> Store:
-    """Every release that is here, signed or not: for building, signing and looking."""
+    """The store without signature checks: for building, signing and inspecting releases."""
     return Store(state.releases_root)
 
 
 def add_command(commands: "argparse._SubParsersAction[Any]", name: str, run: Run, **text: str) -> Parser:
-    """A command that `run` carries out. `text`: its `help`, an `example` of its arguments and perhaps `more` to read
-    with `--help`."""
+    """Add a command that calls `run`. `text`: its `help`, an `example` of its arguments and optionally `more` for
+    `--help`."""
     words = text["help"]
     parser: Parser = commands.add_parser(
         name,
         help=words,
         description=textwrap.fill(f"{words[0].upper()}{words[1:]}. {text.get('more', '')}"),
-        # A wrapped example cannot be copied.
+        # Raw: a wrapped example could not be copied.
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog=f"example: python -m shared_model {name} {text['example']}",
     )
@@ -58,7 +58,7 @@ def add_command(commands: "argparse._SubParsersAction[Any]", name: str, run: Run
 
 
 def add_release(parser: Parser, optional: bool = False) -> None:
-    """The argument of a command that takes a release; `release_id` reads it."""
+    """Add a release argument to a command; `release_id` resolves it."""
     if optional:
         parser.add_argument("release", nargs="?", default=ACTIVE, help=f"{naming.HELP} (default: {ACTIVE})")
     else:
@@ -66,30 +66,30 @@ def add_release(parser: Parser, optional: bool = False) -> None:
 
 
 def release_id(state: StateSettings, given: str) -> str:
-    """The id of the release a person means; a whole id stands for itself, here or not. Raises: ReleaseError where that
-    is none or several."""
+    """Resolve a release argument; a full id is returned as it is, even if the release is not here. Raises: ReleaseError
+    if it matches no release or several."""
     if given.startswith("@"):
         return naming.resolve_role(given, read_pointer(state))
     return given if manifest.is_id(given) else naming.resolve(given, store_of(state).ids())
 
 
 def open_release(state: StateSettings, given: str) -> Release:
-    """The release a person means; signed or not."""
+    """Open a release given by its argument, signed or not."""
     return store_of(state).open(release_id(state, given))
 
 
 def read_pointer(state: StateSettings) -> Pointer:
-    """Raises: ReleaseError where no release is active."""
+    """The pointer. Raises: ReleaseError if no release is active."""
     return _with_redis(state, pointer.read)
 
 
 def find_pointer(state: StateSettings) -> Pointer | None:
-    """None where no release was ever active. Raises: ReleaseError where the pointer is damaged."""
+    """The pointer; None if no release was ever active. Raises: ReleaseError if it is damaged."""
     return _with_redis(state, pointer.find)
 
 
 def move(state: StateSettings, change: Callable[[Store, "redis.Redis | None"], Pointer]) -> Moved:
-    """Change the pointer. Raises: StoreUnavailable where its file was moved and Redis could not be told."""
+    """Change the pointer. Raises: StoreUnavailable if its file was written but Redis was not reached."""
     store = store_of(state)
     with contextlib.ExitStack() as stack:
         try:
@@ -100,14 +100,14 @@ def move(state: StateSettings, change: Callable[[Store, "redis.Redis | None"], P
         try:
             old = pointer.read(store, client)
         except ReleaseError:
-            # None is active yet, or both twins are damaged and about to be written anew.
+            # No release is active yet, or both copies are damaged and about to be replaced.
             old = None
         return Moved(old, change(store, client))
 
 
 def promote(state: StateSettings, release_id: str) -> None:
-    """Make a release that was verified and judged the active one, and say so. Raises: ReleaseError where its signature
-    is asked for and wrong; StoreUnavailable."""
+    """Make a verified and evaluated release the active one, and print the change. Raises: ReleaseError if a required
+    signature is missing or wrong; StoreUnavailable."""
     release = Store.from_settings(state).open(release_id)
     moved = move(state, lambda store, client: pointer.promote(store, client, release_id))
     replaced = ""
@@ -118,7 +118,7 @@ def promote(state: StateSettings, release_id: str) -> None:
 
 
 def unproven(release: Release) -> str:
-    """The end of a line that says which variants nobody has judged yet; empty if all were."""
+    """Suffix of a line that names the variants without a verdict; empty if all have one."""
     found = judged.read(release)
     if found is None or not found.unproven:
         return ""
@@ -126,7 +126,7 @@ def unproven(release: Release) -> str:
 
 
 def known_pointer(state: StateSettings) -> Pointer | None:
-    """None also where it is damaged: who only looks goes on."""
+    """The pointer; None also if it is damaged: commands that only read continue."""
     try:
         return find_pointer(state)
     except ReleaseError:
@@ -134,20 +134,20 @@ def known_pointer(state: StateSettings) -> Pointer | None:
 
 
 def role(pointer: Pointer | None, release_id: str) -> str:
-    """What the pointer makes of a release: active, previous, canary or nothing."""
+    """The role of a release in the pointer: active, previous, canary or an empty string."""
     if pointer is None:
         return ""
     return {pointer.previous: "previous", pointer.canary: "canary", pointer.active: "active"}.get(release_id, "")
 
 
 def mark(pointer: Pointer | None, release_id: str) -> str:
-    """As `role`, with the canary's share of the callers."""
+    """As `role`, plus the canary's share of callers."""
     found = role(pointer, release_id)
     return f"canary {pointer.weight:.2%}" if pointer and found == "canary" else found
 
 
 def _with_redis(state: StateSettings, read: "Callable[[Store, redis.Redis | None], Found]") -> Found:
-    """What the pointer's two twins say, or its file alone where Redis cannot be started."""
+    """Read the pointer from Redis and its file, or from the file alone if Redis cannot be started."""
     store = store_of(state)
     try:
         with redis_client(state) as client:
@@ -158,7 +158,7 @@ def _with_redis(state: StateSettings, read: "Callable[[Store, redis.Redis | None
 
 @contextlib.contextmanager
 def redis_client(state: StateSettings) -> Iterator["redis.Redis"]:
-    """Raises: StoreUnavailable where a server of our own cannot be started."""
+    """Raises: StoreUnavailable if the embedded server cannot be started."""
     with (
         RedisServer(state) as server,
         clients.connect(server.url, timeout=5.0, connect_timeout=2.0) as client,

@@ -1,4 +1,4 @@
-"""show, verify, diff: look at a release, or at two."""
+"""show, verify, diff: inspect a release, or compare two."""
 
 import argparse
 from collections.abc import Iterator
@@ -112,7 +112,7 @@ def _output(output: OutputSpec) -> str:
 
 
 def _gate(release: Release) -> tuple[Judged | None, str]:
-    """What the report says, and what to say of it."""
+    """The release's report, and its summary in one line."""
     try:
         found = judged.read(release)
     except ReleaseError as error:

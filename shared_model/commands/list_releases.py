@@ -1,4 +1,4 @@
-"""list, rm: the releases that are here."""
+"""list, rm: the releases in the store."""
 
 import argparse
 import json
@@ -18,8 +18,8 @@ from shared_model.settings import StateSettings
 
 @dataclass(frozen=True)
 class Listed:
-    """One release that is here. `gate`: passed, REFUSED or not judged, or what is wrong with the release. `accuracy`:
-    fp32's on the labelled texts of its last gate. `role`: active, previous, canary or empty; `weight`: the canary's."""
+    """One release in the store. `gate`: passed, REFUSED, not judged, or the release's error. `accuracy`: fp32's on the
+    labelled texts of its last gate. `role`: active, previous, canary or empty; `weight`: the canary's."""
 
     release: str
     name: str
@@ -100,7 +100,7 @@ def _remove(args: argparse.Namespace, state: StateSettings) -> None:
     store = common.store_of(state)
     release_id = common.release_id(state, args.release)
     with store.files.locked():
-        # A damaged pointer ends it here: it may name this release.
+        # Raises for a damaged pointer, which may name this release.
         if role := common.role(common.find_pointer(state), release_id):
             raise ReleaseError(f"release {release_id} stays: it is the {role} one; {_REMEDIES[role]}")
         if release_id not in store.ids():

@@ -1,4 +1,4 @@
-"""build, train-head, gate: make a release and judge it."""
+"""build, train-head, gate: build and evaluate a release."""
 
 import argparse
 import re
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from shared_model.evaluation.verdict import ReleaseReport, Verdict
     from shared_model.releases.store import Release
 
-#: Heads that come with Tandem, each a folder written by train-head.
+#: Heads that ship with Tandem, each a folder written by train-head.
 HEADS = Path(__file__).parents[1] / "heads"
-#: The release that is built where nothing else is asked for.
+#: Name of the release that is built by default.
 DEFAULT_NAME = "minilm-banking77"
-#: Of every CSV of examples.
+#: Help on the format of a CSV of examples.
 CSV_HELP = "a header line names the columns, such as utterance,intent"
 
 
@@ -136,7 +136,7 @@ def _build(args: argparse.Namespace, state: StateSettings) -> int:
 
 
 def _about_texts(args: argparse.Namespace, chosen: "Texts") -> Iterator[str]:
-    """What a person should know of the texts that were chosen."""
+    """Lines that describe the chosen texts."""
     if chosen.gate.columns:
         yield f"{args.eval}: {chosen.gate.columns}"
     if args.calibrate is None and (args.model or args.head):
@@ -149,7 +149,7 @@ def _about_texts(args: argparse.Namespace, chosen: "Texts") -> Iterator[str]:
 def _baseline(
     active: "Release | None", release: "Release", evaluation: Path | None, bounds: GateSettings
 ) -> "Baseline | None":
-    """The active release on the same labelled texts; None where there is none to compare with."""
+    """The active release's accuracy on the same labelled texts; None if it cannot be compared."""
     from shared_model.evaluation import gate
 
     if active is None or evaluation is None or active.id == release.id:
@@ -162,13 +162,13 @@ def _baseline(
         asked = corpora.labelled_texts(evaluation, active.output, active.manifest.reads)
         return gate.baseline(active, asked, bounds)
     except ReleaseError as error:
-        # A damaged release must not be in the way of the one that replaces it.
+        # A damaged active release must not prevent its replacement.
         common.say(f"not compared: {error}")
         return None
 
 
 def _same_answers(one: "Release", other: "Release") -> bool:
-    """Whether two releases give the same labels, or values, of the same kind of input."""
+    """Whether two releases have the same labels, or values, and the same kind of input."""
     same_labels = sorted(one.labels) == sorted(other.labels) and one.output.width == other.output.width
     return (
         one.output.kind == other.output.kind and same_labels and one.manifest.reads.pairs == other.manifest.reads.pairs
@@ -176,7 +176,7 @@ def _same_answers(one: "Release", other: "Release") -> bool:
 
 
 def _checkpoint(args: argparse.Namespace) -> "Checkpoint":
-    """What a person wants built. Raises: BadInput for options that contradict each other, or no such model."""
+    """The checkpoint that the options name. Raises: BadInput for contradictory options, or an unknown model."""
     from shared_model.building import build, checkpoint
     from shared_model.building.head import load_head
 
@@ -231,7 +231,7 @@ def _train_head(args: argparse.Namespace, state: StateSettings) -> None:
 
 
 def _next_command(args: argparse.Namespace, count: int) -> str:
-    """What builds a release of the head, as a shell reads it."""
+    """The shell arguments that build a release from the head."""
     options: list[object] = ["build", "--name", _release_name(args.out.absolute().name), "--head", args.out]
     if args.encoder:
         options += ["--encoder", args.encoder]
@@ -241,7 +241,7 @@ def _next_command(args: argparse.Namespace, count: int) -> str:
 
 
 def _release_name(folder: str) -> str:
-    """A name that a release may have, like the folder's."""
+    """A valid release name derived from the folder's."""
     return re.sub("[^a-z0-9]+", "-", folder.lower())[:48].strip("-") or "my-model"
 
 
@@ -262,7 +262,7 @@ def _gate(args: argparse.Namespace, state: StateSettings) -> int:
 
 
 def _active(state: StateSettings) -> "Release | None":
-    """The active release, if there is one that this version can open."""
+    """The active release, or None if there is no active release that this version can open."""
     try:
         return common.store_of(state).open(common.read_pointer(state).active)
     except TandemError:

@@ -1,4 +1,4 @@
-"""promote, canary, rollback: say which release answers."""
+"""promote, canary, rollback: set the active release."""
 
 import argparse
 from typing import Any
@@ -93,12 +93,12 @@ def _verified(state: StateSettings, release_id: str) -> Release:
 
 
 def _refusal(release: Release) -> str:
-    """Why a release may take no traffic, in one line; empty if it may."""
+    """One line with the reason why a release may take no traffic; empty if it may."""
     found = judged.read(release)
     if found is None:
         return f"release {release.id} was not judged; run `python -m shared_model gate --release {release.id}`"
     if not found.passed:
-        why = "; ".join(found.failures) or "its report does not say why"
+        why = "; ".join(found.failures) or "its report gives no reason"
         see = f"see {release.place}/{report.MARKDOWN}{common.unproven(release)}"
         return f"release {release.id} did not pass its gate: {why}; {see}"
     return ""

@@ -1,4 +1,4 @@
-"""keygen, sign: a key that is kept offline, and what it says of a release."""
+"""keygen, sign: make a signing key, and sign a release with it."""
 
 import argparse
 import os

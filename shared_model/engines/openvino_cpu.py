@@ -16,27 +16,26 @@ from shared_model.types import Device, Precision
 _HINT = {Precision.INT8: "f32", Precision.BF16: "bf16", Precision.FP32: "f32"}
 
 _HALF_BATCHES = (FINE_TOKENS, (1, 4, 16, 64))
-#: Up to how many tokens a text is worth a batch, and of which sizes: each shape costs 5 MB.
+#: The longest texts, in tokens, that gain from batching, and the sizes of those batches: each shape costs 5 MB.
 _BATCHES = {
     Precision.INT8: (FINE_TOKENS // 2, (1, 4, 16)),
     Precision.BF16: _HALF_BATCHES,
-    # What BF16 becomes on a CPU without it.
+    # BF16 becomes FP32 on a CPU without BF16.
     Precision.FP32: _HALF_BATCHES,
 }
 
 
 def read_model(files: Mapping[str, bytes]) -> ov.Model:
-    """A variant's graph from its verified bytes."""
+    """Read a variant's graph from its verified bytes."""
     return _core().read_model(io.BytesIO(files["model.xml"]), io.BytesIO(files["model.bin"]))
 
 
 class OpenVinoEngine:
-    """One graph for every shape, and some compiled for single texts of one width, which need not work out shapes at
-    every call (1.3 ms of a call that takes 1). See `shared_model.engine.Engine`.
+    """One graph for every shape, and specialised graphs for single texts of one width, which skip the shape inference
+    of every call. See `shared_model.engine.Engine`.
 
-    The streams of the first share weights and are threads of OpenVINO's, to which a call is handed. A specialised graph
-    is compiled for each stream, and runs on the thread that calls: a quarter more single texts a second, seen on two
-    cores.
+    The streams of the first share weights and run on OpenVINO's threads. A specialised graph is compiled for each
+    stream and runs on the calling thread, which is faster.
     """
 
     device = Device.CPU
@@ -47,11 +46,11 @@ class OpenVinoEngine:
         self.width = threads
         self.streams = streams
         self._single: dict[int, _Graph] = {}
-        # BF16 falls back to FP32 on a CPU without the instructions, silently: ask the compiled model.
+        # BF16 silently falls back to FP32 on a CPU without the instructions: ask the compiled model.
         self.precision = self._any_shape.precision() if precision is Precision.BF16 else precision
 
     def rows(self, tokens: int) -> Sequence[int]:
-        # A batch saves the fixed part of a call, 1.5 ms here, and nothing else: long texts have nothing to save.
+        # A batch only saves the fixed cost of a call, about 1.5 ms: long texts gain nothing.
         most, sizes = _BATCHES[self.precision]
         return sizes if tokens <= most else (1,)
 
@@ -85,7 +84,7 @@ class OpenVinoEngine:
 
     @functools.cached_property
     def _any_shape(self) -> "_Graph":
-        """Compiled when it is needed: an engine may run specialised widths only."""
+        """Compiled on first use: an engine may run specialised widths only."""
         return _Graph([self._compile(self._model, self.streams)] * self.streams)
 
     def _compile(self, model: ov.Model, streams: int) -> ov.CompiledModel:
@@ -93,14 +92,14 @@ class OpenVinoEngine:
             "INFERENCE_PRECISION_HINT": self._hint,
             "INFERENCE_NUM_THREADS": self.width * streams,
             "NUM_STREAMS": streams,
-            # Streams pin themselves to the first cores by default: two processes would then share one.
+            # By default, streams are pinned to the first cores, which two processes would then share.
             "ENABLE_CPU_PINNING": False,
         }
         return _core().compile_model(model, "CPU", properties)
 
 
 class _Graph:
-    """A model that runs as many calls at once as it was given compilations, which may be the same."""
+    """Runs one call at once for each given compiled model; the same one may be given several times."""
 
     def __init__(self, compiled: Sequence[ov.CompiledModel]) -> None:
         self._compiled = compiled[0]
@@ -113,7 +112,7 @@ class _Graph:
         try:
             request = self._idle.pop()
         except IndexError:
-            # More calls than streams: one more request, which waits inside for another.
+            # More calls than streams: another request, which waits inside OpenVINO.
             request = self._compiled.create_infer_request()
         try:
             result = request.infer(self._arguments(batch), share_inputs=True)
@@ -122,8 +121,8 @@ class _Graph:
             self._idle.append(request)
 
     def run_on_every_stream(self, batch: TokenBatch) -> None:
-        """Nobody else may be calling."""
-        # The requests read this memory until they are done.
+        """Run a batch on each stream. No other call may be running."""
+        # The requests read this memory until they end.
         arguments = self._arguments(batch)
         for request in self._all:
             request.start_async(arguments, share_inputs=True)
@@ -131,12 +130,12 @@ class _Graph:
             request.wait()
 
     def precision(self) -> Precision:
-        """BF16 or FP32, whichever it was compiled to."""
+        """The precision it was compiled to, BF16 or FP32."""
         hint = self._compiled.get_property("INFERENCE_PRECISION_HINT")
         return Precision.BF16 if hint == ov.Type.bf16 else Precision.FP32
 
     def _arguments(self, batch: TokenBatch) -> dict[str, NDArray[np.int64]]:
-        """Its inputs, `ids`, `mask` or `types`; without types every token is of the first text."""
+        """The model's inputs by name; missing types mean that every token belongs to the first text."""
         types = np.zeros_like(batch.ids) if batch.types is None else batch.types
         arrays = {"ids": batch.ids, "mask": batch.mask, "types": types}
         return {name: arrays[name] for name in self._inputs}
@@ -144,7 +143,7 @@ class _Graph:
 
 @functools.cache
 def _core() -> ov.Core:
-    """The process's own: threads and plugins are loaded once."""
+    """One core per process: threads and plugins are loaded once."""
     return ov.Core()
 
 

@@ -1,4 +1,4 @@
-"""FP16 on CUDA, by torch; the same code runs on CPU (slowly), so that it is tested where there is no GPU."""
+"""FP16 on CUDA, by torch. The same code runs on CPU, slowly, for tests without a GPU."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,9 +23,9 @@ def use_gpu(number: int) -> None:
 
 
 class TorchEngine:
-    """See `shared_model.engine.Engine`. `packs`: no arithmetic is spent on padding.
+    """See `shared_model.engine.Engine`. `packs`: whether padding is skipped.
 
-    On CUDA it stays on the GPU that was the opening thread's, whichever thread calls it.
+    On CUDA it stays on the opening thread's GPU, whichever thread calls it.
     """
 
     width = 1
@@ -38,18 +38,18 @@ class TorchEngine:
         self.packs = torch_packing.possible(model_config(json.loads(files["config.json"])), precision, device)
         self._model = load_module(files, self.packs).to(self._at)
         for parameter in self._model.parameters():
-            # Parameters only: buffers hold positions and rotations, which half precision would blur.
+            # Parameters only: buffers hold positions and rotations, which need full precision.
             parameter.data = parameter.data.to(_DTYPE[precision])
 
     def rows(self, tokens: int) -> Sequence[int]:
-        # Any size runs; steps only bound what a warm-up has to run.
+        # Any size runs; these sizes limit the warm-up.
         return (1, 2, 4, 8, 16, 32, 64)
 
     def widened(self, threads: int) -> None:
-        """One call has the whole device."""
+        """None: one call uses the whole device."""
 
     def specialise(self, tokens: int) -> None:
-        """Nothing is compiled, so there is nothing to gain."""
+        """Does nothing: torch compiles no shapes."""
 
     def warm_up(self, shapes: Iterable[tuple[int, int]]) -> None:
         for shape in shapes:
@@ -60,7 +60,7 @@ class TorchEngine:
             return self._score(batch)
         except torch.OutOfMemoryError as error:
             problem = str(error).partition(". ")[0]
-        # Only here, where the error is gone, is what its frames held free.
+        # After the except clause: the exception's frames no longer hold tensors.
         torch.cuda.empty_cache()
         raise OutOfMemory(f"{batch.rows} rows of {batch.tokens} tokens: {problem}")
 

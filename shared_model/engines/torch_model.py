@@ -1,7 +1,7 @@
-"""The torch module of a release: a Hugging Face classifier as it is, or an encoder with pooling and a linear head.
+"""The torch module of a release: a Hugging Face classifier, or an encoder with pooling and a linear head.
 
-Both map (ids, mask, types), int64 (rows, tokens), to raw outputs, fp32 (rows, width). `types` are only for models
-that tell the two texts of a pair apart. `config.json` of a release says which module it is:
+Both map (ids, mask, types), int64 (rows, tokens), to raw outputs, fp32 (rows, width). `types` are for models that
+distinguish the two texts of a pair. A release's `config.json` selects the module:
 
     {"model": {…Hugging Face's config…}, "sentence": null}
     {"model": {…}, "sentence": {"pooling": "mean" | "cls", "outputs": N | null}}     null: the embedding itself
@@ -28,7 +28,7 @@ from transformers.masking_utils import sdpa_mask
 from shared_model.engines import torch_packing
 from shared_model.engines.torch_packing import PackedEncoder, Packing
 
-#: torch's attention with masks under which padding sees itself; for models that attend within a window.
+#: torch's attention with masks in which padding attends to itself; for models with a sliding window.
 _WINDOWED = "tandem_windowed"
 
 
@@ -38,7 +38,7 @@ class Classifier(nn.Module):
     def __init__(self, config: PretrainedConfig, attention: str | None) -> None:
         super().__init__()
         build = AutoModelForSequenceClassification.from_config
-        # The dtype of the config is what the checkpoint was saved in; a release's weights are fp32.
+        # The config's dtype is the checkpoint's; a release's weights are fp32.
         self.model = build(config, dtype=torch.float32, attn_implementation=attention)
 
     def pack(self) -> None:
@@ -50,13 +50,13 @@ class Classifier(nn.Module):
 
 
 class SentenceModel(nn.Module):
-    """An encoder, pooling, unit length; then a linear head, if it has one."""
+    """An encoder, pooling, normalisation to unit length; then an optional linear head."""
 
     def __init__(self, config: PretrainedConfig, pooling: str, outputs: int | None, attention: str | None) -> None:
         super().__init__()
         self.pooling = pooling
         self.encoder = AutoModel.from_config(config, dtype=torch.float32, attn_implementation=attention)
-        # A pooler belongs to pre-training: sentence embeddings are pooled from the hidden states.
+        # Sentence embeddings are pooled from the hidden states; the pooler belongs to pre-training.
         self.encoder.pooler = None
         self.head = nn.Linear(config.hidden_size, outputs) if outputs else None
 
@@ -78,9 +78,9 @@ class SentenceModel(nn.Module):
 
 
 def load_module(files: Mapping[str, bytes], packed: bool = False) -> Classifier | SentenceModel:
-    """Build the module from `config.json` and `weights.safetensors`, whose every tensor must match.
+    """Build the module from `config.json` and `weights.safetensors`; all tensors must match.
 
-    `packed`: compute tokens only; forward then needs a Packing. See `torch_packing.possible`.
+    `packed`: skip padding; forward then needs a Packing. See `torch_packing.possible`.
     """
     document = json.loads(files["config.json"])
     config, sentence = model_config(document), document["sentence"]
@@ -102,17 +102,17 @@ def _inputs(ids: Tensor, mask: Tensor, types: Tensor | None, packing: Packing | 
 
 
 def _attention(config: PretrainedConfig, packed: bool) -> str | None:
-    """What transformers is to use; None for the fastest that the model has."""
+    """Name of the attention that transformers uses; None for the model's fastest."""
     if packed:
         return torch_packing.ATTENTION
     return _WINDOWED if getattr(config, "sliding_window", None) else None
 
 
 def _windowed_mask(**asked: Any) -> Tensor:
-    """True where a token sees another, (rows, 1, tokens, tokens).
+    """True where a token attends to another, (rows, 1, tokens, tokens).
 
-    Padding farther than a window from any text would see nothing at all: OpenVINO makes NaN of that, which spreads to
-    the text. What padding computes is never read, so it may as well see itself.
+    Padding farther than a window from all text would attend to nothing. OpenVINO computes NaN for it, which spreads to
+    the text. Letting padding attend to itself is harmless: its result is never read.
     """
     mask: Tensor = sdpa_mask(**{**asked, "allow_is_bidirectional_skip": False})
     place = torch.arange(mask.shape[-1], device=mask.device)

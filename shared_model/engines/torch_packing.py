@@ -1,7 +1,7 @@
-"""Padding-free execution: the tokens of all rows run through a model as one sequence, each row attending to itself.
+"""Padding-free execution: the tokens of all rows run as one sequence in which each row attends to itself.
 
-Padding then costs no arithmetic. BERT, RoBERTa, XLM-R, DistilBERT and ModernBERT allow it. DeBERTa-v2 and MPNet add a
-bias for every pair of positions inside their own attention code: those run padded.
+Padding then costs no arithmetic. BERT, RoBERTa, XLM-R, DistilBERT and ModernBERT support it. DeBERTa-v2 and MPNet run
+padded: their attention code adds a bias for every pair of positions.
 """
 
 from dataclasses import dataclass
@@ -16,16 +16,17 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from shared_model.types import Device, Precision
 
-#: The name transformers knows our attention by. It has no mask function of that name, so it makes no masks for it.
+#: The name under which this attention is registered. No mask function has this name, so transformers makes no masks.
 ATTENTION = "tandem_packed"
 
 _MODELS = {"bert", "distilbert", "roberta", "xlm-roberta", "modernbert"}
 
 
 def possible(config: PretrainedConfig, precision: Precision, device: Device) -> bool:
-    """Whether this model can run without padding here: decided once, when an engine is opened.
+    """Whether this model can run without padding on this device; called once, when an engine is opened.
 
-    On CUDA flash attention wants half precision, compute capability 8.0 and heads of a multiple of 8 up to 256 numbers.
+    On CUDA flash attention needs half precision, compute capability 8.0 and a head size that is a multiple of 8, up to
+    256.
     """
     if config.model_type not in _MODELS or getattr(config, "is_decoder", False):
         return False
@@ -38,8 +39,8 @@ def possible(config: PretrainedConfig, precision: Precision, device: Device) -> 
 
 @dataclass(frozen=True)
 class Packing:
-    """Where a batch's tokens are. `index`: int64 (tokens of all rows,), their places in the flattened rectangle.
-    `bounds`: int32 (rows + 1,), where each row begins and ends among them. `lengths`: tokens of each row."""
+    """Positions of a batch's tokens. `index`: int64 (tokens of all rows,), indices into the flattened rectangle.
+    `bounds`: int32 (rows + 1,), start and end of each row in `index`. `lengths`: tokens of each row."""
 
     index: Tensor
     bounds: Tensor
@@ -47,7 +48,7 @@ class Packing:
 
     @classmethod
     def from_mask(cls, mask: NDArray[np.int64], at: torch.device) -> "Packing":
-        # Found on the CPU: asking the device for lengths would stop its queue in the middle of a batch.
+        # On the CPU: reading lengths from the device would stall its queue in the middle of a batch.
         lengths = mask.sum(axis=1)
         bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
         index = np.flatnonzero(mask)
@@ -55,11 +56,11 @@ class Packing:
 
 
 class PackedEncoder(nn.Module):
-    """Stands in a classifier where its base model was: takes and returns rectangles, and computes tokens only."""
+    """Replaces a classifier's base model: takes and returns rectangles, but computes tokens only."""
 
     def __init__(self, base: PreTrainedModel) -> None:
         super().__init__()
-        # A pooler reads the first token of each row, so it comes after unpacking.
+        # The pooler reads the first token of each row, so it runs after unpacking.
         self.pooler = getattr(base, "pooler", None)
         base.pooler = None
         self.base = base
@@ -83,7 +84,7 @@ class PackedEncoder(nn.Module):
 
 
 def _positions(base: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Positions (rows, tokens) as the base model counts them: from 0, or by its own rule (RoBERTa) from its ids."""
+    """Positions (rows, tokens) as the base model numbers them: from 0, or by its own rule from the ids (RoBERTa)."""
     embeddings = base.embeddings
     if hasattr(embeddings, "create_position_ids_from_input_ids"):
         positions: Tensor = embeddings.create_position_ids_from_input_ids(ids, embeddings.padding_idx)
@@ -104,16 +105,16 @@ def _attend(
     **_: object,
 ) -> tuple[Tensor, None]:
     """Attention inside each row. query, key, value: (1, heads, tokens, size). Returns (1, tokens, heads, size)."""
-    # transformers counts a window's own token, kernels count its neighbours on each side.
+    # transformers counts the token itself in the window; kernels count neighbours on each side.
     window = -1 if sliding_window is None else sliding_window - 1
     kernel = flash if query.is_cuda else row_by_row
     return kernel(query[0], key[0], value[0], packing, scaling, window)[None], None
 
 
 def flash(query: Tensor, key: Tensor, value: Tensor, packing: Packing, scaling: float, window: int) -> Tensor:
-    """Attention of each row's tokens to each other, on CUDA. All (heads, tokens, size); (tokens, heads, size) returned.
+    """Attention within each row, on CUDA. Arguments are (heads, tokens, size); returns (tokens, heads, size).
 
-    A builder without a GPU never runs it: the first process that has one proves it, see `evaluation/attestation.py`.
+    A builder without a GPU cannot test it: the first process with a GPU does, see `evaluation/attestation.py`.
     """
     from torch.nn.attention.varlen import varlen_attn
 
@@ -126,7 +127,7 @@ def flash(query: Tensor, key: Tensor, value: Tensor, packing: Packing, scaling: 
 
 
 def row_by_row(query: Tensor, key: Tensor, value: Tensor, packing: Packing, scaling: float, window: int) -> Tensor:
-    """The same on CPU, where torch has no kernel for it: the one step of packed execution that CUDA does not share."""
+    """As `flash`, on CPU, for which torch has no kernel; the only step of packed execution that differs from CUDA."""
     rows = zip(*(torch.split(states, list(packing.lengths), dim=1) for states in (query, key, value)), strict=True)
     return torch.cat([_attention(q, k, v, scaling, window) for q, k, v in rows], dim=1).transpose(0, 1)
 

@@ -1,4 +1,4 @@
-"""What agreeing with the reference means for each kind of output. Pure functions of scores, (texts, width)."""
+"""Rules of agreement with the reference for each kind of output. Pure functions of scores, (texts, width)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,15 +10,15 @@ from numpy.typing import NDArray
 from shared_model.output import Floats, OutputKind, OutputSpec
 
 Bools = NDArray[np.bool_]
-#: What is true of each text: a label's index int64 (texts,), labels bool (texts, width), or values (texts, width).
+#: Ground truth of each text: a label's index int64 (texts,), labels bool (texts, width), or values (texts, width).
 Truth = NDArray[Any]
 
-#: Without labelled texts, agreement is asked for only where the reference prefers its label to the next by this
-#: probability: messages such as "ok" or "still waiting" have no intent, and which label comes first there is chance.
+#: Without labelled texts, agreement is required only where the reference prefers its label to the next by this
+#: probability: messages such as "ok" or "still waiting" have no intent, and their first label is chance.
 CLEAR_MARGIN = 0.10
-#: Of several labels each is true from this probability on, and clearly so or not at this distance from it.
+#: Multi-label: a label is true from this probability on, and its truth is clear at this distance from it.
 LABEL_IS_TRUE, CLEAR_OF_THRESHOLD = 0.5, 0.05
-#: A regression agrees within this share of the standard deviation that the reference's values have over the texts.
+#: A regression agrees within this share of the standard deviation of the reference's values over the texts.
 MAX_DEVIATIONS = 0.1
 #: An embedding agrees from this cosine on. INT8 of all-MiniLM-L6-v2 on 1,000 generated messages: median 0.998, worst
 #: 0.964 ("thank you!"), 99.6 % at 0.97 or more; the similarity of two messages moves by 0.05 at most. BF16: 0.9999.
@@ -27,11 +27,11 @@ MIN_COSINE = 0.97
 
 @dataclass(frozen=True)
 class Rules:
-    """One kind of output. All functions are per text.
+    """The rules of one kind of output. All functions are per text.
 
-    agrees: (scores, reference) → bool. clear: reference → where it is sure enough to be asked without labelled texts.
-    right: (scores, truth) → bool; None where right and wrong are no matter of yes and no. distance: (scores,
-    reference) → how far the two are apart, or how sure the reference was; `distance_form` puts it in words.
+    agrees: (scores, reference) → bool. clear: reference → bool, whether it is certain enough to count without labelled
+    texts. right: (scores, truth) → bool; None for outputs that are not right or wrong. distance: (scores, reference) →
+    difference of the two, or certainty of the reference; `distance_form` formats it.
     """
 
     claim: str
@@ -45,20 +45,20 @@ class Rules:
 
 
 def label_margins(scores: Floats) -> Floats:
-    """Probability of each row's best label less that of its second."""
+    """Probability of each row's best label minus that of its second."""
     two_best = np.partition(scores, -2, axis=1)[:, -2:]
     return np.asarray(two_best[:, 1] - two_best[:, 0])
 
 
 def threshold_margins(scores: Floats) -> Floats:
-    """How far each row's nearest probability is from making a label true or not."""
+    """Distance of each row's nearest probability from the threshold."""
     return np.asarray(np.abs(scores - LABEL_IS_TRUE).min(axis=1))
 
 
 def deviations(scores: Floats, reference: Floats) -> Floats:
     """Each row's largest difference, in standard deviations of the reference's values."""
     spread = reference.std(axis=0)
-    # Values that never vary say nothing, and nothing agrees with them but themselves.
+    # The spread of constant values is 0: only equal values agree with them.
     return np.asarray((np.abs(scores - reference) / np.maximum(spread, np.finfo(np.float32).tiny)).max(axis=1))
 
 
@@ -69,7 +69,7 @@ def cosines(scores: Floats, reference: Floats) -> Floats:
 
 
 def name(row: Floats, output: OutputSpec) -> str:
-    """One row of scores in words; empty for an embedding, which has none."""
+    """One row of scores as text; empty for an embedding."""
     if output.kind is OutputKind.SINGLE_LABEL:
         return output.names[int(row.argmax())]
     if output.kind is OutputKind.MULTI_LABEL:

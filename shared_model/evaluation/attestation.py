@@ -1,4 +1,4 @@
-"""A variant is proven before it serves: by the release's report, or here, by the first process that has its device."""
+"""Attestation of a variant before it serves: by the release's report, or by the first process that has its device."""
 
 import contextlib
 import json
@@ -16,27 +16,28 @@ from shared_model.types import Device, Precision
 
 _log = logging.getLogger(__name__)
 
-#: Texts a variant is proven on: enough for shares of a percent, few enough for a process that wants to start.
+#: Texts for an attestation: enough to measure shares of a percent, few enough for the start of a process.
 ATTESTATION_TEXTS = 400
 
 
 def ensure(release: Release, precision: Precision, device: Device, threads: int) -> None:
-    """Return if a variant may serve. One that neither the report nor an earlier proof knows is proven now, in seconds:
-    parity with fp32 on generated texts, and its lane's budget on `threads` threads; the verdict is kept as a note.
+    """Return if a variant may serve. Without a verdict in the report or in an earlier attestation, it is evaluated now,
+    in seconds: parity with fp32 on generated texts, and its lane's budget on `threads` threads. The verdict is stored
+    as a note.
 
-    Raises: ReleaseError if it was refused, now or before, or cannot run.
+    Raises: ReleaseError if the variant was refused, now or before, or cannot run.
     """
     variant = release.manifest.variant(precision, device)
     known = _known(release, variant)
     if known is None:
-        _log.info("release %s: proving %s, which no gate has seen", release.id, variant)
+        _log.info("release %s: evaluating %s, which has no verdict yet", release.id, variant)
         known = _attest(release, variant, threads)
     if known:
         raise ReleaseError(f"release {release.id}: {variant} was refused: {known[0]}")
 
 
 def has_verdict(release: Release, precision: Precision, device: Device) -> bool:
-    """Whether a variant's verdict is known, whatever it is. Raises: ReleaseError where there is no such variant."""
+    """Whether a variant has a verdict, passed or refused. Raises: ReleaseError if there is no such variant."""
     return _known(release, release.manifest.variant(precision, device)) is not None
 
 
@@ -45,9 +46,9 @@ def note_name(variant: Variant) -> str:
 
 
 def _known(release: Release, variant: Variant) -> tuple[str, ...] | None:
-    """What failed when the variant was judged, nothing if it passed; None if nobody judged it yet."""
+    """Failures in the variant's stored verdict, empty if it passed; None if it has no verdict."""
     for note in (report.JSON, note_name(variant)):
-        # What cannot be read, or is another release's, proves nothing: the variant is judged again.
+        # A note that is damaged, or is another release's, is ignored: the variant is evaluated again.
         with contextlib.suppress(ReleaseError, ValueError, KeyError, TypeError):
             document = json.loads(release.read_note(note) or b"{}")
             for verdict in document["variants"] if document["release"] == release.id else ():
@@ -59,12 +60,12 @@ def _known(release: Release, variant: Variant) -> tuple[str, ...] | None:
 def _failures(verdict: dict[str, Any]) -> tuple[str, ...]:
     if verdict["passed"] is True:
         return ()
-    return tuple(str(failure) for failure in verdict["failures"]) or ("nobody wrote down why",)
+    return tuple(str(failure) for failure in verdict["failures"]) or ("its report gives no reason",)
 
 
 def _attest(release: Release, variant: Variant, threads: int) -> tuple[str, ...]:
-    """What failed, nothing if it passed. A variant that was measured keeps its verdict; one that cannot run may only
-    have met a device without memory, and is tried again by the next process."""
+    """Evaluate a variant. Returns its failures. Stores the verdict only if the variant ran: one that did not may have
+    lacked device memory, and the next process tries again."""
     texts = generated_texts(release.manifest.reads, ATTESTATION_TEXTS)
     evaluator = gate.release_evaluator(release, texts, settings.load(GateSettings))
     verdict = gate.evaluate_variant(
@@ -75,5 +76,5 @@ def _attest(release: Release, variant: Variant, threads: int) -> tuple[str, ...]
         try:
             release.write_note(note_name(variant), json.dumps(document, indent=1).encode() + b"\n")
         except OSError as error:
-            _log.warning("release %s: the proof of %s is not kept: %s", release.id, variant, error)
+            _log.warning("release %s: the attestation of %s is not kept: %s", release.id, variant, error)
     return verdict.failures

@@ -1,4 +1,4 @@
-"""Running a variant to judge it: its scores of all texts, and how long a call takes."""
+"""Runs a variant for its evaluation: scores of all texts, and the duration of a call."""
 
 import statistics
 import time
@@ -16,11 +16,11 @@ from shared_model.types import Precision
 
 #: (rows, tokens) of the latency profile: single texts of every length, and a full batch of short ones.
 SHAPES = ((1, 8), (1, 16), (1, 32), (1, 64), (1, 128), (1, 256), (64, 32))
-#: A shape is timed at least this often, and until its runs took this long together or were this many.
+#: A shape is timed for at least these runs, then until this total time or this many runs.
 _MIN_RUNS, _MIN_SECONDS, _MAX_RUNS = 3, 0.05, 50
-#: A median over budget is measured again this often, and the best counts: a machine busy with something else is no
-#: reason to refuse a release, and nothing makes a slow one fast.
-_SECOND_CHANCES = 5
+#: A median over budget is measured again up to this often, and the best counts: a busy machine can make a fast variant
+#: look slow, but never a slow one fast.
+_RETRIES = 5
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Latency:
 
 @dataclass(frozen=True)
 class Budget:
-    """The longest a call of one shape may take. `setting` is where that is set."""
+    """The longest permitted call of one shape. `setting`: the environment variable that sets it."""
 
     rows: int
     tokens: int
@@ -44,7 +44,7 @@ class Budget:
 
 
 def budget_of(precision: Precision, bounds: GateSettings) -> Budget | None:
-    """What the lane that runs a precision can afford; fp32 has no lane."""
+    """The budget of the lane that runs a precision; None for fp32, which no lane runs."""
     if precision is Precision.FP32:
         return None
     if precision is Precision.INT8:
@@ -53,7 +53,7 @@ def budget_of(precision: Precision, bounds: GateSettings) -> Budget | None:
 
 
 def score_all(engine: Engine, output: OutputSpec, encodings: Sequence[Encoding], what: str = "scoring") -> Floats:
-    """Scores (texts, width), in the order of `encodings`. Raises: ValueError if the engine gives another shape."""
+    """Scores (texts, width), in the order of `encodings`. Raises: ValueError if the engine returns another shape."""
     scores = np.empty((len(encodings), output.width), np.float32)
     with tqdm(total=len(encodings), desc=what, unit="text", disable=None) as progress:
         for rows in plan_batches([e.tokens for e in encodings], max_rows=64, token_budget=2048):
@@ -68,17 +68,17 @@ def score_all(engine: Engine, output: OutputSpec, encodings: Sequence[Encoding],
 def latency_profile(
     engine: Engine, reads: InputSpec, what: str = "timing", shapes: Iterable[tuple[int, int]] = SHAPES
 ) -> tuple[Latency, ...]:
-    """Time every shape the model can read."""
+    """Time every shape that the model can read."""
     possible = [shape for shape in shapes if shape[1] <= reads.max_tokens]
     with tqdm(possible, desc=what, unit="shape", disable=None) as progress:
         return tuple(Latency(engine.width, *shape, _milliseconds(engine, reads, *shape)) for shape in progress)
 
 
 def over_budget(engine: Engine, reads: InputSpec, budget: Budget) -> str | None:
-    """What a refusal says of a call that is too slow; None if it is not."""
+    """The failure text of a call over budget, else None."""
     tokens = min(budget.tokens, reads.max_tokens)
     best = _milliseconds(engine, reads, budget.rows, tokens)
-    for _ in range(_SECOND_CHANCES):
+    for _ in range(_RETRIES):
         if best <= budget.milliseconds:
             return None
         best = min(best, _milliseconds(engine, reads, budget.rows, tokens))

@@ -1,4 +1,4 @@
-"""The texts a release is made with: INT8 is calibrated on some, the gate judges every variant on others."""
+"""The texts of a build: INT8 is calibrated on some, the gate evaluates every variant on others."""
 
 import hashlib
 import itertools
@@ -16,11 +16,11 @@ from shared_model.evaluation.agreement import Truth
 from shared_model.evaluation.examples import Examples, read_examples
 from shared_model.output import OutputKind, OutputSpec
 
-#: Texts for each purpose, and the seeds of our own generator for them: one stream of messages each.
+#: Number of generated texts for each purpose, and the generator's seed: each purpose has its own stream of messages.
 _CALIBRATION, _VALIDATION, _GATE = 1000, 600, 1000
 _CALIBRATION_SEED, _VALIDATION_SEED, _GATE_SEED = 401, 1203, 911
 
-#: Fewest lines of a sample: a fifth of them is held out, and one disagreement among 100 texts is what may happen.
+#: Fewest lines of a sample: a fifth of them is held out, and the gate permits one disagreement in 100 texts.
 MIN_SAMPLE = 500
 _PART = 5
 
@@ -29,10 +29,10 @@ GENERATED, HELD_OUT, LABELLED = "generated", "held-out", "labelled"
 
 @dataclass(frozen=True)
 class GateTexts:
-    """What variants are judged on. `source`: GENERATED, HELD_OUT or LABELLED, and only then there is a `truth`.
+    """The texts that variants are evaluated on. `source`: GENERATED, HELD_OUT or LABELLED; `truth` only if LABELLED.
 
-    `shown`: how a report may name each text: the text itself, or where it is, if it is somebody's data. `columns`:
-    which columns of a CSV were read, in words.
+    `shown`: how a report names each text: by itself, or by its file and line if it may be private. `columns`:
+    description of the CSV columns that were read.
     """
 
     texts: Sequence[Text]
@@ -45,8 +45,8 @@ class GateTexts:
 
 @dataclass(frozen=True)
 class Texts:
-    """No line is in two of them. `calibration`: the first of these serve a recipe that wants fewer. `validation`: what
-    a recipe measures itself on that leaves layers out of INT8."""
+    """Three disjoint sets. `calibration`: a recipe with fewer texts takes the first. `validation`: texts on which a
+    recipe ranks the layers to leave out of INT8."""
 
     calibration: Sequence[Text]
     validation: Sequence[Text]
@@ -54,11 +54,11 @@ class Texts:
 
 
 def choose(output: OutputSpec, reads: InputSpec, sample: Path | None = None, evaluation: Path | None = None) -> Texts:
-    """Texts to build a release with: from files where there are some, else generated. Raises: BadInput, OSError.
+    """Texts to build a release with: from the given files, else generated. Raises: BadInput, OSError.
 
     A `sample` is JSON Lines of {"text": …} or, for pairs, {"text": …, "text_pair": …}, or a CSV of examples, whose
-    labels are not looked at. Every fifth line is held out for the gate where no `evaluation` (a CSV of examples) is
-    given, and every fifth for validation.
+    labels are ignored. Every fifth line is held out for the gate if no `evaluation` (a CSV of examples) is given, and
+    every fifth for validation.
     """
     labelled = labelled_texts(evaluation, output, reads) if evaluation else None
     if sample is None:
@@ -74,21 +74,21 @@ def choose(output: OutputSpec, reads: InputSpec, sample: Path | None = None, eva
 
 
 def generated_texts(reads: InputSpec, count: int = _GATE) -> GateTexts:
-    """Generated messages to judge on; two after each other are a pair, where the model reads pairs."""
+    """Generated messages to evaluate on; consecutive ones form pairs if the model reads pairs."""
     made = _generated(_GATE_SEED, count, reads)
     return GateTexts(made, [shown(text) for text in made], GENERATED, digest(made))
 
 
 def labelled_texts(path: Path, output: OutputSpec, reads: InputSpec) -> GateTexts:
-    """The examples of a CSV to judge on. Raises: BadInput naming the line with a label the model cannot give."""
+    """The examples of a CSV to evaluate on. Raises: BadInput naming a line whose label the model does not have."""
     examples = read_examples(path, reads.pairs, unlabelled=output.kind is OutputKind.MULTI_LABEL)
     named = [shown(text) for text in examples.texts]
     return GateTexts(examples.texts, named, LABELLED, examples.sha256, truth_of(examples, output), examples.columns)
 
 
 def truth_of(examples: Examples, output: OutputSpec) -> Truth:
-    """Labels as `parity` compares them. Several labels of a text, or several numbers of a regression, are joined by
-    `|`; an empty one says that no label is true."""
+    """Labels in the form that `parity` compares. Several labels, or several numbers of a regression, are joined by `|`;
+    an empty field means that no label is true."""
     if output.kind is OutputKind.EMBEDDING:
         raise BadInput(examples.places[0], "an embedding has no labels to be right about; leave --eval out")
     given = zip(examples.labels, examples.places, strict=True)
@@ -103,8 +103,8 @@ def truth_of(examples: Examples, output: OutputSpec) -> Truth:
 
 
 def read_sample(path: Path, reads: InputSpec) -> tuple[list[Text], list[str]]:
-    """The texts of a JSON Lines or CSV file, and FILE:LINE of each without its folder. Raises: BadInput naming the file
-    and line; OSError if it cannot be read."""
+    """The texts of a JSON Lines or CSV file, and FILE:LINE of each, without the folder. Raises: BadInput naming the
+    file and line; OSError if it cannot be read."""
     if path.suffix.lower() == ".csv":
         examples = read_examples(path, reads.pairs, unlabelled=True)
         found, places = examples.texts, [place.removeprefix(f"{path.parent}/") for place in examples.places]
@@ -144,7 +144,7 @@ def _held_out(lines: Sequence[Text], places: Sequence[str], numbers: Sequence[in
 
 
 def _drawn(numbers: Sequence[int], most: int) -> list[int]:
-    """At most `most` of them, always the same, in no order: the lines of a log are not the same at its two ends."""
+    """At most `most` of them, in a fixed pseudo-random order: the beginning of a log differs from its end."""
     order = np.random.default_rng(_CALIBRATION_SEED).permutation(len(numbers))[:most]
     return [numbers[index] for index in order.tolist()]
 
@@ -165,7 +165,7 @@ def _sample_text(line: bytes, place: str, reads: InputSpec) -> Text:
 
 
 def _is_unicode(text: str) -> bool:
-    """JSON can spell half a surrogate pair, which is no character."""
+    """False for a lone surrogate, which JSON can contain and UTF-8 cannot encode."""
     return not any("\ud800" <= character <= "\udfff" for character in text)
 
 

@@ -1,4 +1,4 @@
-"""What differs between two releases, in words."""
+"""Differences between two releases, as text."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -9,13 +9,13 @@ from shared_model.evaluation.judged import Judged, Measured
 from shared_model.releases.manifest import Manifest
 from shared_model.releases.store import Release
 
-#: Labels that are named where not all are asked for.
+#: Labels that are named unless all are requested.
 LABELS_SHOWN = 3
 
 
 @dataclass(frozen=True)
 class Difference:
-    """`subject`: what differs, one word. `words`: how, "old → new"."""
+    """`subject`: the property, one word. `words`: the change, "old → new"."""
 
     subject: str
     words: str
@@ -23,7 +23,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Timing:
-    """How long one call of a variant took in both reports; `call` such as "1×32 on 2 threads"."""
+    """Milliseconds of one call of a variant in both reports; `call` such as "1×32 on 2 threads"."""
 
     variant: str
     call: str
@@ -32,8 +32,8 @@ class Timing:
 
 
 def differences(old: Release, new: Release, labels_shown: int | None = LABELS_SHOWN) -> list[Difference]:
-    """Everything that differs but latencies, what the releases are before how they were measured. `labels_shown`: None
-    for all. Raises: ReleaseError."""
+    """All differences except latencies: properties first, then measurements. `labels_shown`: None for all. Raises:
+    ReleaseError."""
     found = [*manifest_differences(old.manifest, new.manifest, labels_shown), *_file_differences(old, new)]
     before, after = judged.read(old), judged.read(new)
     if before and after:
@@ -42,7 +42,7 @@ def differences(old: Release, new: Release, labels_shown: int | None = LABELS_SH
 
 
 def timings(old: Release, new: Release) -> list[Timing]:
-    """Calls that both reports timed, unless all took the same. Raises: ReleaseError."""
+    """Calls that both reports timed, unless all took equally long. Raises: ReleaseError."""
     before, after = judged.read(old), judged.read(new)
     if not before or not after:
         return []
@@ -63,7 +63,7 @@ def reads_in_words(reads: InputSpec) -> str:
 
 
 def manifest_differences(old: Manifest, new: Manifest, labels_shown: int | None = None) -> Iterator[Difference]:
-    """All but the files."""
+    """Differences in everything but the files."""
     yield from _changed("name", old.name, new.name)
     yield from _changed("parent", _short(old.parent), _short(new.parent))
     yield from _changed("output", f"{old.output.kind}/{old.output.width}", f"{new.output.kind}/{new.output.width}")
@@ -75,7 +75,7 @@ def manifest_differences(old: Manifest, new: Manifest, labels_shown: int | None 
 
 
 def report_differences(old: Judged, new: Judged) -> Iterator[Difference]:
-    """What was measured of the variants that both have, but latencies."""
+    """Differences in the measurements, except latencies, of variants that both have."""
     yield from _changed("gate", *("passed" if found.passed else "refused" for found in (old, new)))
     for name, measured in old.variants.items():
         if name in new.variants and (words := "; ".join(_measured_differences(measured, new.variants[name]))):

@@ -10,7 +10,7 @@ from pathlib import Path
 from shared_model.encoding import Text
 from shared_model.errors import BadInput
 
-#: What people call the columns, the surest name first. A first line with one of these is a header.
+#: Common names of the columns, the least ambiguous first. A first line with one of these is a header.
 _NAMES = {
     "text": ("text", "text_a", "sentence1", "premise", "utterance", "message", "sentence", "query", "question", "body",
              "content", "comment", "review", "phrase", "input"),
@@ -24,8 +24,8 @@ Row = tuple[int, list[str]]
 
 @dataclass(frozen=True)
 class Examples:
-    """Texts and their labels, one by one. `places`: FILE:LINE of each. `sha256`: of the file. `columns`: which of its
-    columns were read, in words."""
+    """Texts and their labels. `places`: FILE:LINE of each. `sha256`: of the file. `columns`: description of the columns
+    that were read."""
 
     texts: list[Text]
     labels: list[str]
@@ -37,9 +37,9 @@ class Examples:
 def read_examples(path: Path, pairs: bool = False, unlabelled: bool = False) -> Examples:
     """Read a CSV. Raises: BadInput naming the file and line.
 
-    A header line is told by the names of its columns. A first line with other names whose label occurs below is an
-    example; where neither is clear, the error says how to make it so.
-    `unlabelled`: an empty label is one too, as where any number of labels may be true.
+    A header line is recognised by the names of its columns. A first line with other names whose label occurs below is
+    an example; if neither is clear, the error says how to resolve it.
+    `unlabelled`: an empty label is accepted.
     """
     raw = _read(path)
     try:
@@ -65,8 +65,8 @@ def _read(path: Path) -> bytes:
 
 
 def _rows(contents: str, source: str) -> list[Row]:
-    """Rows and the numbers of the lines they end in."""
-    # The csv module must see line ends as they are: a quoted text may hold some.
+    """Rows and the numbers of the lines in which they end."""
+    # newline="": the csv module needs unchanged line ends, because a quoted text may contain some.
     reader = csv.reader(io.StringIO(contents, newline=""), strict=True)
     try:
         return [(reader.line_num, row) for row in reader]
@@ -85,7 +85,7 @@ def _take(row: Sequence[str], place: str, columns: Sequence[int], unlabelled: bo
 
 
 def _columns(rows: Sequence[Row], source: str, wanted: Sequence[str]) -> tuple[list[int], bool]:
-    """Which columns hold what is wanted, and whether the first row is a header. Raises: BadInput."""
+    """The index of each wanted column, and whether the first row is a header. Raises: BadInput."""
     first = [cell.strip().lower() for cell in rows[0][1]] if rows else []
     if "text_pair" not in wanted and "text_pair" in first:
         raise BadInput(source, "has a column text_pair, but this model reads single texts")
@@ -105,7 +105,7 @@ def _columns(rows: Sequence[Row], source: str, wanted: Sequence[str]) -> tuple[l
 
 
 def _label_occurs_below(rows: Sequence[Row], column: int) -> bool:
-    """Whether the first row's label is one of the others' too, as an example's is and a header's is not."""
+    """Whether the first row's label occurs in other rows: an example's does, a header's does not."""
     labels = [row[column] if column < len(row) else "" for _, row in rows]
     return bool(labels and labels[0]) and labels[0] in labels[1:]
 

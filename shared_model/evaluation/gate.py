@@ -1,4 +1,4 @@
-"""The gate: run variants on the texts they are judged on, compare them with fp32, time them, say what fails."""
+"""The gate: runs variants on evaluation texts, compares them with fp32, times them, and reports failures."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -27,7 +27,7 @@ Open = Callable[[Variant, int], Engine]
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Judges variants of one model on one set of texts. `reference`: fp32's scores of them (texts, width)."""
+    """Evaluates variants of one model on one set of texts. `reference`: fp32's scores of them (texts, width)."""
 
     output: OutputSpec
     reads: InputSpec
@@ -40,20 +40,20 @@ class Evaluator:
         return parity.judge(self.output, scores, self.reference, self.texts.truth, self.bounds)
 
     def quality(self, active: Baseline | None = None) -> Quality | None:
-        """How good fp32 is; None where the texts are not labelled."""
+        """The quality of fp32; None if the texts are not labelled."""
         if self.texts.truth is None:
             return None
         return quality.judge(self.output, self.reference, self.texts.truth, self.bounds, active)
 
     def score(self, engine: Engine, what: str) -> Floats:
-        """An engine's scores of all texts. Raises: ValueError for another shape; whatever its framework does."""
+        """An engine's scores of all texts. Raises: ValueError for another shape; any exception of its framework."""
         return benchmark.score_all(engine, self.output, self.encodings, what)
 
 
 def make_evaluator(
     encoder: Encoder, output: OutputSpec, texts: GateTexts, bounds: GateSettings, fp32: Variant, open_variant: Open
 ) -> Evaluator:
-    """A judge who has fp32's scores. Raises: ReleaseError if fp32 cannot run."""
+    """Compute fp32's scores, the reference. Raises: ReleaseError if fp32 cannot run."""
     encodings = encoder.encode_many(texts.texts)
     try:
         with contextlib.closing(open_variant(fp32, devices.cores())) as engine:
@@ -73,10 +73,10 @@ def evaluate_release(
     tried: Sequence[Tried] = (),
     active: Baseline | None = None,
 ) -> ReleaseReport:
-    """Judge every variant whose device is here, and write the report beside the release.
+    """Evaluate every variant whose device this machine has, and write the report beside the release.
 
-    `scored`: scores of variants that were run on the judge's texts already. `tried`: recipes the builder tried.
-    `active`: the active release on the same texts.
+    `scored`: known scores of variants on the evaluator's texts. `tried`: recipes that the builder tried. `active`: the
+    active release on the same texts.
     """
     known = {Precision.FP32: evaluator.reference, **(scored or {})}
     variants = release.manifest.variants
@@ -114,8 +114,8 @@ def evaluate_variant(
     scores: Floats | None = None,
     widths: Sequence[int] = (),
 ) -> Verdict:
-    """One variant's verdict; that it cannot run is one too. `widths`: threads to time it with, the first of which its
-    budget holds for; default: all cores, then one. Raises: ReleaseError where its files are damaged."""
+    """One variant's verdict, also if it cannot run. `widths`: numbers of threads to time it with, the first of which
+    must meet the budget; default: all cores, then one. Raises: ReleaseError if its files are damaged."""
     try:
         return _verdict(evaluator, variant, size_bytes, open_variant, scores, widths or _widths(variant.device))
     except TandemError:
@@ -171,12 +171,12 @@ def _examples(evaluator: Evaluator, scores: Floats) -> tuple[verdict.Example, ..
 
 
 def _widths(device: Device) -> tuple[int, ...]:
-    """All cores first: that is what a lane's budget is for."""
+    """All cores first: a lane's budget applies to all cores."""
     return tuple(dict.fromkeys((devices.cores(), 1))) if device is Device.CPU else (1,)
 
 
 def _not_measured(evaluator: Evaluator) -> tuple[str, ...]:
-    """A floor that nothing was held against is no floor."""
+    """A failure if a minimum accuracy is set but no text is labelled."""
     floor = evaluator.bounds.gate_min_accuracy
     if not floor or evaluator.output.kind is OutputKind.EMBEDDING:
         return ()
@@ -184,7 +184,7 @@ def _not_measured(evaluator: Evaluator) -> tuple[str, ...]:
 
 
 def baseline(release: Release, texts: GateTexts, bounds: GateSettings) -> Baseline | None:
-    """How good a release is on labelled texts. Raises: as `release_evaluator`."""
+    """The accuracy of a release on labelled texts; None without labels. Raises: as `release_evaluator`."""
     if texts.truth is None:
         return None
     evaluator = release_evaluator(release, texts, bounds)

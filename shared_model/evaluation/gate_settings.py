@@ -13,9 +13,9 @@ _SHARE_OR_NONE = Check(lambda value: 0 <= value <= 1, "a share from 0 to 1")
 class GateSettings:
     """Bounds of the gate.
 
-    The latency lane promises a p95 of 50 ms at a load of 0.60. With random arrivals and equal service times, 95 % wait
-    less than 2.84 service times there, and are then served: 50 / 3.84 = 13 ms is the longest call it can afford.
-    A full batch of the throughput lane must end inside that lane's p95 of 500 ms.
+    The latency lane promises a p95 of 50 ms at a utilisation of 0.60. With random arrivals and equal service times,
+    95 % wait less than 2.84 service times before they are served: a call may take at most 50 / 3.84 = 13 ms. A full
+    batch of the throughput lane must end within that lane's p95 of 500 ms.
     """
 
     gate_min_agreement: float = setting(0.99, "Least share of texts on which a variant agrees with fp32.", _SHARE)

@@ -1,4 +1,4 @@
-"""What a release's report says, for whoever decides by it: may it be promoted, and how good are its variants?"""
+"""Reads a release's report: whether it may be promoted, and the measurements of its variants."""
 
 import json
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ from shared_model.releases.store import Release
 
 @dataclass(frozen=True)
 class Measured:
-    """One variant as the gate measured it; None where it could not.
+    """One variant as the gate measured it; None for values that were not measured.
 
-    `compiled`: the precision that ran. Shares: `agreement` with fp32, `clear_agreement` where fp32 is sure, `accuracy`.
-    `latency`: milliseconds by what was timed, such as "1×32 on 2 threads".
+    `compiled`: the precision that ran. Shares: `agreement` with fp32, `clear_agreement` where fp32 is certain,
+    `accuracy`. `latency`: milliseconds by call, such as "1×32 on 2 threads".
     """
 
     compiled: str | None
@@ -28,8 +28,8 @@ class Measured:
 
 @dataclass(frozen=True)
 class Judged:
-    """`variants` by their name, such as "int8/cpu". `unproven`: those whose device the gate's machine lacks.
-    `release_failures`: failures of the release itself, beside its variants'."""
+    """`variants` by name, such as "int8/cpu". `unproven`: variants whose device the gate's machine lacks.
+    `release_failures`: failures of the release itself, beside those of its variants."""
 
     passed: bool
     variants: Mapping[str, Measured]
@@ -38,7 +38,7 @@ class Judged:
 
     @property
     def accuracy(self) -> float | None:
-        """That of fp32, which the others are compared with; None where the texts had no labels."""
+        """The accuracy of fp32, the reference; None if the texts had no labels."""
         reference = self.variants.get("fp32/cpu")
         return reference.accuracy if reference else None
 
@@ -49,7 +49,7 @@ class Judged:
 
 
 def read(release: Release) -> Judged | None:
-    """None where the release was not judged. Raises: ReleaseError for a damaged report, or another release's."""
+    """The report; None if the release was not evaluated. Raises: ReleaseError for a damaged or foreign report."""
     note = release.read_note(report.JSON)
     if note is None:
         return None
@@ -58,7 +58,7 @@ def read(release: Release) -> Judged | None:
         if document["release"] != release.id:
             raise ReleaseError(f"release {release.id}: {report.JSON} is of {document['release']!r}; judge it again")
         variants = {f"{v['precision']}/{v['device']}": _measured(v) for v in document["variants"]}
-        # Reports of earlier versions say nothing of the release itself.
+        # Reports of earlier versions have no failures of the release itself.
         release_failures = tuple(document.get("failures", ()))
         return Judged(document["passed"] is True, variants, tuple(document["unproven"]), release_failures)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Does a variant agree with the fp32 reference closely enough to be promoted? Pure judgement of scores."""
+"""Compares a variant's scores with those of the fp32 reference. Pure."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -13,11 +13,11 @@ from shared_model.output import Floats, OutputSpec
 
 @dataclass(frozen=True)
 class Parity:
-    """One variant against the reference. Shares, not percent; what needs labels is None where they are not known.
+    """One variant against the reference. Shares, not percent; without labels, values that need them are null.
 
-    `clear_agreement` is over the texts where the reference is sure, None if there are none; it is what is asked for
-    where nothing is labelled. `accuracy`: the share answered right, or a regression's rank correlation with the truth.
-    `mcnemar_p`: how likely a difference in accuracy at least this large is if the two are equally good.
+    `clear_agreement`: over the texts where the reference is certain, None without such texts; the gate requires it if
+    the texts are not labelled. `accuracy`: the share answered right, or a regression's rank correlation with the truth.
+    `mcnemar_p`: probability of an accuracy difference at least this large if the two are equally good.
     """
 
     texts: int
@@ -35,7 +35,7 @@ class Parity:
 
     @property
     def asked_agreement(self) -> float:
-        """The agreement that counts: of all texts where they are labelled, else of the clear ones."""
+        """The agreement that the gate requires: over all texts if they are labelled, else over the clear ones."""
         return self.agreement if self.accuracy is not None else self.clear_agreement or 0.0
 
     @property
@@ -50,7 +50,7 @@ class Parity:
 
 
 def judge(output: OutputSpec, scores: Floats, reference: Floats, truth: Truth | None, bounds: GateSettings) -> Parity:
-    """Compare a variant's scores (texts, width) with the reference's, and both with what is true, if that is known."""
+    """Compare a variant's scores (texts, width) with the reference's, and both with the truth if it is known."""
     rules = RULES[output.kind]
     same, clear = rules.agrees(scores, reference), rules.clear(reference)
     difference = np.abs(scores - reference)
@@ -68,16 +68,16 @@ def judge(output: OutputSpec, scores: Floats, reference: Floats, truth: Truth | 
 
 
 def disagreements(output: OutputSpec, scores: Floats, reference: Floats) -> list[int]:
-    """Texts on which the two differ, those first that a variant has least excuse for."""
+    """Indices of texts on which the two differ, the largest distance first."""
     rules = RULES[output.kind]
     distance = rules.distance(scores, reference)
     return sorted(np.flatnonzero(~rules.agrees(scores, reference)).tolist(), key=lambda row: -distance[row])
 
 
 def mcnemar_p(right: Bools, reference_right: Bools) -> float:
-    """Two-sided p-value of McNemar's exact test, paired by text: 1.0 where both are right on the same texts.
+    """Two-sided p-value of McNemar's exact test, paired by text: 1.0 if both are right on the same texts.
 
-    Only texts that one of the two gets right can tell them apart; if neither is better, each falls either way.
+    Only texts that exactly one of the two gets right count; if both are equally good, either is as likely.
     """
     # Serving processes have no scipy; only building releases needs it.
     from scipy.stats import binomtest
@@ -92,7 +92,7 @@ def accuracy(rules: Rules, scores: Floats, truth: Truth) -> float:
         return float(rules.right(scores, truth).mean())
     from scipy.stats import rankdata
 
-    # Spearman's correlation is that of the ranks; of values that are all the same there is none, which is no merit.
+    # Spearman's correlation is the correlation of ranks; for constant values it is undefined and counts as 0.
     with np.errstate(invalid="ignore"):
         found = [np.corrcoef(rankdata(s), rankdata(t))[0, 1] for s, t in zip(scores.T, truth.T, strict=True)]
     return float(np.nan_to_num(found).mean())
@@ -106,7 +106,7 @@ def _failures(measured: Parity, output: OutputSpec, scores: Floats, bounds: Gate
     rules, drop = RULES[output.kind], measured.accuracy_drop_points
     if not np.isfinite(scores).all():
         yield f"gives scores that are no numbers for {int((~np.isfinite(scores)).any(axis=1).sum())} texts"
-    # Shares of texts are not exact in binary; nothing fails by less than a text could make.
+    # The tolerance is for rounding: shares of texts are not exact in binary.
     if drop is not None and drop > bounds.gate_max_accuracy_drop + 1e-9:
         allowed = f"may lose {bounds.gate_max_accuracy_drop:g} (TANDEM_GATE_MAX_ACCURACY_DROP)"
         yield f"loses {drop:.2f} points of {rules.accuracy}, {allowed}"

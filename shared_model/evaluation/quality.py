@@ -1,4 +1,4 @@
-"""Is the model any good? fp32's answers to labelled texts against a floor, chance and the active release. Pure."""
+"""Compares fp32's accuracy on labelled texts with a minimum, chance and the active release. Pure."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -12,13 +12,13 @@ from shared_model.evaluation.agreement import RULES, Bools, Truth
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.output import Floats, OutputKind, OutputSpec
 
-#: What is less likely than this by luck alone is taken for real.
+#: Significance level of the statistical tests.
 _SIGNIFICANT = 0.05
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """The active release's fp32 on the same texts. `right`: text by text; None for a regression."""
+    """The active release's fp32 on the same texts. `right`: by text; None for a regression."""
 
     release: str
     accuracy: float
@@ -29,9 +29,9 @@ class Baseline:
 class Quality:
     """`accuracy`: fp32's, by the `measure` of its kind of output; a share, not percent.
 
-    `chance`: what always giving the file's most frequent answer would reach; `chance_p`: how likely so many right
-    answers are by that. `active_accuracy`: the active release's on these texts, None where it was not compared;
-    `active_p`: McNemar's test of the two.
+    `chance`: accuracy of always giving the file's most frequent answer; `chance_p`: probability of reaching `accuracy`
+    by chance. `active_accuracy`: the active release's on these texts, None if it was not compared; `active_p`: p-value
+    of McNemar's test of the two.
     """
 
     measure: str
@@ -70,7 +70,7 @@ def baseline(release: str, output: OutputSpec, scores: Floats, truth: Truth) -> 
 
 
 def judge(output: OutputSpec, scores: Floats, truth: Truth, bounds: GateSettings, active: Baseline | None) -> Quality:
-    """`scores` are fp32's; `active` is judged on the same texts in the same order."""
+    """`scores` are fp32's; `active` was measured on the same texts in the same order."""
     rules = RULES[output.kind]
     right = rules.right(scores, truth) if rules.right else None
     accuracy = parity.accuracy(rules, scores, truth)
@@ -83,16 +83,16 @@ def judge(output: OutputSpec, scores: Floats, truth: Truth, bounds: GateSettings
 
 
 def _chance(output: OutputSpec, truth: Truth, right: Bools | None, accuracy: float) -> tuple[float, float]:
-    """What chance reaches, and how likely it reaches this `accuracy` or more."""
+    """The accuracy of chance, and its probability of reaching `accuracy` or more."""
     from scipy.stats import binomtest, norm
 
     if right is None:
-        # Without any relation a rank correlation is about normal around 0 with variance 1 / (n - 1).
+        # The rank correlation of independent values is about normal around 0 with variance 1 / (n - 1).
         return 0.0, float(norm.sf(accuracy * np.sqrt(max(len(truth) - 1, 0))))
     counts = Counter(np.asarray(row).tobytes() for row in truth)
     share = max(counts.values()) / len(truth)
     if len(counts) == 1:
-        # One answer throughout: always giving it would be no chance but knowledge, so one label in k is asked.
+        # With one answer throughout, always giving it would be right every time: use one label in k instead.
         share = 1 / output.width if output.kind is OutputKind.SINGLE_LABEL else 0.5**output.width
     return share, float(binomtest(int(right.sum()), len(right), share, alternative="greater").pvalue)
 

@@ -1,4 +1,4 @@
-"""A release's report: what the gate measured on this machine, for programs (JSON) and for people (Markdown).
+"""Writes a release's report, the gate's measurements on this machine, as JSON and as Markdown.
 
 It lies beside the release's files and outside its id, because measurements differ between machines.
 """
@@ -24,7 +24,7 @@ def write(release: Release, report: ReleaseReport) -> None:
 
 
 def tried_before(release: Release) -> tuple[Tried, ...]:
-    """The recipes that the build tried, from the report it left; none where that is gone or damaged."""
+    """The recipes that the build tried, from its report; empty if that is missing or damaged."""
     try:
         tried = json.loads(release.read_note(JSON) or b"{}").get("tried", [])
         return tuple(Tried(one["recipe"], one["agreement"], tuple(one["failures"])) for one in tried)
@@ -61,10 +61,10 @@ def _summary(report: ReleaseReport) -> list[str]:
 
 
 def _refusals(report: ReleaseReport) -> list[str]:
-    """Why, where, and what to do about it."""
+    """Advice for a refused release, and the worst examples."""
     if report.passed:
         return []
-    lines = ["## What to do", "", *_advice(report)]
+    lines = ["## Next steps", "", *_advice(report)]
     rows = [
         (v.name, _cut(e.text), e.reference or "–", e.variant or "–", e.distance)
         for v in report.variants
@@ -128,7 +128,7 @@ def _recipes(report: ReleaseReport) -> list[str]:
 
 
 def _latency(report: ReleaseReport) -> list[str]:
-    """One line per variant and number of threads."""
+    """One row per variant and number of threads."""
     timed = [latency for variant in report.variants for latency in variant.latency]
     shapes = list(dict.fromkeys((latency.rows, latency.tokens) for latency in timed))
     rows = [
@@ -158,7 +158,7 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Labels and texts are anybody's: none may end a cell or a line."""
+    """Escape a label or text, so that it cannot end a cell or a line."""
     return " ".join(text.split()).replace("|", "\\|")
 
 

@@ -1,4 +1,4 @@
-"""What the gate says of each variant and of the release, and what shows why."""
+"""The gate's verdicts on each variant and on the release, with examples."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _CONFUSIONS_KEPT, _EXAMPLES_KEPT = 10, 5
 
 @dataclass(frozen=True)
 class Confusion:
-    """The reference names one label (of several: one set of labels) and the variant another, on `texts` texts."""
+    """The reference names one label (multi-label: one set) and the variant another, on `texts` texts."""
 
     reference: str
     variant: str
@@ -25,7 +25,7 @@ class Confusion:
 
 @dataclass(frozen=True)
 class Example:
-    """A text on which a variant disagrees. `distance` says in words by how much, or how sure the reference was."""
+    """A text on which a variant disagrees. `distance`: text with the difference, or the reference's certainty."""
 
     text: str
     reference: str
@@ -35,10 +35,10 @@ class Example:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One variant on this machine. It passed if nothing failed.
+    """One variant on this machine. It passed if it has no failures.
 
-    `compiled` is the precision the device ran, which may differ from the variant's; it and `parity` are None where the
-    variant cannot run. `confusion`: most frequent first. `examples`: of what was refused.
+    `compiled`: the precision that the device ran, which may differ from the variant's. If the variant cannot run, it
+    and `parity` are null. `confusion`: most frequent first. `examples`: disagreements of a refused variant.
     """
 
     precision: str
@@ -60,7 +60,7 @@ class Verdict:
         return not self.failures
 
     def to_document(self) -> dict[str, Any]:
-        """What parity measured lies flat beside the rest, null where there is none."""
+        """A flat document: fields of `parity` beside the others, null if the variant did not run."""
         unknown = {field.name: None for field in fields(Parity)} | {"accuracy_drop_points": None}
         compared = self.parity.to_document() if self.parity else unknown
         return {**compared, **{k: v for k, v in asdict(self).items() if k != "parity"}, "passed": self.passed}
@@ -68,7 +68,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Tried:
-    """A recipe of quantisation and what came of it; `agreement` is the one that counted, None if it did not run."""
+    """A quantisation recipe and its outcome; `agreement`: the required one, None if the recipe did not run."""
 
     recipe: str
     agreement: float | None
@@ -77,10 +77,10 @@ class Tried:
 
 @dataclass(frozen=True)
 class ReleaseReport:
-    """`output`: a kind of output. `quantisation`: the recipe taken of those `tried`, in their order.
+    """`output`: the kind of output. `quantisation`: the chosen recipe. `tried`: all recipes, in order.
 
-    `evaluation`: where the texts are from. `unproven`: variants whose device is not here. `quality`: how good the
-    model is, where the texts are labelled. `failures`: of the release itself, beside its variants'.
+    `evaluation`: source of the texts. `unproven`: variants whose device this machine lacks. `quality`: accuracy of the
+    model if the texts are labelled. `failures`: those of the release itself, beside those of its variants.
     """
 
     release: str
@@ -105,7 +105,7 @@ class ReleaseReport:
 
 
 def confusion(output: OutputSpec, scores: Floats, reference: Floats) -> tuple[Confusion, ...]:
-    """The labels that a variant most often names instead of the reference's, where outputs are labels at all."""
+    """The labels that a variant most often names instead of the reference's; empty for outputs without labels."""
     if not output.ranked:
         return ()
     rows = parity.disagreements(output, scores, reference)
@@ -114,7 +114,7 @@ def confusion(output: OutputSpec, scores: Floats, reference: Floats) -> tuple[Co
 
 
 def examples(output: OutputSpec, scores: Floats, reference: Floats, shown: Sequence[str]) -> tuple[Example, ...]:
-    """The disagreements that a variant has least excuse for."""
+    """The disagreements with the largest distance."""
     rules = agreement.RULES[output.kind]
     distance = rules.distance(scores, reference)
     return tuple(

@@ -1,7 +1,7 @@
-"""Connections to Redis: the one place that knows what a URL of Redis means, that of a Sentinel included.
+"""Connections to Redis, from URLs that may also name Sentinels.
 
-No client retries: the library's default retries stall a caller for a minute against a stopped server, and turn one
-write into several. A client of a Sentinel asks for the master whenever it connects, so it follows a failover.
+Clients never retry: the library's default retries stall a caller for a minute if the server is stopped, and may repeat
+a write. A client of a Sentinel asks for the master on every connect, so it follows a failover.
 """
 
 import re
@@ -17,7 +17,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 _SENTINEL = "redis+sentinel"
-#: What a URL may be, for messages about one that is wrong.
+#: The accepted forms of a URL, for error messages.
 EXPECTED = (
     "redis://HOST:PORT, rediss://HOST:PORT, unix://PATH or redis+sentinel://HOST:PORT,HOST:PORT/SERVICE, where the "
     "hosts are Sentinels"
@@ -25,9 +25,9 @@ EXPECTED = (
 
 
 def connect(url: str, timeout: float, connect_timeout: float) -> "redis.Redis":
-    """A client for threads. Times are in seconds; a call that took longer has an outcome that is not known.
+    """A client for threads. Times are in seconds; the outcome of a call that took longer is unknown.
 
-    Raises: ValueError where the URL is none.
+    Raises: ValueError for an invalid URL.
     """
     waits = _waits(timeout, connect_timeout)
     retry = Retry(NoBackoff(), 0)
@@ -41,7 +41,7 @@ def connect(url: str, timeout: float, connect_timeout: float) -> "redis.Redis":
 
 
 def connect_asyncio(url: str, timeout: float, connect_timeout: float) -> "redis.asyncio.Redis":
-    """The same for an event loop."""
+    """As `connect`, for an event loop."""
     waits = _waits(timeout, connect_timeout)
     retry = AsyncRetry(NoBackoff(), 0)
     if not _names_sentinel(url):
@@ -54,7 +54,7 @@ def connect_asyncio(url: str, timeout: float, connect_timeout: float) -> "redis.
 
 
 def check(url: str) -> None:
-    """Raises: ValueError where `url` is none of what is EXPECTED. Its text may quote a password."""
+    """Raises: ValueError if `url` has none of the EXPECTED forms. Its text may quote a password."""
     if _names_sentinel(url):
         _read(url)
     else:
@@ -62,12 +62,12 @@ def check(url: str) -> None:
 
 
 def without_password(url: str) -> str:
-    """The URL as it may be shown."""
+    """The URL in a form that may be shown."""
     return re.sub(r"//[^/]*@", "//", url)
 
 
 class _Following(redis.asyncio.Redis):  # type: ignore[misc]  # the library has no types
-    """A client of a Sentinel's master: closing it also closes its connections to the Sentinels."""
+    """A client of a Sentinel's master; closing it also closes its connections to the Sentinels."""
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:
         await super().aclose(close_connection_pool)
@@ -83,9 +83,9 @@ def _names_sentinel(url: str) -> bool:
 
 
 def _read(url: str) -> tuple[list[tuple[str, int]], str, dict[str, Any]]:
-    """The Sentinels, the service they watch, and what a connection to its master needs: user and password are those of
-    Redis. Raises: ValueError."""
-    # The library's own reader takes several hosts for one, and an IPv6 address among them for none.
+    """The Sentinels, the service that they watch, and the options of a connection to its master: user and password are
+    those of Redis. Raises: ValueError."""
+    # The library's own parser accepts neither several hosts nor an IPv6 address among them.
     place, _, path = url.removeprefix(f"{_SENTINEL}://").partition("?")[0].partition("/")
     credentials, _, hosts = place.rpartition("@")
     service, _, database = path.strip("/").partition("/")

@@ -1,11 +1,11 @@
-"""Every Redis key Tandem uses, as a function. The part in braces is the hash tag: keys that one script or
-transaction touches together share it, so that they live on one node of a cluster."""
+"""Every Redis key of Tandem, as a function. The part in braces is the hash tag: keys that one script or transaction
+uses together share it, so that they live on one node of a cluster."""
 
 import hashlib
 
 
 def release_pointer() -> str:
-    """Hash {version, active, previous, canary, weight}: which release answers."""
+    """Hash {version, active, previous, canary, weight}: the release pointer."""
     return "tandem:{release}:pointer"
 
 
@@ -15,17 +15,17 @@ def replica(replica_id: str) -> str:
 
 
 def replicas() -> str:
-    """Set of replica ids; one whose heartbeat has expired is removed by whoever notices."""
+    """Set of replica ids; any replica removes an id whose heartbeat has expired."""
     return "tandem:{routing}:replicas"
 
 
 def replica_word() -> str:
-    """Random bytes that replicas know each other by: who can read them may say which lane a call is for."""
+    """Cluster token: random bytes that authenticate replicas to each other and permit a call to select its lane."""
     return "tandem:{routing}:word"
 
 
 def routing_policy() -> str:
-    """protobuf RoutingPolicy: what operators have changed."""
+    """protobuf RoutingPolicy: the operators' overrides."""
     return "tandem:{routing}:policy"
 
 
@@ -35,13 +35,13 @@ def deferred_stream() -> str:
 
 
 def deferred_item(request_id: str) -> str:
-    """Hash of one submitted request: state, entry (its id in the stream), due (milliseconds of Redis' clock, where it
-    has a time to be delivered by), result (protobuf ScoreResponse), computed_by, failure."""
+    """Hash of one submitted request: state, entry (its id in the stream), due (its deadline, if any, in milliseconds of
+    Redis' clock), result (protobuf ScoreResponse), computed_by, failure."""
     return f"tandem:{{deferred}}:item:{request_id}"
 
 
 def dead_letters() -> str:
-    """Stream of work that was given up because its consumers died: fields id, work (protobuf DeferredWork),
+    """Stream of work that failed by itself or whose consumers died: fields id, work (protobuf DeferredWork),
     deliveries."""
     return "tandem:{deferred}:dead"
 
@@ -57,8 +57,8 @@ def last_run() -> str:
 
 
 def epoch_pointer(release: str) -> str:
-    """Hash {epoch, ds, token, previous, barrier_ds, barrier_token}: the published epoch that answers for a release, the
-    names of those kept behind it, and up to where no epoch is published again by itself."""
+    """Hash {epoch, ds, token, previous, barrier_ds, barrier_token}: a release's live epoch, the names of the epochs
+    kept for a rollback, and the rollback watermark."""
     return f"tandem:{{scores:{release}}}:pointer"
 
 
@@ -68,9 +68,9 @@ def epoch_scores(release: str, epoch: str) -> str:
 
 
 def encoding(release: str, ids: bytes, types: bytes) -> bytes:
-    """16 bytes that name (release, encoded tokens): two texts the model cannot tell apart share them.
+    """16-byte hash of (release, encoded tokens), equal for texts with the same encoding.
 
-    `ids`, `types`: int32, one for each token; `types` empty where the model does not read them.
+    `ids`, `types`: int32, one for each token; `types` empty if the model does not read them.
     """
     return hashlib.blake2b(release.encode() + b"\0" + ids + types, digest_size=16).digest()
 

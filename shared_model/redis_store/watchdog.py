@@ -1,10 +1,10 @@
-"""Ends the embedded redis-server when the last process that uses it is gone, however that one ended.
+"""Stops the embedded redis-server after the last process that uses it has ended or was killed.
 
     python watchdog.py PIDFD USERS
 
 PIDFD is an inherited descriptor of the server's process; USERS a file on which each of its users holds a shared lock.
-The kernel drops a lock with its process, also a killed one. Started by `redis_server`, never by hand; it imports
-nothing of ours, because it lives as long as the server does.
+The kernel releases the lock of a process that ends or is killed. Started by `server`, never by hand; it imports no
+other module of Tandem, because it lives as long as the server does.
 """
 
 import fcntl
@@ -19,14 +19,14 @@ _STOP_MS = 10_000
 
 def main(server: int, users: str) -> None:
     threading.Thread(target=_end_unused, args=(server, users), daemon=True).start()
-    # Readable once the server has ended: so does this process then, and its lock with it.
+    # Readable once the server has ended; this process then ends too and releases its lock.
     select.select([server], [], [])
 
 
 def _end_unused(server: int, users: str) -> None:
     with open(users) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Held to the end: a new user must not take a server that is stopping.
+        # Locked until the end: a new user must not take a server that is stopping.
         signal.pidfd_send_signal(server, signal.SIGTERM)
         ended = select.poll()
         ended.register(server, select.POLLIN)

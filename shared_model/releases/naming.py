@@ -16,7 +16,7 @@ def resolve_role(given: str, pointer: Pointer) -> str:
     """The id that the pointer holds for `@active`, `@previous` or `@canary`. Raises: ReleaseError."""
     role = given.removeprefix("@")
     if role not in _ROLES:
-        raise ReleaseError(f"{given!r} is none of {', '.join(f'@{role}' for role in _ROLES)}")
+        raise ReleaseError(f"{given!r} is not one of {', '.join(f'@{role}' for role in _ROLES)}")
     if not (found := str(getattr(pointer, role))):
         raise ReleaseError(f"{given}: there is no {role} release")
     return found

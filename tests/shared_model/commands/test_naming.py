@@ -58,7 +58,7 @@ def test_what_the_pointer_names_needs_no_id(run: Run, one: Release, two: Release
     [
         ("@previous", "@previous: there is no previous release"),
         ("@canary", "@canary: there is no canary release"),
-        ("@next", "'@next' is none of @active, @previous, @canary"),
+        ("@next", "'@next' is not one of @active, @previous, @canary"),
         ("three", "'three' is not a release id, nor the name or beginning of one; `list` shows those here"),
         ("", "'' is not a release id, nor the name or beginning of one; `list` shows those here"),
         ("one-0123456789ab", "release one-0123456789ab is not in "),

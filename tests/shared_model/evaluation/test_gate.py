@@ -109,7 +109,7 @@ def test_a_refused_variant_shows_where_it_differs(tiny: tuple[Release, ReleaseRe
     assert all(e.text in generated and e.reference != e.variant for e in variant.examples)
     page = (release.read_note(report.MARKDOWN) or b"").decode()
     assert f"- int8/cpu {variant.failures[0]}" in page
-    assert "What to do" in page
+    assert "Next steps" in page
 
 
 def test_texts_of_a_sample_are_somebodys_and_not_shown(tiny: tuple[Release, ReleaseReport], tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ def test_a_refusal_says_why_where_and_what_to_do() -> None:
     text = "a\\|b c " + "x" * 114 + "…"
     assert f"| int8/cpu | {text} | card_arrival | lost_card | fp32 prefers its label by 0.31 |" in page
     passed = report.page(replace(REPORT, variants=(variant("fp32"),)))
-    assert "What to do" not in passed
+    assert "Next steps" not in passed
 
 
 def test_only_what_failed_is_advised_on() -> None:
