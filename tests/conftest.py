@@ -31,7 +31,7 @@ hypothesis.settings.load_profile("tandem")
 #: Seconds. Hypothesis shrinks a failing example for 300 at most; a time-out before that would hide the failure.
 _PROPERTY_TIMEOUT = 900
 
-#: What a developer's shell may set and a test must not follow: the suite flushes the Redis it uses.
+#: Variables of a developer's shell that tests must ignore: the suite flushes the Redis that it uses.
 _NOT_OURS = (
     "REDIS_URL",
     "TANDEM_REDIS_URL",
@@ -41,7 +41,7 @@ _NOT_OURS = (
     "TANDEM_TRUSTED_KEYS",
 )
 
-#: What makes processes that live for seconds, two at a time on two cores, cheaper.
+#: Options that make short-lived processes cheaper.
 _FOR_SHORT_LIVES = {
     # Else a second thread of torch or BLAS spins on the core that the other worker wants.
     "OMP_NUM_THREADS": "1",

@@ -13,7 +13,7 @@ import redis
 
 from shared_model.redis_store.server import find_binary
 
-#: What tells a Sentinel apart from a server.
+#: The argument that makes a server a Sentinel.
 _SENTINEL = "--sentinel"
 
 

@@ -1,4 +1,4 @@
-"""What every benchmark reports: figures with their bounds, where they were measured, one table and one JSON file.
+"""Reports of benchmarks: figures with their bounds, the machine, one table and one JSON file.
 
 A figure that could not be measured is absent, never guessed, and absent means not met.
 """
@@ -74,7 +74,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Result:
-    """What a benchmark measured of what it promised, and where. `conditions`: what else a reader must know."""
+    """The measured figures of a benchmark, and the machine. `conditions`: other facts that a reader needs."""
 
     targets: tuple[Target, ...]
     figures: tuple[Figure, ...]

@@ -32,7 +32,7 @@ class Group(Generic[Stage]):
 
 @dataclass(frozen=True)
 class Measured:
-    """What a benchmark measured of what it promised. `conditions`: what else a reader must know."""
+    """The measured figures of a benchmark. `conditions`: other facts that a reader needs."""
 
     targets: Sequence[Target]
     rounds: Sequence[Round]
@@ -85,7 +85,7 @@ def due(groups: Mapping[str, Group[Stage]], chosen: Sequence[str], number: int) 
 
 
 def measure_on(stage: Stage, groups: Mapping[str, Group[Stage]], chosen: Sequence[str], title: str) -> Round:
-    """What could not be measured is absent. Each figure is said at once: the rounds of hours may never end."""
+    """Figures that could not be measured are absent. Each is printed at once: rounds of hours may be cut off."""
     figures: Round = {}
     for name in chosen:
         say(f"{title}: {name}")

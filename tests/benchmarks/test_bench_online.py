@@ -34,7 +34,7 @@ def test_poisson_arrivals_come_at_their_rate_with_independent_gaps() -> None:
     assert due[-1] < 60
     assert (gaps > 0).all()
     assert len(due) == pytest.approx(12_000, rel=0.05)
-    # An exponential's deviation is its mean; a steady beat's is none.
+    # An exponential distribution's deviation is its mean; equal intervals have no deviation.
     assert gaps.std() == pytest.approx(gaps.mean(), rel=0.05)
     assert (arrivals.poisson(200.0, 60.0, seed=1) == due).all()
     assert len(arrivals.poisson(200.0, 60.0, seed=2)) != len(due)

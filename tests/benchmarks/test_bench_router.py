@@ -44,7 +44,7 @@ def test_decisions_are_made_on_64_replicas_and_some_requests_make_it_look_at_all
     served = [decide(deciding.request(draw, deciding.ENOUGH), Policy(), snapshot, draw.random()) for _ in range(200)]
     assert len({decision.replica for decision in served}) > 32
     scarce = [decide(deciding.request(draw, deciding.SCARCE), Policy(), snapshot, draw.random()) for _ in range(200)]
-    # Whoever draws two at random and finds both late takes the best of all, again and again.
+    # If both replicas of a power-of-two draw are late, the router considers all replicas.
     assert len({decision.replica for decision in scarce}) < len({decision.replica for decision in served}) / 2
     with pytest.raises(Overloaded):
         decide(deciding.request(draw, deciding.NONE), Policy(), snapshot, 0.5)

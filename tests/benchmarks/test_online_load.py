@@ -27,7 +27,7 @@ DEADLINE_EXCEEDED = 4
 
 
 class Server:
-    """A grpc.aio server on a thread of its own. What it does is in the text: refuse, hang, or answer."""
+    """A grpc.aio server on a thread of its own. The text of a call selects its action: refuse, hang, or answer."""
 
     def __enter__(self) -> "Server":
         self._started, self._loop = threading.Event(), asyncio.new_event_loop()

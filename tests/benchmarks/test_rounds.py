@@ -1,4 +1,4 @@
-"""What is measured in rounds: chosen by name, absent where it cannot be measured, reported once."""
+"""Figures measured in rounds: selected by name, absent if they cannot be measured, reported once."""
 
 from collections.abc import Mapping
 from pathlib import Path

@@ -120,7 +120,7 @@ def test_the_scores_are_published_and_answer_calls(running: Stack, night: Night,
 
 
 def errors(running: Stack, run_id: str, task: str) -> list[str]:
-    """What the UI shows as errors of a task, Airflow's own closing line left out."""
+    """A task's errors as the UI shows them, without Airflow's own last line."""
     events = running.api.task_events(DAG, run_id, task)
     assert not any(event.get("error_detail") for event in events), "a traceback"
     said = [str(event["event"]) for event in events if event.get("level") == "error"]

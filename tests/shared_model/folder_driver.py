@@ -21,7 +21,7 @@ class SharedFolder(LocalFileSystem):  # type: ignore[misc]
 
 
 class Unlisted(SharedFolder):
-    """One that nobody may list, as an object store's policy can have it."""
+    """A folder that may not be listed, as with some object stores' policies."""
 
     protocol = "unlisted"
 

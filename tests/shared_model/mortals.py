@@ -21,7 +21,7 @@ CHUNK = 8
 
 
 class Phase(IntEnum):
-    """What a process is doing, for whoever kills it."""
+    """A process's current action, for the test that kills it."""
 
     STARTING = 0
     SUBMITTING = 1
@@ -32,7 +32,7 @@ class Phase(IntEnum):
 
 
 class Log:
-    """Lines that outlive whoever wrote them: each is one write, and nothing is held back."""
+    """Lines that outlive the writing process: each is one unbuffered write."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)

@@ -23,7 +23,7 @@ UNLIMITED = "9223372036854771712"
             {"a/cpu.max": "200000 100000", "a/b/cpu.max": "400000 100000", "a/b/memory.max": "7", "memory.max": "9"},
             Limits(2.0, 7),
         ),
-        # The path that a container is told is the host's, which it does not see.
+        # /proc/self/cgroup holds the host's path, which the container does not see.
         ("0::/kubepods/pod1", {"cpu.max": "50000 100000"}, Limits(0.5)),
         # Version 1: a folder for each controller, and controllers that share one.
         (

@@ -1,4 +1,4 @@
-"""What this process can compute on."""
+"""Detection of compute devices."""
 
 import math
 import os

@@ -47,7 +47,7 @@ def built(root: Path, checkpoint: Checkpoint, name: str = "tiny") -> tuple[Relea
 
 
 def resealed(release: Release, root: Path, files: dict[str, bytes] | None = None, **facts: Any) -> Release:
-    """The same bytes, or with other `files`, and other `facts`: a release that nobody has judged yet."""
+    """The same bytes, or with other `files`, and other `facts`: a release without a verdict."""
     kept = {path: release.read(path) for path in release.manifest.files}
     known = {name: getattr(release.manifest, name) for name in Facts.__dataclass_fields__}
     return Store(root).seal(kept | (files or {}), Facts(**{**known, **facts}))

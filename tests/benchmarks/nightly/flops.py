@@ -26,5 +26,5 @@ def of_texts(model: Mapping[str, Any], lengths: Sequence[int]) -> float:
 
 
 def peak(name: str) -> float:
-    """Of the GPU of that name, 0 where nobody wrote it down."""
+    """Peak of the GPU of that name, 0 if it is unknown."""
     return next((flops for known, flops in _PEAKS.items() if known in name), 0.0)

@@ -1,4 +1,4 @@
-"""What is measured: a state with its days of messages, and processes that are started when they are asked for."""
+"""The stage of a benchmark: a state with its days of messages, and processes that are started on demand."""
 
 import contextlib
 import functools
@@ -20,7 +20,7 @@ from tests.benchmarks.replicas import Place
 WARM, SAMPLE, WHOLE = "2026-01-01", "2026-01-02", "2026-01-03"
 #: An engine builds each of its shapes when it first meets it, and meets most of them in this many rows.
 _WARM_ROWS = 16_384
-#: What else loads or builds at first is there after so many.
+#: Rows after which lazy loading and building is complete.
 _FIRST_ROWS = 512
 
 Say = Callable[[str], None]
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 @dataclass
 class Notes:
-    """What else a reader must know: name → its value in each round, and what is said in words."""
+    """Other facts that a reader needs: name → its value in each round, and notes."""
 
     values: dict[str, list[float]] = field(default_factory=dict)
     words: dict[str, str] = field(default_factory=dict)
@@ -105,7 +105,7 @@ class Stage:
         return given, (before + self._rate(self.bare, name, **options)) / 2
 
     def rate(self, child: Child, name: str, **options: Any) -> float:
-        """rows/s of a baseline on the sample. What it does first is not measured."""
+        """rows/s of a baseline on the sample, without its warm-up."""
         child.ask(texts=self._material.texts[-_FIRST_ROWS:], **options)
         return self._rate(child, name, **options)
 

@@ -1,6 +1,6 @@
 """python -m tests.benchmarks.online.bare RELEASES ID: a release's engines with nothing around them.
 
-What the service is compared with: the same engines on the same texts, in a process of their own, called by a loop.
+The baseline of the service: the same engines on the same texts, in a process of their own, called by a loop.
 Texts are encoded before the watch starts; engines are opened, and have met every shape, before it starts, too.
 """
 

@@ -1,4 +1,4 @@
-"""What became of the calls of one load, and the numbers read off them."""
+"""The outcomes of the calls of one load, and the figures derived from them."""
 
 import math
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ RESOURCE_EXHAUSTED = 8
 
 #: A p95 of fewer calls is not one: at 95 % confidence of the tail this many calls allow 50 above the bound.
 LEAST_CALLS = 1_372
-#: What a call counts that was not answered well: no bound on latency is that high.
+#: Latency of a call that failed or was late: higher than any bound.
 MISSED_MS = 10_000.0
 #: Sends later than this (p99) make the generator part of what is measured.
 LATE_MS = 5.0
@@ -74,7 +74,7 @@ class Calls:
         return float(inside.sum()) / (end - start)
 
     def good(self, within_ms: float) -> int:
-        """Calls answered inside their deadline. What was refused, late, lost or never sent is none."""
+        """Calls answered within their deadline: not those that were refused, late, lost or never sent."""
         return int((self.milliseconds <= within_ms).sum())
 
     def goodput(self, within_ms: float) -> float:

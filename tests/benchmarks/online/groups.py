@@ -140,7 +140,7 @@ def _interactive_beside_bulk(stage: Stage, percent: int) -> tuple[Calls, Calls]:
 
 
 def _interactive(stage: Stage, percent: int) -> Plan:
-    """Poisson arrivals, for as long as a p95 takes and eight seconds at least; nobody gives up."""
+    """Poisson arrivals, long enough for a p95 and at least eight seconds; callers never cancel."""
     rate = stage.capacity * percent / 100
     seconds = SETTLE_SECONDS + max(8.0, 1.1 * LEAST_CALLS / rate)
     due = arrivals.poisson(rate, seconds, seed=percent)

@@ -10,7 +10,7 @@ from tests.benchmarks import replicas
 from tests.benchmarks.online.stage import Stage
 
 _PERIOD_SECONDS = 0.02
-#: What the old release held is given back after its last request.
+#: Seconds until the old release's memory is freed after its last request.
 _AFTER_SECONDS = 2.0
 _BYTES = 1e6
 

@@ -1,4 +1,4 @@
-"""What a generator is to send, and when: open loop, whatever the answers do, or closed, as they allow."""
+"""Plans of a load generator: open loop, independent of the answers, or closed loop, paced by them."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ class Plan:
     `seconds` are over or, with `once`, each text has been sent.
 
     Texts are sent in turn, one a call. `priority` is the name of a scoring.v1.Priority. `timeout_ms` is the request's
-    own and the gRPC deadline; 0 means none. `caller` is who calls, for quotas; empty for nobody in particular.
+    own and the gRPC deadline; 0 means none. `caller` is who calls, for quotas; empty for an anonymous one.
     """
 
     address: str
@@ -33,7 +33,7 @@ class Pacer(Protocol):
     """When to send. Times are seconds from the start."""
 
     def next_due(self, now: float, in_flight: int) -> float | None:
-        """When the next call is due; None while that depends on an answer, or when there is none any more."""
+        """Due time of the next call; None while it depends on an answer, or after the last call."""
 
     def over(self, now: float) -> bool:
         """Whether no more calls will be due."""

@@ -1,6 +1,6 @@
 """python -m tests.benchmarks.online.sleeping RELEASES ID REDIS: the whole service, but its engines sleep.
 
-What is left is the service's own behaviour under more load than it can carry, on any machine: a call takes
+This leaves the service's own behaviour under overload, on any machine: a call takes
 SECONDS whatever its batch, so one stream answers 1 / SECONDS calls a second at batch 1.
 """
 

@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Generators:
-    """What the load generators did to what was measured, over all rounds."""
+    """The load generators' effect on the measurement, over all rounds."""
 
     share: float = 0.0
     late_ms: float = 0.0
@@ -51,7 +51,7 @@ class Generators:
 
 
 class Stage:
-    """Use as a context. What a group of figures does not ask for is not started."""
+    """Use as a context. Processes are started when a group of figures needs them."""
 
     def __init__(self, place: Place, material: Material, generators: Generators, say: Say, skip: int) -> None:
         """`skip`: interactive and bulk texts that earlier rounds have sent."""

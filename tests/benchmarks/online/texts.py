@@ -1,4 +1,4 @@
-"""What is sent: real messages where they are at hand, else our own; each different."""
+"""The texts to send: real messages if available, else generated ones; all different."""
 
 import csv
 import gzip

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 #: A call that ended without a gRPC status: reset, or cut off with its connection.
 LOST = -1
 
-#: What fits into one frame, as every peer takes it.
+#: Largest frame that every peer accepts.
 MAX_MESSAGE_BYTES = 16_384 - 5
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -39,10 +39,10 @@ def prepare(message: bytes) -> Prepared:
 
 
 class Wire:
-    """One connection that calls one method. `outgoing`: bytes to write to the peer; whoever writes them clears them."""
+    """One connection that calls one method. `outgoing`: bytes to write to the peer; the writer clears them."""
 
     def __init__(self, authority: str, path: str, timeout_ms: int, caller: str = "") -> None:
-        """`timeout_ms`: the gRPC deadline of every call; `caller`: who calls, empty for nobody in particular."""
+        """`timeout_ms`: the gRPC deadline of every call; `caller`: the caller's name, empty for an anonymous one."""
         self.outgoing = bytearray(_PREFACE + _frame(_SETTINGS, 0, 0, _OUR_SETTINGS))
         self.outgoing += _frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", _MORE_WINDOW))
         self._first, self._again = _request_headers(authority, path, timeout_ms, caller)

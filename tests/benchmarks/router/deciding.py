@@ -1,4 +1,4 @@
-"""How long the pure decision takes with 64 replicas: requests as they come, and those that nobody could answer in time.
+"""Duration of the pure decision with 64 replicas: for usual requests, and for those that no replica can answer in time.
 
 Each decision is timed alone; the clock takes a twentieth of a microsecond.
 """
@@ -40,7 +40,7 @@ def measure() -> dict[str, float]:
 
 
 def router(draw: random.Random) -> Snapshot:
-    """What a router knows of the fleet."""
+    """A router's snapshot of the fleet."""
     replicas = tuple(fleet.replica(state) for state in fleet.states(draw))
     for option in (option for replica in replicas for option in replica.options):
         option.send(draw.uniform(0.0, _SENT), texts=1, real_time=True)

@@ -1,4 +1,4 @@
-"""What replicas would say of themselves: heartbeats of a fleet of a given size, drawn by a seed."""
+"""Heartbeats of a simulated fleet of a given size, drawn by a seed."""
 
 import random
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What one hop adds to a call at p50: the same texts to a replica and through a router in front of it, in turn."""
+"""Added latency of one hop at p50: the same texts to a replica and through a router in front of it, in turn."""
 
 from shared_model import demo_messages
 from tests.benchmarks import replicas

@@ -1,4 +1,4 @@
-"""What a replica among 64 spends on telling of itself and on keeping its snapshot fresh."""
+"""Cost of heartbeats and of refreshing the snapshot, for one of 64 replicas."""
 
 from tests.benchmarks.harness import CannotMeasure
 from tests.benchmarks.online.child import Child

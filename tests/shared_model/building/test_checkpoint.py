@@ -1,4 +1,4 @@
-"""What is read of a model folder, and where a folder is found."""
+"""Reading a model folder, and finding it."""
 
 import hashlib
 import json

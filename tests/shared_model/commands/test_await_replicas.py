@@ -31,7 +31,7 @@ def profile(
 
 
 def beat(client: "redis.Redis", profile: ReplicaProfile) -> None:
-    """What a replica tells of itself, for longer than it would."""
+    """Store a replica's heartbeat with a longer lifetime than usual."""
     client.set(keys.replica(profile.replica.id), ReplicaState(profile=profile.SerializeToString()).SerializeToString())
     client.sadd(keys.replicas(), profile.replica.id)
 
@@ -51,7 +51,7 @@ def beat(client: "redis.Redis", profile: ReplicaProfile) -> None:
             [profile("a", OLD, failures={NEW: "its probe was ended by SIGSEGV"}), profile("b")],
             "1 of 2 replicas follow\nreplica a does not serve new-2: its probe was ended by SIGSEGV",
         ),
-        # What failed before is tried again.
+        # A failure at an older version is tried again.
         (Pointer(2, NEW), [profile("a", OLD, 1, failures={NEW: "crashed"})], "0 of 1 replicas follow; waiting: a"),
         (
             Pointer(2, NEW),

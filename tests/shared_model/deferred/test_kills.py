@@ -1,4 +1,4 @@
-"""Whoever submits, claims, scores or publishes is killed at any moment: what was acknowledged gets one result."""
+"""A process that submits, claims, scores or acknowledges is killed: each accepted request still gets one result."""
 
 import collections
 import itertools

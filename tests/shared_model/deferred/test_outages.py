@@ -123,7 +123,7 @@ async def test_group_and_scripts_are_there_again_soon_and_without_errors(
             [item] = await within(REBUILT_SECONDS, lambda: deferred_queue.claim("lane", 10))
             assert item.request_id == "a"
             assert time.monotonic() - since < REBUILT_SECONDS
-            # What was claimed before is nobody's any more, and its answer is not kept.
+            # A claim from before the outage is lost, and its result is refused.
             assert await deferred_queue.renew("lane", [lost]) == set()
             assert await deferred_queue.store_results([(lost, ScoreResponse())], "idle") == [False]
             assert await deferred_queue.get("lost") is None
@@ -248,10 +248,10 @@ async def test_what_was_acknowledged_outlives_a_failover_and_callers_follow_it(t
 
 
 async def last_refusal(deferred_queue: DeferredQueue) -> str:
-    """What is said once the new master is found."""
+    """The replies after the new master was found."""
     deadline = time.monotonic() + NORMAL_SECONDS
     while True:
-        said = await refused(deferred_queue, "nobody has it")
+        said = await refused(deferred_queue, "unreplicated")
         if "replicas" in said or time.monotonic() > deadline:
             return said
         await asyncio.sleep(0.05)
@@ -263,7 +263,7 @@ def knows_replica(watching: Node) -> bool:
 
 
 def is_master(node: Node) -> bool:
-    # Whoever is connected while it is made the master is sent away.
+    # A client that is connected during the promotion is disconnected.
     with contextlib.suppress(redis.ConnectionError), node.client() as client:
         return bool(client.info("replication")["role"] == "master")
     return False

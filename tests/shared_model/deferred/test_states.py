@@ -36,7 +36,7 @@ HOUR_MS = 3_600_000
 
 @dataclass
 class Life:
-    """What the model knows of one request. `overdue`: its time was over before it had a result."""
+    """The model's view of one request. `overdue`: its deadline passed before it had a result."""
 
     dated: bool
     state: State = State.ACCEPTED
@@ -87,7 +87,7 @@ class DeferredLife(RuleBasedStateMachine):
         return [request_id for request_id, life in self.lives.items() if not life.state.ended]
 
     def notice(self, request_id: str) -> Life:
-        """What a look at one request makes of it."""
+        """Apply the effect of reading one request: it may expire."""
         life = self.lives[request_id]
         if life.overdue and not life.state.ended:
             life.state, life.holder = State.EXPIRED, ""

@@ -250,7 +250,7 @@ async def test_a_stored_answer_is_not_computed_again_but_published_by_whoever_co
 
 
 async def wait_for_clock(client: "redis.asyncio.Redis", until_ms: int) -> None:
-    """Until Redis' clock says so; nobody else's counts."""
+    """Wait by Redis' clock; no other clock counts."""
     while True:
         seconds, microseconds = await client.time()
         if seconds * 1000 + microseconds // 1000 >= until_ms:
@@ -389,7 +389,7 @@ async def test_what_is_given_back_was_never_delivered(
         item = await claim_one(deferred_queue, "busy")
         assert await deferred_queue.nack("busy", [item]) == 1
         assert await state_of(deferred_queue, "a") is State.ACCEPTED
-    # What somebody else has by now is not given back.
+    # Work that another consumer holds by now is not returned.
     await claim_one(deferred_queue, "other")
     assert await deferred_queue.nack("busy", [item]) == 0
     assert await state_of(deferred_queue, "a") is State.CLAIMED
@@ -402,7 +402,7 @@ async def test_a_claim_that_counts_as_no_delivery_leaves_no_suspect(
     for _ in range(2 * LAST_DELIVERY):
         [item] = await deferred_queue.claim("driver", 10, RAN_OUT, counted=False)
         assert (await pending(client))["a"][2] == 0
-    # What others died of before still counts, also after the driver has given it back.
+    # Earlier deliveries still count after the driver has returned the work.
     await claim_one(deferred_queue, "crashed", RAN_OUT)
     [item] = await deferred_queue.claim("driver", 10, RAN_OUT, counted=False)
     assert await deferred_queue.nack("driver", [item]) == 1

@@ -286,7 +286,7 @@ def test_a_head_reads_the_embedding(model: Callable[..., Model]) -> None:
 def test_a_device_without_room_for_a_batch_says_so_and_keeps_nothing_of_it(
     model: Callable[..., Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a GPU without memory raises, raised by the model in the middle of a batch."""
+    """The error of a GPU without memory, raised by the model in the middle of a batch."""
     made, held = model("bert"), []
     engine, batch = torch_engine(made), made.batch(TEXTS)
 

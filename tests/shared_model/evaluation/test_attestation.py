@@ -1,4 +1,4 @@
-"""A variant is proven before it serves, once, by whoever has its device first."""
+"""A variant is attested once before it serves, by the first process that has its device."""
 
 import json
 import subprocess
@@ -27,7 +27,7 @@ NOTE = "proof-fp16-cpu.json"
 
 @pytest.fixture(autouse=True)
 def own_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How fast FP16 is on a CPU is nobody's promise."""
+    """Remove the budget: FP16 on a CPU has no promised speed."""
     monkeypatch.setenv("TANDEM_GATE_BATCH_MS", "60000")
 
 
@@ -64,7 +64,7 @@ def test_an_unproven_variant_is_proven_and_the_proof_kept(unproven: Release) -> 
 
 
 def unreadable(release: Release) -> None:
-    """Nothing can be proven any more: whoever tries fails."""
+    """Damage every file, so that another attestation would fail."""
     for path in release.manifest.files:
         (Path(release.place) / path).write_bytes(b"gone")
 

@@ -65,7 +65,7 @@ def test_a_rollback_has_the_epoch_before_answer(three_nights: "redis.Redis") -> 
     done = epochs.roll_back(three_nights, RELEASE, "2026-01-15", latest_token=1)
     assert (done.was, done.now, answering(three_nights)) == ("2026-01-15.1", "2026-01-14.1", "2026-01-14.1")
     assert not three_nights.exists(*keys_of(RELEASE, "2026-01-15.1"))
-    # What answers again has as long to live as any epoch that was just published.
+    # The restored epoch has the lifetime of a newly published one.
     assert all(KEEP_SECONDS - 60 < three_nights.ttl(name) <= KEEP_SECONDS for name in keys_of(RELEASE, done.now))
 
 

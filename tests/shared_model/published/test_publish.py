@@ -141,7 +141,7 @@ def test_the_filter_keeps_most_misses_off_the_network(redis_client: "redis.Redis
 
 
 class Corrupting(redis.Redis):  # type: ignore[misc]
-    """A real Redis behind a client that damages what it was told to write."""
+    """A real Redis behind a client that damages the values it writes."""
 
     def hset(self, name: Any, *args: Any, mapping: Mapping[Any, Any] | None = None, **kwargs: Any) -> Any:
         if mapping and b"scores" in str(name).encode() and "epoch" in str(name):

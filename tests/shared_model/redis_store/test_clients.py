@@ -1,4 +1,4 @@
-"""What a URL of Redis means, and that no client repeats what it has sent."""
+"""Parsing of Redis URLs, and clients that never repeat a command."""
 
 import socket
 import threading

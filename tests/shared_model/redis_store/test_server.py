@@ -136,7 +136,7 @@ def test_a_server_ends_with_the_last_of_its_users_however_each_ends(state: State
         url = f"unix://{state.state / 'redis' / 'redis.sock'}"
         owner.send_signal(how)
         owner.wait()
-        # It is told to stop within a moment where it is: a server that is asked so often would not miss that.
+        # If the owner's end stopped the server, it would do so at once, and one of these polls would fail.
         for _ in range(50):
             assert redis.Redis.from_url(url).ping()
             time.sleep(0.01)

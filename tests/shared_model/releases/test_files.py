@@ -92,7 +92,7 @@ def test_a_removed_release_is_gone_and_no_other(root: str) -> None:
 
 
 def test_a_half_written_release_is_not_there(root: str) -> None:
-    """What a copy leaves that was cut off: every file but the manifest, which comes last."""
+    """The state of an interrupted copy: every file except the manifest, which comes last."""
     whole = small_release.seal(Store(root), name="whole")
     for path, data in small_release.FILES.items():
         Store(root).files.write(f"half/half-0123456789ab/{path}", data)

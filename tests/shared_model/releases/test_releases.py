@@ -194,7 +194,7 @@ def test_a_file_cannot_leave_the_release(tmp_path: Path, path: str) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-#: What names are made of, and what looks like it.
+#: Characters of names, and similar ones.
 _LOOKALIKES = st.text(st.one_of(st.sampled_from("az09-./\\_~%A．∕а\0\n\u202e\u0301"), st.characters()), max_size=60)
 _PLAIN = set(string.ascii_lowercase + string.digits + "-")
 

@@ -118,7 +118,7 @@ def test_what_no_trusted_key_signed_is_refused(
 
 
 def test_a_release_of_the_same_id_and_other_bytes_is_not_signed(small: Release) -> None:
-    """Ids are 48 bits; whoever finds another release of the same id has no signature for it."""
+    """Ids are 48 bits; a signature does not hold for another release with the same id."""
     note = sign(small)
 
     class SameId(manifest.Manifest):
@@ -131,7 +131,7 @@ def test_a_release_of_the_same_id_and_other_bytes_is_not_signed(small: Release) 
 
 
 def test_sealing_needs_no_signature(tmp_path: Path) -> None:
-    """Who builds signs afterwards."""
+    """A release is signed after it was built."""
     sealed = small_release.seal(Store(tmp_path, OURS))
     sign(sealed)
     assert small_release.seal(Store(tmp_path, OURS)).id == Store(tmp_path, OURS).open(sealed.id).id
