@@ -1,6 +1,6 @@
--- Replace the routing policy, if it still is the one that was read: its bytes hold its version.
--- KEYS[1]: protobuf RoutingPolicy; what is no string counts as none
--- ARGV[1] what was read, empty for none   ARGV[2] the next version
+-- Replaces the routing policy if it is still the one that was read; the bytes include its version.
+-- KEYS[1]: protobuf RoutingPolicy; a key of another type counts as empty
+-- ARGV[1]: the policy that was read, or empty   ARGV[2]: the next version
 -- Returns 1 if it was replaced, else 0.
 if redis.call('TYPE', KEYS[1])['ok'] ~= 'string' then
   redis.call('DEL', KEYS[1])

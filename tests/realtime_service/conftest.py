@@ -1,4 +1,4 @@
-"""A real service in a process of its own, on a real Redis, called over a real socket."""
+"""Fixtures: a real service in its own process, on a real Redis, called over a real socket."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 
 READY = re.compile(r"ready in .* on (?P<grpc>\S+), metrics on (?P<metrics>\S+)")
-#: Within which a service is ready, also on a busy machine.
+#: Longest start of a service, also on a busy machine.
 READY_SECONDS = 120.0
 
 
@@ -64,7 +64,7 @@ def start_service(state: Path, releases: Path, **environment: str) -> RunningSer
 
 @pytest.fixture(scope="package")
 def redis_server(own_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A server of this package's own: the service harvests what it finds on it, which is nobody else's."""
+    """A server of this package's own, because the service answers all deferred requests on it."""
     with RedisServer(StateSettings(state=tmp_path_factory.mktemp("redis"))) as server:
         yield server
 
@@ -73,7 +73,7 @@ def redis_server(own_environment: None, tmp_path_factory: pytest.TempPathFactory
 def service(
     release: Release, releases_dir: Path, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningService]:
-    """One service for tests that leave it as they found it."""
+    """One service for tests that leave no trace in it."""
     assert pointer.read(Store(releases_dir), None).active == release.id
     running = start_service(tmp_path_factory.mktemp("service"), releases_dir, REDIS_URL=redis_server.url)
     yield running
@@ -88,7 +88,7 @@ def client(service: RunningService) -> Iterator[Client]:
 
 @pytest.fixture
 async def own_redis(tmp_path: Path) -> AsyncIterator["redis.asyncio.Redis"]:
-    """A client of a server that no service harvests."""
+    """A client of a server without a backfill worker."""
     with RedisServer(StateSettings(state=tmp_path)) as server:
         async with redis.asyncio.Redis.from_url(server.url) as client:
             yield client

@@ -1,4 +1,4 @@
-"""The heartbeats that Redis holds at a moment."""
+"""Reads the current heartbeats from Redis."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -9,12 +9,12 @@ from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState
 from shared_model.redis_store import keys
 
-#: By lane, and by what a number is called in the message; 0 of a lane that takes no requests.
+#: By lane, then by field of the message; 0 of a lane that takes no requests.
 Numbers = Mapping[str, Counter[str]]
 
 
 def kept(client: "redis.Redis") -> Iterator[tuple[ReplicaDescription, Numbers]]:
-    """Of each replica what it says of itself, and of its lanes."""
+    """The description of each replica, and the numbers of its lanes."""
     for replica in client.smembers(keys.replicas()):
         if stored := client.get(keys.replica(replica.decode())):
             state = ReplicaState.FromString(stored)

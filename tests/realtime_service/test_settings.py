@@ -1,4 +1,4 @@
-"""Every number of the service levels is a setting, from the environment or a file, checked before anything starts."""
+"""All numbers of the service levels are settings, from the environment or a file, and checked at the start."""
 
 import dataclasses
 from pathlib import Path
@@ -47,7 +47,7 @@ def test_every_number_of_a_lane_can_be_set(lane: ServingPath, field: str) -> Non
     ]
 
 
-def test_only_what_the_lanes_need_is_loaded() -> None:
+def test_only_the_variants_of_the_lanes_are_loaded() -> None:
     latency = lanes(ServiceSettings(lanes="latency"), Device.CPU)
     assert list(latency) == [LATENCY]
     assert variants(latency, Device.CPU) == {Precision.INT8: Device.CPU}
@@ -101,12 +101,12 @@ def test_reflection_is_served_where_only_this_host_can_call(address: str, said: 
     assert settings.load(ServiceSettings, environment).reflects is reflects
 
 
-def test_every_setting_says_what_it_means() -> None:
+def test_every_setting_has_a_description() -> None:
     for cls in (ServiceSettings, LaneSettings):
         assert all(len(it.metadata["help"]) > 10 for it in dataclasses.fields(cls) if "group" not in it.metadata)
 
 
-def test_a_file_says_what_the_environment_does_not(tmp_path: Path) -> None:
+def test_a_file_sets_only_variables_that_are_not_set(tmp_path: Path) -> None:
     file = tmp_path / "tandem.toml"
     file.write_text('workers = 1000\nlanes = ["latency", "dynamic"]\n[latency]\nconcurrency = 8\n')
     assert "TANDEM_WORKERS='1000'" in serve_and_fail(tmp_path, tmp_path, TANDEM_CONFIG=str(file))

@@ -146,5 +146,5 @@ def test_a_wrong_file_is_named_with_what_is_wrong(written: bytes | None, problem
     assert "\n" not in str(error.value)
 
 
-def test_every_setting_says_what_it_means() -> None:
+def test_every_setting_has_a_description() -> None:
     assert all(len(field.metadata["help"]) > 10 for field in fields(StateSettings))

@@ -1,4 +1,4 @@
-"""`python -m realtime_service`: the help of every command, wrong arguments, what `call` and `describe` print."""
+"""`python -m realtime_service`: the help of every command, wrong arguments, the output of `call` and `describe`."""
 
 import argparse
 import json
@@ -21,7 +21,7 @@ Run = Callable[..., tuple[int, str, str]]
 def run(
     service: RunningService, redis_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Run]:
-    """A command in this process, on the Redis of the service; the policy is as it was afterwards."""
+    """Runs a command in this process, on the Redis of the service, and restores the policy afterwards."""
     monkeypatch.setenv("TANDEM_REDIS_URL", redis_url)
 
     def run(*arguments: str) -> tuple[int, str, str]:
@@ -35,7 +35,7 @@ def run(
 
 
 def leaves(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The commands that do something."""
+    """All commands without subcommands."""
     below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     if not below:
         yield parser
@@ -67,13 +67,13 @@ def test_a_timeout_must_be_positive(command: str, wrong: str, capsys: pytest.Cap
     assert f"--timeout-ms: is {wrong}, must be positive" in capsys.readouterr().err
 
 
-def test_a_reset_of_nothing_says_what_it_wants(run: Run) -> None:
+def test_a_reset_without_names_says_what_it_expects(run: Run) -> None:
     status, printed, complaint = run("policy", "reset")
     assert (status, printed, complaint.count("\n")) == (2, "", 1)
     assert "name the numbers to reset (`policy show` lists them), or give --all for every one" in complaint
 
 
-def test_a_reader_that_has_had_enough_is_no_error(service: RunningService, redis_url: str) -> None:
+def test_a_reader_that_closes_the_pipe_early_is_no_error(service: RunningService, redis_url: str) -> None:
     pipe = f"{sys.executable} -m realtime_service {{}} | head -n 1"
     for command in ("policy show", f"describe --address {service.address}"):
         ended = subprocess.run(
@@ -87,7 +87,7 @@ def test_a_reader_that_has_had_enough_is_no_error(service: RunningService, redis
 
 
 def test_a_closed_pipe_is_no_error(service: RunningService) -> None:
-    """`head` may be gone before the first byte: surely so here."""
+    """The pipe is closed before the first byte."""
     command = [sys.executable, "-m", "realtime_service", "describe", "--address", service.address]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout

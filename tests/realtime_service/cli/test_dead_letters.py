@@ -1,4 +1,4 @@
-"""python -m realtime_service dead-letters: what was given up is listed, and accepted again when a person says so."""
+"""python -m realtime_service dead-letters: lists dead letters, and accepts them again."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ Cli = Callable[..., tuple[int, list[str], str]]
 
 @pytest.fixture(scope="module")
 def own_redis(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A server that no service harvests."""
+    """A server without a backfill worker."""
     with RedisServer(StateSettings(state=tmp_path_factory.mktemp("redis"))) as server:
         yield server
 
@@ -37,7 +37,7 @@ def redis_url(own_redis: RedisServer) -> str:
 
 @pytest.fixture
 def cli(redis_url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
-    """Runs a command in this process; returns its status, the lines it printed, and its complaint."""
+    """Runs a command in this process; returns its status, printed lines and error."""
     monkeypatch.setenv("TANDEM_REDIS_URL", redis_url)
 
     def run(*arguments: str) -> tuple[int, list[str], str]:
@@ -99,7 +99,7 @@ def test_an_unknown_id_is_named_and_nothing_is_replayed(cli: Cli, redis_url: str
 
 
 @pytest.mark.parametrize("arguments", [["replay"], ["replay", "--all", "one"], []])
-def test_what_to_replay_must_be_said(cli: Cli, arguments: list[str]) -> None:
+def test_replay_needs_ids_or_all(cli: Cli, arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as refused:
         cli(*arguments)
     assert refused.value.code == 2
@@ -111,8 +111,8 @@ def test_without_redis_it_says_so(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> 
     assert (status, complaint[:50]) == (2, "realtime_service dead-letters: Redis did not answe")
 
 
-def test_it_loads_no_framework(redis_url: str) -> None:
-    """A person waits for it."""
+def test_the_command_loads_no_framework(redis_url: str) -> None:
+    """A command for people must start fast."""
     source = (
         "import sys; from realtime_service.__main__ import main; main(['dead-letters', 'list']); "
         "print({'torch', 'openvino', 'transformers', 'numpy'} & set(sys.modules))"

@@ -1,4 +1,4 @@
-"""`policy show`, `set` and `reset` on a real Redis, and what replicas make of it at their next heartbeat."""
+"""`policy show`, `set` and `reset` on a real Redis, and their effect on replicas at the next heartbeat."""
 
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -43,7 +43,7 @@ throughput.load_target      0.95  default
 
 @pytest.fixture(scope="module")
 def redis_server(own_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A server of this module's own: a policy acts on every replica that hears of it."""
+    """A server of this module's own, because a policy acts on every replica of a Redis."""
     with RedisServer(StateSettings(state=tmp_path_factory.mktemp("redis"))) as server:
         yield server
 
@@ -76,7 +76,7 @@ def rows(printed: str) -> dict[str, tuple[str, str]]:
     return {name: (value, who) for name, value, who in (line.split() for line in printed.splitlines()[1:])}
 
 
-def test_what_operators_set_is_told_apart_from_defaults(run: Run) -> None:
+def test_numbers_of_operators_are_marked(run: Run) -> None:
     assert run("show") == (0, DEFAULTS, "")
     numbers = ["latency_below_ms=80", "latency.p95_ms=40", "dynamic.load_target=0.5", "quota=200"]
     status, printed, _ = run("set", *numbers, "quota.some-caller=20")
@@ -98,7 +98,7 @@ def test_what_operators_set_is_told_apart_from_defaults(run: Run) -> None:
     assert run("reset", "--all") == (0, DEFAULTS.replace("version 0", "version 3"), "")
 
 
-def test_a_caller_may_be_called_anything(run: Run) -> None:
+def test_a_caller_may_have_any_name(run: Run) -> None:
     name = "ipv6:[::1] = a.b"
     assert re.search(rf"^quota\.{re.escape(name)} +5  operators$", run("set", f"quota.{name}=5")[1], re.M)
     assert name not in run("reset", f"quota.{name}")[1]
@@ -118,7 +118,7 @@ def test_a_caller_may_be_called_anything(run: Run) -> None:
         (["reset", "quotas"], "quotas: is not a number of the policy"),
     ],
 )
-def test_what_is_wrong_is_one_line_and_changes_nothing(run: Run, arguments: list[str], says: str) -> None:
+def test_a_wrong_argument_is_one_line_and_changes_nothing(run: Run, arguments: list[str], says: str) -> None:
     run("set", "quota=7")
     status, printed, complaint = run(*arguments)
     assert (status, printed, complaint.count("\n")) == (2, "", 1)
@@ -126,12 +126,12 @@ def test_what_is_wrong_is_one_line_and_changes_nothing(run: Run, arguments: list
     assert run("show")[1].startswith("version 1\n")
 
 
-def test_a_policy_is_held_against_the_settings_of_the_service(
+def test_a_policy_is_checked_against_the_settings_of_the_service(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "tandem.toml"
     file.write_text("throughput_above_ms = 3000\nquota = 9\n")
-    # Set, so that it is unset again: the file becomes environment.
+    # Set here so that monkeypatch unsets it: the file is copied to the environment.
     for name in ("TANDEM_THROUGHPUT_ABOVE_MS", "TANDEM_QUOTA"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
@@ -142,9 +142,7 @@ def test_a_policy_is_held_against_the_settings_of_the_service(
 
 
 @pytest.mark.parametrize("damage", [b"\xff\xff", RoutingPolicy(version=1, quota=-1.0).SerializeToString()])
-def test_a_damaged_policy_is_named_and_can_be_written_anew(
-    run: Run, redis_client: "redis.Redis", damage: bytes
-) -> None:
+def test_a_damaged_policy_is_named_and_can_be_replaced(run: Run, redis_client: "redis.Redis", damage: bytes) -> None:
     redis_client.set(keys.routing_policy(), damage)
     for command in (["show"], ["set", "quota=5"], ["reset", "quota"]):
         status, printed, complaint = run(*command)
@@ -152,7 +150,7 @@ def test_a_damaged_policy_is_named_and_can_be_written_anew(
     assert run("reset", "--all")[:2] == (0, DEFAULTS.replace("version 0", "version 1"))
 
 
-def test_what_is_no_policy_at_all_is_replaced(run: Run, redis_client: "redis.Redis") -> None:
+def test_a_key_of_another_type_is_replaced(run: Run, redis_client: "redis.Redis") -> None:
     redis_client.rpush(keys.routing_policy(), "a list")
     assert run("show") == (0, DEFAULTS, "")
     assert run("set", "quota=5")[1].startswith("version 1\n")

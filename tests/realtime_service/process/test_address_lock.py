@@ -1,4 +1,4 @@
-"""One service per public address, and its port is its workers' alone."""
+"""Only one service can use a public address, and only its workers share the port."""
 
 import os
 import socket
@@ -25,12 +25,12 @@ def test_an_address_is_held_once_and_the_holder_is_named(tmp_path: Path) -> None
         pass
 
 
-def test_port_0_is_nobodys(tmp_path: Path) -> None:
+def test_port_0_needs_no_lock(tmp_path: Path) -> None:
     with address_lock.holding("127.0.0.1:0", tmp_path), address_lock.holding("127.0.0.1:0", tmp_path):
         pass
 
 
-def test_a_killed_holder_holds_nothing(tmp_path: Path) -> None:
+def test_a_killed_process_releases_its_lock(tmp_path: Path) -> None:
     hold = "import sys, pathlib; from realtime_service.process import address_lock\n"
     hold += "with address_lock.holding('127.0.0.1:1', pathlib.Path(sys.argv[1])): print(flush=True); sys.stdin.read()"
     with subprocess.Popen(
@@ -57,7 +57,7 @@ def test_a_reserved_port_is_shared_by_workers_only() -> None:
 
 
 @pytest.mark.parametrize("shares", [0, 1])
-def test_a_port_somebody_listens_on_is_not_reserved(shares: int) -> None:
+def test_a_port_with_a_listener_is_not_reserved(shares: int) -> None:
     with socket.socket() as somebody:
         somebody.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, shares)
         somebody.bind(("127.0.0.1", 0))
@@ -68,7 +68,7 @@ def test_a_port_somebody_listens_on_is_not_reserved(shares: int) -> None:
     assert str(refused.value).startswith(f"TANDEM_GRPC_ADDRESS={address}: cannot listen there")
 
 
-def test_a_host_that_is_not_known_is_one_line() -> None:
+def test_an_unknown_host_is_one_line() -> None:
     with pytest.raises(SettingError) as refused, address_lock.reserved("no.such.host.invalid:1"):
         pass
     assert str(refused.value).startswith("TANDEM_GRPC_ADDRESS=no.such.host.invalid:1: cannot listen there")

@@ -1,4 +1,4 @@
-"""Background duties stop when told to, and do not fail in silence."""
+"""Background tasks stop when cancelled, and their failures are noticed."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from realtime_service.process.background import BackgroundTasks
 
 
 @pytest.mark.timeout(20)
-async def test_a_duty_that_swallows_a_cancellation_is_asked_again() -> None:
+async def test_a_task_that_swallows_a_cancellation_is_cancelled_again() -> None:
     heard = 0
 
     async def deaf_at_first() -> None:
@@ -17,7 +17,7 @@ async def test_a_duty_that_swallows_a_cancellation_is_asked_again() -> None:
             try:
                 await asyncio.sleep(60)
             except asyncio.CancelledError:
-                # What the Redis client does when the cancellation meets the end of a write.
+                # Like the Redis client, when the cancellation comes at the end of a write.
                 heard += 1
                 if heard == 3:
                     raise
@@ -29,7 +29,7 @@ async def test_a_duty_that_swallows_a_cancellation_is_asked_again() -> None:
     assert task.cancelled()
 
 
-async def test_a_duty_that_fails_is_noticed() -> None:
+async def test_a_task_that_fails_is_noticed() -> None:
     async def fails() -> None:
         raise ZeroDivisionError
 

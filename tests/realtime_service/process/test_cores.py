@@ -1,4 +1,4 @@
-"""workers × threads, scaled to the machine as the table of lanes says; cores are nobody's twice."""
+"""workers × threads, scaled to the machine by the table of lanes; no core belongs to two workers."""
 
 import pytest
 from hypothesis import given
@@ -11,7 +11,7 @@ from shared_model.errors import SettingError
 
 
 def sized(cores: int, **environment: str) -> list[int]:
-    """How many cores each worker has."""
+    """The number of cores of each worker."""
     named = {f"TANDEM_{name.upper()}": value for name, value in environment.items()}
     return [len(owned) for owned in worker_cores(settings.load(ServiceSettings, named), range(cores))]
 
@@ -47,11 +47,11 @@ def test_a_number_of_workers_shares_the_cores() -> None:
 
 @pytest.mark.parametrize(("workers", "memory"), [(1, 0.5), (1, 1.0), (2, 2.0), (5, 5.9), (8, 8.0), (8, 100.0)])
 def test_the_table_starts_no_more_workers_than_the_memory_limit_allows(workers: int, memory: float) -> None:
-    """`memory`: in what one worker needs."""
+    """`memory`: in units of one worker's need."""
     assert len(worker_cores(ServiceSettings(), range(32), memory * WORKER_BYTES)) == workers
 
 
-def test_a_number_of_workers_that_memory_may_not_hold_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+def test_more_workers_than_memory_allows_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert len(worker_cores(ServiceSettings(workers=4), range(8), 3 * WORKER_BYTES)) == 4
     assert "TANDEM_WORKERS=4: 4 workers need about 6.0 GB, and the memory limit is 4.5 GB" in caplog.text
 
@@ -72,6 +72,6 @@ def test_no_core_has_two_workers(cores: int, workers: int) -> None:
     assert len({len(some) for some in owned}) == 1
 
 
-def test_threads_that_the_workers_have_no_cores_for_are_refused() -> None:
+def test_more_threads_than_cores_are_refused() -> None:
     with pytest.raises(SettingError, match="2 workers of 4 threads need 8"):
         sized(6, workers="2", threads="4")

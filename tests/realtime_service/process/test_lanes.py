@@ -1,4 +1,4 @@
-"""A replica with some of the lanes: what it loads, what health says of each, and where requests go."""
+"""A replica with some of the lanes: its variants, the health of each lane, and the paths of requests."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,7 +58,7 @@ def test_only_its_lane_and_variant_are_there(channel: grpc.Channel) -> None:
     assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
 
 
-def test_a_single_text_of_another_lane_is_answered_here(channel: grpc.Channel) -> None:
+def test_a_single_text_of_a_missing_lane_is_answered_here(channel: grpc.Channel) -> None:
     answer = ScoringServiceStub(channel).Score(scoring_pb2.ScoreRequest(texts=["my card"]), timeout=10)
     assert (answer.path, answer.reason) == (
         scoring_pb2.LATENCY,

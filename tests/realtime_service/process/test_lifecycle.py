@@ -1,4 +1,4 @@
-"""Start and stop: what a wrong start says, and that a stop loses nothing and leaves nothing behind."""
+"""Start and stop: a wrong start has a clear error, and a stop loses no call and leaves no process."""
 
 import itertools
 import json
@@ -23,7 +23,7 @@ from shared_model.releases.store import Release, Store
 from tests.realtime_service.conftest import RunningService, eventually, start_service
 from tests.realtime_service.rollout import tiny_releases
 
-#: Of a channel that leaves a replica when it is told "not serving", on a connection no other caller here shares.
+#: gRPC options of a channel that leaves a replica at NOT_SERVING, on a connection of its own.
 FOLLOWING_HEALTH = (
     ("grpc.use_local_subchannel_pool", 1),
     (
@@ -33,12 +33,12 @@ FOLLOWING_HEALTH = (
 )
 #: Workers of the supervised stop: as many as there are cores for, two at most.
 CORES = min(2, len(os.sched_getaffinity(0)))
-#: Enough that some call is under way at any moment.
+#: Enough that calls are under way at any moment.
 CALLERS = 24
 
 
 def serve_and_fail(state: Path, releases: Path, **environment: str) -> str:
-    """What `serve` says on stderr when it exits 2."""
+    """The stderr of `serve`, which exits with 2."""
     env = {**os.environ, "TANDEM_STATE": str(state), "TANDEM_RELEASES": str(releases)}
     env |= {"TANDEM_GRPC_ADDRESS": "127.0.0.1:0", "TANDEM_METRICS_ADDRESS": "127.0.0.1:0"} | environment
     command = [sys.executable, "-m", "realtime_service", "serve"]
@@ -66,7 +66,7 @@ def test_a_taken_port_is_one_line_and_exit_2(
 
 
 def test_a_second_service_on_the_port_is_refused(service: RunningService, tmp_path: Path, releases_dir: Path) -> None:
-    # Left to its default the transport shares the port, and callers would meet either service by chance.
+    # By default the transport shares the port, and calls would reach either service by chance.
     line = serve_and_fail(tmp_path, releases_dir, TANDEM_GRPC_ADDRESS=service.address)
     assert line.startswith(f"realtime_service serve: TANDEM_GRPC_ADDRESS={service.address}: cannot listen there")
 
@@ -85,7 +85,7 @@ def test_a_wrong_setting_is_named(setting: str, value: str, expected: str, tmp_p
     assert line == f"realtime_service serve: {setting}={value!r}: expected {expected}"
 
 
-def test_a_release_that_is_not_there_is_named(tmp_path: Path, releases_dir: Path) -> None:
+def test_a_missing_release_is_named(tmp_path: Path, releases_dir: Path) -> None:
     line = serve_and_fail(tmp_path, releases_dir, TANDEM_RELEASE="minilm-000000000000")
     assert "release minilm-000000000000 is not in" in line
     assert "run `python -m shared_model build`" in serve_and_fail(tmp_path, tmp_path / "none")
@@ -142,7 +142,7 @@ def test_sigterm_loses_none_of_10_000_calls_in_five_stops(
         stop_under_load(tmp_path, releases_dir, workers, answers=2_000)
 
 
-def test_what_is_under_way_is_finished(tmp_path: Path) -> None:
+def test_calls_under_way_are_finished(tmp_path: Path) -> None:
     store, numbers = Store(tmp_path / "releases"), tiny_releases.table()
     numbers[tiny_releases.WORDS.index("slowly"), 0] += 1000.0
     graph = tiny_releases.embedding(numbers, tiny_releases.slow_where_asked)
@@ -150,7 +150,7 @@ def test_what_is_under_way_is_finished(tmp_path: Path) -> None:
     running = start_service(tmp_path, Path(store.files.root))
     with grpc.insecure_channel(running.address) as channel:
         score = ScoringServiceStub(channel).Score
-        # A second each, so that they outlast the half second in which callers may look elsewhere.
+        # A second each, so that they outlast the lame duck time of half a second.
         calls = [score.future(scoring_pb2.ScoreRequest(texts=["slowly"]), timeout=60) for _ in range(6)]
         eventually(lambda: decided(running) == len(calls))
         running.process.send_signal(signal.SIGTERM)
@@ -159,7 +159,7 @@ def test_what_is_under_way_is_finished(tmp_path: Path) -> None:
 
 
 def decided(running: RunningService) -> int:
-    """How many requests have got as far as their lane."""
+    """The number of requests that have been decided."""
     with urllib.request.urlopen(running.metrics, timeout=10) as page:  # noqa: S310 - our own loopback address
         lines = [line for line in str(page.read(), "utf-8").splitlines() if line.startswith("tandem_decisions_total{")]
     return round(sum(float(line.rpartition(" ")[2]) for line in lines))
@@ -177,10 +177,10 @@ def stop_under_load(tmp_path: Path, releases_dir: Path, workers: str, answers: i
 
 
 def call_until_refused(running: RunningService, answers: int) -> tuple[int, list[str]]:
-    """Call from several threads, SIGTERM the service after so many `answers`, and go on until nobody listens.
+    """Call from several threads, SIGTERM the service after so many `answers`, and go on until connections are refused.
 
-    Returns the answers, and the statuses of calls that were lost: sent, and then not answered. The callers are plain
-    stubs that follow the service's health and try nothing twice: what a client would try again is a loss here.
+    Returns the answers, and the statuses of lost calls, which were sent and not answered. The callers are plain
+    stubs that follow the service's health without retries: a call that a client would retry is a loss here.
     """
     answered, lost = [0] * CALLERS, list[str]()
 
@@ -207,6 +207,6 @@ def call_until_refused(running: RunningService, answers: int) -> tuple[int, list
 
 
 def was_never_sent(error: grpc.RpcError) -> bool:
-    """Nobody listened: the transport says so in one of two ways."""
+    """Whether no process listened: the transport has two messages for it."""
     nobody = ("failed to connect to all addresses", "connections to all backends failing")
     return error.code() is grpc.StatusCode.UNAVAILABLE and error.details().lower().startswith(nobody)

@@ -1,4 +1,4 @@
-"""What the last published night left in Redis becomes metrics: also its release, which alerts compare."""
+"""The figures of the last published night become metrics, and also its release, which alerts compare."""
 
 import json
 import re
@@ -27,7 +27,7 @@ async def test_the_last_nights_release_is_a_metric(own_redis: "redis.asyncio.Red
 
 
 def test_an_alert_compares_it_with_what_is_served() -> None:
-    """What promtool checks in alerts.test.yml, as far as that goes without promtool."""
+    """Part of the promtool test alerts.test.yml, without promtool."""
     rules = {rule["alert"]: rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]}
     rule = rules["NightlyReleaseDiffers"]
     assert re.findall(r"tandem_\w+", rule["expr"]) == ["tandem_nightly_release_info", "tandem_release_info"]

@@ -1,4 +1,4 @@
-"""A service that starts before its Redis says so once, with what works meanwhile, and says when Redis is reached."""
+"""A service that starts before its Redis logs once which functions it lacks, and logs when Redis is reached."""
 
 import os
 import subprocess

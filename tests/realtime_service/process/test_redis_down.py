@@ -30,13 +30,13 @@ PUBLISHED = "a text that was scored last night"
 
 @pytest.fixture(scope="module")
 def state(tmp_path_factory: pytest.TempPathFactory) -> StateSettings:
-    # Everything it acknowledges outlives it, on a busy disk too.
+    # Acknowledged writes survive a kill, on a busy disk too.
     return StateSettings(state=tmp_path_factory.mktemp("state"), redis_fsync="always")
 
 
 @pytest.fixture(scope="module")
 def own_redis(state: StateSettings) -> Iterator[RedisServer]:
-    """A server nobody else uses: it will be killed."""
+    """A server of this module's own, because it will be killed."""
     with RedisServer(state) as server:
         yield server
 
@@ -73,7 +73,7 @@ def test_scoring_survives_a_frozen_then_killed_redis_and_deferral_comes_back_wit
         client.submit("before", "accepted while Redis was there")
 
         os.kill(pid, signal.SIGSTOP)
-        # The filter says yes, Redis says nothing: the device answers instead.
+        # The filter matches and Redis does not answer: the device answers instead.
         assert client.score(PUBLISHED, priority=Priority.REAL_TIME).path == ServingPath.LATENCY
         call_every_device_path(client, 10)
 
@@ -88,7 +88,7 @@ def test_scoring_survives_a_frozen_then_killed_redis_and_deferral_comes_back_wit
         with RedisServer(state) as revived:
             assert revived.url == own_redis.url
             eventually(lambda: client.describe().redis_available)
-            # What was acknowledged is still there, and is answered.
+            # Acknowledged requests are still stored, and are answered.
             eventually(lambda: client.result("before").state == DeferredState.PUBLISHED)
             client.submit("after", "Redis is back")
             eventually(lambda: client.result("after").state == DeferredState.PUBLISHED)

@@ -1,4 +1,4 @@
-"""The service as a caller meets it: a real process, a real socket, a real release, a real Redis."""
+"""The service as a caller sees it: a real process, a real socket, a real release, a real Redis."""
 
 import asyncio
 import itertools
@@ -28,7 +28,7 @@ from tests.realtime_service.conftest import RunningService, eventually
 
 @pytest.fixture
 def raw_call(service: RunningService) -> Iterator[Callable[[str, bytes], bytes]]:
-    """Call a method with bytes of one's own making."""
+    """Call a method with raw bytes."""
     with grpc.insecure_channel(service.address) as channel:
         yield lambda method, data: channel.unary_unary(f"/scoring.v1.ScoringService/{method}")(data, timeout=10)
 
@@ -66,12 +66,12 @@ def test_each_rule_leads_to_its_lane(
     assert len(labels) == 3
 
 
-def test_an_answer_is_what_the_engine_says(client: Client, release: Release) -> None:
+def test_an_answer_has_the_scores_of_the_engine(client: Client, release: Release) -> None:
     engine, encoder = release.engine(Precision.INT8, Device.CPU, 1), release.encoder()
     for tokens in SPECIALISED_TOKENS:
         engine.specialise(tokens)
     for number, text in enumerate(itertools.islice(demo_messages.texts(5), 80)):
-        # The latency lane runs what is specialised for single texts, the dynamic lane what runs batches, too.
+        # The latency lane runs the shapes compiled for single texts, the dynamic lane those for batches.
         hurried = number % 2 == 0
         expected = release.output.scores(engine.score(collate([encoder.encode(text)]), single=hurried))[0]
         priority = Priority.REAL_TIME if hurried else Priority.NORMAL
@@ -86,7 +86,7 @@ def test_the_largest_request_is_taken(client: Client) -> None:
     assert all(result.truncated for result in answer.results)
 
 
-def test_several_texts_come_back_in_order_and_say_what_was_cut(client: Client) -> None:
+def test_several_texts_come_back_in_order_and_mark_truncated_ones(client: Client) -> None:
     answer = client.score(["where is my card", "I want to close my account", "money " * 400], top_k=5)
     assert [result.labels[0].name for result in answer.results[:2]] == ["card_arrival", "terminate_account"]
     assert [result.truncated for result in answer.results] == [False, False, True]
@@ -94,10 +94,10 @@ def test_several_texts_come_back_in_order_and_say_what_was_cut(client: Client) -
     assert all(len(result.labels) == 5 for result in answer.results)
 
 
-def test_requests_at_once_share_batches(service: RunningService) -> None:
+def test_concurrent_requests_share_batches(service: RunningService) -> None:
     async def at_once(texts: list[str]) -> list[Answer]:
         async with AsyncClient(service.address) as client:
-            # Keeps the device busy until the others are there, however slowly they come.
+            # Keeps the device busy until the others have arrived, however slowly.
             first = asyncio.create_task(client.score(["money " * 250] * 64, priority=Priority.BATCH))
             answers = await asyncio.gather(*(client.score(text, priority=Priority.BATCH) for text in texts))
             await first
@@ -109,15 +109,15 @@ def test_requests_at_once_share_batches(service: RunningService) -> None:
 
 
 @pytest.mark.parametrize("way", [{"priority": Priority.BATCH}, {"timeout_ms": 1000}])
-def test_an_answer_does_not_depend_on_its_neighbours(client: Client, way: dict[str, object]) -> None:
-    """At half precision and at INT8. At another padded width a row is rounded differently: the bound would not hold."""
+def test_an_answer_does_not_depend_on_its_batch_mates(client: Client, way: dict[str, object]) -> None:
+    """At half precision and at INT8. The bound holds for one padded width: another one rounds a row differently."""
     texts = [text * (1 + number % 4) for number, text in enumerate(itertools.islice(demo_messages.texts(9), 24))]
     together = client.score(texts, top_k=5, **way)
     for text, result in zip(texts, together.results, strict=True):
         (alone,) = client.score(text, top_k=5, **way).results
         scores = {label.name: label.score for label in alone.labels}
         for label in result.labels:
-            # The fifth and sixth of a text may change places.
+            # The fifth and sixth label of a text may swap.
             assert label.score == pytest.approx(scores.get(label.name, label.score), abs=1e-3)
 
 
@@ -132,7 +132,7 @@ def test_a_text_scored_last_night_is_answered_from_the_published_epoch(
     published = publish(redis_client, epoch, {encoder.key(encoder.encode(text)): score}.items())
     assert published.outcome is Outcome.MOVED
     eventually(lambda: client.score(text, priority=Priority.REAL_TIME).path == ServingPath.PRECOMPUTED)
-    # Case means nothing to this encoder, so it means nothing here. A slow answer of Redis is done without, so: until.
+    # The encoder ignores case, so the look-up does, too. Repeated, because a slow answer of Redis is not waited for.
     answers: list[Answer] = []
     eventually(
         lambda: answers.append(client.score(text.upper(), top_k=1)) or answers[-1].path == ServingPath.PRECOMPUTED
@@ -214,10 +214,10 @@ def test_invalid_utf8_is_answered_by_the_handler(raw_call: Callable[[str, bytes]
 @pytest.mark.parametrize(
     ("size", "says"), [(5_000_000, "the message has 5000005 bytes"), (20_000_000, "larger than max")]
 )
-def test_a_message_over_the_limit_is_refused_and_harms_nobody(
+def test_a_message_over_the_limit_is_refused_and_harms_no_other_call(
     raw_call: Callable[[str, bytes], bytes], client: Client, size: int, says: str
 ) -> None:
-    """Ours up to four times the limit, the transport's beyond."""
+    """The service refuses up to four times the limit, the transport beyond."""
     message = scoring_pb2.ScoreRequest(texts=["x" * size]).SerializeToString()
     code, details = refused(lambda: raw_call("Score", message))
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -225,11 +225,11 @@ def test_a_message_over_the_limit_is_refused_and_harms_nobody(
     assert client.score("still fine").results
 
 
-def test_what_cannot_be_done_in_time_is_refused_with_a_hint(service: RunningService) -> None:
+def test_a_request_that_would_be_late_is_refused_with_a_hint(service: RunningService) -> None:
     with grpc.insecure_channel(service.address) as channel:
         request = scoring_pb2.ScoreRequest(texts=["too little time for this"], timeout_ms=1)
         with pytest.raises(grpc.RpcError) as error:
-            # A transport deadline far away: the refusal is the service's own.
+            # A distant transport deadline: the refusal is the service's own.
             ScoringServiceStub(channel).Score(request, timeout=10)
     assert error.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert int(dict(error.value.trailing_metadata())["retry-after-ms"]) >= 1
@@ -250,11 +250,11 @@ def test_describe_tells_lanes_release_and_the_replicas_redis_knows(client: Clien
     assert described.replicas[0].address.startswith("127.0.0.1:")
 
 
-def test_a_damaged_pointer_in_redis_stops_nobody(client: Client, redis_client: "redis.Redis") -> None:
+def test_a_damaged_pointer_in_redis_stops_no_call(client: Client, redis_client: "redis.Redis") -> None:
     redis_client.hset(keys.release_pointer(), mapping={"version": "not a number", "active": "nonsense"})
     for _ in range(3):
         redis_client.delete(keys.replicas())
-        # The heart goes on beating: the beat that met the damage was not the last.
+        # Heartbeats go on after the one that read the damaged pointer.
         eventually(lambda: redis_client.smembers(keys.replicas()))
     assert client.score("and calls are answered").results
 

@@ -1,4 +1,4 @@
-"""Supervised workers: on cores of their own, and replaced when they die."""
+"""Supervised workers: each has its own cores, and is replaced when it dies."""
 
 import contextlib
 import os
@@ -69,7 +69,7 @@ def supervised(
 
 
 def workers(running: RunningService) -> list[psutil.Process]:
-    """Those that live, oldest first."""
+    """The living workers, oldest first."""
     return sorted(filter(is_worker, psutil.Process(running.process.pid).children()), key=psutil.Process.create_time)
 
 
@@ -89,7 +89,7 @@ def test_workers_own_their_cores_addresses_and_metrics(supervised: RunningServic
     assert supervised.address not in addresses
     for address in [*addresses, supervised.address]:
         assert score(address, "my card").release.startswith("poisonable-")
-    # What each is asked for is in its heartbeat.
+    # The demand of each worker is in its heartbeat.
     eventually(lambda: all(lanes["dynamic"]["load"] > 0.0 for _, lanes in heartbeats(own_redis)))
 
 
@@ -112,7 +112,7 @@ def test_a_killed_worker_is_replaced_while_callers_retry(supervised: RunningServ
 
 @contextlib.contextmanager
 def retrying_callers(address: str) -> Iterator[tuple[list[str], list[str]]]:
-    """Callers for as long as the context lasts: the releases that answered, and what failed for good."""
+    """Callers while the context lasts: the releases that answered, and the errors of failed calls."""
     over, answered, failed = threading.Event(), list[str](), list[str]()
 
     def call() -> None:
@@ -134,7 +134,7 @@ def retrying_callers(address: str) -> Iterator[tuple[list[str], list[str]]]:
 
 
 def kill(victim: psutil.Process, running: RunningService) -> float:
-    """Returns the seconds until another worker in its place takes calls."""
+    """Returns the seconds until its successor takes calls."""
     victim.kill()
     began = time.monotonic()
     eventually(lambda: victim not in workers(running) and serving(running))
@@ -166,7 +166,7 @@ def test_a_text_that_kills_workers_fails_its_own_call_after_two_deaths(
     ):
         eventually(lambda: len(answered) > 20)
         processes = set(workers(running))
-        # With a harmless text in the same request, so that both are on the device together.
+        # With a harmless text in the same request, so that both run in one batch.
         call = pool.submit(client.score, ["my card please", tiny_releases.POISON])
 
         def over() -> bool:
@@ -189,7 +189,7 @@ def test_no_worker_outlives_its_supervisor(store: Store, own_redis: RedisServer,
     running.process.kill()
     running.process.wait()
     try:
-        # Whoever inherits an orphan may let it be a zombie: that is no worker any more.
+        # The process that adopts an orphan may leave it a zombie, which counts as ended.
         eventually(lambda: not any(map(is_worker, orphans)))
     finally:
         for orphan in filter(is_worker, orphans):
@@ -210,7 +210,7 @@ def test_workers_that_cannot_start_end_the_service(store: Store, tmp_path: Path)
     assert line.startswith("realtime_service serve: TANDEM_WORKERS='1000': expected a number that fits")
 
 
-def test_who_keeps_crashing_waits_longer_but_never_long() -> None:
+def test_the_backoff_of_crashing_workers_grows_up_to_a_bound() -> None:
     waits = [backoff(failures) for failures in range(12)]
     assert waits[0] == 0.0
     assert waits == sorted(waits)
@@ -224,7 +224,7 @@ def score(address: str, *texts: str, priority: int = 0) -> scoring_pb2.ScoreResp
 
 
 def patiently(address: str, text: str, priority: int = 0) -> scoring_pb2.ScoreResponse:
-    """Ask again while nobody can answer, as a client does."""
+    """Retry while no worker can answer, like a client."""
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -245,7 +245,7 @@ def test_a_worker_killed_every_few_seconds_costs_retrying_callers_nothing(
         retrying_callers(running.address) as (answered, failed),
     ):
         for number in range(10):
-            # "Every few seconds" is the load here, and not a wait for something.
+            # The pause is the load of this test, not a wait for a condition.
             time.sleep(3)
             before = len(answered)
             assert kill(workers(running)[number % WORKERS], running) <= RESPAWN_SECONDS

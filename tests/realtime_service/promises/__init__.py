@@ -1,5 +1,5 @@
-"""What callers are promised while parts fail, as tests on real processes: one fault a file.
+"""Tests, on real processes, of the promises to callers while parts fail: one fault per file.
 
-The suite runs each with few calls and judges what became of them; `make proof` runs it at full size, holds the times,
+The suite runs each with few calls and checks their outcomes; `make proof` runs it at full size, checks the times,
 too, and reports them.
 """

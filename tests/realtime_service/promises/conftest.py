@@ -1,4 +1,4 @@
-"""A fleet for each module that asks for one, and the figures that the proofs measured, at the end of a run."""
+"""A fleet for each module, and the measured figures of the proofs at the end of a run."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,14 +15,14 @@ _FIGURES = pytest.StashKey[list[str]]()
 
 @pytest.fixture
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """A fleet nobody else uses: parts of it will be killed."""
+    """A fleet of this module's own, because parts of it will be killed."""
     with fleet(tmp_path_factory.mktemp("fleet")) as running:
         yield running
 
 
 @pytest.fixture
 def measured(request: pytest.FixtureRequest) -> Measured:
-    """Reports a figure: its name, its value and what was promised of it."""
+    """Reports a figure: its name, its value and its promised bound."""
 
     def note(name: str, value: float, promise: str) -> None:
         request.config.stash.setdefault(_FIGURES, []).append(f"{name}: {value:.4g} ({promise})")

@@ -1,6 +1,6 @@
-"""Far more calls than a replica can answer, through a router: what it can answer it does, and refuses the rest at once.
+"""Far more calls than a replica can answer, through a router: it answers up to capacity and refuses the rest at once.
 
-The replica's engine sleeps, so that a machine's speed says nothing.
+The replica's engine sleeps, so that the result does not depend on the machine.
 """
 
 import pytest
@@ -12,12 +12,12 @@ from tests.realtime_service.promises.conftest import Measured
 from tests.realtime_service.promises.fleet import TEXTS, Fleet, steady, wait_until_answered
 
 TIMEOUT_MS = 50
-#: Within which REAL_TIME calls are to be answered.
+#: Timeout of REAL_TIME calls.
 REAL_TIME_MS = 200
 
 
 def routed_to_a_sleeping_replica(fleet: Fleet) -> tuple[str, float]:
-    """(address of a router, calls a second that the replica behind it can answer)."""
+    """(address of a router, capacity of the replica behind it in calls a second)."""
     replica = fleet.sleeping_replica()
     router = fleet.router()
     wait_until_answered(router)
@@ -53,7 +53,7 @@ def test_under_overload_goodput_stays_and_refusals_come_at_once(
 @pytest.mark.parametrize(
     ("priority", "timeout_ms"), [("NORMAL", TIMEOUT_MS), pytest.param("BATCH", 0, marks=pytest.mark.proof)]
 )
-def test_real_time_calls_are_answered_whatever_else_is_asked(
+def test_real_time_calls_are_answered_under_any_other_load(
     ours: Fleet,
     priority: str,
     timeout_ms: int,
@@ -63,7 +63,7 @@ def test_real_time_calls_are_answered_whatever_else_is_asked(
     least: float,
     measured: Measured,
 ) -> None:
-    """`needed`: what REAL_TIME calls need of the capacity; `least`: share of them that are answered in time."""
+    """`needed`: share of the capacity for REAL_TIME calls; `least`: share of them that are answered in time."""
     address, capacity = routed_to_a_sleeping_replica(ours)
     urgent = steady(address, needed * capacity, seconds, REAL_TIME_MS)
     others = calls_of(address, (times - needed) * capacity, seconds, timeout_ms, priority)

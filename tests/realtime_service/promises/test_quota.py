@@ -1,4 +1,4 @@
-"""One caller asks for ten times its quota, of two routers at once: it gets its quota, and others do not feel it."""
+"""A caller asks two routers for ten times its quota: it gets its quota, and other callers are not delayed."""
 
 import pytest
 
@@ -12,24 +12,24 @@ from tests.realtime_service.promises.fleet import Fleet, steady, wait_until_answ
 QUOTA = 20.0
 OTHERS = ("one", "another")
 RATE = 15.0
-#: After which each router has its part of a caller's quota where the caller calls it.
+#: Seconds until the shares of a caller's quota have followed its demand.
 SETTLED_SECONDS = 2.0
 
 
 @pytest.mark.parametrize(
     ("seconds", "ratio"), [(4.0, 3.0), pytest.param(60.0, 1.2, marks=pytest.mark.proof)], ids=["short", "long"]
 )
-def test_a_caller_far_beyond_its_quota_is_not_felt_by_others(
+def test_a_caller_far_beyond_its_quota_does_not_delay_others(
     ours: Fleet, seconds: float, ratio: float, measured: Measured
 ) -> None:
-    """`ratio`: p99 of the others' calls, over that while the greedy caller keeps to its quota."""
+    """`ratio`: p99 of the others' calls, relative to that while the greedy caller stays within its quota."""
     ours.sleeping_replica()
     routers = ours.start(routers=2, replicas=0, TANDEM_QUOTA=str(QUOTA))
     for router in routers:
         wait_until_answered(router)
 
     def calls(greed: float) -> tuple[list[Calls], list[Calls]]:
-        """(the greedy caller's, the others'), when it asks for so many times its quota."""
+        """Calls of (the greedy caller, the others), when it asks for so many times its quota."""
         greedy = [
             steady(it.address, greed * QUOTA / len(routers), seconds, caller="greedy", timeout_ms=1_000)
             for it in routers

@@ -1,4 +1,4 @@
-"""Redis is killed while calls come and work is submitted: calls go on, and nothing is acknowledged falsely."""
+"""Redis is killed under calls and submissions: calls go on, and no lost submission is acknowledged."""
 
 import contextlib
 import itertools
@@ -29,7 +29,7 @@ _PAUSE, _PATIENCE = 0.02, 5.0
 
 @pytest.fixture
 def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Its Redis has on disk what it acknowledges: a kill loses nothing of that, however busy the disk."""
+    """A fleet whose Redis acknowledges writes that are on disk, so that a kill loses none of them."""
     with fleet(tmp_path_factory.mktemp("fleet"), redis_fsync="always") as running:
         yield running
 
@@ -80,7 +80,7 @@ def test_a_killed_redis_fails_no_interactive_call_and_loses_nothing_that_was_ack
         os.kill(ours.redis.pid, signal.SIGKILL)
         killed = time.monotonic()
         threading.Event().wait(outage)
-        # It may answer a moment before we are told that it is back.
+        # Redis may answer a moment before `restart` returns.
         gone_until = time.monotonic()
         with RedisServer(StateSettings(state=ours.folder)) as revived:
             back = time.monotonic()
@@ -102,7 +102,7 @@ def test_a_killed_redis_fails_no_interactive_call_and_loses_nothing_that_was_ack
 
 
 def _unanswered(client: Client, request_ids: list[str]) -> list[str]:
-    """Those that have no answer when all should have one."""
+    """The requests without an answer after the time for all of them."""
     answered = set[str]()
     with contextlib.suppress(DeadlineExceeded):
         for ended in client.watch(request_ids, seconds=30.0):

@@ -1,5 +1,5 @@
-"""Redis is stopped while published scores are looked up: those calls lose a moment and go to a device, later ones lose
-nothing, and no reply that comes late answers another call."""
+"""Redis is stopped while published scores are looked up: a device answers those calls a moment later, later calls are
+not delayed, and no late reply answers another call."""
 
 import contextlib
 import itertools
@@ -28,7 +28,7 @@ from tests.realtime_service.rollout.tiny_releases import LABELS
 #: Each was scored last night with a label of its own; a device answers everything with the first.
 PUBLISHED = dict(zip(("where", "is", "my", "card", "please", "where is", "my card"), LABELS[1:], strict=True))
 TEXT, UNPUBLISHED = "card", "please my card"
-#: Calls in a stop: what finds out that Redis is gone, and those after them, within a second.
+#: Calls in a stop: those that notice that Redis is gone, and those after them, within a second.
 FIRST, CALLS = 3, 40
 
 
@@ -56,7 +56,7 @@ def stopped(fleet: Fleet) -> Iterator[None]:
 
 
 def connections(fleet: Fleet) -> int:
-    """That Redis has ever taken."""
+    """Connections that Redis has accepted since its start."""
     with redis.Redis.from_url(fleet.redis.url) as client:
         return int(client.info("stats")["total_connections_received"])
 
@@ -79,7 +79,7 @@ def test_a_stopped_redis_costs_the_calls_in_a_look_up_a_moment_and_later_ones_no
             before = connections(ours)
             with stopped(ours):
                 took = [_milliseconds(client, TEXT) for _ in range(CALLS)]
-            # Each look-up takes a connection, because the one before was thrown away: few calls have made one.
+            # Each look-up opens a connection, because the former one was closed: few calls have made a look-up.
             assert connections(ours) - before < CALLS / 2
             added.append(max(took[:FIRST]) - usual)
             afterwards.append(statistics.median(took[FIRST:]) - usual)
@@ -100,7 +100,7 @@ def test_a_late_reply_answers_no_other_call(
             for number in itertools.count():
                 if over.is_set():
                     return
-                # Some give up in the middle of their look-up.
+                # Some calls time out during their look-up.
                 timeout = 12 if number % 3 == 0 else 2_000
                 with contextlib.suppress(grpc.RpcError):
                     answers.append((text, client.score(text, timeout_ms=timeout, priority=Priority.REAL_TIME)))
@@ -131,7 +131,7 @@ def test_a_late_reply_answers_no_other_call(
 
 
 def grown(count: Callable[[], int], by: int) -> Callable[[], bool]:
-    """Whether a count is so much larger than now."""
+    """A condition: the count has grown by so much."""
     enough = count() + by
     return lambda: count() >= enough
 

@@ -1,4 +1,4 @@
-"""One of two replicas is stopped and says nothing any more: calls end with their deadlines, and soon none go there."""
+"""One of two replicas is stopped: its calls end with their deadlines, and soon no call is forwarded to it."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from tests.realtime_service.promises.fleet import Fleet, during, forwarded, stea
 
 DEADLINE_EXCEEDED = 4
 TIMEOUT_MS = 500
-#: How long calls may still be sent to a replica that hangs.
+#: Seconds for which calls may still be forwarded to a replica that hangs.
 FOUND_SECONDS = 2.0
 
 
@@ -23,10 +23,10 @@ FOUND_SECONDS = 2.0
     [(100.0, 4.0, 250.0), pytest.param(200.0, 20.0, 50.0, marks=pytest.mark.proof)],
     ids=["few", "all"],
 )
-def test_a_replica_that_hangs_holds_no_call_past_its_deadline_and_is_soon_left_alone(
+def test_a_replica_that_hangs_delays_no_call_past_its_deadline_and_is_soon_ejected(
     ours: Fleet, rate: float, seconds: float, late_ms: float, measured: Measured
 ) -> None:
-    """`late_ms`: after its deadline, within which a call has ended."""
+    """`late_ms`: the latest end of a call after its deadline."""
     router, hangs, other = ours.start(routers=1, replicas=2)
     wait_until_routed_to(router, hangs, other)
     with during(steady(router.address, rate, seconds, TIMEOUT_MS)) as loads:
@@ -37,7 +37,7 @@ def test_a_replica_that_hangs_holds_no_call_past_its_deadline_and_is_soon_left_a
     took = 1000 * (calls.ended - calls.due)
     assert np.isfinite(took).all()
     assert took.max() <= TIMEOUT_MS + late_ms
-    # Some calls were sent to the replica that hangs, or this test shows nothing; they are the only ones that suffer.
+    # Only the calls that were forwarded to the hung replica are late, and there are some.
     assert statuses(calls)[DEADLINE_EXCEEDED] > 0
     assert calls.due_from(stopped + FOUND_SECONDS).answered.all()
     assert sum(count for outcome, count in forwarded(router).items() if outcome != "answered") > 0

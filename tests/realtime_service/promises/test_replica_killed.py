@@ -1,4 +1,4 @@
-"""One of two replicas is killed again and again; callers, who call through a router and once only, notice nothing."""
+"""One of two replicas is killed repeatedly: calls through a router succeed without retries of the client."""
 
 import time
 from collections.abc import Callable
@@ -14,15 +14,15 @@ from tests.realtime_service.promises.fleet import Fleet, during, steady, takes_t
 RATE = 200.0
 
 
-# A replica that starts within a second would be killed before Redis has forgotten the one before: of three that are
-# known two would be dead then, and no more than half are left alone.
+# A replica that starts within a second would be killed before its predecessor's heartbeat expires: of three
+# known replicas two would be dead then, and at most half are ejected.
 @pytest.mark.parametrize(
     ("calls", "every"), [(1_000, 1.5), pytest.param(10_000, 5.0, marks=pytest.mark.proof)], ids=["few", "all"]
 )
 def test_replicas_killed_in_turn_cost_callers_nothing(
     ours: Fleet, calls: int, every: float, measured: Measured
 ) -> None:
-    """`every`: seconds between two kills, at least; and both replicas take calls before each."""
+    """`every`: least seconds between two kills; both replicas take calls before each."""
     router, *replicas = ours.start(routers=1, replicas=2)
     kills = 0
     wait_until_routed_to(router, *replicas)

@@ -1,4 +1,4 @@
-"""A replica joins and another leaves while two routers send calls: nothing is lost, and the routers agree."""
+"""A replica joins and another leaves while two routers forward calls: no call is lost, and the routers agree."""
 
 import time
 
@@ -24,7 +24,7 @@ from tests.realtime_service.promises.fleet import (
 )
 
 RATE = 100.0
-#: Ways to ask. What each becomes is for the policy to say, and every router says the same.
+#: Ways to ask. The policy decides the path of each, the same at every router.
 WAYS: tuple[ScoreOptions, ...] = (
     {"priority": Priority.REAL_TIME},
     {"priority": Priority.BATCH},
@@ -76,6 +76,6 @@ def test_two_routers_agree_before_and_after_the_policy_changes(ours: Fleet) -> N
 
 
 def paths(router: RunningService) -> list[ServingPath]:
-    """By which path each way to ask is answered."""
+    """The path of the answer to each way to ask."""
     with Client(router.address) as client:
         return [client.score("card", **way).path for way in WAYS]

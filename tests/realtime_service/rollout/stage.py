@@ -1,4 +1,4 @@
-"""A replica that follows a release pointer of its own, and callers that never stop."""
+"""A replica that follows a release pointer of its own, under continuous calls."""
 
 import contextlib
 import itertools
@@ -43,7 +43,7 @@ class Stage:
             pointer.start_canary(self.store, client, release.id, weight)
 
     def rollback(self) -> str:
-        """Returns the release that is active then."""
+        """Returns the release that is active afterwards."""
         with redis.Redis.from_url(self.redis.url) as client:
             return pointer.rollback(self.store, client).active
 
@@ -85,7 +85,7 @@ def wait_until_active(client: Client, release: Release) -> None:
 
 
 def wait_for_failure(client: Client, release: Release) -> str:
-    """Why a release does not serve, as soon as the replica knows."""
+    """Wait for a release's failure on the replica; returns the reason."""
     eventually(lambda: states(client).get(release.id, no_release).state == scoring_pb2.RELEASE_FAILED, seconds=60)
     return states(client)[release.id].failure
 
@@ -95,7 +95,7 @@ no_release = scoring_pb2.ReleaseDescription()
 
 @dataclass
 class Callers:
-    """Callers of every lane, with one text and with several, for as long as the context lasts."""
+    """Callers of every lane, with one text and with several, while the context lasts."""
 
     address: str
     answers: list[Answer] = field(default_factory=list)

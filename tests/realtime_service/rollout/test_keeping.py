@@ -1,4 +1,4 @@
-"""What a replica keeps loaded for a rollback, and for how long, by a clock that moves only when told to."""
+"""The release that a replica keeps loaded for a rollback, and for how long, on a simulated clock."""
 
 import asyncio
 from typing import Any, cast
@@ -26,7 +26,7 @@ def model(release: str) -> Model:
 
 
 class Replica:
-    """A rollout whose loads end at once, and what it has loaded and closed so far."""
+    """A rollout whose loads end at once, with the releases that it has loaded and closed."""
 
     def __init__(self, keep_seconds: float) -> None:
         self.loads: list[str] = []
@@ -54,7 +54,7 @@ class Replica:
         self.closed.append(model.release)
 
     async def follow(self, active: str, previous: str = "", canary: str = "") -> None:
-        """Move the pointer, and follow it until there is nothing left to do."""
+        """Move the pointer, and follow it to the end."""
         self.pointer = Pointer(self.pointer.version + 1, active, previous, canary, 0.1 if canary else 0.0)
         await self.look()
 
@@ -81,11 +81,11 @@ async def test_a_rollback_within_the_time_loads_nothing(replica: Replica) -> Non
     replica.clock.advance(KEEP - 1)
     await replica.follow("a")
     assert (replica.models.serving.active, replica.loads) == ("a", ["b"])
-    # What was rolled back is not kept: it is what went wrong.
+    # The release that was rolled back is not kept.
     assert (replica.kept, replica.closed) == ("", ["b"])
 
 
-async def test_afterwards_it_is_closed_and_a_rollback_loads_it(replica: Replica) -> None:
+async def test_after_the_time_it_is_closed_and_a_rollback_loads_it(replica: Replica) -> None:
     await replica.follow("b", previous="a")
     replica.clock.advance(KEEP)
     await replica.look()
@@ -94,7 +94,7 @@ async def test_afterwards_it_is_closed_and_a_rollback_loads_it(replica: Replica)
     assert (replica.models.serving.active, replica.loads) == ("a", ["b", "a"])
 
 
-async def test_the_time_begins_when_it_was_replaced(replica: Replica) -> None:
+async def test_the_time_begins_with_the_replacement(replica: Replica) -> None:
     await replica.follow("b", previous="a")
     replica.clock.advance(KEEP - 1)
     await replica.follow("c", previous="b")
@@ -104,19 +104,19 @@ async def test_the_time_begins_when_it_was_replaced(replica: Replica) -> None:
     assert replica.kept == "b"
 
 
-async def test_what_is_loaded_meanwhile_takes_its_room(replica: Replica) -> None:
+async def test_a_load_retires_the_kept_release(replica: Replica) -> None:
     await replica.follow("b", previous="a")
     await replica.follow("b", previous="a", canary="c")
     assert (set(replica.models.serving.models), replica.kept, replica.closed) == ({"b", "c"}, "", ["a"])
 
 
-async def test_without_a_time_nothing_is_kept() -> None:
+async def test_without_a_time_no_release_is_kept() -> None:
     replica = Replica(0.0)
     await replica.follow("b", previous="a")
     assert (replica.kept, replica.closed) == ("", ["a"])
 
 
-async def test_published_scores_of_what_is_kept_are_followed(replica: Replica) -> None:
+async def test_published_scores_of_the_kept_release_are_followed(replica: Replica) -> None:
     await replica.follow("b", previous="a")
     scores: Any = object()
     object.__setattr__(replica.models.loaded["a"], "precomputed", scores)

@@ -1,4 +1,4 @@
-"""Every kind of output comes through the service: labels, several labels, values, embeddings; of texts and of pairs."""
+"""All kinds of output through the service: labels, several labels, values, embeddings; of texts and of pairs."""
 
 import grpc
 import numpy as np
@@ -31,7 +31,7 @@ def served(stage: Stage, client: Client, name: str, output: OutputSpec, pairs: b
 
 
 def engine_says(release: Release, texts: list[Text]) -> list[np.ndarray]:
-    """Scores of each text by itself."""
+    """Scores of each text, computed alone."""
     engine, encoder = release.engine(Precision.INT8, Device.CPU, 1), release.encoder()
     raw = [engine.score(collate([encoder.encode(text)])) for text in texts]
     engine.close()
@@ -108,7 +108,7 @@ def test_pairs_are_read_as_pairs(stage: Stage, client: Client) -> None:
         (False, {"texts": ["a"], "text_pairs": ["b"]}, "text_pairs: is set, but this release reads single texts"),
     ],
 )
-def test_pairs_where_none_are_read_and_the_reverse_are_the_callers_fault(
+def test_pairs_for_a_model_of_texts_and_the_reverse_are_the_callers_fault(
     stage: Stage, client: Client, pairs: bool, fields: dict[str, list[str]], says: str
 ) -> None:
     served(stage, client, "pairs" if pairs else "singles", REGRESSION, pairs=pairs)

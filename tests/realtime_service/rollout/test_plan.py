@@ -1,4 +1,4 @@
-"""What a replica does towards the release pointer, as a table and for any history; and who is answered by whom."""
+"""The steps of a replica towards the release pointer, as a table and for any history; the release of each caller."""
 
 import functools
 
@@ -33,19 +33,19 @@ OLD, NEW, TRIAL = "old", "new", "trial"
         (Pointer(2, OLD, "", TRIAL, 0.3), {OLD}, set(), Step(OLD, "", 0.0, TRIAL)),
         (Pointer(2, OLD, "", TRIAL, 0.3), {OLD, TRIAL}, set(), Step(OLD, TRIAL, 0.3, "")),
         (Pointer(2, OLD, "", TRIAL, 0.3), {OLD}, {TRIAL}, Step(OLD, "", 0.0, "")),
-        # a canary that is promoted is there already
+        # a canary that is promoted is loaded already
         (Pointer(3, TRIAL, OLD), {OLD, TRIAL}, set(), Step(TRIAL, "", 0.0, "", keep=OLD)),
-        # only what a rollback would return to is kept: of two promotions the second one's
+        # of two promotions, only the release before the second is kept: a rollback would return to it
         (Pointer(3, TRIAL, NEW), {OLD, NEW, TRIAL}, set(), Step(TRIAL, "", 0.0, "", keep=NEW)),
-        # what is to be loaded takes the room of what is kept; beside a canary that is loaded, there is room
+        # a load retires the kept release; a loaded canary does not
         (Pointer(4, NEW, TRIAL, "next", 0.1), {NEW, TRIAL}, set(), Step(NEW, "", 0.0, "next")),
         (Pointer(4, NEW, TRIAL, "next", 0.1), {NEW, TRIAL, "next"}, set(), Step(NEW, "next", 0.1, "", keep=TRIAL)),
         (Pointer(4, NEW, TRIAL, "next", 0.1), {NEW, TRIAL}, {"next"}, Step(NEW, "", 0.0, "", keep=TRIAL)),
-        # both are wanted: the active one first, and a failure of one does not hold up the other
+        # both are to be loaded: the active one first, and a failure of one does not delay the other
         (Pointer(4, NEW, OLD, TRIAL, 0.1), {OLD}, set(), Step(OLD, "", 0.0, NEW)),
         (Pointer(4, NEW, OLD, TRIAL, 0.1), {OLD}, {NEW}, Step(OLD, "", 0.0, TRIAL)),
         (Pointer(4, NEW, OLD, TRIAL, 0.1), {OLD, TRIAL}, {NEW}, Step(OLD, TRIAL, 0.1, "")),
-        # what answers here is the canary of the others: it cannot be its own
+        # the release that answers here is the canary elsewhere: it cannot be its own canary
         (Pointer(5, NEW, "", OLD, 0.1), {OLD}, {NEW}, Step(OLD, "", 0.0, "")),
     ],
 )
@@ -53,7 +53,7 @@ def test_the_plan(pointer: Pointer, loaded: set[str], failed: set[str], expected
     assert plan(pointer, loaded, OLD, failed) == expected
 
 
-def test_what_was_kept_for_long_enough_is_in_no_step() -> None:
+def test_an_expired_release_is_in_no_step() -> None:
     assert plan(Pointer(2, NEW, OLD), {OLD, NEW}, NEW, set(), expired={OLD}) == Step(NEW, "", 0.0, "")
 
 
@@ -112,9 +112,9 @@ def test_the_canary_answers_its_share_of_callers() -> None:
     assert callers.count(TRIAL) / 2000 == pytest.approx(0.3, abs=0.04)
 
 
-def test_without_a_canary_nobody_asks_who_calls_and_without_a_caller_the_active_one_answers() -> None:
+def test_the_caller_matters_only_with_a_canary_and_without_one_the_active_release_answers() -> None:
     def caller() -> str:
-        raise AssertionError("nobody needs to know")
+        raise AssertionError("the caller must not be asked for")
 
     assert serving().pick("", caller).release == OLD
     assert serving(0.98).pick(OLD, caller).release == OLD

@@ -1,4 +1,4 @@
-"""A replica follows the release pointer under fire: no call is lost, no answer mixes releases, nothing unfit serves."""
+"""A replica follows the release pointer under calls: no call is lost, no answer mixes releases, no unfit one serves."""
 
 import re
 import time
@@ -26,7 +26,7 @@ from tests.shared_model import small_release
 
 @pytest.fixture
 def before(stage: Stage, client: Client) -> Release:
-    """What serves when the test begins."""
+    """The active release at the start of the test."""
     release = stage.seal("before", 1)
     stage.promote(release)
     wait_until_active(client, release)
@@ -41,7 +41,7 @@ def test_a_promotion_and_its_rollback_lose_no_call_and_mix_no_answer(
         eventually(lambda: len(callers.answers) > 100)
         stage.promote(after)
         wait_until_active(client, after)
-        # One call may be under way in each thread; whatever starts now is answered by the new release.
+        # One call may be under way in each thread; calls that start now are answered by the new release.
         assert client.score("card").release == after.id
         assert set(states(client)) == {after.id}
         began = time.monotonic()
@@ -59,12 +59,12 @@ def test_a_rollback_returns_to_a_release_that_is_still_loaded(stage: Stage, clie
     after = stage.seal("after-kept", 2)
     stage.promote(after)
     wait_until_active(client, after)
-    # It answers nobody, not even those who ask for it.
+    # A kept release answers no call, not even one that pins it.
     assert set(states(client)) == {after.id}
     eventually(lambda: set(client.describe().replicas[0].releases) == {after.id})
     with pytest.raises(grpc.RpcError, match="is not served here"):
         client.score("card", release=before.id)
-    # Nothing could load it any more.
+    # The release could not be loaded again.
     (Path(before.place) / "cpu").rename(Path(before.place) / "gone")
     stage.rollback()
     wait_until_active(client, before)
@@ -110,7 +110,7 @@ def test_a_replaced_release_is_closed_when_its_time_is_over(tmp_path: Path, capf
 
 
 def unfit(store: Store, kind: str) -> Release:
-    """A release sealed as if all were well."""
+    """An unfit release, sealed like a fit one."""
     numbers = tiny_releases.table(favourite=5)
     if kind == "crash":
         return tiny_releases.seal_graph(store, kind, tiny_releases.embedding(numbers, tiny_releases.crashing))
@@ -137,7 +137,7 @@ def unfit(store: Store, kind: str) -> Release:
         ("unreadable", "refused", "its int8 variant cannot be opened: "),
     ],
 )
-def test_what_is_unfit_never_answers_and_the_old_release_goes_on(
+def test_an_unfit_release_never_answers_and_the_old_one_goes_on(
     stage: Stage, client: Client, before: Release, kind: str, how: str, why: str
 ) -> None:
     release = unfit(stage.store, kind)
@@ -150,7 +150,7 @@ def test_what_is_unfit_never_answers_and_the_old_release_goes_on(
     assert callers.releases == {before.id}
     metrics = urllib.request.urlopen(stage.replica.metrics).read().decode()  # noqa: S310 - our own loopback address
     assert f'tandem_release_failed{{reason="{how}",release="{release.id}"}} 1.0' in metrics
-    # The next version of the pointer forgets it.
+    # The next version of the pointer clears the failure.
     assert stage.rollback() == before.id
     eventually(lambda: set(states(client)) == {before.id})
 
@@ -172,9 +172,9 @@ def test_a_canary_answers_its_share_of_callers_and_each_caller_stays(
     assert all(len(releases) == 1 for releases in chosen)
     # Five standard deviations of 200 draws.
     assert sum(releases == {canary.id} for releases in chosen) / 200 == pytest.approx(0.3, abs=0.16)
-    # Callers that do not say who they are, are who their address is: all of this host's are one.
+    # Callers without an id are identified by their address: those of this host are one caller.
     assert len({ask_on_a_connection_of_its_own(stage.replica.address) for _ in range(20)}) == 1
-    # A caller may ask for either.
+    # A caller may pin either release.
     assert {client.score("card", release=it.id).release for it in (before, canary)} == {before.id, canary.id}
     stage.rollback()
     eventually(lambda: set(states(client)) == {before.id})
@@ -200,7 +200,7 @@ def test_requests_under_way_end_on_the_release_they_began_with(stage: Stage, cli
     stage.start_canary(after, 0.001)
     eventually(lambda: after.id in client.describe().replicas[0].releases, seconds=60)
     with ThreadPoolExecutor(6) as pool:
-        # Each takes a stream of the device for a second; the others wait for one when the release is replaced.
+        # Each request occupies a stream for a second; the others are queued when the release is replaced.
         began = [pool.submit(client.score, "please slowly", priority=Priority.REAL_TIME) for _ in range(6)]
         eventually(lambda: waiting(stage) >= 2)
         stage.promote(after)
@@ -211,7 +211,7 @@ def test_requests_under_way_end_on_the_release_they_began_with(stage: Stage, cli
 
 
 def waiting(stage: Stage) -> int:
-    """Requests in the latency lane that have not begun, as the replica's heartbeat tells."""
+    """Queued texts of the latency lane, from the replica's heartbeat."""
     with redis.Redis.from_url(stage.redis.url) as client:
         ((_, lanes),) = kept(client)
     waits: int = lanes["latency"]["waiting"]

@@ -1,4 +1,4 @@
-"""A release that hangs, one that nobody judged, no Redis, several replicas, a pinned one, a bad start."""
+"""A release that hangs, one without attestation, no Redis, several replicas, a pinned one, a bad start."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ from tests.realtime_service.rollout import tiny_releases
 from tests.realtime_service.rollout.stage import Callers, Stage, staged, states, wait_for_failure, wait_until_active
 
 
-def test_a_release_that_hangs_is_given_up(tmp_path: Path) -> None:
+def test_a_release_that_hangs_fails_its_check(tmp_path: Path) -> None:
     with staged(tmp_path, TANDEM_PROBE_SECONDS="4") as stage, Client(stage.replica.address) as client:
         numbers = tiny_releases.table()
         endless = tiny_releases.embedding(numbers, tiny_releases.endless)
@@ -29,7 +29,7 @@ def test_a_release_that_hangs_is_given_up(tmp_path: Path) -> None:
             stage.promote(hang)
             eventually(lambda: hang.id in states(client))
             assert wait_for_failure(client, hang) == "its probe was not done after 4 s"
-            # Nothing of it is left.
+            # No process of the check is left.
             assert not [line for line in processes() if hang.id in line]
         assert callers.failed == []
         assert hang.id not in callers.releases
@@ -58,7 +58,7 @@ def test_replicas_that_have_warmed_a_release_switch_together_and_a_pinned_one_st
         eventually(lambda: all(it.describe().release == release.id for it in clients[:2]), seconds=5)
         assert time.monotonic() - began <= 5
         assert {it.score("card").release for it in clients[:2]} == {release.id}
-        # The others have long moved; this one does not even load it.
+        # The pinned replica does not even load the new release.
         assert set(states(clients[2])) == {first}
         assert clients[2].score("card").release == first
     finally:
@@ -68,7 +68,7 @@ def test_replicas_that_have_warmed_a_release_switch_together_and_a_pinned_one_st
 
 
 def warmed(client: Client, release: Release) -> int:
-    """Replicas that have a release ready, as their heartbeats tell."""
+    """Replicas that have a release ready, from their heartbeats."""
     return sum(release.id in replica.releases for replica in client.describe().replicas)
 
 
@@ -82,7 +82,7 @@ def test_without_redis_the_file_twin_is_followed_and_afterwards_still_counts(tmp
             with pytest.raises(StoreUnavailable, match="Redis was not told"):
                 stage.promote(release)
             wait_until_active(client, release)
-            # Redis comes back with the pointer it had, which is older.
+            # Redis comes back with its former pointer, which is older.
             with RedisServer(StateSettings(state=stage.folder)) as revived:
                 assert revived.url == stage.redis.url
                 eventually(lambda: client.describe().redis_available)
@@ -93,7 +93,7 @@ def test_without_redis_the_file_twin_is_followed_and_afterwards_still_counts(tmp
 
 
 def with_reference(store: Store, name: str, favourite: int) -> Release:
-    """A release nobody has judged: its variants prefer one label, its fp32 reference the label of number 2."""
+    """A release without attestation: its variants prefer one label, its fp32 reference the label of number 2."""
     graphs = {
         folder: tiny_releases.embedding(tiny_releases.table(favourite=number))
         for folder, number in (("cpu", favourite), ("openvino", 2))
@@ -101,7 +101,7 @@ def with_reference(store: Store, name: str, favourite: int) -> Release:
     return tiny_releases.seal_unproven(store, name, graphs)
 
 
-def test_a_variant_that_nobody_has_judged_is_proven_before_it_serves(stage: Stage, client: Client) -> None:
+def test_a_variant_without_attestation_is_proven_before_it_serves(stage: Stage, client: Client) -> None:
     bad, good = with_reference(stage.store, "unproven-bad", 3), with_reference(stage.store, "unproven-good", 2)
     stage.promote(bad)
     assert "int8/cpu was refused: " in wait_for_failure(client, bad)

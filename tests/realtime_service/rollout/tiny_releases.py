@@ -1,4 +1,4 @@
-"""Releases of a few kilobytes, whole and sealed: each answers in a way of its own, or fails in one."""
+"""Complete, sealed releases of a few kilobytes: each has its own answer or its own failure."""
 
 import dataclasses
 import json
@@ -19,7 +19,7 @@ from shared_model.releases.store import Release, Store
 from shared_model.types import Device, Precision
 
 WORDS = ("[PAD]", "[UNK]", "[SEP]", "where", "is", "my", "card", "please", "slowly")
-#: What a release made by `seal_poisonable` dies of.
+#: The word that crashes a release made by `seal_poisonable`.
 POISON = "slowly please"
 LABELS = tuple(f"label-{number}" for number in range(8))
 LABELLED = OutputSpec(OutputKind.SINGLE_LABEL, LABELS, len(LABELS))
@@ -33,19 +33,19 @@ Head = Callable[[ov.Output, ov.Output], ov.Output]
 
 
 def seal(store: Store, name: str, favourite: int = 0, output: OutputSpec = LABELLED, **changes: object) -> Release:
-    """A release that prefers the label of number `favourite`, whatever it reads."""
+    """A release that prefers the label of number `favourite` for every text."""
     return seal_graph(store, name, embedding(table(output.width, favourite)), output, **changes)
 
 
 def table(width: int = LABELLED.width, favourite: int = 0) -> np.ndarray:
-    """Numbers of each word, (words, width)."""
+    """The numbers of each word, (words, width)."""
     numbers = np.random.default_rng(7).normal(0.0, 1.0, (len(WORDS), width)).astype(np.float32)
     numbers[:, favourite] += 9.0
     return numbers
 
 
 def seal_poisonable(store: Store, name: str) -> Release:
-    """A release that POISON kills, in any company, and nothing else."""
+    """A release that crashes on POISON, in any batch, and on nothing else."""
     numbers = table()
     numbers[WORDS.index("slowly"), 0] += 1000.0
     return seal_graph(store, name, embedding(numbers, crashing_where_asked))
@@ -56,7 +56,7 @@ def seal_graph(store: Store, name: str, model: ov.Model, output: OutputSpec = LA
 
 
 def seal_unproven(store: Store, name: str, graphs: Mapping[str, ov.Model]) -> Release:
-    """No gate has seen it. `graphs`: "cpu", which all variants run, and "openvino", the fp32 reference."""
+    """A release without attestation. `graphs`: "cpu" of all variants, and "openvino" of the fp32 reference."""
     files = {"tokenizer.json": tokenizer()}
     for folder, graph in graphs.items():
         files[f"{folder}/model.xml"], files[f"{folder}/model.bin"] = _serialised(graph)
@@ -67,7 +67,7 @@ def seal_unproven(store: Store, name: str, graphs: Mapping[str, ov.Model]) -> Re
 def seal_files(
     store: Store, name: str, xml: bytes, weights: bytes, output: OutputSpec = LABELLED, **changes: object
 ) -> Release:
-    """Sealed, and judged by a gate that passed everything."""
+    """A sealed release with the attestation of a gate that passed."""
     files = {_FILES["model.xml"]: xml, _FILES["model.bin"]: weights, "tokenizer.json": tokenizer()}
     facts = dataclasses.replace(_FACTS, name=name, output=output, **changes)  # type: ignore[arg-type]
     release = store.seal(files, facts)

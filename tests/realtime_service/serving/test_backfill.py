@@ -1,4 +1,4 @@
-"""What an idle lane does with deferred work that it loses, cannot do, must leave, or cannot store."""
+"""The backfill worker with requests that it loses, cannot answer, must return, or cannot store."""
 
 import asyncio
 from typing import Any
@@ -21,7 +21,7 @@ from tests.realtime_service.conftest import eventually
 
 
 class Scripted:
-    """Stands for the dispatcher: does with each text what the text says."""
+    """A fake dispatcher: each text names its outcome."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
@@ -78,7 +78,7 @@ async def test_each_of_a_chunk_ends_in_its_own_way(deferred_queue: DeferredQueue
     ]
 
 
-async def test_being_refused_often_is_no_crash(deferred_queue: DeferredQueue, script: Scripted) -> None:
+async def test_a_refusal_does_not_count_as_a_crash(deferred_queue: DeferredQueue, script: Scripted) -> None:
     await accept(deferred_queue, "refuse")
     for _ in range(5):
         assert await backfill_worker(deferred_queue, script).run_once() == 0
@@ -99,7 +99,7 @@ async def test_a_replica_that_stops_leaves_its_work_to_the_others_at_once(
     assert script.cancelled == ["endless"] * 4
 
 
-async def test_what_is_lost_is_abandoned_and_the_rest_is_answered(
+async def test_a_lost_request_is_abandoned_and_the_rest_is_answered(
     deferred_queue: DeferredQueue, script: Scripted, own_redis: "redis.asyncio.Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shared_model.deferred.lease.RENEW_SECONDS", 0.05)
@@ -115,7 +115,7 @@ async def test_what_is_lost_is_abandoned_and_the_rest_is_answered(
 
 
 class Away(DeferredQueue):
-    """Its answers cannot be stored, some times."""
+    """A queue that fails to store answers a few times."""
 
     refusals = 3
 

@@ -1,4 +1,4 @@
-"""A request that is refused and may wait becomes deferred work: a ticket is given only for what is stored."""
+"""A refused request with `allow_deferred` becomes deferred work; only a stored request gets a ticket."""
 
 import os
 import re
@@ -21,7 +21,7 @@ from shared_model.settings import StateSettings
 from tests.realtime_service.conftest import eventually
 from tests.realtime_service.rollout.stage import Stage, staged
 
-#: More texts than the dynamic lane of this stage holds: refused whatever else happens.
+#: More texts than the queue of the dynamic lane holds, so that the request is always refused.
 REFUSED = ["where is my card", "card", "please"]
 
 
@@ -61,36 +61,36 @@ def test_n_texts_count_as_n_and_are_admitted_all_or_none(stage: Stage, stub: Sco
     error = refusal(lambda: score(stub))
     assert (error.code(), error.details()[:24]) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "the dynamic lane is full")
     assert len(score(stub, texts=REFUSED[:2]).results) == 2
-    # None of the three stayed behind in the lane, or two would not have found room.
+    # No text of the refused request stayed in the queue, or two would not have fitted.
     assert len(score(stub, texts=REFUSED[:2]).results) == 2
 
 
-def test_nothing_is_deferred_without_leave(stage: Stage, stub: ScoringServiceStub) -> None:
+def test_no_request_is_deferred_without_allow_deferred(stage: Stage, stub: ScoringServiceStub) -> None:
     refusal(lambda: score(stub, request_id="not-asked-for"))
     assert stored(stage) == []
 
 
-def test_what_fits_is_answered_although_it_may_wait(stage: Stage, stub: ScoringServiceStub) -> None:
+def test_an_admitted_request_is_answered_although_it_may_be_deferred(stage: Stage, stub: ScoringServiceStub) -> None:
     answer = score(stub, texts=["card"], allow_deferred=True)
     assert (answer.path, answer.HasField("ticket"), len(answer.results)) == (scoring_pb2.DYNAMIC, False, 1)
     assert stored(stage) == []
 
 
-def test_a_refused_request_that_may_wait_gets_a_ticket(stage: Stage, stub: ScoringServiceStub) -> None:
+def test_a_refused_request_that_may_be_deferred_gets_a_ticket(stage: Stage, stub: ScoringServiceStub) -> None:
     answer = score(stub, allow_deferred=True, request_id="mine", top_k=2, timeout_ms=900, priority=scoring_pb2.NORMAL)
     assert (answer.ticket.request_id, answer.request_id, answer.path) == ("mine", "mine", scoring_pb2.DEFERRED)
     assert not answer.results
     assert "the dynamic lane is full" in answer.reason
-    # Neither a deadline nor a priority means anything once it waits.
+    # Deadline and priority do not apply to a deferred request.
     assert stored(stage) == [scoring_pb2.ScoreRequest(texts=REFUSED, top_k=2, request_id="mine")]
     state = stub.GetResult(scoring_pb2.GetResultRequest(request_id="mine"), timeout=10).state
     assert state == scoring_pb2.ACCEPTED
-    # Asked again, it is the same work.
+    # A repeated request gets the same ticket.
     assert score(stub, allow_deferred=True, request_id="mine").ticket.request_id == "mine"
     assert len(stored(stage)) == 1
 
 
-def test_a_name_is_made_for_what_has_none(stage: Stage, stub: ScoringServiceStub) -> None:
+def test_a_request_without_an_id_gets_one(stage: Stage, stub: ScoringServiceStub) -> None:
     tickets = {score(stub, allow_deferred=True).ticket.request_id for _ in range(3)}
     assert len(tickets) == 3
     assert {request.request_id for request in stored(stage)} == tickets
@@ -118,7 +118,7 @@ def test_a_request_ends_in_one_outcome(stage: Stage, stub: ScoringServiceStub) -
 
 
 def ends(stage: Stage) -> dict[str, float]:
-    """Requests so far, by how they ended."""
+    """The number of requests, by outcome."""
     text = urllib.request.urlopen(stage.replica.metrics).read().decode()  # noqa: S310 - our own loopback address
     counts: dict[str, float] = {}
     for outcome, count in re.findall(
@@ -130,7 +130,7 @@ def ends(stage: Stage) -> dict[str, float]:
 
 def test_without_redis_the_refusal_stands_and_nothing_is_acknowledged(stage: Stage, stub: ScoringServiceStub) -> None:
     assert stage.redis.pid
-    # Frozen, it still takes what is sent and says nothing: what is not known to be stored is not acknowledged.
+    # A frozen Redis accepts commands and does not answer: a request that may not be stored gets no ticket.
     os.kill(stage.redis.pid, signal.SIGSTOP)
     frozen = refusal(lambda: score(stub, allow_deferred=True, request_id="frozen", timeout_ms=500))
     os.kill(stage.redis.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A deferred text that kills who runs it kills two processes, takes nobody with it, and can be looked at afterwards."""
+"""A deferred text that crashes processes crashes two, fails no other request, and becomes a dead letter."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ INNOCENT = [f"innocent {number}" for number in range(5)]
 
 
 def age_leases(client: "redis.Redis") -> None:
-    """As if whoever held them had been dead for a minute."""
+    """Expire all leases, as if their consumers had died a minute ago."""
     for held in client.xpending_range(keys.deferred_stream(), GROUP, "-", "+", 100):
         script = "return redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, ARGV[3], 'IDLE', 60000, 'JUSTID')"
         client.eval(script, 1, keys.deferred_stream(), GROUP, held["consumer"], held["message_id"])

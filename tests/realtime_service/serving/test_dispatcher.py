@@ -1,4 +1,4 @@
-"""What is refused before any work is spent on it, and what is not."""
+"""Early load shedding: the requests that are refused before they are encoded, and those that are not."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,7 +18,7 @@ from shared_model.types import Priority
 
 
 class Encoded(Exception):
-    """A text was about to be encoded."""
+    """Raised when a text is encoded."""
 
 
 class Encoder:
@@ -29,14 +29,14 @@ class Encoder:
 
 
 class Store:
-    """Defers nothing."""
+    """A deferral that refuses all."""
 
     async def accept_refused(self, request: ScoringRequest, left: float | None) -> None:
         return None
 
 
 def dispatcher(busy: bool, seconds: float, epoch: str = "") -> Dispatcher:
-    """On a device that would answer even the shortest text after so many seconds."""
+    """A dispatcher with a device that would answer the shortest text after so many seconds."""
     published = SimpleNamespace(epoch=epoch) if epoch else None
     model = Model("r-1", *cast(Any, (None, Encoder(), {}, published)))
     device = SimpleNamespace(busy=busy, finish_of=lambda *asked: seconds)
@@ -50,7 +50,7 @@ async def ask(one: Dispatcher, within: float | None) -> None:
     await one.score(request, CallContext(str, None, "/any", b""))
 
 
-async def test_what_would_be_late_even_if_it_were_the_shortest_is_refused_before_it_is_encoded() -> None:
+async def test_a_request_that_would_be_late_at_any_length_is_refused_before_encoding() -> None:
     with pytest.raises(Overloaded) as refused:
         await ask(dispatcher(busy=True, seconds=0.100), within=0.050)
     assert refused.value.retry_after == pytest.approx(0.060, abs=0.020)
@@ -60,14 +60,14 @@ async def test_what_would_be_late_even_if_it_were_the_shortest_is_refused_before
     ("one", "within"),
     [
         (dispatcher(busy=True, seconds=0.010), 0.050),
-        # Nothing waits: what comes starts at once, and what it takes is known when it is encoded.
+        # No task is queued: a request starts at once, and is admitted or refused after encoding.
         (dispatcher(busy=False, seconds=0.100), 0.050),
-        # A published score takes no device.
+        # A published score needs no device.
         (dispatcher(busy=True, seconds=0.100, epoch="2026-01-14.1"), 0.050),
         (dispatcher(busy=True, seconds=0.100), None),
     ],
     ids=["in time", "idle", "published", "no deadline"],
 )
-async def test_whatever_else_comes_is_encoded(one: Dispatcher, within: float | None) -> None:
+async def test_other_requests_are_encoded(one: Dispatcher, within: float | None) -> None:
     with pytest.raises(Encoded):
         await ask(one, within)

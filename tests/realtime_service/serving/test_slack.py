@@ -1,4 +1,4 @@
-"""Whoever gives a deadline is told what was left of it."""
+"""An answer tells a caller with a deadline how much of it was left."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ def test_without_a_deadline_there_is_no_slack(stub: ScoringServiceStub) -> None:
 @pytest.mark.parametrize(
     ("timeout_ms", "transport", "due_ms"), [(900, None, 900), (0, 2.0, 2000), (900, 5.0, 900), (5000, 2.0, 2000)]
 )
-def test_slack_is_what_the_nearer_deadline_leaves(
+def test_slack_is_that_of_the_nearer_deadline(
     stub: ScoringServiceStub, timeout_ms: int, transport: float | None, due_ms: int
 ) -> None:
     answer = stub.Score(scoring_pb2.ScoreRequest(texts=["card"], timeout_ms=timeout_ms), timeout=transport)

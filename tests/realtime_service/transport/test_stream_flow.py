@@ -1,4 +1,4 @@
-"""A caller that sends and does not read is not read from, over a real socket."""
+"""Backpressure over a real socket: a caller that sends without reading answers is not read from."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -22,20 +22,20 @@ def test_a_slow_reader_holds_up_its_own_stream_and_loses_nothing(service: Runnin
         nonlocal sent
         for number in range(REQUESTS):
             sent = number + 1
-            # Without texts: refused one by one, so that the device has no part in how fast this goes.
+            # Requests without texts are refused, so that the device's speed does not matter.
             yield scoring_pb2.ScoreRequest(request_id=f"{number} {LONG_ID}")
 
     with grpc.insecure_channel(service.address, options=OPTIONS) as channel:
         answers = ScoringServiceStub(channel).ScoreStream(requests(), timeout=120)
-        # What was sent by then lies in the transports' buffers, some megabytes, and in the stream's window.
+        # The requests sent so far are in the transports' buffers, some megabytes, and in the stream's window.
         assert settled(lambda: sent) < REQUESTS / 2
-        # Others are served meanwhile.
+        # Other callers are served meanwhile.
         assert ScoringServiceStub(channel).Score(scoring_pb2.ScoreRequest(texts=["card"]), timeout=10).results
         assert {int(answer.request_id.split()[0]) for answer in answers} == set(range(REQUESTS))
 
 
 def settled(value: Callable[[], int]) -> int:
-    """What a growing number is when it has not grown for half a second."""
+    """Wait until a number has not changed for half a second; returns it."""
     seen, since = value(), time.monotonic()
 
     def is_still() -> bool:

@@ -1,4 +1,4 @@
-"""Work that is handed in on a stream: stored in chunks, each request answered by itself, and no more read than that."""
+"""The submit stream: requests are stored in chunks and answered one by one, and reading waits for the store."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ from tests.realtime_service.rollout.stage import Stage, staged
 
 
 class Peer:
-    """Sends `requests`, and takes answers only while it `reads`. The store answers only while it is `open`."""
+    """A client that sends `requests`, and takes answers only while it `reads`. The store answers only while `open`."""
 
     def __init__(self, requests: Iterable[bytes]) -> None:
         self.reads, self.open = asyncio.Event(), asyncio.Event()
@@ -53,7 +53,7 @@ class Peer:
 
 
 async def settle() -> None:
-    """Let everything happen that needs no more than the event loop."""
+    """Run the event loop until it is idle."""
     for _ in range(4 * CHUNK):
         await asyncio.sleep(0)
 
@@ -62,7 +62,7 @@ def numbers(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-async def test_what_comes_during_a_round_trip_goes_together_with_the_next() -> None:
+async def test_requests_that_come_during_a_round_trip_share_the_next() -> None:
     peer = Peer(numbers(1000))
     stream = asyncio.create_task(peer.intake().run())
     await settle()
@@ -75,7 +75,7 @@ async def test_what_comes_during_a_round_trip_goes_together_with_the_next() -> N
 
 
 @pytest.mark.parametrize("slow", ["open", "reads"])
-async def test_who_does_not_read_and_who_is_not_stored_is_not_read_from(slow: str) -> None:
+async def test_a_client_is_not_read_from_before_its_requests_are_stored_and_its_answers_read(slow: str) -> None:
     peer = Peer(numbers(2000))
     getattr(peer, "reads" if slow == "open" else "open").set()
     stream = asyncio.create_task(peer.intake().run())
@@ -110,7 +110,7 @@ async def test_a_replica_that_closes_answers_what_it_has_read_and_says_so() -> N
     assert peer.answers == numbers(peer.sent)
 
 
-async def test_who_leaves_is_not_read_any_more() -> None:
+async def test_a_client_that_leaves_is_not_read_any_more() -> None:
     peer = Peer(numbers(2000))
     stream = asyncio.create_task(peer.intake().run())
     await settle()
@@ -167,7 +167,7 @@ def accepted(request_id: str) -> scoring_pb2.SubmitResponse:
     return scoring_pb2.SubmitResponse(request_id=request_id, state=scoring_pb2.ACCEPTED)
 
 
-def test_what_is_not_delivered_in_time_expires_and_its_watcher_is_told(stub: ScoringServiceStub) -> None:
+def test_a_request_without_a_result_in_time_expires_and_ends_its_watch(stub: ScoringServiceStub) -> None:
     stub.Submit(wanted("soon", within_ms=300), timeout=10)
     assert list(outcomes(stub, [wanted("sooner", within_ms=100)])) == ["sooner"]
     stub.Submit(wanted("some day", within_ms=3_600_000), timeout=10)

@@ -1,4 +1,4 @@
-"""WatchResults tells each end of submitted work once, as it comes, through an outage of Redis, for many at a time."""
+"""WatchResults reports the end of each submitted request once, also after an outage of Redis and to many callers."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ from tests.realtime_service.rollout.stage import Stage, staged
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Nobody harvests here: work ends when the test says so."""
+    """A replica without a backfill worker: the test ends the requests."""
     with staged(tmp_path_factory.mktemp("stage"), TANDEM_HARVEST="false") as made:
         yield made
 
@@ -49,7 +49,7 @@ def watch(stub: ScoringServiceStub, *request_ids: str, timeout: float = 30) -> A
 
 
 def finish(stage: Stage, request_id: str, failure: str = "") -> None:
-    """End one request, as whoever computes it would."""
+    """End one request, as a backfill worker would."""
 
     async def finish_it() -> None:
         async with redis.asyncio.Redis.from_url(stage.redis.url) as client:
@@ -72,7 +72,7 @@ def refusal(call: Callable[[], Any]) -> tuple[grpc.StatusCode, str]:
     return error.value.code(), error.value.details()
 
 
-def test_each_end_is_told_once_as_it_comes_and_the_last_is_the_end(stage: Stage, stub: ScoringServiceStub) -> None:
+def test_each_end_is_reported_once_and_the_last_ends_the_watch(stage: Stage, stub: ScoringServiceStub) -> None:
     submit(stub, "a", "b", "c")
     finish(stage, "b")
     ends = watch(stub, "a", "b", "c", "b")
@@ -87,7 +87,7 @@ def test_each_end_is_told_once_as_it_comes_and_the_last_is_the_end(stage: Stage,
         ("a", scoring_pb2.PUBLISHED, ""),
     ]
     assert told[0].response.request_id == "b"
-    # Asked again, all have ended.
+    # A second watch finds all ended.
     assert {it.request_id for it in watch(stub, "a", "b", "c")} == {"a", "b", "c"}
 
 
@@ -110,12 +110,12 @@ def test_the_calls_deadline_ends_it(stage: Stage, stub: ScoringServiceStub) -> N
         (["x", ""], "request_ids[1]: is empty"),
     ],
 )
-def test_what_cannot_be_watched_is_said(stub: ScoringServiceStub, ids: list[str], says: str) -> None:
+def test_invalid_watches_are_refused_with_the_reason(stub: ScoringServiceStub, ids: list[str], says: str) -> None:
     code, details = refusal(lambda: list(watch(stub, *ids)))
     assert (code, details[: len(says)]) == (grpc.StatusCode.INVALID_ARGUMENT, says)
 
 
-def test_an_id_without_end_is_not_found_in_few_words(stub: ScoringServiceStub) -> None:
+def test_the_error_of_a_very_long_id_is_short(stub: ScoringServiceStub) -> None:
     code, details = refusal(lambda: list(watch(stub, "é" * 1_000_000)))
     assert code is grpc.StatusCode.NOT_FOUND
     assert len(details) < 1000
@@ -133,7 +133,7 @@ def test_a_replica_that_closes_ends_its_watches_and_another_goes_on(stage: Stage
         code, details = refusal(lambda: next(ends))
         assert (code, details[:23]) == (grpc.StatusCode.UNAVAILABLE, "this replica is closing")
         assert leaving.process.wait(timeout=30) == 0
-        # Not after the ten seconds that calls in flight are given.
+        # Much sooner than the drain time of ten seconds.
         assert time.monotonic() - started < 8
     ends = watch(stub, "passed on")
     finish(stage, "passed on")
@@ -167,7 +167,7 @@ def test_a_watch_goes_on_when_redis_comes_back(stage: Stage, stub: ScoringServic
     assert stage.redis.pid
     os.kill(stage.redis.pid, signal.SIGKILL)
     eventually(lambda: not stub.Describe(scoring_pb2.DescribeRequest(), timeout=10).redis_available)
-    # Long enough for several looks that find nobody.
+    # Long enough for several polls without Redis.
     gone_until = time.monotonic() + 5 * PERIOD_SECONDS
     while time.monotonic() < gone_until:
         assert refusal(lambda: list(watch(stub, "second")))[0] is grpc.StatusCode.UNAVAILABLE
@@ -177,7 +177,7 @@ def test_a_watch_goes_on_when_redis_comes_back(stage: Stage, stub: ScoringServic
 
 
 class Counting(DeferredQueue):
-    """Counts looks at the store. `looked` has one to take for each."""
+    """A queue that counts polls: one item in `looked` for each."""
 
     def __init__(self, client: "redis.asyncio.Redis") -> None:
         super().__init__(client)
@@ -205,11 +205,11 @@ async def ends_of(watcher: Watcher, *request_ids: str) -> list[tuple[str, Item]]
     return [end async for end in watcher.watch(request_ids)]
 
 
-async def test_many_watches_cost_one_look(deferred_queue: Counting) -> None:
+async def test_many_watches_share_one_poll(deferred_queue: Counting) -> None:
     await accept(deferred_queue, *map(str, range(600)))
     watcher = Watcher(deferred_queue)
     watches = [asyncio.create_task(ends_of(watcher, *map(str, range(600)))) for _ in range(10)]
-    for _ in range(20):  # the first look of each, in chunks
+    for _ in range(20):  # the first poll of each watch, in chunks
         await deferred_queue.looked.acquire()
     deferred_queue.looks.clear()
     await watcher.run_once()
@@ -219,11 +219,11 @@ async def test_many_watches_cost_one_look(deferred_queue: Counting) -> None:
     await asyncio.wait(watches)
     deferred_queue.looks.clear()
     await watcher.run_once()
-    # Whoever has left is not asked for any more.
+    # The requests of a cancelled watch are not polled any more.
     assert sum(deferred_queue.looks) == 0
 
 
-async def test_a_result_that_is_lost_while_it_is_watched_is_not_found(
+async def test_a_result_that_is_lost_during_its_watch_is_not_found(
     deferred_queue: Counting, own_redis: "redis.asyncio.Redis"
 ) -> None:
     await accept(deferred_queue, "lost")

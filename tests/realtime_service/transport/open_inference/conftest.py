@@ -18,7 +18,7 @@ def stub(service: RunningService) -> Iterator[GRPCInferenceServiceStub]:
 
 @pytest.fixture
 def infer_bytes(service: RunningService) -> Iterator[Callable[[bytes], bytes]]:
-    """ModelInfer with bytes of one's own making."""
+    """Call ModelInfer with raw bytes."""
     with grpc.insecure_channel(service.address) as channel:
         method = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
         yield lambda data: bytes(method(data, timeout=10))

@@ -1,4 +1,4 @@
-"""Models that are not one list of labels, and models that come and go."""
+"""Models with other outputs than labels, and models that are loaded and retired."""
 
 import signal
 from collections.abc import Iterator
@@ -97,7 +97,7 @@ def test_a_model_that_reads_pairs_takes_a_second_tensor(stage: Stage, stub: GRPC
         assert (code, details[: len(says)]) == (grpc.StatusCode.INVALID_ARGUMENT, says)
 
 
-def test_a_version_is_a_release_and_a_name_is_whatever_answers_under_it(
+def test_a_version_is_a_release_and_a_name_that_of_the_answering_one(
     stage: Stage, stub: GRPCInferenceServiceStub
 ) -> None:
     old = serve(stage, stub, "intents", tiny_releases.LABELLED)
@@ -109,7 +109,7 @@ def test_a_version_is_a_release_and_a_name_is_whatever_answers_under_it(
         answer = infer(stub, message)
         assert answer.model_version == version
         assert answer.parameters["release"].string_param == version
-    # Without a version a caller is answered by its side of the canary, always by the same.
+    # Without a version, a caller always gets the same of canary and active release.
     answered = {
         caller: {infer(stub, request("intents", text=["card"]), caller).model_version for _ in range(3)}
         for caller in map(str, range(20))
@@ -124,7 +124,7 @@ def test_a_version_is_a_release_and_a_name_is_whatever_answers_under_it(
     }
 
 
-def test_a_canary_of_another_name_is_not_what_was_asked_for(stage: Stage, stub: GRPCInferenceServiceStub) -> None:
+def test_a_canary_of_another_name_does_not_answer(stage: Stage, stub: GRPCInferenceServiceStub) -> None:
     first = serve(stage, stub, "asked", tiny_releases.LABELLED)
     other = stage.seal("other", 2)
     stage.start_canary(other, 0.99)

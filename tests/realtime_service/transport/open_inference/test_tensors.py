@@ -1,4 +1,4 @@
-"""From bytes to texts: any bytes are texts or a complaint that names the tensor, and nothing else."""
+"""Decoding of tensors: any bytes become texts, or an error that names the tensor."""
 
 import struct
 
@@ -14,7 +14,7 @@ from shared_model.errors import BadInput
 from shared_model.types import Priority
 
 lengths = st.integers(0, 12) | st.integers(0, 2**32 - 1)
-#: Bytes that look like elements now and then, and then do not.
+#: Bytes that are partly valid elements.
 nearly_elements = st.lists(
     st.binary(max_size=12).map(lambda data: struct.pack("<I", len(data)) + data)
     | st.binary(max_size=6)
@@ -34,7 +34,7 @@ def message(raw: bytes | None, shape: list[int], typed: list[bytes] | None = Non
 
 
 def parsed(data: bytes) -> InferRequest | str:
-    """The request, or the field that is complained of. Anything else is not an answer."""
+    """The request, or the field of its error."""
     try:
         return infer_request(data)
     except BadInput as refused:
@@ -42,7 +42,7 @@ def parsed(data: bytes) -> InferRequest | str:
 
 
 @given(st.lists(st.text(min_size=1, max_size=20).map(lambda text: f"x{text}"), min_size=1, max_size=64), st.booleans())
-def test_what_is_packed_is_unpacked(texts: list[str], column: bool) -> None:
+def test_unpacking_is_the_inverse_of_packing(texts: list[str], column: bool) -> None:
     shape = [len(texts), 1] if column else [len(texts)]
     for data in (message(tensors.pack(texts), shape), message(None, shape, [text.encode() for text in texts])):
         request = infer_request(data)
@@ -91,7 +91,7 @@ def test_any_message_at_all_is_a_request_or_refused(data: bytes) -> None:
         (b"\x04\x00\x00\x00caf\xe9", [1], r"text\[0\]: is not valid UTF-8 at byte 3"),
     ],
 )
-def test_a_damaged_tensor_is_told_what_is_wrong(raw: bytes, shape: list[int], says: str) -> None:
+def test_the_error_of_a_damaged_tensor_names_the_damage(raw: bytes, shape: list[int], says: str) -> None:
     with pytest.raises(BadInput, match=f"^{says}"):
         infer_request(message(raw, shape))
 
@@ -136,7 +136,7 @@ def test_priority_comes_as_either_integer(kind: str, number: int, priority: Prio
 
 
 @pytest.mark.parametrize(("microseconds", "timeout"), [(0, None), (40_000, 0.04), (2**63 - 1, (2**63 - 1) / 1e6)])
-def test_timeout_is_in_microseconds_and_0_is_none(microseconds: int, timeout: float | None) -> None:
+def test_timeout_is_in_microseconds_and_0_means_no_timeout(microseconds: int, timeout: float | None) -> None:
     data = message(None, [1], [b"a"], parameters={"timeout": pb.InferParameter(int64_param=microseconds)})
     assert infer_request(data).timeout == timeout
 

@@ -1,4 +1,4 @@
-"""An unmodified tritonclient meets everything it expects, over a real socket."""
+"""An unmodified tritonclient against the service, over a real socket."""
 
 import base64
 import json
@@ -19,13 +19,13 @@ from shared_model.types import Device, Precision
 from tests.conftest import REPOSITORY
 from tests.realtime_service.conftest import RunningService
 
-Told = dict[str, Any]
+ClientResults = dict[str, Any]
 NAME = "minilm-banking77"
 
 
 @pytest.fixture(scope="module")
-def told(service: RunningService, release: Release) -> Told:
-    """All that the client saw in its process."""
+def results(service: RunningService, release: Release) -> ClientResults:
+    """The results of the client in its process."""
     command = [sys.executable, "-m", "tests.realtime_service.transport.open_inference.triton_calls"]
     done = subprocess.run(
         [*command, service.address, NAME, release.id],
@@ -38,8 +38,8 @@ def told(service: RunningService, release: Release) -> Told:
     return dict(json.loads(done.stdout))
 
 
-def test_health_is_per_server_model_and_version(told: Told) -> None:
-    assert told["health"] == {
+def test_health_is_per_server_model_and_version(results: ClientResults) -> None:
+    assert results["health"] == {
         "live": True,
         "ready": True,
         "model": True,
@@ -49,8 +49,8 @@ def test_health_is_per_server_model_and_version(told: Told) -> None:
     }
 
 
-def test_what_there_is_is_described(told: Told, release: Release) -> None:
-    described = told["descriptions"]
+def test_metadata_and_configuration_describe_the_model(results: ClientResults, release: Release) -> None:
+    described = results["descriptions"]
     assert described["server"]["name"] == "tandem"
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     assert described["server"]["version"] == project["version"]
@@ -63,14 +63,16 @@ def test_what_there_is_is_described(told: Told, release: Release) -> None:
     ]
     assert described["config"]["maxBatchSize"] == 64
     assert [output["dataType"] for output in described["config"]["output"]] == ["TYPE_FP32", "TYPE_STRING"]
-    # Whoever gets scores can tell which label each belongs to.
+    # The configuration names the label of each score.
     assert json.loads(described["config"]["parameters"]["labels"]["stringValue"]) == list(release.labels)
     assert described["index"]["models"] == [{"name": NAME, "version": release.id, "state": "READY"}]
     assert described["unknown"][0] == "StatusCode.NOT_FOUND"
 
 
-def test_an_answer_is_every_score_in_the_releases_order_and_the_best_label(told: Told, release: Release) -> None:
-    answer = told["answers"]["flat"]
+def test_an_answer_is_every_score_in_the_releases_order_and_the_best_label(
+    results: ClientResults, release: Release
+) -> None:
+    answer = results["answers"]["flat"]
     engine, encoder = release.engine(Precision.INT8, Device.CPU, 1), release.encoder()
     texts = ["where is my card", "I want to close my account"]
     expected = release.output.scores(engine.score(collate([encoder.encode(text) for text in texts])))
@@ -83,8 +85,8 @@ def test_an_answer_is_every_score_in_the_releases_order_and_the_best_label(told:
 
 
 @pytest.mark.parametrize("way", ["column", "compressed", "of another's parameters", "aio"])
-def test_the_same_texts_asked_for_in_another_way_have_the_same_answer(told: Told, way: str) -> None:
-    answer, flat = told["answers"][way], told["answers"]["flat"]
+def test_other_forms_of_the_same_request_have_the_same_answer(results: ClientResults, way: str) -> None:
+    answer, flat = results["answers"][way], results["answers"]["flat"]
     assert (answer["scores"], answer["labels"]) == (flat["scores"], flat["labels"])
 
 
@@ -92,12 +94,14 @@ def test_the_same_texts_asked_for_in_another_way_have_the_same_answer(told: Told
     ("way", "names"),
     [("label only", ["label"]), ("scores only", ["scores"]), ("turned", ["label", "scores"])],
 )
-def test_requested_outputs_are_given_in_their_order_and_no_others(told: Told, way: str, names: list[str]) -> None:
-    assert told["answers"][way]["outputs"] == names
+def test_requested_outputs_are_given_in_their_order_and_no_others(
+    results: ClientResults, way: str, names: list[str]
+) -> None:
+    assert results["answers"][way]["outputs"] == names
 
 
-def test_an_answer_explains_itself(told: Told, release: Release) -> None:
-    parameters = told["answers"]["flat"]["parameters"]
+def test_an_answer_explains_itself(results: ClientResults, release: Release) -> None:
+    parameters = results["answers"]["flat"]["parameters"]
     assert parameters["path"] == "dynamic"
     assert (parameters["release"], parameters["precision"]) == (release.id, "int8")
     assert parameters["batch_size"] in (1, 2)
@@ -107,7 +111,7 @@ def test_an_answer_explains_itself(told: Told, release: Release) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "path", "patience"),
+    ("way", "path", "budget"),
     [
         ("plain", "dynamic", None),
         ("priority 1", "latency", None),
@@ -117,20 +121,20 @@ def test_an_answer_explains_itself(told: Told, release: Release) -> None:
         ("timeout 80 ms", "latency", 0.08),
         ("timeout 500 ms", "dynamic", 0.5),
         ("timeout 2 s", "throughput", 2),
-        # Many clients send a deadline by habit: it says when the answer is due, never which path it takes.
+        # Many clients always send a deadline: it bounds the answer's time and does not change the path.
         ("deadline 5 s", "dynamic", 5),
         ("timeout 2 s, deadline 1 s", "throughput", 1),
     ],
 )
 def test_priority_and_timeout_choose_the_path_and_a_deadline_only_tightens(
-    told: Told, way: str, path: str, patience: float | None
+    results: ClientResults, way: str, path: str, budget: float | None
 ) -> None:
-    parameters = told["ways"][way]
+    parameters = results["ways"][way]
     assert parameters["path"] == path
-    assert ("slack_us" in parameters) == (patience is not None)
-    if patience is not None:
+    assert ("slack_us" in parameters) == (budget is not None)
+    if budget is not None:
         # The transport rounds a deadline up, by a hundredth at most.
-        assert parameters["queue_us"] + parameters["compute_us"] + parameters["slack_us"] <= 1.01 * patience * 1e6
+        assert parameters["queue_us"] + parameters["compute_us"] + parameters["slack_us"] <= 1.01 * budget * 1e6
         assert parameters["slack_us"] > 0
 
 
@@ -155,14 +159,14 @@ def test_priority_and_timeout_choose_the_path_and_a_deadline_only_tightens(
         ("shared memory", "UNIMPLEMENTED", ""),
     ],
 )
-def test_a_status_says_whose_fault_it_was_and_names_the_tensor(told: Told, asked: str, status: str, says: str) -> None:
-    code, message = told["failures"][asked]
+def test_a_status_names_the_cause_and_the_tensor(results: ClientResults, asked: str, status: str, says: str) -> None:
+    code, message = results["failures"][asked]
     assert code == f"StatusCode.{status}"
     assert message.startswith(says)
 
 
-def test_a_stream_answers_in_order_and_survives_a_bad_request(told: Told) -> None:
-    stream = told["stream"]
+def test_a_stream_answers_in_order_and_survives_a_bad_request(results: ClientResults) -> None:
+    stream = results["stream"]
     assert stream["order"] == ["0", "1", "2", "3", None, "5", "6", "7", "8"]
     best = ["card_arrival", "terminate_account"]
     assert stream["labels"] == [None if number == 4 else [best[number % 2]] for number in range(9)]
@@ -170,8 +174,8 @@ def test_a_stream_answers_in_order_and_survives_a_bad_request(told: Told) -> Non
     assert stream["final"] == [number != 4 for number in range(9)]
 
 
-def test_statistics_add_up(told: Told) -> None:
-    (before,), (after,) = (told["statistics"][moment]["modelStats"] for moment in ("before", "after"))
+def test_statistics_add_up(results: ClientResults) -> None:
+    (before,), (after,) = (results["statistics"][moment]["modelStats"] for moment in ("before", "after"))
 
     def grown(*path: str) -> int:
         first, last = (int(reduce(lambda stats, name: stats.get(name, {}), path, it) or 0) for it in (before, after))
@@ -189,7 +193,7 @@ def test_statistics_add_up(told: Told) -> None:
 
 
 def described(file: FileDescriptorProto) -> dict[str, dict[str, tuple[object, ...]]]:
-    """By message: its fields as the wire knows them."""
+    """The fields of each message in their wire form."""
     found: dict[str, dict[str, tuple[object, ...]]] = {}
 
     def visit(message: DescriptorProto, prefix: str) -> None:
@@ -205,9 +209,9 @@ def described(file: FileDescriptorProto) -> dict[str, dict[str, tuple[object, ..
     return found
 
 
-def test_every_message_of_ours_is_one_of_the_clients(told: Told) -> None:
+def test_our_messages_have_the_clients_fields(results: ClientResults) -> None:
     theirs: dict[str, dict[str, tuple[object, ...]]] = {}
-    for encoded in told["messages"]:
+    for encoded in results["messages"]:
         theirs |= described(FileDescriptorProto.FromString(base64.b64decode(encoded)))
     ours = described(FileDescriptorProto.FromString(open_inference_pb2.DESCRIPTOR.serialized_pb))
     assert len(ours) > 30

@@ -1,4 +1,4 @@
-"""Hand-made requests with typed contents, as KServe's clients and grpcurl send them, over a real socket."""
+"""Requests with typed contents, as KServe's clients and grpcurl send them, over a real socket."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -48,7 +48,7 @@ def test_typed_contents_are_answered_with_raw_outputs(stub: GRPCInferenceService
     assert (answer.id, answer.model_version) == ("7", release.id)
 
 
-def test_bytes_that_are_no_message_are_the_callers_fault(infer_bytes: Callable[[bytes], bytes]) -> None:
+def test_malformed_bytes_are_the_callers_fault(infer_bytes: Callable[[bytes], bytes]) -> None:
     code, details = refusal(lambda: infer_bytes(b"\xff\xff\xff"))
     assert (code, details) == (grpc.StatusCode.INVALID_ARGUMENT, "request: is not a message of this type")
     not_utf8 = typed("a text").SerializeToString().replace(NAME.encode(), b"\xff" * len(NAME))
@@ -58,7 +58,7 @@ def test_bytes_that_are_no_message_are_the_callers_fault(infer_bytes: Callable[[
 
 @settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raw=nearly_elements, shape=st.just([1]) | shapes, noise=st.binary(max_size=4))
-def test_no_bytes_at_all_are_our_fault(
+def test_no_malformed_request_is_an_internal_error(
     infer_bytes: Callable[[bytes], bytes], raw: bytes, shape: list[int], noise: bytes
 ) -> None:
     request = pb.ModelInferRequest(model_name=NAME, raw_input_contents=[raw])
@@ -108,7 +108,7 @@ def test_all_scores_come_from_the_device_and_a_label_from_last_night(
     # A look-up that a busy machine delays past its few milliseconds is answered by the device.
     eventually(counted_as_a_hit)
     redis_client.delete(keys.epoch_pointer(release.id))
-    # An epoch of this name, published anew by another test, must be news to the service.
+    # Another test may have published an epoch of this name, which the service must reload.
     eventually(lambda: path("label") == "dynamic")
 
 

@@ -1,6 +1,6 @@
-"""What an unmodified tritonclient sees of a service, of one model in it and of one version of that.
+"""Calls an unmodified tritonclient against a service, one of its models, and one version of that.
 
-A process of its own: the client brings its own copy of the protocol's messages, and one process cannot hold two.
+Runs in its own process, because the client has its own copy of the protocol's messages, and two would clash.
 Arguments: ADDRESS MODEL VERSION. Prints one JSON object: a fact for each scenario.
 """
 
@@ -42,7 +42,7 @@ def outputs(*names: str) -> list[triton.InferRequestedOutput]:
 
 
 def seen(result: triton.InferResult) -> dict[str, Any]:
-    """An answer, as the client's own accessors give it."""
+    """An answer, read with the client's accessors."""
     response = result.get_response()
     arrays = {output.name: result.as_numpy(output.name) for output in response.outputs}
     parameters = {name: getattr(it, it.WhichOneof("parameter_choice")) for name, it in response.parameters.items()}
@@ -113,7 +113,7 @@ class Calls:
             return seen(await client.infer(self.model, [text_tensor()]))
 
     def ways(self) -> dict[str, Any]:
-        """One text, and how it is asked for."""
+        """A request of one text with these options."""
         one = [text_tensor(TEXTS[:1])]
         asked: dict[str, dict[str, Any]] = {
             "plain": {},
@@ -153,7 +153,7 @@ class Calls:
         return found
 
     def stream(self) -> dict[str, Any]:
-        """Nine requests, the fifth of them wrong, in flight together."""
+        """Nine concurrent requests, the fifth of them invalid."""
         told: queue.Queue[Any] = queue.Queue()
         self.client.start_stream(lambda result, error: told.put((result, error)))
         for number in range(9):
