@@ -2,7 +2,7 @@
 
 Every figure is a ratio or a limit measured in one run: a service in a process of its own, its bare engines in another,
 and load from a third, sent open loop unless a figure says otherwise. Nothing is pinned to a core: service and
-generator share all of them. The report includes the generator's CPU time and lateness; it runs at a higher priority if permitted.
+generator share all of them. The report has the generator's CPU time and lateness; its priority is raised if allowed.
 """
 
 import argparse
