@@ -52,14 +52,14 @@ def _judged(error: Exception) -> tuple[int, str]:
 
 
 def _printing_all(run: Callable[[], object]) -> None:
-    """Run it, and see that what it prints is out. Raises: OSError where it cannot be."""
+    """Run it and flush its output. Raises: OSError where the output cannot be written."""
     try:
         run()
     finally:
         try:
             sys.stdout.flush()
         except OSError:
-            # Python would try once more at its exit, complain, and end with a code of its own.
+            # Python would flush again at its exit, print an error, and exit with a code of its own.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise
 

@@ -32,12 +32,12 @@ def drain(args: argparse.Namespace, state: StateSettings) -> None:
 
 
 def _settle_unchanged(ds: str, path: Path, state: StateSettings) -> bool:
-    """Whether the day is scored already, and is settled without a JVM."""
+    """Settle a day that is scored already; False where Spark is needed."""
     if not path.exists():
         return False
     tables = Tables.for_input(state, lookup.open_for(path, ds).input.identity)
     if not (tables.scores / f"ds={ds}").exists():
-        # Not scored yet, as a rule: what the look takes to import would be for nothing.
+        # Usually not scored yet: the imports of a closer look would be wasted.
         return False
     from batch_job.steps.unchanged import settle_unchanged
 
@@ -49,8 +49,8 @@ def _submit(ds: str, path: Path, flags: list[str]) -> None:
     given = {**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}
     command = [*spark_submit.spark_submit_command(ds, str(path), master, given), *flags]
     environment = {**os.environ, **spark_submit.spark_environment(given)}
-    # It would end with 1 itself, or not at all be there.
+    # spark-submit without a Java would exit with 1, the code of a gate.
     if missing := spark_submit.missing_program(environment):
         raise JobError(missing)
     sys.stdout.flush()
-    os.execvpe(command[0], command, environment)  # noqa: S606 (spark-submit takes our place, exit code and all)
+    os.execvpe(command[0], command, environment)  # noqa: S606 (spark-submit replaces this process, so its exit code is the step's)
