@@ -21,7 +21,7 @@ from batch_job import run_record
 from batch_job.launch import spark_submit
 from batch_job.run_record import RunRecord
 from batch_job.scoring.options import ScoringOptions
-from batch_job.steps import score
+from batch_job.steps import drain, score
 from batch_job.steps.context import StepContext
 from batch_job.tables import table
 from protos.scoring.v1.storage_pb2 import PublishedScore
@@ -177,13 +177,14 @@ def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def in_this_spark(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
-    """The `score` step takes the session's Spark, and leaves it."""
+    """The `score` and `drain` steps take the session's Spark, and leave it running."""
 
     @contextmanager
     def opened(context: StepContext, run: RunRecord) -> Iterator[tuple[SparkSession, ScoringOptions]]:
         yield spark, ScoringOptions.from_settings(context.state, context.nightly, run.release, Device.CPU)
 
-    monkeypatch.setattr(score, "scoring_session", opened)
+    for step in (score, drain):
+        monkeypatch.setattr(step, "scoring_session", opened)
 
 
 def old_rows() -> Rows:

@@ -80,7 +80,7 @@ def test_a_drain_that_fails_neither_undoes_nor_hides_a_committed_night(
     assert launched(house, "--drain") == 0
     done = house.record
     assert (done.state, done.problem, done.drained) == (State.PUBLISHED, "", 1)
-    assert "<th>deferred requests answered</th><td>1</td>" in page(house)
+    assert '<th scope="row">deferred requests answered</th><td>1</td>' in page(house)
     assert house.rows().total() == len(LINES) + 1
 
 
