@@ -74,13 +74,15 @@ def test_a_gpu_is_never_taken_ahead_of_the_task_that_is_given_it(options: Scorin
 
 
 def test_the_workers_that_open_ahead_are_those_that_score(spark: SparkSession, options: ScoringOptions) -> None:
+    key = models._Key.for_options(options, None)
+
     def seen(_: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import os
 
-        yield pa.RecordBatch.from_pydict({"pid": [os.getpid()], "models": [len({*models._opening, *models._opened})]})
+        yield pa.RecordBatch.from_pydict({"pid": [os.getpid()], "here": [key in {*models._opening, *models._opened}]})
 
     slots = session.slots_of(spark)
     models.open_on_workers(spark, options)
-    tasks = spark.range(slots, numPartitions=slots).mapInArrow(seen, "pid long, models long").collect()
+    tasks = spark.range(slots, numPartitions=slots).mapInArrow(seen, "pid long, here boolean").collect()
     assert len({task.pid for task in tasks}) == slots == 2
-    assert [task.models for task in tasks] == [1] * slots
+    assert all(task.here for task in tasks)
