@@ -180,7 +180,7 @@ def die_before_results(url: str, options: ScoringOptions, scores: DeferredScores
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("batch_job.deferred.answering._score", Spark(options.store().open(options.release)).score)
-        patch.setattr(DeferredQueue, "score", die)
+        patch.setattr(DeferredQueue, "store_results", die)
         asyncio.run(run())
 
 

@@ -305,7 +305,7 @@ async def test_a_run_that_died_between_result_and_acknowledgement_is_finished_by
 
     meanwhile(lambda: None)
     with monkeypatch.context() as dying:
-        dying.setattr(DeferredQueue, "publish", die)
+        dying.setattr(DeferredQueue, "acknowledge", die)
         with pytest.raises(StoreUnavailable):
             await drain(no_spark, deferred, options, scores, limit=10)
     assert await DeferredQueue(deferred).states([request_id]) == [State.SCORED]

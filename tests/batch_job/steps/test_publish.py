@@ -166,7 +166,7 @@ def test_publishing_the_live_epoch_again_never_leaves_a_moment_without_it(
     watcher.start()
     deadline = time.monotonic() + 30
     while len(looked) < 50 and time.monotonic() < deadline:
-        assert publish(client, epoch, scores).outcome is Outcome.STANDING
+        assert publish(client, epoch, scores).outcome is Outcome.ALREADY_LIVE
     done.set()
     watcher.join()
     assert len(looked) >= 50
