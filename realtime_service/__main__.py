@@ -132,8 +132,18 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True)
     _add_serve(commands)
     _add_call(commands)
-    _add_chat(commands)
-    _add_describe(commands)
+
+    more = "Each line is scored. `help` explains; quit, exit, Ctrl-D and Ctrl-C leave."
+    example = "chat --timeout-ms 200"
+    chat = _add(commands, "chat", _chat, "type to the bot: intent, path and milliseconds of each line", more, example)
+    _add_timeout(chat, f"milliseconds the bot may take for an answer (default: {_DEFAULT_MS})")
+    _add_address(chat)
+
+    more = "Its release, lanes with targets and state, the operators' policy, releases and replicas."
+    describe = _add(commands, "describe", _describe, "print what a service serves", more, "describe --json")
+    _add_json(describe)
+    _add_address(describe)
+
     _add_policy(commands)
     _add_dead_letters(commands)
     return parser
@@ -197,21 +207,6 @@ def _add_call(commands: Commands) -> None:
     )
     _add_json(call)
     _add_address(call)
-
-
-def _add_chat(commands: Commands) -> None:
-    more = "Each line is scored. `help` explains; quit, exit, Ctrl-D and Ctrl-C leave."
-    example = "chat --timeout-ms 200"
-    chat = _add(commands, "chat", _chat, "type to the bot: intent, path and milliseconds of each line", more, example)
-    _add_timeout(chat, f"milliseconds the bot may take for an answer (default: {_DEFAULT_MS})")
-    _add_address(chat)
-
-
-def _add_describe(commands: Commands) -> None:
-    more = "Its release, lanes with targets and state, the operators' policy, releases and replicas."
-    describe = _add(commands, "describe", _describe, "print what a service serves", more, "describe --json")
-    _add_json(describe)
-    _add_address(describe)
 
 
 def _add_policy(commands: Commands) -> None:

@@ -151,11 +151,7 @@ def status_of(error: Exception) -> Status:
     code = STATUS.get(type(error))  # type: ignore[arg-type]
     if code is None:
         return Status(grpc.StatusCode.INTERNAL, _INTERNAL)
-    message = _SAID.get(type(error), str(error))
-    return Status(code, message[:_MAX_SAID], _retry_after(error))
-
-
-def _retry_after(error: Exception) -> float | None:
-    if isinstance(error, QueueFull):
-        return QUEUE_FULL_RETRY_SECONDS
-    return error.retry_after if isinstance(error, Overloaded) else None
+    hint = QUEUE_FULL_RETRY_SECONDS if isinstance(error, QueueFull) else None
+    if isinstance(error, Overloaded):
+        hint = error.retry_after
+    return Status(code, _SAID.get(type(error), str(error))[:_MAX_SAID], hint)

@@ -21,14 +21,6 @@ def _is_address(value: str) -> bool:
     return bool(host) and port.isdigit() and int(port) < 65536
 
 
-def _is_loopback(address: str) -> bool:
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def _names_lanes(value: str) -> bool:
     names = value.split(",")
     return names == [NO_LANES] or (set(names) <= set(SERVED) and len(set(names)) == len(names))
@@ -117,8 +109,14 @@ class ServiceSettings:
 
     @property
     def reflects(self) -> bool:
-        """Whether gRPC reflection is served."""
-        return _is_loopback(self.grpc_address) if self.reflection == "auto" else _SAID[self.reflection.lower()]
+        """Whether gRPC reflection is served; `auto`: on a loopback address only."""
+        if self.reflection != "auto":
+            return _SAID[self.reflection.lower()]
+        host = self.grpc_address.rpartition(":")[0].strip("[]")
+        try:
+            return host == "localhost" or ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return False
 
     @property
     def width(self) -> int:

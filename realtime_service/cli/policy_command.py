@@ -36,8 +36,18 @@ def by_operators() -> dict[str, float]:
 
 
 def set_(assignments: Iterable[str]) -> str:
-    """Each assignment is NAME=VALUE."""
-    return _apply(_changing(dict(map(_assignment, assignments))))
+    """Each assignment is NAME=NUMBER."""
+    changes: dict[str, float | None] = {}
+    for text in assignments:
+        name, _, value = text.rpartition("=")
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not name or math.isnan(number):
+            raise BadInput(text, "expected NAME=NUMBER")
+        changes[name] = number
+    return _apply(_changing(changes))
 
 
 def reset(names: Iterable[str]) -> str:
@@ -91,17 +101,6 @@ def _changing(changes: dict[str, float | None]) -> Change:
         return overrides.change(message, changes).SerializeToString()
 
     return changed
-
-
-def _assignment(text: str) -> tuple[str, float]:
-    name, _, value = text.rpartition("=")
-    try:
-        number = float(value)
-    except ValueError:
-        number = math.nan
-    if not name or math.isnan(number):
-        raise BadInput(text, "expected NAME=NUMBER")
-    return name, number
 
 
 def _stored(client: "redis.Redis") -> bytes:

@@ -1,7 +1,7 @@
 """Formats answers and descriptions of a service for a terminal."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from google.protobuf import json_format
@@ -58,22 +58,18 @@ def description_data(described: scoring_pb2.DescribeResponse) -> dict[str, Any]:
 
 
 def description(described: scoring_pb2.DescribeResponse) -> str:
-    return "\n".join(_description(described))
-
-
-def _description(described: scoring_pb2.DescribeResponse) -> Iterator[str]:
-    yield f"release    {described.release or 'none: a router'}"
     reads = "pairs of texts" if described.pairs else "texts"
-    yield f"reads      {reads} of up to {described.max_tokens} tokens"
-    yield f"gives      {_output(described)}"
-    yield f"redis      {'available' if described.redis_available else 'not reached: Score answers, Submit does not'}"
-    yield operators_policy(described.operators_policy) or "policy     that of the settings: operators have set nothing"
-    yield "\nlanes"
-    yield from map(_lane, described.lanes)
-    yield "\nreleases"
-    yield from map(_release, described.releases)
-    yield "\nreplicas"
-    yield from map(_replica, described.replicas)
+    lines = [
+        f"release    {described.release or 'none: a router'}",
+        f"reads      {reads} of up to {described.max_tokens} tokens",
+        f"gives      {_output(described)}",
+        f"redis      {'available' if described.redis_available else 'not reached: Score answers, Submit does not'}",
+        operators_policy(described.operators_policy) or "policy     that of the settings: operators have set nothing",
+        *("\nlanes", *map(_lane, described.lanes)),
+        *("\nreleases", *map(_release, described.releases)),
+        *("\nreplicas", *map(_replica, described.replicas)),
+    ]
+    return "\n".join(lines)
 
 
 def _output(described: scoring_pb2.DescribeResponse) -> str:

@@ -98,16 +98,14 @@ def target(addresses: str | Sequence[str]) -> str:
     for address in several:
         if not re.fullmatch(r".+:\d+", address) or _SCHEME.match(address):
             raise BadInput("addresses", f"{address!r}: expected HOST:PORT, or several, or one target like ipv4:…")
-    return several[0] if len(several) == 1 else _static(several)
-
-
-def _static(addresses: Sequence[str]) -> str:
-    """gRPC takes lists of numbers, not of names, and all of one family."""
+    if len(several) == 1:
+        return several[0]
+    # gRPC takes lists of numbers, not of names, and all of one family.
     for family, scheme in ((socket.AF_INET, "ipv4"), (socket.AF_INET6, "ipv6")):
-        found = [_numbers(address, family) for address in addresses]
+        found = [_numbers(address, family) for address in several]
         if all(found):
             return f"{scheme}:" + ",".join(number for numbers in found for number in numbers)
-    raise BadInput("addresses", f"{', '.join(addresses)}: they cannot all be looked up, as IPv4 or as IPv6")
+    raise BadInput("addresses", f"{', '.join(several)}: they cannot all be looked up, as IPv4 or as IPv6")
 
 
 def _numbers(address: str, family: socket.AddressFamily) -> list[str]:

@@ -104,22 +104,19 @@ def invalid(problem: str) -> CallError:
 
 
 def read(error: grpc.RpcError, service: str, seconds: float | None = None) -> CallError:
-    """What the transport raised, as one of ours. `service`: the addresses, for people; `seconds`: of its timeout."""
-    details = _explained(error.code(), error.details() or "", service, seconds)
-    return error_of(error.code(), details, trailers_of(error))
+    """The CallError for an error of the transport. `service`: the addresses, for people; `seconds`: of its timeout.
 
-
-def _explained(code: grpc.StatusCode, details: str, service: str, seconds: float | None) -> str:
-    """The transport's own complaint, as what a person can do about it; the service's words as they are."""
+    Details of the transport become advice for a person; those of the service stay as they are.
+    """
+    code, details = error.code(), error.details() or ""
+    not_sent = failure_of(code, details, None) is Failure.NOT_SENT
     if code is grpc.StatusCode.DEADLINE_EXCEEDED and seconds is not None and by_transport(details):
-        return f"no answer within the timeout of {seconds * 1000:.0f} ms; allow more time"
-    if failure_of(code, details, None) is not Failure.NOT_SENT:
-        return details
-    if _UNHEALTHY in details:
-        return (
+        details = f"no answer within the timeout of {seconds * 1000:.0f} ms; allow more time"
+    elif not_sent and _UNHEALTHY in details:
+        details = (
             f"no replica at {service} can answer: it starts, it stops, or it is a router without an endpoint; "
             "try again in a moment, or see its log"
         )
-    if cause := _CAUSE.search(details):
-        return f"no service at {service} ({cause[1]}); is it running? `make up` starts one"
-    return details
+    elif not_sent and (cause := _CAUSE.search(details)):
+        details = f"no service at {service} ({cause[1]}); is it running? `make up` starts one"
+    return error_of(code, details, trailers_of(error))
