@@ -41,7 +41,10 @@ def reserved(address: str) -> Iterator[str]:
     The socket never listens, so it gets no call. Raises: SettingError if another process listens there.
     """
     host, _, port = address.rpartition(":")
-    family, _, _, _, place = _resolve(address, host, int(port))
+    try:
+        family, _, _, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise address_taken(address, str(error.strerror)) from error
     with socket.socket(family) as alone, socket.socket(family) as shared:
         try:
             # With SO_REUSEPORT alone, another service's socket with that option would go unnoticed.
@@ -54,10 +57,3 @@ def reserved(address: str) -> Iterator[str]:
         except OSError as error:
             raise address_taken(address, f"{error.strerror}; is the port taken?") from error
         yield f"{host}:{resolved[1]}"
-
-
-def _resolve(address: str, host: str, port: int) -> tuple[int, int, int, str, tuple]:  # type: ignore[type-arg]
-    try:
-        return socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-    except OSError as error:
-        raise address_taken(address, str(error.strerror)) from error

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +28,6 @@ from shared_model.settings import DeferredSettings, StateSettings
 
 if TYPE_CHECKING:
     from realtime_service.process.server import Server
-
-#: Reports that a service is ready: seconds of its start, and the service.
-Announce = Callable[[float, "Server"], None]
 
 #: Longest wait of a stream for the interpreter lock that the event loop holds. Python's default of 5 ms is several
 #: calls of an engine.
@@ -54,7 +51,7 @@ def serve(**flags: Any) -> int:
     """
     # First, so that a service that is stopped during its start still stops its child processes.
     asked_to_stop = _note_sigterm()
-    _log("%(asctime)s %(name)s %(levelname)s %(message)s")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     adopt_file()
     state, service = settings.load(StateSettings), settings.load(ServiceSettings, **flags)
     limits = cgroups.limits()
@@ -64,18 +61,18 @@ def serve(**flags: Any) -> int:
         _look_for_redis(server.url, router=not service.served)
         if service.workers or len(cores) > 1:
             return _supervise(service, server.url, cores, asked_to_stop)
-        _run(service, state, server.url, Place(), _tell_people, asked_to_stop)
+        _run(service, state, server.url, Place(), asked_to_stop)
     return 0
 
 
 def work(place: Place) -> int:
     """One worker of a supervised service, with settings from its environment. Returns the exit status."""
     asked_to_stop = _note_sigterm()
-    _log("%(asctime)s %(process)d %(name)s %(levelname)s %(message)s")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s")
     try:
         state, service = settings.load(StateSettings), settings.load(ServiceSettings)
         with RedisServer(state) as server:
-            _run(service, state, server.url, place, _tell_supervisor, asked_to_stop)
+            _run(service, state, server.url, place, asked_to_stop)
     except TandemError as error:
         sys.stderr.write(f"realtime_service serve: {error}\n")
         return 2
@@ -92,9 +89,7 @@ def _supervise(service: ServiceSettings, redis_url: str, cores: Sequence[tuple[i
         return asyncio.run(run(address))
 
 
-def _run(
-    service: ServiceSettings, state: StateSettings, redis_url: str, place: Place, announce: Announce, asked: list[int]
-) -> None:
+def _run(service: ServiceSettings, state: StateSettings, redis_url: str, place: Place, asked: list[int]) -> None:
     from realtime_service.process.server import Server
     from shared_model.releases import pointer
     from shared_model.releases.store import Store
@@ -114,23 +109,17 @@ def _run(
     def ready(running: "Server") -> None:
         # The objects of the start live as long as the process; a full collection of them would stop it for 35 ms.
         gc.freeze()
-        announce(time.monotonic() - started, running)
+        release, address, metrics = running.release, running.address, running.metrics_address
+        line = f"ready in {time.monotonic() - started:.1f} s: {release} on {address}, metrics on http://{metrics}"
+        if place.shared:
+            # For the supervisor, which reads it as `supervisor.Ready`.
+            line = json.dumps({"release": release, "address": address, "metrics": metrics})
+        sys.stdout.write(line + "\n")
+        sys.stdout.flush()
 
     started = time.monotonic()
     sys.setswitchinterval(_SWITCH_SECONDS)
     asyncio.run(run())
-
-
-def _tell_people(seconds: float, service: "Server") -> None:
-    serving = f"{service.release} on {service.address}"
-    sys.stdout.write(f"ready in {seconds:.1f} s: {serving}, metrics on http://{service.metrics_address}\n")
-    sys.stdout.flush()
-
-
-def _tell_supervisor(seconds: float, service: "Server") -> None:
-    ready = {"release": service.release, "address": service.address, "metrics": service.metrics_address}
-    sys.stdout.write(json.dumps(ready) + "\n")
-    sys.stdout.flush()
 
 
 def _look_for_redis(url: str, router: bool) -> None:
@@ -176,7 +165,3 @@ def _stop_with_supervisor(stop: asyncio.Event) -> None:
         stop.set()
 
     loop.add_reader(descriptor, gone)
-
-
-def _log(form: str) -> None:
-    logging.basicConfig(level=logging.INFO, format=form)

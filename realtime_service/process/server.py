@@ -32,7 +32,7 @@ from realtime_service.serving.deferral import Deferral
 from realtime_service.serving.dispatcher import Dispatcher
 from realtime_service.serving.result_watcher import Watcher
 from realtime_service.serving.status import ReplicaStatus
-from realtime_service.settings import SERVED, Lane, ServiceSettings, lanes, variants
+from realtime_service.settings import SERVED, ServiceSettings, lanes, variants
 from realtime_service.transport.authentication import Callers, token_keys
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.health import Readiness
@@ -57,7 +57,7 @@ from shared_model.releases.store import Store
 from shared_model.settings import DeferredSettings
 from shared_model.types import ServingPath
 
-#: What stands for the whole replica in health checks, and what reflection lists.
+#: Services that stand for the whole replica in health checks, and that reflection lists.
 SERVICES = (servicer.SERVICE, open_inference.SERVICE)
 #: Between "not serving" and the listener's close, so that clients have looked elsewhere before calls are refused.
 LAME_DUCK_SECONDS = 0.5
@@ -144,72 +144,63 @@ class Server:
         """
         self._default_client = redis_connections.default_client(self._redis_url)
         stack.push_async_callback(self._default_client.aclose)
-        device = self._start_devices(stack)
+        settings, clock, metrics = self._settings, self._clock, self._metrics
+        bulk_batch_seconds = settings.interactive_unit_ms / 1000
+        device = Devices(self._lanes, self._variants, settings.width, bulk_batch_seconds, clock)
+        stack.callback(device.close)
         models = await self._load(stack, device)
         listener = make_listener(self._place.shared)
-        # Bound before Redis hears of us: the heartbeat carries the address.
-        address = advertised(self._bind(listener), self._settings.advertised_host)
-        self.metrics_address = serve_metrics(stack, self._settings.metrics_address, self._metrics.registry)
-        local = f"{socket.gethostname()}-{os.getpid()}"
-        self._quotas = Quotas(Snapshot(local))
-        pinned = bool(self._settings.release)
-        self._status = ReplicaStatus(local, address, models, device, self._variants, self._demand, pinned)
-        self._membership = await self._start_routing(stack)
-        self._start_background_tasks(stack, self._membership)
-        await self._start_listener(stack, listener, self._membership)
+        # Bound before Redis hears of us: the heartbeat carries the address, which is this process's alone.
+        public = bind(listener, settings.grpc_address)
+        own = bind_privately(listener, public) if self._place.shared else public
+        address = advertised(own, settings.advertised_host)
+        self.metrics_address = serve_metrics(stack, settings.metrics_address, metrics.registry)
+        snapshot = Snapshot(f"{socket.gethostname()}-{os.getpid()}")
+        self._quotas = quotas = Quotas(snapshot)
+        self._status = ReplicaStatus(
+            replica=snapshot.local,
+            address=address,
+            models=models,
+            device=device,
+            variants=self._variants,
+            demand=lambda: quotas.demand(clock.monotonic()),
+            pinned=bool(settings.release),
+        )
+        await self._start_routing(stack, snapshot)
+        self._spawn(stack, nightly_metrics.run(self._default_client, metrics))
+        self._spawn(stack, self._watch())
+        self._spawn(stack, precomputed.run(models.published, self._default_client))
+        await self._start_listener(stack, listener)
 
     async def _load(self, stack: contextlib.AsyncExitStack, device: Devices) -> Models:
-        """What the process starts with; nothing for a router, which has no lanes."""
+        """Load the first release; no model for a router, which has no lanes."""
         if not self._lanes:
             return Models(Serving({}, self._first))
-        self._loader = loader = self._make_loader(stack, device)
-        first = await loader.load_first(self._first)
+        settings = self._settings
+        client = redis_connections.low_latency_client(self._redis_url, settings.precomputed_timeout_ms / 1000)
+        stack.push_async_callback(client.aclose)
+
+        def published(release_id: str) -> PrecomputedScores | None:
+            return PrecomputedScores(client, release_id, self._clock) if settings.precomputed else None
+
+        self._loader = Loader(self._store, self._variants, settings.width, settings.probe_seconds, device, published)
+        stack.callback(self._loader.close)
+        first = await self._loader.load_first(self._first)
         if self._place.shared:
             # The other workers answer meanwhile: this one joins them when it can do all that they can.
-            async for _ in loader.load_rest(first):
+            async for _ in self._loader.load_rest(first):
                 pass
         self._metrics.set_serving(self._first, "", 0.0)
         return Models.of(first)
 
-    def _demand(self) -> dict[str, float]:
-        """What callers with a quota want of this replica, texts a second."""
-        return self._quotas.demand(self._clock.monotonic())
-
-    def _start_devices(self, stack: contextlib.AsyncExitStack) -> Devices:
-        bulk_batch_seconds = self._settings.interactive_unit_ms / 1000
-        started = Devices(self._lanes, self._variants, self._settings.width, bulk_batch_seconds, self._clock)
-        stack.callback(started.close)
-        return started
-
-    def _make_loader(self, stack: contextlib.AsyncExitStack, device: Devices) -> Loader:
-        settings = self._settings
-        low_latency_client = redis_connections.low_latency_client(
-            self._redis_url, settings.precomputed_timeout_ms / 1000
-        )
-        stack.push_async_callback(low_latency_client.aclose)
-
-        def published(release_id: str) -> PrecomputedScores | None:
-            return PrecomputedScores(low_latency_client, release_id, self._clock) if settings.precomputed else None
-
-        loader = Loader(self._store, self._variants, settings.width, settings.probe_seconds, device, published)
-        stack.callback(loader.close)
-        return loader
-
-    async def _start_routing(self, stack: contextlib.AsyncExitStack) -> Membership:
-        snapshot = Snapshot(local=self._status.replica)
-        membership = Membership(self._default_client, snapshot, self._status.heartbeat, overrides.of(self._settings))
-        membership.subscribe(self._quotas.update)
-        membership.subscribe(lambda told: self._metrics.set_targets(told.policy.targets, told.policy.load_targets))
-        await membership.run_once()
-        stack.push_async_callback(membership.leave)
-        self._spawn(stack, membership.run())
-        return membership
-
-    def _start_background_tasks(self, stack: contextlib.AsyncExitStack, membership: Membership) -> None:
-        models = self._status.models
-        self._spawn(stack, nightly_metrics.run(self._default_client, self._metrics))
-        self._spawn(stack, self._watch(membership))
-        self._spawn(stack, precomputed.run(models.published, self._default_client))
+    async def _start_routing(self, stack: contextlib.AsyncExitStack, initial: Snapshot) -> None:
+        policy, set_targets = overrides.of(self._settings), self._metrics.set_targets
+        self._membership = Membership(self._default_client, initial, self._status.heartbeat, policy)
+        self._membership.subscribe(self._quotas.update)
+        self._membership.subscribe(lambda read: set_targets(read.policy.targets, read.policy.load_targets))
+        await self._membership.run_once()
+        stack.push_async_callback(self._membership.leave)
+        self._spawn(stack, self._membership.run())
 
     async def _open(self) -> None:
         """Open the lanes that are not open yet, then take deferred work and follow the release pointer."""
@@ -227,51 +218,43 @@ class Server:
             async for precision in self._loader.load_rest(self._status.models.active):
                 for lane in self._settings.served:
                     if self._lanes[lane].precision is precision:
-                        await self._lane_ready(lane, self._membership)
+                        await self._lane_ready(lane)
         if self._settings.harvest and ServingPath.DEFERRED in self._lanes:
             self._spawn(self._stack, self._backfill.run())
         if not self._settings.release:
+            keep_seconds = self._settings.keep_previous_seconds
             self._status.rollout = Rollout(
-                self._status.models,
-                desired,
-                self._loader,
-                self._metrics,
-                self._clock,
-                self._settings.keep_previous_seconds,
+                self._status.models, desired, self._loader, self._metrics, self._clock, keep_seconds
             )
             self._spawn(self._stack, self._status.rollout.run())
 
-    async def _start_listener(
-        self, stack: contextlib.AsyncExitStack, listener: grpc.aio.Server, membership: Membership
-    ) -> None:
-        deferred_queue = DeferredQueue(self._default_client, self._deferred, self._metrics.unanswered)
-        device = self._status.device
-        deferral = Deferral(deferred_queue, lambda: membership.snapshot.redis_available, self._clock)
-        forwarder = Forwarder(membership, self._metrics, self._clock)
+    async def _start_listener(self, stack: contextlib.AsyncExitStack, listener: grpc.aio.Server) -> None:
+        status, membership, metrics, clock = self._status, self._membership, self._metrics, self._clock
+        deferred_queue = DeferredQueue(self._default_client, self._deferred, metrics.unanswered)
+        deferral = Deferral(deferred_queue, lambda: membership.snapshot.redis_available, clock)
+        forwarder = Forwarder(membership, metrics, clock)
         stack.push_async_callback(forwarder.close)
         self._spawn(stack, forwarder.run())
         dispatcher = Dispatcher(
-            self._status.models, device, membership, forwarder, self._quotas, deferral, self._metrics, self._clock
+            status.models, status.device, membership, forwarder, self._quotas, deferral, metrics, clock
         )
-        self._backfill = BackfillWorker(
-            deferred_queue, dispatcher, device, self._metrics, self._clock, self._status.replica
-        )
+        self._backfill = BackfillWorker(deferred_queue, dispatcher, status.device, metrics, clock, status.replica)
         watcher, streams = Watcher(deferred_queue), OpenStreams()
         self._spawn(stack, watcher.run())
-        context_reader = ContextReader(Callers(token_keys(self._settings), self._clock), lambda: membership.snapshot)
-        relay = None if self._lanes else Relay(forwarder, membership, self._clock)
+        context_reader = ContextReader(Callers(token_keys(self._settings), clock), lambda: membership.snapshot)
+        relay = None if self._lanes else Relay(forwarder, membership, clock)
         scoring = servicer.ScoringServicer(
             dispatcher,
             context_reader,
             deferral,
             watcher,
             streams,
-            lambda: self._status.describe(membership.snapshot),
-            self._metrics,
+            lambda: status.describe(membership.snapshot),
+            metrics,
             relay,
         )
         inference = OpenInferenceServicer(
-            dispatcher, context_reader, streams, self._status, membership, self._readiness, self._metrics, relay
+            dispatcher, context_reader, streams, status, membership, self._readiness, metrics, relay
         )
         offered = (scoring.handlers(), inference.handlers())
         listener.add_generic_rpc_handlers((*offered, PeerStreams(offered, streams).handlers()))
@@ -279,24 +262,17 @@ class Server:
             offer_reflection(listener, SERVICES)
         await self._readiness.serve(listener)
         await listener.start()
-        for lane in self._settings.served:
-            # A lane of single texts needs no more than what the process starts with.
-            if self._place.shared or self._can_start(self._lanes[lane]):
-                await self._lane_ready(lane, membership)
-        stack.push_async_callback(self._drain, listener, membership, watcher, streams)
+        for path in self._settings.served:
+            lane = self._lanes[path]
+            # A lane of single texts may need no more than the variant that is loaded first.
+            first = lane.max_rows == 1 and lane.precision is next(iter(self._variants))
+            if self._place.shared or first:
+                await self._lane_ready(path)
+        stack.push_async_callback(self._drain, listener, watcher, streams)
 
-    def _can_start(self, lane: Lane) -> bool:
-        """A lane of single texts may need no more than what the process starts with."""
-        return lane.max_rows == 1 and lane.precision is next(iter(self._variants))
-
-    def _bind(self, listener: grpc.aio.Server) -> str:
-        """Take the public port. Returns the address that is this process's alone."""
-        public = bind(listener, self._settings.grpc_address)
-        return bind_privately(listener, public) if self._place.shared else public
-
-    async def _lane_ready(self, lane: ServingPath, membership: Membership) -> None:
+    async def _lane_ready(self, lane: ServingPath) -> None:
         """From now on callers and the router may choose the lane."""
-        membership.open_lane(lane)
+        self._membership.open_lane(lane)
         await self._readiness.set(lane, True)
 
     async def _mirror(self) -> None:
@@ -314,23 +290,21 @@ class Server:
         for lane in SERVED:
             await self._readiness.set(lane, (ANY_RELEASE, lane) in options)
 
-    async def _drain(
-        self, listener: grpc.aio.Server, membership: Membership, watcher: Watcher, streams: OpenStreams
-    ) -> None:
+    async def _drain(self, listener: grpc.aio.Server, watcher: Watcher, streams: OpenStreams) -> None:
         self._status.draining = True
         await self._readiness.close()
-        await membership.run_once()
+        await self._membership.run_once()
         await asyncio.sleep(LAME_DUCK_SECONDS)
         watcher.close()
         streams.close()
         await listener.stop(DRAIN_SECONDS)
 
-    async def _watch(self, membership: Membership) -> None:
+    async def _watch(self) -> None:
         while True:
             for path in self._lanes:
                 self._metrics.set_queue_depth(path, self._status.device.queue_depth(path))
                 self._metrics.set_utilisation(path, self._status.device.utilisation_of(path))
-            self._metrics.set_redis_up(membership.snapshot.redis_available)
+            self._metrics.set_redis_up(self._membership.snapshot.redis_available)
             await asyncio.sleep(1.0)
 
     def _spawn(self, stack: contextlib.AsyncExitStack, coroutine: Coroutine[Any, Any, None]) -> None:

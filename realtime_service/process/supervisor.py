@@ -76,8 +76,10 @@ class Supervisor:
 
     def __init__(self, settings: ServiceSettings, redis_url: str, address: str, cores: Sequence[Cores]) -> None:
         self._address = address
-        #: By worker. A successor keeps the address, so that scrape targets stay the same.
-        self._metrics = [_above(settings.metrics_address, index) for index in range(len(cores))]
+        #: By worker: that of the settings, the worker's index in ports above, or port 0. A successor keeps the address,
+        #: so that scrape targets stay the same.
+        host, _, port = settings.metrics_address.rpartition(":")
+        self._metrics = [f"{host}:{int(port) + index if int(port) else 0}" for index in range(len(cores))]
         # Settings that flags may have changed, and addresses that only the supervisor knows.
         self._environ = os.environ | {
             "TANDEM_GRPC_ADDRESS": address,
@@ -118,8 +120,13 @@ class Supervisor:
             if self._stopping:
                 return
             failures = 0 if worker.settled else failures + 1
-            if failures and not any(other.ready for other in self._workers.values()):
-                self._give_up(code, failures)
+            # Where no worker serves, a restart may not help: the worker has printed the reason on stderr.
+            unserved = failures and not any(other.ready for other in self._workers.values())
+            if unserved and code == 2:
+                raise CannotStart(2)
+            if unserved and failures >= _MOST_FAILED_STARTS:
+                log.error("no worker serves after %d starts: giving up", failures)
+                raise CannotStart(1)
             log.error("worker %d, process %d, ended with %d", index, worker.process.pid, code)
             restarts += 1
             await asyncio.sleep(backoff(failures))
@@ -138,14 +145,6 @@ class Supervisor:
         if self._stopping:
             _signal(worker, signal.SIGTERM)
         return worker
-
-    def _give_up(self, code: int, failures: int) -> None:
-        """Raises: CannotStart if a restart cannot help; the worker has printed the reason on stderr."""
-        if code == 2:
-            raise CannotStart(2)
-        if failures >= _MOST_FAILED_STARTS:
-            log.error("no worker serves after %d starts: giving up", failures)
-            raise CannotStart(1)
 
     async def _announce(self, started: float) -> None:
         """Print once that all workers take calls, and their addresses."""
@@ -178,12 +177,6 @@ class Supervisor:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-
-def _above(address: str, index: int) -> str:
-    """The address `index` ports above; port 0 stays 0."""
-    host, _, port = address.rpartition(":")
-    return f"{host}:{int(port) + index if int(port) else 0}"
 
 
 def _signal(worker: Worker, number: int) -> None:
