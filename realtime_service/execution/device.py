@@ -110,8 +110,11 @@ class Device:
         loop = asyncio.get_running_loop()
         wait = _Wait(loop.create_future(), len(encodings))
         latency = self._latency(model, path)
+        if latency is None:
+            raise ReplicaUnavailable(f"the {path} lane is not here, or still warming up")
         jobs = [_Job(path, it, latency, arrived, deadline, real_time, model=model, wait=wait) for it in encodings]
-        self.utilisation.arrived(path, sum(map(self._device_seconds, jobs)), arrived)
+        seconds = sum(_share(self.lanes[path], latency.narrow, job.tokens) for job in jobs)
+        self.utilisation.arrived(path, seconds, arrived)
         now = self._clock.monotonic()
         self.scheduler.admit(jobs, now, None if finish_in is None else now + finish_in)
         self._start_what_can_run()
@@ -134,11 +137,10 @@ class Device:
     ) -> float | None:
         """Seconds until a request of these texts would be answered if admitted now; None if its lane is not served
         here, or still warms up."""
-        lane = self.lanes.get(path)
-        variant = model.engines.get(lane.precision) if lane else None
-        if lane is None or variant is None:
+        latency = self._latency(model, path)
+        if latency is None:
             return None
-        now, predict = self._clock.monotonic(), variant.latency_of(lane).narrow.predict
+        now, predict = self._clock.monotonic(), latency.narrow.predict
         widths = Counter(coarse_bucket(encoding.tokens) for encoding in encodings)
         seconds = sum(predict(count, tokens) for tokens, count in widths.items())
         return self.scheduler.predicted_finish(path, seconds, now, real_time) - now
@@ -146,13 +148,12 @@ class Device:
     def typical(self, model: Model, path: ServingPath, tokens: int) -> tuple[float, float, float] | None:
         """For a text of `tokens` tokens: seconds until it would be answered, the same for a real-time one, and the
         device time that one more adds to a full batch. None as in `finish_of`."""
-        lane = self.lanes[path]
-        variant = model.engines.get(lane.precision)
-        if variant is None:
+        latency = self._latency(model, path)
+        if latency is None:
             return None
-        now, latency_model = self._clock.monotonic(), variant.latency_of(lane).narrow
+        now, latency_model = self._clock.monotonic(), latency.narrow
         seconds, predict = latency_model.predict(1, tokens), self.scheduler.predicted_finish
-        per_text = _share(lane, latency_model, coarse_bucket(tokens)) / self.utilisation.streams
+        per_text = _share(self.lanes[path], latency_model, coarse_bucket(tokens)) / self.utilisation.streams
         return predict(path, seconds, now) - now, predict(path, seconds, now, real_time=True) - now, per_text
 
     def utilisation_of(self, path: ServingPath) -> float:
@@ -169,16 +170,11 @@ class Device:
     def close(self) -> None:
         self._streams.close()
 
-    def _latency(self, model: Model, path: ServingPath) -> VariantLatency:
-        """Raises: ReplicaUnavailable if the lane cannot run the model."""
+    def _latency(self, model: Model, path: ServingPath) -> VariantLatency | None:
+        """None if the lane is not served here, or still warms up."""
         lane = self.lanes.get(path)
         variant = model.engines.get(lane.precision) if lane else None
-        if lane is None or variant is None:
-            raise ReplicaUnavailable(f"the {path} lane is not here, or still warming up")
-        return variant.latency_of(lane)
-
-    def _device_seconds(self, job: _Job) -> float:
-        return _share(self.lanes[job.lane], job.latency.narrow, job.tokens)
+        return variant.latency_of(lane) if lane and variant else None
 
     def _start_what_can_run(self) -> None:
         """Called after every arrival and every end of a batch."""

@@ -8,7 +8,6 @@ import os
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 from realtime_service.execution.devices import Devices
 from realtime_service.models.precomputed import PrecomputedScores
@@ -49,7 +48,12 @@ class Loader:
         self._probe_seconds = probe_seconds
         self._devices = devices
         self._published = published
-        self._background = ThreadPoolExecutor(1, thread_name_prefix="warm-up", initializer=_lower_priority)
+        self._background = ThreadPoolExecutor(
+            1,
+            thread_name_prefix="warm-up",
+            # Of this thread alone: Linux takes a native thread id as a process id.
+            initializer=lambda: os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), probe.LOW_PRIORITY),
+        )
 
     async def load_first(self, release_id: str) -> Model:
         """The model that the process starts with: its most urgent variant, for single texts. Raises: ReleaseError.
@@ -149,8 +153,3 @@ def _trim_heap() -> None:
 
 def _at_once() -> None:
     """A `Turn` without waiting: no request is served yet."""
-
-
-def _lower_priority(*_: Any) -> None:
-    # Of this thread alone: Linux takes a native thread id as a process id.
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), probe.LOW_PRIORITY)

@@ -104,15 +104,21 @@ class Rollout:
         pointer = await self._desired.newest()
         if pointer is None:
             return
-        self._forget_failures(pointer)
+        if any(failure.version != pointer.version for failure in self.failures.values()):
+            self._set_failures(
+                {it: failure for it, failure in self.failures.items() if failure.version == pointer.version}
+            )
         loaded = self._models.loaded
         if model := self._finished_load(pointer):
             loaded[model.release] = model
         step = plan(pointer, loaded, self._models.serving.active, self.failures, self._expired(loaded))
-        self._keep_warm(step.keep, loaded)
         self._switch(step, loaded)
         if step.load != self.loading:
-            self._start_load(step.load)
+            if self._load:
+                self._load.cancel()
+                self._hold(self._load)
+            self.loading = step.load
+            self._load = asyncio.create_task(self._loader.load(step.load)) if step.load else None
         self.version = pointer.version
 
     def _expired(self, loaded: Collection[str]) -> Collection[str]:
@@ -121,12 +127,6 @@ class Rollout:
             return loaded
         kept, rested = self._models.kept, self._clock.monotonic() - self._kept_since
         return (kept.release,) if kept and rested >= self._keep_seconds else ()
-
-    def _keep_warm(self, release: str, loaded: dict[str, Model]) -> None:
-        before, self._models.kept = self._models.kept, loaded.pop(release, None)
-        if self._models.kept and self._models.kept is not before:
-            self._kept_since = self._clock.monotonic()
-            log.info("release %s stays loaded for %g s: a rollback to it is at once", release, self._keep_seconds)
 
     def _finished_load(self, pointer: Pointer) -> Model | None:
         if self._load is None or not self._load.done():
@@ -146,11 +146,19 @@ class Rollout:
             log.exception("loading %s failed with an unexpected error", release)
             failure = Failure(pointer.version, Unfit.REFUSED, "loading it failed; the log has the details")
         log.error("release %s is not served, %s stays: %s", release, self._models.serving.active, failure.why)
-        self.failures[release] = failure
-        self._metrics.set_failed((it, failed.how) for it, failed in self.failures.items())
+        self._set_failures({**self.failures, release: failure})
         return None
 
+    def _set_failures(self, failures: dict[str, Failure]) -> None:
+        self.failures = failures
+        self._metrics.set_failed((release, failure.how) for release, failure in failures.items())
+
     def _switch(self, step: Step, loaded: dict[str, Model]) -> None:
+        """Apply a step to the loaded releases: serve some, keep one, retire the rest."""
+        kept, self._models.kept = self._models.kept, loaded.pop(step.keep, None)
+        if self._models.kept and self._models.kept is not kept:
+            self._kept_since = self._clock.monotonic()
+            log.info("release %s stays loaded for %g s: a rollback to it is at once", step.keep, self._keep_seconds)
         answering = {it: loaded.pop(it) for it in (step.active, step.canary) if it}
         serving = Serving(answering, step.active, step.canary, step.weight)
         before, self._models.serving = self._models.serving, serving
@@ -162,13 +170,6 @@ class Rollout:
         beside = f", {step.canary} for {step.weight:.0%} of callers" if step.canary else ""
         log.info("release %s answers%s", step.active, beside)
 
-    def _start_load(self, release: str) -> None:
-        if self._load:
-            self._load.cancel()
-            self._hold(self._load)
-        self.loading = release
-        self._load = asyncio.create_task(self._loader.load(release)) if release else None
-
     def _hold(self, task: "asyncio.Task[Any]") -> None:
         """Keep a reference to a task until it ends, and log its error."""
 
@@ -179,11 +180,6 @@ class Rollout:
 
         self._ending.add(task)
         task.add_done_callback(ended)
-
-    def _forget_failures(self, pointer: Pointer) -> None:
-        if any(failure.version != pointer.version for failure in self.failures.values()):
-            self.failures = {it: f for it, f in self.failures.items() if f.version == pointer.version}
-            self._metrics.set_failed((it, failed.how) for it, failed in self.failures.items())
 
 
 async def follow(models: Models, desired: DesiredReleases, metrics: Metrics) -> None:

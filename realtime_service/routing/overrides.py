@@ -109,8 +109,11 @@ def over(settings: Policy, message: RoutingPolicy) -> Policy:
     values: dict[str, Any] = {"version": message.version, "by_operators": numbers(message)}
     for field in _FIELDS:
         stored = getattr(message, field.stored)
-        if not field.single:
-            values[field.policy] = {**getattr(settings, field.policy), **_in_units(stored, field)}
+        if field is _OF_CALLERS:
+            values[field.policy] = {**settings.quotas, **stored}
+        elif not field.single:
+            by_lane = {ServingPath(lane): value / field.unit for lane, value in stored.items()}
+            values[field.policy] = {**getattr(settings, field.policy), **by_lane}
         elif message.HasField(field.stored):
             values[field.policy] = stored / field.unit
     policy = replace(settings, **values)
@@ -150,10 +153,18 @@ def change(message: RoutingPolicy, changes: Mapping[str, float | None]) -> Routi
     changed.CopyFrom(message)
     changed.version += 1
     for name, value in changes.items():
-        if value is None:
-            _drop(changed, name)
+        field, key = _locate(name)
+        stored = getattr(changed, field.stored)
+        if value is not None:
+            check(name, value)
+        if value is None and field.single:
+            changed.ClearField(field.stored)
+        elif value is None:
+            stored.pop(key, None)
+        elif field.single:
+            setattr(changed, field.stored, value)
         else:
-            _put(changed, name, value)
+            stored[key] = value
     return changed
 
 
@@ -179,23 +190,6 @@ def table(policy: Policy) -> Iterator[tuple[str, float]]:
             yield from ((field.name(key), number * field.unit) for key, number in value.items())
 
 
-def _put(message: RoutingPolicy, name: str, value: float) -> None:
-    check(name, value)
-    field, key = _locate(name)
-    if field.single:
-        setattr(message, field.stored, value)
-    else:
-        getattr(message, field.stored)[key] = value
-
-
-def _drop(message: RoutingPolicy, name: str) -> None:
-    field, key = _locate(name)
-    if field.single:
-        message.ClearField(field.stored)
-    else:
-        getattr(message, field.stored).pop(key, None)
-
-
 def _locate(name: str) -> tuple[_Field, str]:
     """The field of a number, and its lane or caller. Raises: BadInput."""
     if found := _BY_NAME.get(name):
@@ -204,9 +198,3 @@ def _locate(name: str) -> tuple[_Field, str]:
     if quota == "quota" and caller and caller.isprintable():
         return _OF_CALLERS, caller
     raise BadInput(name, f"is not a number of the policy; it has {', '.join(_BY_NAME)} and quota.CALLER")
-
-
-def _in_units(stored: Mapping[str, float], field: _Field) -> dict[str, float]:
-    if field is _OF_CALLERS:
-        return dict(stored)
-    return {ServingPath(lane): value / field.unit for lane, value in stored.items()}

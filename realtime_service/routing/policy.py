@@ -140,30 +140,15 @@ def _path(request: RoutedRequest, policy: Policy) -> tuple[ServingPath, str]:
         return request.hint, "lane named by the caller"
     if request.precomputed:
         return ServingPath.PRECOMPUTED, "scored by this release in the published epoch"
-    if request.texts == 1 and (why := _urgent(request, policy)):
-        return ServingPath.LATENCY, why
-    if why := _bulk(request, policy):
-        return ServingPath.THROUGHPUT, why
-    thresholds = ("latency_below_ms", "throughput_above_ms") if request.timeout is not None else ()
+    timeout, batch = request.timeout, request.priority is Priority.BATCH
+    if request.texts == 1 and (request.real_time or (timeout is not None and timeout < policy.latency_below)):
+        below = f"timeout below {policy.latency_below * 1000:.0f} ms{policy.origin('latency_below_ms')}"
+        return ServingPath.LATENCY, "priority REAL_TIME" if request.real_time else below
+    if batch or (timeout is not None and timeout > policy.throughput_above):
+        above = f"timeout above {policy.throughput_above * 1000:.0f} ms{policy.origin('throughput_above_ms')}"
+        return ServingPath.THROUGHPUT, "priority BATCH" if batch else above
+    thresholds = ("latency_below_ms", "throughput_above_ms") if timeout is not None else ()
     return ServingPath.DYNAMIC, f"neither urgent nor bulk{policy.origin(*thresholds)}"
-
-
-def _urgent(request: RoutedRequest, policy: Policy) -> str:
-    """The reason why a request takes the latency path; empty if it does not."""
-    if request.priority is Priority.REAL_TIME:
-        return "priority REAL_TIME"
-    tight = request.timeout is not None and request.timeout < policy.latency_below
-    return f"timeout below {policy.latency_below * 1000:.0f} ms{policy.origin('latency_below_ms')}" if tight else ""
-
-
-def _bulk(request: RoutedRequest, policy: Policy) -> str:
-    """The reason why a request takes the throughput path; empty if it does not."""
-    if request.priority is Priority.BATCH:
-        return "priority BATCH"
-    loose = request.timeout is not None and request.timeout > policy.throughput_above
-    return (
-        f"timeout above {policy.throughput_above * 1000:.0f} ms{policy.origin('throughput_above_ms')}" if loose else ""
-    )
 
 
 def _seconds_until_room(path: ServingPath, request: RoutedRequest, snapshot: Snapshot) -> float:

@@ -124,7 +124,12 @@ class Quotas:
 
     def demand(self, now: float) -> dict[str, float]:
         """Texts a second that callers with a quota ask of this replica; those nearest to their quotas if many."""
-        self._evict_idle(now)
+        # Evict callers that have been idle for a minute and have repaid their token debt.
+        while self._buckets:
+            longest = next(iter(self._buckets.values()))
+            if now - longest.at < _IDLE_SECONDS or not longest.is_paid_back(now):
+                break
+            self._buckets.popitem(last=False)
         lately = islice(reversed(self._buckets.items()), _CONSIDERED_CALLERS)
         demands = [(caller, bucket.demand(now), self._quota(caller)) for caller, bucket in lately]
         reported = [it for it in demands if it[2] and it[1] > it[2] * _NEGLIGIBLE]
@@ -159,14 +164,6 @@ class Quotas:
         everywhere = here + sum([other.demand.get(caller, 0.0) for other in self._others.values()])
         reserve = max((quota - everywhere) / 2, quota / 50)
         return quota * (here + reserve / (len(self._others) + 1)) / (everywhere + reserve)
-
-    def _evict_idle(self, now: float) -> None:
-        """Evict callers that have been idle for a minute and have repaid their token debt."""
-        while self._buckets:
-            longest = next(iter(self._buckets.values()))
-            if now - longest.at < _IDLE_SECONDS or not longest.is_paid_back(now):
-                return
-            self._buckets.popitem(last=False)
 
 
 def _size(share: float) -> float:

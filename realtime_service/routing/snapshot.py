@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from realtime_service.routing.overrides import Policy
+from realtime_service.settings import SERVED
 from shared_model.releases.pointer import Pointer
 from shared_model.types import ServingPath
-
-_LANES = (ServingPath.LATENCY, ServingPath.DYNAMIC, ServingPath.THROUGHPUT)
 
 #: Any release; chosen where no replica is known to serve the one that should answer.
 ANY_RELEASE = ""
@@ -118,7 +117,7 @@ class Snapshot:
 
     def serves(self, release: str) -> bool:
         """Whether another replica has a lane for this release."""
-        return any((release, path) in self.options for path in _LANES)
+        return any((release, path) in self.options for path in SERVED)
 
     def address(self, replica: str) -> str:
         """The address of a replica. Raises: KeyError."""
@@ -128,7 +127,7 @@ class Snapshot:
     def backlogged_by(self, path: ServingPath, replica: str) -> list[Option]:
         """The lanes of another replica that a request to one of them delays: that lane and less urgent ones."""
         found = self.by_id.get(replica)
-        lanes = _LANES[_LANES.index(path) :] if path in _LANES else (path,)
+        lanes = SERVED[SERVED.index(path) :] if path in SERVED else (path,)
         return [it for it in found.options if it.path in lanes] if found else []
 
 
@@ -149,6 +148,6 @@ def options(replicas: Iterable[Replica], local: str, ejected: Iterable[str] = ()
     found = {
         (release, lane): tuple([option for option in several if option.path is lane])
         for release, several in by_release.items()
-        for lane in _LANES
+        for lane in SERVED
     }
     return {key: several for key, several in found.items() if several}

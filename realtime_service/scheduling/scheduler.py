@@ -107,7 +107,12 @@ class Scheduler:
         ahead = sum([queue.backlog for queue in self._ahead[path]])
         if real_time:
             ahead -= own.backlog - own.real_time_backlog
-        return self._free_at(now) + ahead / self._streams + seconds
+        free_at = now
+        if not self._has_free_stream():
+            # If a batch overruns its prediction, its remaining time is taken to be the overrun so far. The prediction
+            # for a device that hangs so keeps growing, and admission control rejects new requests.
+            free_at = min(now + abs(end - now) for end in self._running.values())
+        return free_at + ahead / self._streams + seconds
 
     def withdraw(self, task: Task) -> None:
         """Remove a queued task, whose caller left or whose deadline has passed."""
@@ -171,14 +176,6 @@ class Scheduler:
     def _has_free_stream(self) -> bool:
         return len(self._running) < self._streams and not any(batch.wide for batch in self._running)
 
-    def _free_at(self, now: float) -> float:
-        """When the next batch is predicted to start.
-
-        If a batch overruns its prediction, its remaining time is taken to be the overrun so far. The prediction for a
-        device that hangs so keeps growing, and admission control rejects new requests.
-        """
-        return now if self._has_free_stream() else min(now + abs(end - now) for end in self._running.values())
-
     def _lanes_with_credit(self) -> list[ServingPath]:
         """Lanes whose credit covers the time of their next text, lowest first."""
         return [
@@ -211,26 +208,24 @@ class Scheduler:
 
 
 def _next_of(queue: Queue, now: float, limit: float, expired: list[Task]) -> Batch | None:
-    """Take the most urgent task that can still finish in time, and its batch mates; others go to `expired`."""
-    for leader, *others in iter(queue.heads, []):
-        if now + leader.seconds <= _deadline(leader):
-            return _make_batch(queue, leader, min(now + limit, _latest_end(leader, others, now)), now)
-        queue.take(leader)
-        expired.append(leader)
-    return None
+    """Take the most urgent task that can still finish in time, and its batch mates; tasks before it go to `expired`.
 
-
-def _make_batch(queue: Queue, leader: Task, end: float, now: float) -> Batch:
-    """The leader and its batch mates, as many as finish by `end` and by each of their own deadlines.
-
-    The batch has one of the sizes that its engine is warmed for; the others stay queued.
+    As many batch mates as finish within `limit`, in time for another kind and by each of their own deadlines; the batch
+    has one of the sizes that its engine is warmed for.
     """
-    lane = queue.lane
-    batch_mates = queue.batch_mates(leader, _most_rows(lane, leader))
-    tasks = tuple(batch_mates[: _rows(batch_mates, end, now)])
-    for task in tasks:
-        queue.take(task)
-    return Batch(lane.path, tasks, leader.tokens, leader.latency.narrow.predict(len(tasks), leader.tokens))
+    for leader, *others in iter(queue.heads, []):
+        if now + leader.seconds > _deadline(leader):
+            queue.take(leader)
+            expired.append(leader)
+            continue
+        end = min(now + limit, _latest_end(leader, others, now))
+        batch_mates = queue.batch_mates(leader, _most_rows(queue.lane, leader))
+        tasks = tuple(batch_mates[: _rows(batch_mates, end, now)])
+        for task in tasks:
+            queue.take(task)
+        predicted = leader.latency.narrow.predict(len(tasks), leader.tokens)
+        return Batch(queue.lane.path, tasks, leader.tokens, predicted)
+    return None
 
 
 def _most_rows(lane: Lane, leader: Task) -> int:

@@ -1,4 +1,4 @@
-"""What a device or a published epoch gave → the answer to a request, whatever kind of output the release has."""
+"""Makes the answer to a request from the scores of a device or of a published epoch, for every kind of output."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -49,7 +49,10 @@ def published(model: Model, found: Sequence[PublishedScore], decision: Decision,
     precision = model.precomputed.precision if model.precomputed else ""
     kept = model.output.kept(k)
     scores = tuple(_score(model.output, s.labels[:kept], s.scores[:kept], s.tokens, s.truncated) for s in found)
-    every = _every(model.output, found)
+    every = np.zeros((len(found), model.output.width), np.float32) if is_whole(model.output) else None
+    if every is not None:
+        for row, score in zip(every, found, strict=True):
+            row[list(score.labels) if model.output.names else slice(None)] = score.scores
     return Answer(scores, decision.path, model.release, precision, 0, 0.0, 0.0, decision.reason, every)
 
 
@@ -81,15 +84,6 @@ def computed(
 def is_whole(output: OutputSpec) -> bool:
     """Whether a published score holds all of a text's numbers."""
     return output.kept(TOP_K) == output.width
-
-
-def _every(output: OutputSpec, found: Sequence[PublishedScore]) -> NDArray[np.float32] | None:
-    if not is_whole(output):
-        return None
-    every = np.zeros((len(found), output.width), np.float32)
-    for row, score in zip(every, found, strict=True):
-        row[list(score.labels) if output.names else slice(None)] = score.scores
-    return every
 
 
 def _score(output: OutputSpec, indices: Sequence[int], values: Sequence[float], tokens: int, truncated: bool) -> Score:

@@ -46,13 +46,11 @@ class ReplicaStatus:
             releases=sorted(serving.models),
         )
         loads = {path: load for path in opened if (load := self._load(path))}
-        return heartbeat.state(replica, loads, self.demand(), self._following())
-
-    def _following(self) -> Following:
-        if self.rollout is None:
-            return Following(pinned=self.pinned)
-        failures = {release: failure.why for release, failure in self.rollout.failures.items()}
-        return Following(self.rollout.version, failures)
+        following = Following(pinned=self.pinned)
+        if self.rollout:
+            failures = {release: failure.why for release, failure in self.rollout.failures.items()}
+            following = Following(self.rollout.version, failures)
+        return heartbeat.state(replica, loads, self.demand(), following)
 
     def _load(self, path: ServingPath) -> LaneLoad | None:
         """None while the lane warms up."""
