@@ -2,20 +2,11 @@
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.serving.answer import Answer
-from shared_model.types import ServingPath
-
-PATHS = {
-    ServingPath.LATENCY: scoring_pb2.LATENCY,
-    ServingPath.DYNAMIC: scoring_pb2.DYNAMIC,
-    ServingPath.THROUGHPUT: scoring_pb2.THROUGHPUT,
-    ServingPath.PRECOMPUTED: scoring_pb2.PRECOMPUTED,
-    ServingPath.DEFERRED: scoring_pb2.DEFERRED,
-}
 
 
 def score_response(answer: Answer, request_id: str) -> scoring_pb2.ScoreResponse:
     response = scoring_pb2.ScoreResponse(
-        path=PATHS[answer.path],
+        path=answer.path.name,
         release=answer.release,
         precision=answer.precision,
         batch_size=answer.batch_rows,

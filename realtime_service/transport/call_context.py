@@ -6,6 +6,7 @@ from collections.abc import Callable
 from realtime_service.cluster import forwarded_context
 from realtime_service.routing.snapshot import Snapshot
 from realtime_service.serving.request import CallContext
+from realtime_service.settings import SERVED
 from realtime_service.transport.authentication import Callers
 from realtime_service.transport.rpc_handlers import Context
 from shared_model.errors import BadInput
@@ -17,7 +18,7 @@ LANE = "x-tandem-lane"
 _ATTEMPTS = "grpc-previous-rpc-attempts"
 #: Metadata that a forwarded call keeps: caller and trace.
 _PASSED = ("x-caller-id", "traceparent", "tracestate")
-_LANES = {str(lane): lane for lane in (ServingPath.LATENCY, ServingPath.DYNAMIC, ServingPath.THROUGHPUT)}
+_LANES = {str(lane): lane for lane in SERVED}
 
 
 class ContextReader:

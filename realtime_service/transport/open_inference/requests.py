@@ -59,13 +59,14 @@ def infer_request(raw: bytes) -> InferRequest:
         raise BadInput(TEXT_PAIR, f"holds {len(pairs)} texts, must hold {len(inputs[TEXT])}, as many as {TEXT}")
     for output in message.outputs:
         _refuse_not_served(output.name, output.parameters)
+    priority = _whole(message.parameters, "priority")
     return InferRequest(
         model=message.model_name,
         version=message.model_version,
         id=message.id,
         texts=inputs[TEXT],
         text_pairs=pairs,
-        priority=_priority(message.parameters),
+        priority=_PRIORITIES[priority] if priority < len(_PRIORITIES) else Priority.BATCH,
         timeout=_whole(message.parameters, "timeout") / 1e6 or None,
         outputs=tuple(output.name for output in message.outputs),
     )
@@ -102,11 +103,6 @@ def _refuse_not_served(name: str, parameters: _Parameters) -> None:
     for parameter in _NOT_SERVED:
         if parameter in parameters:
             raise BadInput(name, f"has the parameter {parameter}, which is not served")
-
-
-def _priority(parameters: _Parameters) -> Priority:
-    number = _whole(parameters, "priority")
-    return _PRIORITIES[number] if number < len(_PRIORITIES) else Priority.BATCH
 
 
 def _whole(parameters: _Parameters, name: str) -> int:

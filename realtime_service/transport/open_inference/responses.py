@@ -1,6 +1,6 @@
 """Converts answers and statistics to messages of the protocol. Outputs are raw, because clients read no typed ones."""
 
-from collections.abc import Iterable, MutableMapping
+from collections.abc import Iterable
 
 from protos.inference import open_inference_pb2 as pb
 from realtime_service.errors import Status
@@ -16,11 +16,27 @@ from shared_model.releases.manifest import name_of
 def infer_response(request: InferRequest, answer: Answer, wanted: Iterable[Tensor]) -> pb.ModelInferResponse:
     """`wanted`: the outputs in their requested order."""
     response = pb.ModelInferResponse(model_name=request.model, model_version=answer.release, id=request.id)
-    _explain(answer, response.parameters)
+    # Filled in place, because protobuf copies separate messages.
+    parameters = response.parameters
+    parameters["path"].string_param = answer.path
+    parameters["reason"].string_param = answer.reason
+    parameters["release"].string_param = answer.release
+    parameters["precision"].string_param = answer.precision
+    parameters["batch_size"].int64_param = answer.batch_rows
+    parameters["queue_us"].int64_param = round(answer.queued * 1e6)
+    parameters["compute_us"].int64_param = round(answer.computed * 1e6)
+    if answer.slack is not None:
+        parameters["slack_us"].int64_param = round(answer.slack * 1e6)
     for tensor in wanted:
+        if tensor.name == LABEL:
+            contents = tensors.pack(score.labels[0].name for score in answer.scores)
+        elif answer.every is None:
+            raise ValueError(f"{SCORES} were requested, but the answer holds only the best few")
+        else:
+            contents = tensors.pack_numbers(answer.every)
         shape = (len(answer.scores), *tensor.dims)
         response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=shape)
-        response.raw_output_contents.append(_contents(tensor.name, answer))
+        response.raw_output_contents.append(contents)
     return response
 
 
@@ -50,27 +66,6 @@ def statistics(model: Model) -> pb.ModelStatistics:
             for rows, total in sorted(stats.batches.items())
         ],
     )
-
-
-def _contents(name: str, answer: Answer) -> bytes:
-    if name == LABEL:
-        return tensors.pack(score.labels[0].name for score in answer.scores)
-    if answer.every is None:
-        raise ValueError(f"{SCORES} were requested, but the answer holds only the best few")
-    return tensors.pack_numbers(answer.every)
-
-
-def _explain(answer: Answer, parameters: MutableMapping[str, pb.InferParameter]) -> None:
-    """Path, reason and times of the answer. Filled in place, because protobuf copies separate messages."""
-    parameters["path"].string_param = answer.path
-    parameters["reason"].string_param = answer.reason
-    parameters["release"].string_param = answer.release
-    parameters["precision"].string_param = answer.precision
-    parameters["batch_size"].int64_param = answer.batch_rows
-    parameters["queue_us"].int64_param = round(answer.queued * 1e6)
-    parameters["compute_us"].int64_param = round(answer.computed * 1e6)
-    if answer.slack is not None:
-        parameters["slack_us"].int64_param = round(answer.slack * 1e6)
 
 
 def _duration(total: Total) -> pb.StatisticDuration:

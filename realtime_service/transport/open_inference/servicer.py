@@ -1,6 +1,6 @@
 """inference.GRPCInferenceService: translates between messages and the dispatcher."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 
 import grpc
 
@@ -16,10 +16,10 @@ from realtime_service.transport.health import Readiness
 from realtime_service.transport.open_inference import models as catalogue
 from realtime_service.transport.open_inference import responses
 from realtime_service.transport.open_inference.models import Tensor
-from realtime_service.transport.open_inference.requests import SCORES, InferRequest, infer_request
+from realtime_service.transport.open_inference.requests import SCORES, infer_request
 from realtime_service.transport.relay import Relay
 from realtime_service.transport.rpc_handlers import Context
-from realtime_service.transport.scoring_v1.requests import parse
+from realtime_service.transport.scoring_v1.requests import parse, parse_leniently
 from realtime_service.transport.streaming import OpenStreams
 from shared_model.errors import BadInput
 
@@ -99,17 +99,25 @@ class OpenInferenceServicer:
 
     async def model_infer(self, raw: bytes, context: Context) -> pb.ModelInferResponse | bytes:
         call = self._context_reader.receive(INFER, raw, context)
-        request, wanted, release = self._understood(raw, call.caller)
+        serving, served = self._status.models.serving, self._membership.snapshot.releases
+        try:
+            request = infer_request(raw)
+            release = catalogue.elsewhere(serving, served, request.model, request.version)
+            # If only another replica has the model, that one checks the outputs.
+            wanted: list[Tensor] = []
+            if release is None:
+                model = catalogue.choose(serving, request.model, request.version, call.caller)
+                release, wanted = model.release, catalogue.wanted(request, model)
+        except (BadInput, MessageTooLarge, NotFound):
+            self._metrics.ended(None, Outcome.INVALID)
+            raise
         scoring = request.scoring(release, every_score=any(it.name == SCORES for it in wanted))
         answer = await self._dispatcher.score(scoring, call)
         return answer if isinstance(answer, bytes) else responses.infer_response(request, answer, wanted)
 
     async def model_stream_infer(self, incoming: AsyncIterator[bytes], context: Context) -> None:
-        async def answer(raw: bytes) -> pb.ModelStreamInferResponse:
-            return await self._answer_one(raw, context)
-
         # Clients may rely on this order: it is Triton's for models with one response per request.
-        await self._streams.answer(incoming, answer, context.write, in_order=True)
+        await self._streams.answer(incoming, lambda raw: self._answer_one(raw, context), context.write, in_order=True)
 
     async def model_config(self, raw: bytes, context: Context) -> pb.ModelConfigResponse:
         asked = parse(pb.ModelConfigRequest, raw)
@@ -130,21 +138,6 @@ class OpenInferenceServicer:
     def _ready(self) -> bool:
         return self._readiness.ready and not self._status.draining
 
-    def _understood(self, raw: bytes, caller: Callable[[], str]) -> tuple[InferRequest, list[Tensor], str]:
-        """The request, its outputs and its release. For a model that only another replica has, that one checks the
-        outputs. Raises: BadInput, MessageTooLarge, NotFound."""
-        serving = self._status.models.serving
-        try:
-            request = infer_request(raw)
-            served = self._membership.snapshot.releases
-            if (release := catalogue.elsewhere(serving, served, request.model, request.version)) is not None:
-                return request, [], release
-            model = catalogue.choose(serving, request.model, request.version, caller)
-            return request, catalogue.wanted(request, model), model.release
-        except (BadInput, MessageTooLarge, NotFound):
-            self._metrics.ended(None, Outcome.INVALID)
-            raise
-
     async def _answer_one(self, raw: bytes, context: Context) -> pb.ModelStreamInferResponse:
         """Answer one request of a stream; a failure is the answer of its request, and the stream goes on."""
         try:
@@ -152,14 +145,8 @@ class OpenInferenceServicer:
             if isinstance(response, bytes):
                 response = pb.ModelInferResponse.FromString(response)
         except Exception as error:  # noqa: BLE001 - the caller gets a status for any error of this request
-            return responses.stream_failure(_id(raw), rpc_handlers.explain(error))
+            request_id = parse_leniently(pb.ModelInferRequest, raw).id
+            return responses.stream_failure(request_id, rpc_handlers.explain(error))
         # Marks the last response of a request for clients that expect several.
         response.parameters["triton_final_response"].bool_param = True
         return pb.ModelStreamInferResponse(infer_response=response)
-
-
-def _id(raw: bytes) -> str:
-    try:
-        return pb.ModelInferRequest.FromString(raw).id
-    except Exception:  # noqa: BLE001 - an unreadable message has no known id
-        return ""

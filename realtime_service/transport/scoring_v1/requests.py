@@ -45,6 +45,15 @@ def parse(kind: type[Message], raw: bytes) -> Message:
         raise BadInput(*(_find_bad_text(descriptor, raw) or ("request", "is not a message of this type"))) from error
 
 
+def parse_leniently(kind: type[Message], raw: bytes) -> Message:
+    """Decode a message that `parse` may have refused; an unreadable one is empty, and has no known id."""
+    parser: Callable[[bytes], Message] = kind.FromString  # type: ignore[attr-defined]
+    try:
+        return parser(raw)
+    except DecodeError:
+        return kind()
+
+
 def score_request(raw: bytes) -> ScoringRequest:
     return check_request(parse(scoring_pb2.ScoreRequest, raw))
 

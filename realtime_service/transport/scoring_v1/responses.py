@@ -2,16 +2,7 @@
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.errors import Status
-from shared_model.deferred import Item, State
-
-STATES = {
-    State.ACCEPTED: scoring_pb2.ACCEPTED,
-    State.CLAIMED: scoring_pb2.CLAIMED,
-    State.SCORED: scoring_pb2.SCORED,
-    State.PUBLISHED: scoring_pb2.PUBLISHED,
-    State.FAILED: scoring_pb2.FAILED,
-    State.EXPIRED: scoring_pb2.EXPIRED,
-}
+from shared_model.deferred import Item
 
 
 def stream_error(status: Status) -> scoring_pb2.StreamError:
@@ -23,7 +14,7 @@ def stream_error(status: Status) -> scoring_pb2.StreamError:
 def result_response(request_id: str, item: Item) -> scoring_pb2.GetResultResponse:
     return scoring_pb2.GetResultResponse(
         request_id=request_id,
-        state=STATES[item.state],
+        state=item.state.name,
         response=item.response,
         computed_by=item.computed_by,
         failure=item.failure,

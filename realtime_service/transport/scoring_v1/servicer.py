@@ -77,10 +77,7 @@ class ScoringServicer:
         # An invalid token ends the stream, not each of its requests.
         self._context_reader.receive(SCORE, b"", context)
 
-        async def answer(raw: bytes) -> scoring_pb2.ScoreStreamResponse:
-            return await self._answer_one(raw, context)
-
-        await self._streams.answer(incoming, answer, context.write, in_order=False)
+        await self._streams.answer(incoming, lambda raw: self._answer_one(raw, context), context.write, in_order=False)
 
     async def submit(self, raw: bytes, context: Context) -> scoring_pb2.SubmitResponse:
         call = self._context_reader.receive(SUBMIT, raw, context)
@@ -91,11 +88,8 @@ class ScoringServicer:
 
     async def submit_stream(self, incoming: AsyncIterator[bytes], context: Context) -> None:
         call = self._context_reader.receive(SUBMIT, b"", context)
-
-        async def store(raws: Sequence[bytes]) -> scoring_pb2.SubmitStreamResponse:
-            return await self._submit_together(raws, call)
-
-        await self._streams.run(SubmitBatcher(incoming, store, context.write))
+        batcher = SubmitBatcher(incoming, lambda raws: self._submit_together(raws, call), context.write)
+        await self._streams.run(batcher)
 
     async def get_result(self, raw: bytes, context: Context) -> scoring_pb2.GetResultResponse:
         request_id = requests.parse(scoring_pb2.GetResultRequest, raw).request_id
@@ -128,11 +122,13 @@ class ScoringServicer:
         response = scoring_pb2.SubmitStreamResponse()
         for raw, it in zip(raws, parsed, strict=True):
             outcome = it if isinstance(it, Exception) else next(stored)
-            request_id = _submitted_id(raw) if isinstance(it, Exception) else it[0].request_id
+            if isinstance(it, Exception):
+                request_id = requests.parse_leniently(scoring_pb2.SubmitRequest, raw).request.request_id
+            else:
+                request_id = it[0].request_id
             if isinstance(outcome, Exception):
-                response.outcomes.add(
-                    request_id=request_id, error=responses.stream_error(rpc_handlers.explain(outcome))
-                )
+                failure = responses.stream_error(rpc_handlers.explain(outcome))
+                response.outcomes.add(request_id=request_id, error=failure)
             else:
                 response.outcomes.add(request_id=request_id, response=self._submitted(request_id, *outcome))
         return response
@@ -148,7 +144,7 @@ class ScoringServicer:
 
     def _submitted(self, request_id: str, state: State, duplicate: bool) -> scoring_pb2.SubmitResponse:
         self._metrics.ended(None, Outcome.DEFERRED)
-        return scoring_pb2.SubmitResponse(request_id=request_id, state=responses.STATES[state], duplicate=duplicate)
+        return scoring_pb2.SubmitResponse(request_id=request_id, state=state.name, duplicate=duplicate)
 
     async def _answer_one(self, raw: bytes, context: Context) -> scoring_pb2.ScoreStreamResponse:
         """Answer one request of a stream; a failure is the answer of its request, and the stream goes on."""
@@ -161,7 +157,8 @@ class ScoringServicer:
                 response = scoring_pb2.ScoreResponse.FromString(response)
         except Exception as error:  # noqa: BLE001 - the caller gets a status for any error of this request
             failure = responses.stream_error(rpc_handlers.explain(error))
-            return scoring_pb2.ScoreStreamResponse(request_id=_request_id(raw), error=failure)
+            request_id = requests.parse_leniently(scoring_pb2.ScoreRequest, raw).request_id
+            return scoring_pb2.ScoreStreamResponse(request_id=request_id, error=failure)
         return scoring_pb2.ScoreStreamResponse(request_id=request.request_id, response=response)
 
     def _checked(self, parse: Callable[[bytes], Checked], raw: bytes) -> Checked:
@@ -170,17 +167,3 @@ class ScoringServicer:
         except (BadInput, MessageTooLarge):
             self._metrics.ended(None, Outcome.INVALID)
             raise
-
-
-def _request_id(raw: bytes) -> str:
-    try:
-        return scoring_pb2.ScoreRequest.FromString(raw).request_id
-    except Exception:  # noqa: BLE001 - an unreadable message has no known id
-        return ""
-
-
-def _submitted_id(raw: bytes) -> str:
-    try:
-        return scoring_pb2.SubmitRequest.FromString(raw).request.request_id
-    except Exception:  # noqa: BLE001 - as above
-        return ""
