@@ -22,7 +22,7 @@ from google.rpc import error_details_pb2, status_pb2
 from realtime_service.rpc.retryable import RETRY_AFTER, Trailers, retry_after
 from shared_model.errors import BadInput, QueueFull, ReleaseError, StoreUnavailable, TandemError, UnknownRelease
 
-#: Trailer by which gRPC, where it makes calls again by itself, is told when; a negative number: not at all.
+#: Trailer with the milliseconds after which gRPC retries a call by itself; a negative number forbids the retry.
 PUSHBACK = "grpc-retry-pushback-ms"
 NEVER_AGAIN = (PUSHBACK, "-1")
 #: Room in the deferred stream comes from idle lanes and the nightly run, not within milliseconds.
@@ -55,7 +55,7 @@ class Unauthenticated(TandemError):
 
 
 class NotFound(TandemError):
-    """What the caller names is not here: a submitted request or its result, a model."""
+    """The submitted request, result or model that the caller names is not here."""
 
 
 class ReplicaUnavailable(TandemError):
@@ -87,7 +87,7 @@ class UnfitRelease(ReleaseError):
         self.how = how
 
 
-#: Whose fault it was; `Relayed` brings its own. What is not here is our bug: INTERNAL, with no text of the exception.
+#: `Relayed` brings its own status. An error that is missing here is our bug: INTERNAL, without the exception's text.
 STATUS: dict[type[TandemError], grpc.StatusCode] = {
     BadInput: grpc.StatusCode.INVALID_ARGUMENT,
     UnknownRelease: grpc.StatusCode.INVALID_ARGUMENT,
@@ -113,7 +113,7 @@ _INTERNAL = "internal error; the service's log has the details"
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What a caller is told. `retry_after`: seconds until it is worth trying again, None where that is no help;
+    """The end of a call for its caller. `retry_after`: seconds until a retry may succeed, None where none can;
     `relayed`: another replica's trailers, which are passed on."""
 
     code: grpc.StatusCode

@@ -44,7 +44,7 @@ _TEMPLATES.globals.update(page=sys.modules[__name__], report=report, charts=char
 
 def html(run: RunRecord, price_per_hour: float, currency: str = "USD", previous: str = "", release: str = "") -> str:
     """The whole page, for one run in any state. `previous` and `release`: links to the report of the day before and to
-    the release's, empty where there is none."""
+    the release's, empty without one."""
     before = run.findings.before if run.findings else ""
     links = [(f"report of {before}", previous), (f"report of release {run.release}", release)]
     page = _TEMPLATES.get_template("page.html").render(

@@ -1,4 +1,4 @@
-"""What a service answers, as frozen values. Each keeps the message of the wire it was read from."""
+"""The answers of a service, as frozen values. Each keeps the message of the wire it was read from."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

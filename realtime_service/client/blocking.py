@@ -142,7 +142,7 @@ class Client:
                 messages.cancel()
 
     def describe(self) -> scoring_pb2.DescribeResponse:
-        """What the replica that answers serves, as the message of the wire."""
+        """The description of the replica that answers, as the message of the wire."""
         return self._call(calls.describe())
 
     def _call(self, call: Call[Reply]) -> Reply:

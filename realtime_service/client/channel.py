@@ -52,13 +52,13 @@ _SCHEME = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|xds|vsock):")
 
 @dataclass(frozen=True)
 class Caller:
-    """Who calls, as the caller says and as its token proves."""
+    """A caller: `id` is the name that it claims, `token` proves a name."""
 
     id: str = ""
     token: Token = field(default="", repr=False)
 
     def metadata(self, lane: str = "") -> Metadata:
-        """What is sent beside a request. Raises: BadInput for a token that no header can carry, without quoting it."""
+        """The metadata of a call. Raises: BadInput for a token that no header can carry, without quoting it."""
         token = self.token if isinstance(self.token, str) else self.token()
         if not (token.isascii() and token.isprintable()):
             raise BadInput("token", "holds characters other than printable ASCII")
@@ -85,11 +85,11 @@ def named(addresses: str | Sequence[str]) -> str:
 
 
 def target(addresses: str | Sequence[str]) -> str:
-    """What gRPC calls the replicas at `addresses`: `HOST:PORT`, several of them (a sequence, or with commas), or a
+    """The gRPC target of the replicas at `addresses`: `HOST:PORT`, several of them (a sequence, or with commas), or a
     target of gRPC's own (`ipv4:…`, `dns:///…`, `unix:…`).
 
     A single name is looked up again and again and may stand for many replicas; names of a list are looked up once.
-    Raises: BadInput on what is none of these, and on names of a list that cannot all be looked up.
+    Raises: BadInput for any other form, and for names of a list that cannot all be looked up.
     """
     several = addresses.split(",") if isinstance(addresses, str) else list(addresses)
     several = [address.strip() for address in several] or [""]

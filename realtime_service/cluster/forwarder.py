@@ -1,8 +1,8 @@
 """Sends a call on to the replica that was chosen for it, and to another one where the first fails and that is safe.
 
-What comes back goes to the caller as it came. The path is decided once, at the first hop, and kept while a replica that
-has it can be reached, so that a dead endpoint costs no answer before heartbeats have told of it. Whether a call may be
-sent again is the rule in `retrying`, and who gets no calls for a while that in `outliers`.
+The answer goes to the caller as it came. The path is decided once, at the first hop, and kept while a replica that has
+it can be reached, so that a dead endpoint costs no answer before its heartbeats expire. `rpc.retryable` decides whether
+a call may be sent again, and `outlier_detection` which replicas get no calls for a while.
 """
 
 import asyncio
@@ -97,7 +97,7 @@ class Forwarder:
             await asyncio.sleep(PERIOD_SECONDS)
 
     async def run_once(self) -> None:
-        """Connect to replicas that are new, leave alone those that cannot be reached, take back those that can."""
+        """Connect to new replicas, eject those that cannot be reached, and put those that can on trial."""
         snapshot = self._membership.snapshot
         others = {it.id: it.described.address for it in snapshot.replicas if it.id != snapshot.local}
         await self._peers.follow(others.values())
@@ -115,8 +115,8 @@ class Forwarder:
     async def forward(self, call: Forwarded, request: RoutedRequest, decision: Decision) -> bytes:
         """The other replica's answer, unparsed.
 
-        Raises: Relayed, the other's own refusal or failure; DeadlineExpired; ReplicaUnavailable when nobody could be
-        reached.
+        Raises: Relayed, the other's own refusal or failure; DeadlineExpired; ReplicaUnavailable if no replica could
+        be reached.
         """
         life = _Life(call, request, self._clock.monotonic())
         if call.repeated:
@@ -135,7 +135,7 @@ class Forwarder:
                 return answer
 
     def _elsewhere(self, life: _Life, decision: Decision) -> Decision | None:
-        """Who is asked after a failure; None for nobody."""
+        """The next replica to try after a failure; None if the call must not be sent again."""
         if not may_repeat(life.failures):
             return None
         other = self._another(life, decision)
@@ -228,13 +228,13 @@ def _count_as_sent(reached: Iterable["Option"], decision: Decision, seconds: flo
 
 
 def _told(error: grpc.aio.AioRpcError | ReplicaUnavailable, failures: Sequence[Failure]) -> TandemError:
-    """What the caller is told of the last failure of a call."""
+    """The error that the caller gets for the last failure of a call."""
     if isinstance(error, ReplicaUnavailable):
         return error
     code, details = error.code(), error.details() or ""
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineExpired("the deadline passed before another replica answered")
-    # Cancelled is what a caller does: to be told so of a replica's doing would be wrong.
+    # CANCELLED would say that the caller cancelled the call, but the replica ended it.
     if code is grpc.StatusCode.CANCELLED or by_transport(details):
         if failures.count(Failure.LOST) > 1:
             return Relayed(grpc.StatusCode.UNAVAILABLE, _LOST_TWICE, (NEVER_AGAIN,))

@@ -1,4 +1,4 @@
-"""The composition root: what a serving process is made of, started in order and stopped in reverse."""
+"""The composition root: the parts of a serving process, started in order and stopped in reverse."""
 
 import asyncio
 import contextlib
@@ -80,7 +80,7 @@ class Server:
         place: Place,
         deferred: DeferredSettings,
     ) -> None:
-        """`release_id`: what it starts with. It follows the release pointer unless its settings name a release."""
+        """`release_id`: the first release; later ones follow the release pointer unless the settings name one."""
         self._settings = settings
         self._place = place
         self._store = store
@@ -120,7 +120,7 @@ class Server:
         """Open one lane after the other, tell when all are `ready`, and serve until `stop`. A router is ready when an
         endpoint is behind it.
 
-        Raises: ReleaseError; what ended a background duty. A replica that lost one must not look alive.
+        Raises: ReleaseError; the error of a background task that ended. A replica that lost one must not look alive.
         """
         stopped, failed, opened = (
             asyncio.create_task(it) for it in (stop.wait(), self._background_tasks.failed(), self._open())

@@ -2,15 +2,15 @@
 
 | failure                                    | again                                              |
 |--------------------------------------------|----------------------------------------------------|
-| not sent: nobody was reached               | yes                                                |
+| not sent: no replica was reached           | yes                                                |
 | lost: UNAVAILABLE, or CANCELLED by others  | once: a request that kills what it meets must not  |
 |                                            | meet them all                                      |
 | refused: RESOURCE_EXHAUSTED with a hint    | once                                               |
 | anything else                              | never                                              |
 
 Never after the deadline, never without budget. Every call may be repeated: scoring has no effect, and Submit is
-deduplicated by its request id. Where a replica sends a call that it sent on in vain is in `routing.forwarding`; the
-clients have gRPC make calls again (`client.channel`).
+deduplicated by its request id. The replica that a call is forwarded to next is chosen in `cluster.forwarder`; the
+clients let gRPC make calls again (`client.channel`).
 """
 
 import math
@@ -27,7 +27,7 @@ Trailers = tuple[tuple[str, str | bytes], ...]
 
 #: Repeated calls that may be made at first, and how many may be saved up.
 FIRST_BUDGET, LARGEST_BUDGET = 10.0, 100.0
-#: What each answered call adds to the budget.
+#: Each answered call adds this to the budget.
 EARNED = 0.1
 
 #: How the transport begins its complaint when a call never left this process. Were the words to change, such a call
@@ -61,7 +61,7 @@ def failure_of(code: grpc.StatusCode, details: str, hint: float | None) -> Failu
 
 
 def by_transport(details: str) -> bool:
-    """Whether nobody on the other side said this: it may name addresses that are nobody's business."""
+    """Whether gRPC wrote this here, not the other side: it may name addresses that a caller must not see."""
     return details.startswith((*_NOT_SENT, *_ENDED))
 
 

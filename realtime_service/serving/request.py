@@ -118,7 +118,7 @@ def check_request(message: scoring_pb2.ScoreRequest) -> ScoringRequest:
 
 
 def deferred_request(request: ScoringRequest) -> scoring_pb2.ScoreRequest:
-    """What is stored of a request that will be answered later: no priority, no deadline."""
+    """The stored form of a request that will be answered later: no priority, no deadline."""
     return scoring_pb2.ScoreRequest(
         texts=request.texts,
         text_pairs=request.text_pairs,

@@ -1,6 +1,6 @@
-"""Who calls: the subject of a token that was verified, else what the caller says of itself, else its address.
+"""The caller's name: the subject of a verified token, else the name that the caller claims, else its address.
 
-A token names a caller, so that nobody else spends its quota. It grants nothing, so whom it was made for is not asked.
+A token names a caller, so that no other caller spends its quota. It grants nothing, so its audience is not checked.
 """
 
 import json
@@ -18,7 +18,7 @@ from realtime_service.settings import ServiceSettings
 from shared_model.clock import Clock
 from shared_model.errors import SettingError
 
-#: Metadata by which a caller names itself, and by which it proves who it is.
+#: Metadata with the name that a caller claims, and with the token that proves its name.
 CALLER_ID = "x-caller-id"
 AUTHORIZATION = "authorization"
 #: Characters of a name that count: it travels in heartbeats.
@@ -51,7 +51,7 @@ class TokenKey:
 
 
 class Callers:
-    """`keys`: what tokens are verified with; without any, tokens are ignored."""
+    """`keys`: verify tokens; without any, tokens are ignored."""
 
     def __init__(self, keys: tuple[TokenKey, ...], clock: Clock) -> None:
         self._keys = keys
@@ -79,7 +79,7 @@ class Callers:
     def _subject(self, token: str) -> str:
         now = self._clock.wall()
         subject, end = self._verified.get(token) or self._verify(token, now)
-        # Also false for an end that is no number.
+        # Also false for NaN.
         if not now < end:
             self._verified.pop(token, None)
             raise Unauthenticated("the bearer token has expired")
@@ -89,7 +89,7 @@ class Callers:
         claims = self._claims(token)
         if _time(claims.get("nbf", 0)) > now + _AHEAD_SECONDS:
             raise Unauthenticated("the bearer token is not valid yet")
-        # What is no text in UTF-8 could not be told to the other replicas.
+        # Heartbeats carry the name in UTF-8: surrogates are replaced.
         subject = claims["sub"].encode(errors="replace").decode()[:MAX_NAME]
         if not subject:
             raise Unauthenticated("the bearer token names nobody")
@@ -99,7 +99,7 @@ class Callers:
         return self._verified[token]
 
     def _claims(self, token: str) -> dict[str, Any]:
-        """What a token says that one of our keys has signed."""
+        """The claims of a token that one of our keys has signed."""
         import jwt
 
         try:

@@ -25,8 +25,8 @@ BANNED = {
 
 #: Lines of each kind that are left from before the rule, by area; documents have none. To be lowered, never raised.
 REMAINING = {
-    "packages": {"what-who": 81, "nobody": 22, "none": 17, "told": 15, "idiom": 2, "vocabulary": 5},
-    "tests and tools": {"what-who": 112, "nobody": 51, "none": 6, "told": 11, "idiom": 6, "vocabulary": 4},
+    "packages": {"what-who": 12, "nobody": 1, "none": 1, "told": 2, "vocabulary": 4},
+    "tests and tools": {"what-who": 39, "nobody": 10, "none": 2, "told": 3, "idiom": 5, "vocabulary": 3},
 }
 
 _PACKAGES = {"shared_model", "batch_job", "realtime_service", "dags", "protos"}
