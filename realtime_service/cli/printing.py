@@ -65,9 +65,12 @@ def description(described: scoring_pb2.DescribeResponse) -> str:
         f"gives      {_output(described)}",
         f"redis      {'available' if described.redis_available else 'not reached: Score answers, Submit does not'}",
         operators_policy(described.operators_policy) or "policy     that of the settings: operators have set nothing",
-        *("\nlanes", *map(_lane, described.lanes)),
-        *("\nreleases", *map(_release, described.releases)),
-        *("\nreplicas", *map(_replica, described.replicas)),
+        "\nlanes",
+        *map(_lane, described.lanes),
+        "\nreleases",
+        *map(_release, described.releases),
+        "\nreplicas",
+        *map(_replica, described.replicas),
     ]
     return "\n".join(lines)
 

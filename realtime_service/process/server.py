@@ -36,14 +36,7 @@ from realtime_service.settings import SERVED, ServiceSettings, lanes, variants
 from realtime_service.transport.authentication import Callers, token_keys
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.health import Readiness
-from realtime_service.transport.listener import (
-    advertised,
-    bind,
-    bind_privately,
-    make_listener,
-    offer_reflection,
-    serve_metrics,
-)
+from realtime_service.transport.listener import advertised, bind, make_listener, offer_reflection, serve_metrics
 from realtime_service.transport.open_inference import servicer as open_inference
 from realtime_service.transport.open_inference.servicer import OpenInferenceServicer
 from realtime_service.transport.peer_stream_server import PeerStreams
@@ -152,7 +145,7 @@ class Server:
         listener = make_listener(self._place.shared)
         # Bound before Redis hears of us: the heartbeat carries the address, which is this process's alone.
         public = bind(listener, settings.grpc_address)
-        own = bind_privately(listener, public) if self._place.shared else public
+        own = bind(listener, f"{public.rpartition(':')[0]}:0") if self._place.shared else public
         address = advertised(own, settings.advertised_host)
         self.metrics_address = serve_metrics(stack, settings.metrics_address, metrics.registry)
         snapshot = Snapshot(f"{socket.gethostname()}-{os.getpid()}")

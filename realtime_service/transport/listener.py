@@ -37,11 +37,6 @@ def bind(listener: grpc.aio.Server, address: str) -> str:
     return f"{address.rpartition(':')[0]}:{port}"
 
 
-def bind_privately(listener: grpc.aio.Server, public: str) -> str:
-    """Bind a private address of this process on the host of the public one."""
-    return bind(listener, f"{public.rpartition(':')[0]}:0")
-
-
 def advertised(address: str, host: str) -> str:
     """The address for other hosts: at `host`, if one is set; at this host's name, if the listener binds to all
     interfaces."""
