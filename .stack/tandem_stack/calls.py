@@ -8,9 +8,10 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
+from functools import partial
 from pathlib import Path
 
 from realtime_service.client import Answer, CallError, Client, DeadlineExceeded
@@ -77,10 +78,20 @@ def every_path(address: str, archive: Path, published_day: date) -> Iterator[Out
     """One outcome for each path, measured one after the other."""
     fresh = fresh_texts()
     with Client(address) as client:
-        yield _latency(client, itertools.islice(fresh, LATENCY_CALLS))
-        yield _dynamic(client, itertools.islice(fresh, DYNAMIC_CALLS))
-        yield _throughput(client, itertools.islice(fresh, THROUGHPUT_CALLS))
-        yield _precomputed(client, archived_texts(archive, published_day, PRECOMPUTED_CALLS))
+        chat = partial(client.score, timeout_ms=LATENCY_TIMEOUT_MS)
+        yield _measure(ServingPath.LATENCY, chat, itertools.islice(fresh, LATENCY_CALLS), note="1 caller")
+
+        patient = partial(client.score, timeout_ms=DYNAMIC_TIMEOUT_MS)
+        note = f"{DYNAMIC_CALLERS} callers, {DYNAMIC_TIMEOUT_MS} ms each"
+        yield _measure(ServingPath.DYNAMIC, patient, itertools.islice(fresh, DYNAMIC_CALLS), DYNAMIC_CALLERS, note)
+
+        bulk = partial(client.score, priority=Priority.BATCH)
+        note, texts = f"{THROUGHPUT_CALLERS} callers", itertools.islice(fresh, THROUGHPUT_CALLS)
+        yield _measure(ServingPath.THROUGHPUT, bulk, texts, THROUGHPUT_CALLERS, note)
+
+        archived = archived_texts(archive, published_day, PRECOMPUTED_CALLS)
+        wait_precomputed(client, archived[0])
+        yield _measure(ServingPath.PRECOMPUTED, client.score, archived, note="1 caller")
         yield _deferred(client, itertools.islice(fresh, DEFERRED_CALLS))
 
 
@@ -115,69 +126,29 @@ def wait_precomputed(client: Client, text: str) -> None:
         time.sleep(0.2)
 
 
-class BesideNightly:
-    """Chat messages at a steady rate from another thread, for as long as this context lasts."""
+@contextlib.contextmanager
+def beside_nightly(address: str) -> Iterator["Future[Outcome]"]:
+    """Send chat messages at a steady rate from another thread until the context ends; the outcome is ready then."""
+    over = threading.Event()
 
-    def __init__(self, address: str) -> None:
-        self._address = address
-        self._over = threading.Event()
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="beside-nightly")
-
-    def __enter__(self) -> "BesideNightly":
-        self._asking = self._pool.submit(self._ask)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._pool.shutdown()
-
-    @property
-    def outcome(self) -> Outcome:
-        """What the calls came to, once the context is left."""
-        return self._asking.result()
-
-    def _ask(self) -> Outcome:
-        with Client(self._address) as client:
-            return _measure(
-                ServingPath.LATENCY,
-                lambda text: client.score(text, timeout_ms=LATENCY_TIMEOUT_MS),
-                self._paced(fresh_texts()),
-                note=f"{BESIDE_RATE:.0f}/s while the nightly run worked",
-            )
-
-    def _paced(self, texts: Iterable[str]) -> Iterator[str]:
+    def paced() -> Iterator[str]:
         started = time.monotonic()
-        for number, text in enumerate(texts):
-            if self._over.wait(max(0.0, started + number / BESIDE_RATE - time.monotonic())):
+        for number, text in enumerate(fresh_texts()):
+            if over.wait(max(0.0, started + number / BESIDE_RATE - time.monotonic())):
                 return
             yield text
 
+    def ask() -> Outcome:
+        with Client(address) as client:
+            chat = partial(client.score, timeout_ms=LATENCY_TIMEOUT_MS)
+            note = f"{BESIDE_RATE:.0f}/s while the nightly run worked"
+            return _measure(ServingPath.LATENCY, chat, paced(), note=note)
 
-def _latency(client: Client, texts: Iterable[str]) -> Outcome:
-    def ask(text: str) -> Answer:
-        return client.score(text, timeout_ms=LATENCY_TIMEOUT_MS)
-
-    return _measure(ServingPath.LATENCY, ask, texts, note="1 caller")
-
-
-def _dynamic(client: Client, texts: Iterable[str]) -> Outcome:
-    def ask(text: str) -> Answer:
-        return client.score(text, timeout_ms=DYNAMIC_TIMEOUT_MS)
-
-    note = f"{DYNAMIC_CALLERS} callers, {DYNAMIC_TIMEOUT_MS} ms each"
-    return _measure(ServingPath.DYNAMIC, ask, texts, DYNAMIC_CALLERS, note)
-
-
-def _throughput(client: Client, texts: Iterable[str]) -> Outcome:
-    def ask(text: str) -> Answer:
-        return client.score(text, priority=Priority.BATCH)
-
-    return _measure(ServingPath.THROUGHPUT, ask, texts, THROUGHPUT_CALLERS, f"{THROUGHPUT_CALLERS} callers")
-
-
-def _precomputed(client: Client, texts: list[str]) -> Outcome:
-    wait_precomputed(client, texts[0])
-    return _measure(ServingPath.PRECOMPUTED, client.score, texts, note="1 caller")
+    with ThreadPoolExecutor(1, thread_name_prefix="beside-nightly") as pool:
+        try:
+            yield pool.submit(ask)
+        finally:
+            over.set()
 
 
 def _deferred(client: Client, texts: Iterable[str]) -> Outcome:
@@ -198,11 +169,7 @@ def _deferred(client: Client, texts: Iterable[str]) -> Outcome:
 
 
 def _measure(
-    path: ServingPath,
-    ask: Callable[[str], Answer],
-    texts: Iterable[str],
-    callers: int = 1,
-    note: str = "",
+    path: ServingPath, ask: Callable[[str], Answer], texts: Iterable[str], callers: int = 1, note: str = ""
 ) -> Outcome:
     """Call once for each text."""
 

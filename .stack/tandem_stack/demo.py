@@ -15,7 +15,7 @@ from shared_model.demo_messages import FIRST_DAY
 from shared_model.settings import StateSettings
 from tandem_stack import calls, checks, separate, stack
 from tandem_stack.airflow_api import RunState
-from tandem_stack.memory import PeakMemory
+from tandem_stack.memory import measuring
 from tandem_stack.progress import say, step
 from tandem_stack.stack import DAG, Plan, Stack
 from tandem_stack.summary import Host, Nightly, Summary, Took
@@ -40,19 +40,23 @@ def run() -> int:
     checks.need_ports(plan.ports())
     # New each time: what is shown must have happened now, and what `make up` keeps stays as it is.
     shutil.rmtree(plan.state.state, ignore_errors=True)
-    with PeakMemory().measuring() as memory:
+    with measuring() as memory:
         build, messages = ["build", "--if-missing"], ["messages", "--count", str(MESSAGES)]
         with stack.running(plan, build, messages) as running:
             nights, beside = _nights(running)
             outcomes = _calls(plan)
         reached = separate.run(plan)
     device, cores = devices.detect(), devices.cores()
-    host = Host(cores, Width.on(device, cores).streams)
-    service_lanes = tuple(lanes(plan.service, device).values())
-    seconds = time.time() - started + installing
-    took = Took(seconds, installing, memory.bytes)
     summary = Summary(
-        nights, outcomes, beside, reached, service_lanes, host, plan.airflow.address, took, str(plan.state.state)
+        nights=nights,
+        outcomes=outcomes,
+        beside=beside,
+        reached=reached,
+        lanes=tuple(lanes(plan.service, device).values()),
+        host=Host(cores, Width.on(device, cores).streams),
+        airflow=plan.airflow.address,
+        took=Took(time.time() - started + installing, installing, memory.bytes),
+        state=str(plan.state.state),
     )
     print(summary.text())
     return 1 if summary.missing() else 0
@@ -69,7 +73,7 @@ def _nights(running: Stack) -> tuple[list[Nightly], calls.Outcome]:
     running.api.pause(DAG, False)
     run_ids: list[str] = []
     with (
-        calls.BesideNightly(running.plan.service.grpc_address) as beside,
+        calls.beside_nightly(running.plan.service.grpc_address) as beside,
         step(
             f"nightly runs of {' and '.join(map(str, DAYS))}", lambda: "; ".join(_tasks(running, it) for it in run_ids)
         ),
@@ -78,7 +82,7 @@ def _nights(running: Stack) -> tuple[list[Nightly], calls.Outcome]:
             run_ids.append(running.api.trigger(DAG, {"day": str(day)}))
             running.api.wait_started(DAG, run_ids[-1], "score", _RUN_SECONDS)
         ended = [running.api.wait_run(DAG, run_id, _RUN_SECONDS) for run_id in run_ids]
-    return [Nightly(state, _record(running.plan, state)) for state in ended], beside.outcome
+    return [Nightly(state, _record(running.plan, state)) for state in ended], beside.result()
 
 
 def _tasks(running: Stack, run_id: str) -> str:

@@ -3,39 +3,39 @@
 import contextlib
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+_INTERVAL_SECONDS = 2.0
 
+
+@dataclass
 class PeakMemory:
-    """The most memory this process and all its descendants held at one time: the sum of their PSS, bytes.
+    """The most memory this process and all its descendants held at one time: the sum of their PSS.
 
     PSS shares a page's size among the processes that map it, so that forked children are not counted twice.
     """
 
-    INTERVAL_SECONDS = 2.0
+    bytes: int = 0
 
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="memory", daemon=True)
 
-    @contextlib.contextmanager
-    def measuring(self) -> Iterator["PeakMemory"]:
-        self._thread.start()
-        try:
-            yield self
-        finally:
-            self._stop.set()
-            self._thread.join()
+@contextlib.contextmanager
+def measuring() -> Iterator[PeakMemory]:
+    peak, over, me = PeakMemory(), threading.Event(), psutil.Process()
 
-    def _watch(self) -> None:
-        me = psutil.Process()
-        while True:
-            self.bytes = max(self.bytes, sum(_pss(process.pid) for process in (me, *me.children(recursive=True))))
-            if self._stop.wait(self.INTERVAL_SECONDS):
-                return
+    def watch() -> None:
+        while not over.wait(_INTERVAL_SECONDS):
+            peak.bytes = max(peak.bytes, sum(_pss(process.pid) for process in (me, *me.children(recursive=True))))
+
+    watcher = threading.Thread(target=watch, name="memory", daemon=True)
+    watcher.start()
+    try:
+        yield peak
+    finally:
+        over.set()
+        watcher.join()
 
 
 def _pss(pid: int) -> int:
