@@ -53,15 +53,14 @@ def need_java(environ: Mapping[str, str] = os.environ) -> None:
 
     Raises: Problem saying what to install.
     """
-    if _java_version(environ) >= OLDEST_JAVA:
-        return
-    if not environ.get("JAVA_HOME") and os.geteuid() == 0 and shutil.which("apt-get"):
-        _install_java()
     found = _java_version(environ)
-    if found >= OLDEST_JAVA:
-        return
-    has = f"{_java(environ)} is Java {found}" if found else "no Java found"
-    raise Problem(f"{has}: Spark needs {OLDEST_JAVA} or newer, e.g. `apt-get install {_JRE_PACKAGE}`, or set JAVA_HOME")
+    if found < OLDEST_JAVA and not environ.get("JAVA_HOME") and os.geteuid() == 0 and shutil.which("apt-get"):
+        _install_java()
+        found = _java_version(environ)
+    if found < OLDEST_JAVA:
+        has = f"{_java(environ)} is Java {found}" if found else "no Java found"
+        wanted = f"{OLDEST_JAVA} or newer, e.g. `apt-get install {_JRE_PACKAGE}`, or set JAVA_HOME"
+        raise Problem(f"{has}: Spark needs {wanted}")
 
 
 def _java(environ: Mapping[str, str]) -> str:

@@ -32,21 +32,13 @@ class Environment:
 
     name: str
     root: Path
-    folder: str
-    lock: str
+    prefix: Path
+    lock_file: Path
     project: bool
-
-    @property
-    def prefix(self) -> Path:
-        return self.root / self.folder
 
     @property
     def python(self) -> Path:
         return self.prefix / "bin" / "python"
-
-    @property
-    def lock_file(self) -> Path:
-        return self.root / self.lock
 
     @property
     def stamp_file(self) -> Path:
@@ -75,8 +67,8 @@ class Environment:
 
 def environments(root: Path = ROOT) -> tuple[Environment, Environment]:
     return (
-        Environment("runtime", root, ".venv", "requirements-runtime.lock", project=True),
-        Environment("airflow", root, ".venv-airflow", "requirements-airflow.lock", project=False),
+        Environment("runtime", root, root / ".venv", root / "requirements-runtime.lock", project=True),
+        Environment("airflow", root, root / ".venv-airflow", root / "requirements-airflow.lock", project=False),
     )
 
 
@@ -90,10 +82,8 @@ def ensure(wanted: Iterable[Environment], logs: Path) -> None:
         return
     for environment in missing:
         if environment.prefix.is_symlink():
-            target = environment.prefix.resolve()
-            raise Problem(
-                f"{environment.prefix} is a link to {target}, which may be in use: remove the link, or go there"
-            )
+            link = f"{environment.prefix} is a link to {environment.prefix.resolve()}"
+            raise Problem(f"{link}, which may be in use: remove the link, or go there")
     if any(not environment.prefix.exists() for environment in missing):
         checks.need_disk(missing[0].root)
     logs.mkdir(parents=True, exist_ok=True)
@@ -144,32 +134,25 @@ class Installer:
         pin = re.search(r"^torch==\S+", self.environment.lock_file.read_text(), re.MULTILINE)
         if not pin:
             return ()
-        chosen = self._resolve(pin[0])
+        chosen, options = self._resolve(pin[0]), tuple[str, ...]()
         if "+" in chosen or not chosen:
-            say(f"torch: {chosen or pin[0]}, from your indexes or local wheels")
-            return ()
-        if has_nvidia_driver():
-            say(f"torch: {chosen} with its CUDA libraries, for this host's NVIDIA driver")
-            return ()
-        if not self._uv.names_an_index and (chosen := self._resolve(pin[0], *_CPU_INDEX)):
-            say(f"torch: {chosen} from PyTorch's CPU index, because this host has no NVIDIA driver")
-            return _CPU_INDEX
-        say(f"torch: {pin[0]} with CUDA libraries, because no CPU build is in reach; PIP_FIND_LINKS can name one")
-        return ()
+            source = f"{chosen or pin[0]}, from your indexes or local wheels"
+        elif has_nvidia_driver():
+            source = f"{chosen} with its CUDA libraries, for this host's NVIDIA driver"
+        elif not self._uv.names_an_index and (chosen := self._resolve(pin[0], *_CPU_INDEX)):
+            source, options = f"{chosen} from PyTorch's CPU index, because this host has no NVIDIA driver", _CPU_INDEX
+        else:
+            source = f"{pin[0]} with CUDA libraries, because no CPU build is in reach; PIP_FIND_LINKS can name one"
+        say(f"torch: {source}")
+        return options
 
     def _pip(self, *arguments: str) -> None:
         self._call("pip", "install", *self._uv.options, "--python", str(self.environment.python), *arguments)
 
     def _call(self, *arguments: str) -> None:
         with open(self._log, "ab") as log:
-            done = subprocess.run(
-                [self._uv.program, *arguments],
-                env=self._uv.environ,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                check=False,
-            )
+            command, nothing = [self._uv.program, *arguments], subprocess.DEVNULL
+            done = subprocess.run(command, env=self._uv.environ, stdin=nothing, stdout=log, stderr=log, check=False)
         if done.returncode:
             error = one_line(self._log.read_text(errors="replace"))
             raise Problem(f"{self.environment.name} environment: {error}; all of it: {self._log}")

@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import Any
 
 import psutil
@@ -45,9 +45,8 @@ class Child:
                 if line.startswith(start):
                     return line
             if ended or time.monotonic() > deadline:
-                raise Problem(
-                    f"{self.name} {'ended' if ended else 'is not ready'}: {self.last_line()}; log: {self.log}"
-                )
+                state = "ended" if ended else "is not ready"
+                raise Problem(f"{self.name} {state}: {self.last_line()}; log: {self.log}")
             time.sleep(0.1)
 
     def last_line(self) -> str:
@@ -70,9 +69,10 @@ class Supervisor:
 
     def __enter__(self) -> "Supervisor":
         self._logs.mkdir(parents=True, exist_ok=True)
-        _adopt_orphans()
+        if sys.platform == "linux":
+            ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._not_ours = set(psutil.Process().children(recursive=True))
-        self._handlers = {number: signal.signal(number, _interrupt) for number in _STOP_SIGNALS}
+        self._handlers = {number: signal.signal(number, signal.default_int_handler) for number in _STOP_SIGNALS}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
@@ -146,12 +146,3 @@ def _kill(processes: set[psutil.Process]) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
     psutil.wait_procs(processes, timeout=GRACE_SECONDS)
-
-
-def _adopt_orphans() -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt

@@ -16,7 +16,7 @@ from tandem_stack import airflow_standalone, checks
 from tandem_stack.airflow_api import AirflowApi
 from tandem_stack.airflow_standalone import Airflow
 from tandem_stack.environments import environments
-from tandem_stack.processes import Child, Supervisor
+from tandem_stack.processes import Supervisor
 from tandem_stack.progress import say, step
 from tandem_stack.uv import ROOT
 
@@ -110,7 +110,7 @@ def running(plan: Plan, *preparations: list[str]) -> Iterator[Stack]:
 
 def _run_shared_model(supervisor: Supervisor, arguments: list[str], variables: dict[str, str]) -> None:
     command = [str(runtime_python()), "-m", "shared_model", *arguments]
-    child: Child = supervisor.start(f"shared-model-{arguments[0]}", command, variables, ROOT)
+    child = supervisor.start(f"shared-model-{arguments[0]}", command, variables, ROOT)
     with step(f"shared_model {' '.join(arguments)}", lambda: f"({child.last_line()})"):
         supervisor.finish(child, _BUILD_SECONDS)
 

@@ -74,9 +74,8 @@ class Summary:
         ]
         seen = {outcome.path for outcome in self.outcomes if len(outcome.milliseconds) >= SEEN_SHARE * outcome.calls}
         gaps += [f"the {path} path was not seen" for path in ServingPath if path not in seen]
-        return gaps + [
-            f"{it.kind} calls did not all reach the {it.kind} endpoint" for it in self.reached if not it.right
-        ]
+        astray = [reached.kind for reached in self.reached if not reached.right]
+        return gaps + [f"{kind} calls did not all reach the {kind} endpoint" for kind in astray]
 
     def text(self) -> str:
         parts = [
@@ -87,7 +86,7 @@ class Summary:
             ["", "Service levels in this run", *_table(_lane_rows(self.lanes, self.outcomes, self.host))],
             ["", "Read the demo's scores", *self._commands()],
             ["", self.took.text()],
-            *([f"MISSING: {gap}"] for gap in self.missing()),
+            [f"MISSING: {gap}" for gap in self.missing()],
         ]
         return "\n".join(line for part in parts for line in part)
 
@@ -170,11 +169,8 @@ def _p95_target(lane: Lane, outcome: Outcome, host: Host) -> tuple[str, str]:
 def _rate_target(lane: Lane, outcome: Outcome, host: Host) -> tuple[str, str]:
     reached, possible = outcome.per_second, outcome.engine_rate(host.streams)
     if reached < lane.target_rate and possible < lane.target_rate:
-        target = f"target {lane.target_rate:,.0f}/s is for {TARGET_HOST}"
-        return (
-            f"{target}; {host.here}: {reached:,.0f}/s, {100 * reached / possible:.0f} % of what the engine can do",
-            "",
-        )
+        target, share = f"target {lane.target_rate:,.0f}/s is for {TARGET_HOST}", 100 * reached / possible
+        return f"{target}; {host.here}: {reached:,.0f}/s, {share:.0f} % of what the engine can do", ""
     return f">= {lane.target_rate:,.0f}/s: {reached:,.0f}", _verdict(reached >= lane.target_rate)
 
 
@@ -184,6 +180,5 @@ def _verdict(met: bool) -> str:
 
 def _table(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
+    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return [f"  {'  '.join(row)}".rstrip() for row in padded]

@@ -14,7 +14,7 @@ from shared_model.redis_store import keys
 from shared_model.settings import StateSettings
 from tandem_stack import airflow_standalone, stack
 from tandem_stack.progress import say
-from tandem_stack.stack import DAG, Plan, Stack
+from tandem_stack.stack import DAG, Stack
 
 MESSAGES = 20_000
 #: When the DAG's schedule starts the run of the day before, UTC.
@@ -61,13 +61,19 @@ def demo_messages(due: date) -> list[list[str]]:
 
 
 def welcome(running: Stack, due: date, starts: bool, demo: bool) -> str:
+    plan = running.plan
+    # The policy that operators have set outlives a restart.
+    with redis.Redis.from_url(running.redis_url) as client:
+        policy = bytes(client.get(keys.routing_policy()) or b"")
     lines = [
-        *_addresses(running.plan),
+        f"Airflow   {plan.airflow.address}   user {airflow_standalone.USER}, password {plan.airflow.password()}",
+        f"gRPC      {plan.service.grpc_address}",
+        f"metrics   http://{plan.service.metrics_address}/metrics",
         "",
         schedule_line(due, starts),
         f"Score another day: trigger the DAG in Airflow and choose the day{f', e.g. {FIRST_DAY}' if demo else ''}.",
         'Ask:  .venv/bin/python -m realtime_service call "my card has not arrived" --timeout-ms 80',
-        *_policy_lines(running.redis_url),
+        *policy_lines(policy),
         "",
         "Ctrl-C stops everything.",
     ]
@@ -78,22 +84,6 @@ def schedule_line(due: date, starts: bool) -> str:
     if starts:
         return f"The DAG {DAG} is on: it scores {due} now, and each day at 02:00 UTC the day before."
     return f"The DAG {DAG} is on: it scores each day at 02:00 UTC the day before; {due} had its run."
-
-
-def _addresses(plan: Plan) -> list[str]:
-    user = f"user {airflow_standalone.USER}, password {plan.airflow.password()}"
-    return [
-        f"Airflow   {plan.airflow.address}   {user}",
-        f"gRPC      {plan.service.grpc_address}",
-        f"metrics   http://{plan.service.metrics_address}/metrics",
-    ]
-
-
-def _policy_lines(redis_url: str) -> list[str]:
-    """What operators have set outlives a restart, so that a start is when to say it."""
-    with redis.Redis.from_url(redis_url) as client:
-        stored = client.get(keys.routing_policy())
-    return policy_lines(bytes(stored or b""))
 
 
 def policy_lines(stored: bytes) -> list[str]:

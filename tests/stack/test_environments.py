@@ -16,7 +16,7 @@ from tests.stack.helpers import REPOSITORY, only_line, write_script
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
     root = tmp_path_factory.mktemp("root")
     (root / "tiny.lock").write_text("# nothing\n")
-    made = Environment("tiny", root, "venv", "tiny.lock", project=False)
+    made = Environment("tiny", root, root / "venv", root / "tiny.lock", project=False)
     environments.ensure([made], root / "logs")
     return made
 
@@ -74,7 +74,7 @@ def test_a_linked_environment_is_never_changed(tmp_path: Path) -> None:
     used.mkdir()
     (used / "in-use").touch()
     (tmp_path / "tiny.lock").write_text("# nothing\n")
-    linked = Environment("tiny", tmp_path, "venv", "tiny.lock", project=False)
+    linked = Environment("tiny", tmp_path, tmp_path / "venv", tmp_path / "tiny.lock", project=False)
     linked.prefix.symlink_to(used)
 
     with pytest.raises(Problem, match=f"venv is a link to {used}"):
@@ -128,7 +128,7 @@ def test_cuda_libraries_come_only_where_they_are_needed_or_unavoidable(
 [ -n "$build" ] && echo "torch==$build" """,
     )
     (tmp_path / "tiny.lock").write_text("other==1 \\\n    --hash=sha256:0\ntorch==2.13.0\n")
-    environment = Environment("tiny", tmp_path, "venv", "tiny.lock", project=False)
+    environment = Environment("tiny", tmp_path, tmp_path / "venv", tmp_path / "tiny.lock", project=False)
     tool = Uv(str(uv), {"UV_DEFAULT_INDEX": "https://index.example"} if own_index else {}, ())
     monkeypatch.setattr(environments, "has_nvidia_driver", lambda: driver)
 
