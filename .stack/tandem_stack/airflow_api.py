@@ -6,13 +6,14 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from batch_job.launch import spark_submit
 from tandem_stack.checks import Problem
 
 _CALL_SECONDS = 30.0
 _POLL_SECONDS = 0.5
+Found = TypeVar("Found")
 #: States a DAG run does not leave.
 FINAL = ("success", "failed")
 
@@ -44,12 +45,10 @@ class AirflowApi:
 
     def wait_ready(self, timeout_s: float) -> None:
         """Until the API answers and the scheduler's heart beats."""
-
-        def healthy() -> bool:
-            health = self._call("GET", "/api/v2/monitor/health")
-            return bool(health["scheduler"]["status"] == "healthy")
-
-        self._wait(healthy, timeout_s, "Airflow is not healthy")
+        health = "/api/v2/monitor/health"
+        self._wait(
+            lambda: self._call("GET", health)["scheduler"]["status"] == "healthy", timeout_s, "Airflow is not healthy"
+        )
         self._token = str(self._call("POST", "/auth/token", self._login)["access_token"])
 
     def wait_dag(self, dag: str, timeout_s: float) -> dict[str, Any]:
@@ -58,15 +57,14 @@ class AirflowApi:
         Raises: Problem with the import error, if there is one.
         """
 
-        def known() -> dict[str, Any] | None:
+        def known() -> dict[str, Any]:
             errors = self._call("GET", "/api/v2/importErrors")["import_errors"]
             if errors:
                 last_line = errors[0]["stack_trace"].strip().splitlines()[-1]
                 raise Problem(f"Airflow cannot import {errors[0]['filename']}: {last_line}")
             return self._call("GET", f"/api/v2/dags/{dag}")
 
-        found: dict[str, Any] = self._wait(known, timeout_s, f"Airflow does not find the DAG {dag}")
-        return found
+        return self._wait(known, timeout_s, f"Airflow does not find the DAG {dag}")
 
     def pause(self, dag: str, paused: bool) -> None:
         self._call("PATCH", f"/api/v2/dags/{dag}", {"is_paused": paused})
@@ -94,12 +92,8 @@ class AirflowApi:
         path = f"/api/v2/dags/{dag}/dagRuns?run_type=scheduled&order_by=-run_after"
         return {str(run["partition_key"]) for run in self._call("GET", path)["dag_runs"]}
 
-    def task_log(self, dag: str, run_id: str, task: str) -> str:
-        """What the first try of a task wrote, as the UI shows it."""
-        return "\n".join(str(line["event"]) for line in self.task_events(dag, run_id, task))
-
     def task_events(self, dag: str, run_id: str, task: str) -> list[dict[str, Any]]:
-        """The same, with each line's level and whatever else it carries."""
+        """The lines that the first try of a task wrote, as the UI shows them: text, level and further fields."""
         path = f"/api/v2/dags/{dag}/dagRuns/{run_id}/taskInstances/{task}/logs/1"
         return list(self._call("GET", path)["content"])
 
@@ -119,10 +113,9 @@ class AirflowApi:
             state = self.run_state(dag, run_id)
             return state if state.state in FINAL else None
 
-        ended: RunState = self._wait(final, timeout_s, f"{dag} {run_id} has not ended")
-        return ended
+        return self._wait(final, timeout_s, f"{dag} {run_id} has not ended")
 
-    def _wait(self, ask: Callable[[], Any], timeout_s: float, what: str) -> Any:
+    def _wait(self, ask: Callable[[], Found | None], timeout_s: float, what: str) -> Found:
         deadline = time.monotonic() + timeout_s
         while True:
             self._alive()
