@@ -24,16 +24,12 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (TandemError, OSError) as error:
-        print(f"shared_model {args.command}: {_in_one_line(error)}", file=sys.stderr)
+        line = str(error)
+        if isinstance(error, OSError) and error.filename is not None and error.strerror:
+            line = f"{error.filename}: {error.strerror}"
+        print(f"shared_model {args.command}: {line}", file=sys.stderr)
         return 3 if isinstance(error, StoreUnavailable) else 2
     return status
-
-
-def _in_one_line(error: Exception) -> str:
-    """The error's text; for an OSError the file and the cause."""
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{error.filename}: {error.strerror}"
-    return str(error)
 
 
 def parser() -> argparse.ArgumentParser:

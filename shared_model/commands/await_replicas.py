@@ -89,9 +89,11 @@ def read(client: "redis.Redis") -> list[ReplicaProfile]:
     try:
         names = sorted(client.smembers(keys.replicas()))
         beats = client.mget([keys.replica(name.decode()) for name in names]) if names else []
+        profiles = [ReplicaProfile.FromString(ReplicaState.FromString(beat).profile) for beat in beats if beat]
     except redis.RedisError as error:
         raise StoreUnavailable(f"Redis did not say which replicas follow: {error}") from error
-    profiles = [_profile(beat) for beat in beats if beat]
+    except DecodeError as error:
+        raise StoreUnavailable(f"a replica's heartbeat cannot be read: {error}") from error
     return [it for it in profiles if it.lanes and not it.replica.draining]
 
 
@@ -109,13 +111,6 @@ def progress(replicas: Sequence[ReplicaProfile], wanted: Pointer) -> Progress:
         else:
             waiting.append(name)
     return Progress(following, waiting, failed, pinned)
-
-
-def _profile(beat: bytes) -> ReplicaProfile:
-    try:
-        return ReplicaProfile.FromString(ReplicaState.FromString(beat).profile)
-    except DecodeError as error:
-        raise StoreUnavailable(f"a replica's heartbeat cannot be read: {error}") from error
 
 
 def _seconds(text: str) -> float:

@@ -75,17 +75,13 @@ def _diff(args: argparse.Namespace, state: StateSettings) -> None:
     for difference in found:
         print(f"{difference.subject:<13} {difference.words}")
     if timed:
-        _print_timings(timed)
+        call = max(len(one.call) for one in timed)
+        print(f"\n{'latency':<13} {'rows×tokens':<{call}} {'old ms':>9} {'new ms':>9}")
+        for one in timed:
+            print(f"{one.variant:<13} {one.call:<{call}} {one.old:>9.2f} {one.new:>9.2f}")
+        print("Each gate measured when it ran: latencies of two occasions also show how busy the host was.")
     if not found and not timed:
         print("nothing differs")
-
-
-def _print_timings(timed: list[diff.Timing]) -> None:
-    call = max(len(one.call) for one in timed)
-    print(f"\n{'latency':<13} {'rows×tokens':<{call}} {'old ms':>9} {'new ms':>9}")
-    for one in timed:
-        print(f"{one.variant:<13} {one.call:<{call}} {one.old:>9.2f} {one.new:>9.2f}")
-    print("Each gate measured when it ran: latencies of two occasions also show how busy the host was.")
 
 
 def _summary(release: Release, mark: str, trusted: signature.TrustedKeys | None) -> Iterator[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
@@ -64,16 +63,10 @@ def _list(args: argparse.Namespace, state: StateSettings) -> None:
         return
     width = max((len(one.release) for one in found), default=0)
     for one in found:
-        print("  ".join(_cells(one, width)).rstrip())
-
-
-def _cells(one: Listed, width: int) -> Iterator[str]:
-    yield f"{one.release:<{width}}"
-    yield f"{one.built:%Y-%m-%d %H:%M}"
-    yield f"{one.bytes / 1e6:7.1f} MB"
-    yield f"{one.gate:<10}"
-    yield " " * 16 if one.accuracy is None else f"accuracy {one.accuracy:7.2%}"
-    yield one.role if one.weight is None else f"{one.role} {one.weight:.2%}"
+        size, accuracy = f"{one.bytes / 1e6:7.1f} MB", "" if one.accuracy is None else f"accuracy {one.accuracy:7.2%}"
+        role = one.role if one.weight is None else f"{one.role} {one.weight:.2%}"
+        line = f"{one.release:<{width}}  {one.built:%Y-%m-%d %H:%M}  {size}  {one.gate:<10}  {accuracy:16}  {role}"
+        print(line.rstrip())
 
 
 def _listed(store: Store, release_id: str, pointer: Pointer | None) -> Listed:

@@ -3,7 +3,6 @@
 import argparse
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,6 @@ from shared_model.settings import StateSettings
 
 if TYPE_CHECKING:
     from shared_model.building.checkpoint import Checkpoint
-    from shared_model.evaluation.corpora import Texts
     from shared_model.evaluation.quality import Baseline
     from shared_model.evaluation.verdict import ReleaseReport, Verdict
     from shared_model.releases.store import Release
@@ -116,8 +114,13 @@ def _build(args: argparse.Namespace, state: StateSettings) -> int:
     bounds = settings.load(GateSettings, gate_min_accuracy=args.min_accuracy)
     checkpoint = _checkpoint(args)
     chosen = corpora.choose(checkpoint.output, checkpoint.reads, args.calibrate, args.eval)
-    for line in _about_texts(args, chosen):
-        common.say(line)
+    if chosen.gate.columns:
+        common.say(f"{args.eval}: {chosen.gate.columns}")
+    if args.calibrate is None and (args.model or args.head):
+        common.say(
+            "INT8 is calibrated on generated messages to a bank, not on texts of yours; --calibrate FILE takes "
+            f"{corpora.MIN_SAMPLE} or more of those"
+        )
     built = build.make(common.store_of(state), checkpoint, args.name or DEFAULT_NAME, chosen, bounds, common.say)
     release = built.release
     if active and release.id == active.id and release.read_note(report.JSON):
@@ -135,17 +138,6 @@ def _build(args: argparse.Namespace, state: StateSettings) -> int:
     return 0
 
 
-def _about_texts(args: argparse.Namespace, chosen: "Texts") -> Iterator[str]:
-    """Lines that describe the chosen texts."""
-    if chosen.gate.columns:
-        yield f"{args.eval}: {chosen.gate.columns}"
-    if args.calibrate is None and (args.model or args.head):
-        yield (
-            "INT8 is calibrated on generated messages to a bank, not on texts of yours; --calibrate FILE takes "
-            f"{corpora.MIN_SAMPLE} or more of those"
-        )
-
-
 def _baseline(
     active: "Release | None", release: "Release", evaluation: Path | None, bounds: GateSettings
 ) -> "Baseline | None":
@@ -154,7 +146,9 @@ def _baseline(
 
     if active is None or evaluation is None or active.id == release.id:
         return None
-    if not _same_answers(active, release):
+    # Comparable are releases with the same labels, or values, and the same kind of input.
+    kinds = [(it.output.kind, it.output.width, sorted(it.labels), it.manifest.reads.pairs) for it in (active, release)]
+    if kinds[0] != kinds[1]:
         common.say(f"the active release {active.id} gives other answers; it is not compared on {evaluation}")
         return None
     common.say(f"the active release {active.id} on {evaluation}")
@@ -165,14 +159,6 @@ def _baseline(
         # A damaged active release must not prevent its replacement.
         common.say(f"not compared: {error}")
         return None
-
-
-def _same_answers(one: "Release", other: "Release") -> bool:
-    """Whether two releases have the same labels, or values, and the same kind of input."""
-    same_labels = sorted(one.labels) == sorted(other.labels) and one.output.width == other.output.width
-    return (
-        one.output.kind == other.output.kind and same_labels and one.manifest.reads.pairs == other.manifest.reads.pairs
-    )
 
 
 def _checkpoint(args: argparse.Namespace) -> "Checkpoint":
@@ -227,22 +213,14 @@ def _train_head(args: argparse.Namespace, state: StateSettings) -> None:
     for line in train_head.in_words(examples.labels, trained):
         print(line)
     print(f"head written to {args.out}; trained on data with sha256 {examples.sha256}")
-    print(f"next: python -m shared_model {_next_command(args, len(examples.texts))}")
-
-
-def _next_command(args: argparse.Namespace, count: int) -> str:
-    """The shell arguments that build a release from the head."""
-    options: list[object] = ["build", "--name", _release_name(args.out.absolute().name), "--head", args.out]
+    # A valid release name derived from the folder's.
+    name = re.sub("[^a-z0-9]+", "-", args.out.absolute().name.lower())[:48].strip("-") or "my-model"
+    options = ["build", "--name", name, "--head", args.out]
     if args.encoder:
         options += ["--encoder", args.encoder]
-    if count >= corpora.MIN_SAMPLE:
+    if len(examples.texts) >= corpora.MIN_SAMPLE:
         options += ["--calibrate", args.data]
-    return f"{shlex.join(map(str, options))} --eval HELD-OUT.csv"
-
-
-def _release_name(folder: str) -> str:
-    """A valid release name derived from the folder's."""
-    return re.sub("[^a-z0-9]+", "-", folder.lower())[:48].strip("-") or "my-model"
+    print(f"next: python -m shared_model {shlex.join(map(str, options))} --eval HELD-OUT.csv")
 
 
 def _gate(args: argparse.Namespace, state: StateSettings) -> int:
