@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from shared_model.building import quantise
 from shared_model.building.checkpoint import Checkpoint
@@ -23,9 +22,6 @@ from shared_model.releases.manifest import Variant
 from shared_model.releases.store import Release, Store
 from shared_model.storage import one_line
 from shared_model.types import Device, Precision
-
-if TYPE_CHECKING:
-    import openvino as ov
 
 #: sha256 of all-MiniLM-L6-v2's model.safetensors as published by its authors and contained in the package.
 ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -79,19 +75,27 @@ def make(store: Store, checkpoint: Checkpoint, name: str, texts: Texts, bounds: 
 
     Takes the first recipe whose INT8 agrees with fp32. If no recipe passes, takes the nearest, and the gate will refuse
     the release.
-    Raises: ReleaseError if the model cannot run in fp32, or fp32 fails its own comparison on these texts.
+    Raises: ReleaseError if the model cannot run in fp32, or fp32 fails its own comparison on these texts, for example
+    because it is never certain of a label.
     """
     # nncf, torch and openvino take seconds and much memory to load: only building needs all of them.
+    from shared_model.building import convert
     from shared_model.building.recipes import RECIPES
 
     manifest.check_name(name)
     say(_step(1, "converting the model to OpenVINO"))
-    model, graph = _converted(checkpoint)
+    try:
+        model = convert.to_openvino(checkpoint)
+        graph = convert.openvino_files(model)
+    except Exception as error:  # frameworks raise anything
+        raise ReleaseError(f"{FP32} cannot be converted: {one_line(error)}") from error
     files = {**checkpoint.files, **_placed(FP32, graph)}
     encoder = Encoder(files["tokenizer.json"], checkpoint.reads, release="")
     say(_step(2, f"scoring {len(texts.gate.texts)} {texts.gate.source} texts with fp32, the reference"))
     evaluator = gate.make_evaluator(encoder, checkpoint.output, texts.gate, bounds, FP32, _opener(files))
-    _check_reference(evaluator)
+    if useless := evaluator.parity(evaluator.reference).failures:
+        judged_on = f"on {len(texts.gate.texts)} {texts.gate.source} texts"
+        raise ReleaseError(f"{FP32} cannot be a reference: {judged_on} it {useless[0]}")
     calibration, validation = encoder.encode_many(texts.calibration), encoder.encode_many(texts.validation)
     say(_step(3, f"making INT8; a weak recipe is followed by a stronger one, {len(RECIPES)} at most"))
     int8, tried = quantise.quantise(model, calibration, validation, evaluator, RECIPES, say)
@@ -102,24 +106,6 @@ def make(store: Store, checkpoint: Checkpoint, name: str, texts: Texts, bounds: 
 
 def _step(number: int, what: str) -> str:
     return f"step {number} of 4: {what}"
-
-
-def _check_reference(evaluator: Evaluator) -> None:
-    """Raises: ReleaseError if fp32 fails its own comparison, for example because it is never certain of a label."""
-    texts = evaluator.texts
-    if useless := evaluator.parity(evaluator.reference).failures:
-        raise ReleaseError(f"{FP32} cannot be a reference: on {len(texts.texts)} {texts.source} texts it {useless[0]}")
-
-
-def _converted(checkpoint: Checkpoint) -> tuple["ov.Model", dict[str, bytes]]:
-    """The fp32 graph and its files. Raises: ReleaseError if OpenVINO cannot convert the model."""
-    from shared_model.building import convert
-
-    try:
-        model = convert.to_openvino(checkpoint)
-        return model, convert.openvino_files(model)
-    except Exception as error:  # frameworks raise anything
-        raise ReleaseError(f"{FP32} cannot be converted: {one_line(error)}") from error
 
 
 def _facts(checkpoint: Checkpoint, name: str, texts: Texts, int8: Int8 | None) -> manifest.Facts:

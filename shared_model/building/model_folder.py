@@ -83,10 +83,6 @@ def read_pooling(folder: Path, config: Mapping[str, Any]) -> str | None:
     kinds = [str(name).rpartition(".")[2] for name in named]
     if other := [kind for kind in kinds if kind not in _SENTENCE_PARTS]:
         raise BadInput(str(folder / "modules.json"), f"a {other[0]} layer has no place in a release")
-    return _pooling_mode(folder)
-
-
-def _pooling_mode(folder: Path) -> str:
     name = "1_Pooling/config.json"
     options = read_json(folder, name) or {"pooling_mode": "mean"}
     switched_on = [option for option, on in options.items() if option.startswith("pooling_mode_") and on]
@@ -143,24 +139,21 @@ def read_tokenizer(folder: Path) -> bytes:
     import tokenizers
 
     path = folder / "tokenizer.json"
+    # Without a vocabulary, transformers would return an empty tokenizer.
+    if not path.exists() and not any(list(folder.glob(pattern)) for pattern in _VOCABULARIES):
+        raise BadInput(str(folder), "has no tokenizer: neither tokenizer.json nor a vocabulary")
     try:
-        data = path.read_bytes() if path.exists() else _converted_tokenizer(folder)
+        if path.exists():
+            data = path.read_bytes()
+        else:
+            from transformers import AutoTokenizer
+
+            converted = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+            data = str(converted.backend_tokenizer.to_str()).encode()
         tokenizers.Tokenizer.from_buffer(data)
-    except BadInput:
-        raise
     except Exception as error:
         raise BadInput(str(folder), f"its tokenizer cannot be used: {brief(error)}") from error
     return data
-
-
-def _converted_tokenizer(folder: Path) -> bytes:
-    # Without a vocabulary, transformers would return an empty tokenizer.
-    if not any(list(folder.glob(pattern)) for pattern in _VOCABULARIES):
-        raise BadInput(str(folder), "has no tokenizer: neither tokenizer.json nor a vocabulary")
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
-    return str(tokenizer.backend_tokenizer.to_str()).encode()
 
 
 def brief(error: Exception) -> str:

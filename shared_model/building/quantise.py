@@ -1,7 +1,7 @@
 """Makes the INT8 graph: tries recipes, from cheap to strong, until one agrees with fp32."""
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -47,7 +47,11 @@ def quantise(
     """
     best: Int8 | None = None
     tried: list[Tried] = []
-    for recipe in _distinct(recipes, len(calibration)):
+    # With few texts, recipes that differ only in the number of texts are equal.
+    distinct: dict[tuple[int, float], Recipe] = {}
+    for recipe in recipes:
+        distinct.setdefault((min(recipe.texts, len(calibration)), recipe.spared), recipe)
+    for recipe in distinct.values():
         say(f"quantising to INT8: {recipe.name}")
         try:
             made = _apply(recipe, model, calibration, validation, evaluator)
@@ -61,15 +65,6 @@ def quantise(
                 best = made
         say(f"  it {tried[-1].failures[0]}")
     return best, tuple(tried)
-
-
-def _distinct(recipes: Sequence["Recipe"], texts: int) -> Iterator["Recipe"]:
-    """The recipes without those that would be equal because there are too few texts."""
-    seen = set()
-    for recipe in recipes:
-        if (what := (min(recipe.texts, texts), recipe.spared)) not in seen:
-            seen.add(what)
-            yield recipe
 
 
 def _apply(

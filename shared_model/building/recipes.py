@@ -78,7 +78,9 @@ def rank(quantised: ov.Model, model: ov.Model, texts: Sequence[Encoding]) -> lis
     batches = [collate([texts[i] for i in rows]) for rows in plan_batches([e.tokens for e in texts], 64, 2048)]
     expected = _outputs(model, batches)
     trial = quantised.clone()
-    left = {_group(node): _error_without(node, trial, batches, expected) for node in _roundings(trial)}
+    # Operations that round the inputs of layers, that is, of matrix multiplications.
+    roundings = [it for it in trial.get_ordered_ops() if it.get_type_name() == "FakeQuantize" and _group(it)]
+    left = {_group(node): _error_without(node, trial, batches, expected) for node in roundings}
     return sorted(left, key=left.__getitem__)
 
 
@@ -107,12 +109,6 @@ def _inputs(batch: TokenBatch) -> dict[str, NDArray[np.int64]]:
 def _outputs(model: ov.Model, batches: Sequence[TokenBatch]) -> Floats:
     compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     return np.concatenate([compiled(_inputs(batch))[0] for batch in batches])
-
-
-def _roundings(quantised: ov.Model) -> list[ov.Node]:
-    """Operations that round the inputs of layers, that is, of matrix multiplications."""
-    nodes = [node for node in quantised.get_ordered_ops() if node.get_type_name() == "FakeQuantize"]
-    return [node for node in nodes if _group(node)]
 
 
 def _group(rounding: ov.Node) -> tuple[str, ...]:

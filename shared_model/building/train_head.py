@@ -48,7 +48,15 @@ def train(encoder_folder: Path, examples: Examples, max_tokens: int | None = Non
         raise BadInput("label", "training needs at least two labels")
     vectors = embed(encoder_folder, examples.texts, max_tokens)
     folds, accuracy = _cross_validated(vectors, examples.labels)
-    return Trained(_fitted(vectors, examples.labels), folds, accuracy)
+    model = _model()
+    model.fit(vectors, examples.labels)
+    weight, bias = model.coef_, model.intercept_
+    if len(model.classes_) == 2:
+        # For two labels scikit-learn stores one logit z; softmax of (-z/2, z/2) gives the same probabilities.
+        weight, bias = np.vstack([-weight / 2, weight / 2]), np.concatenate([-bias / 2, bias / 2])
+    names = tuple(str(label) for label in model.classes_)
+    head = Head(names, np.ascontiguousarray(weight, dtype=np.float32), bias.astype(np.float32))
+    return Trained(head, folds, accuracy)
 
 
 def in_words(labels: Sequence[str], trained: Trained) -> Iterator[str]:
@@ -86,17 +94,6 @@ def _model() -> "LogisticRegression":
     from sklearn.linear_model import LogisticRegression
 
     return LogisticRegression(C=INVERSE_REGULARISATION, max_iter=1000)
-
-
-def _fitted(vectors: NDArray[np.float32], labels: Sequence[str]) -> Head:
-    model = _model()
-    model.fit(vectors, labels)
-    weight, bias = model.coef_, model.intercept_
-    if len(model.classes_) == 2:
-        # For two labels scikit-learn stores one logit z; softmax of (-z/2, z/2) gives the same probabilities.
-        weight, bias = np.vstack([-weight / 2, weight / 2]), np.concatenate([-bias / 2, bias / 2])
-    names = tuple(str(label) for label in model.classes_)
-    return Head(names, np.ascontiguousarray(weight, dtype=np.float32), bias.astype(np.float32))
 
 
 def embed(encoder_folder: Path, texts: Sequence[Text], max_tokens: int | None = None) -> NDArray[np.float32]:
