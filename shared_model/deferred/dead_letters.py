@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import redis.asyncio
 
 from protos.scoring.v1.storage_pb2 import DeferredWork
-from shared_model.deferred.scripts import Scripts, ignore_unanswered
-from shared_model.errors import BadInput, StoreUnavailable
+from shared_model.deferred.scripts import Scripts, answered, ignore_unanswered
+from shared_model.errors import BadInput
 from shared_model.redis_store import keys
 from shared_model.settings import DeferredSettings
 
@@ -40,15 +40,12 @@ class DeadLetters:
         self._scripts = Scripts(client, settings, ignore_unanswered)
 
     async def count(self) -> int:
-        try:
-            return int(await self._redis.xlen(keys.dead_letters()))
-        except (redis.RedisError, OSError) as error:
-            raise StoreUnavailable(f"Redis did not answer: {error}") from error
+        return int(await answered(self._redis.xlen(keys.dead_letters())))
 
     async def all(self) -> AsyncIterator[DeadLetter]:
         """Oldest first."""
         start = "-"
-        while page := await self._page(start):
+        while page := await answered(self._redis.xrange(keys.dead_letters(), start, "+", count=_PAGE)):
             for entry, fields in page:
                 work = DeferredWork.FromString(fields[b"work"])
                 yield DeadLetter(entry, fields[b"id"].decode(), work, int(fields[b"deliveries"]))
@@ -72,9 +69,3 @@ class DeadLetters:
         if missing := wanted.keys() - {letter.request_id for letter in found}:
             raise BadInput("ID", f"{', '.join(map(repr, sorted(missing)))}: no such dead letter; `list` names them")
         return found
-
-    async def _page(self, start: str) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        try:
-            return list(await self._redis.xrange(keys.dead_letters(), start, "+", count=_PAGE))
-        except (redis.RedisError, OSError) as error:
-            raise StoreUnavailable(f"Redis did not answer: {error}") from error

@@ -57,14 +57,13 @@ class Lease:
         self._held = [item for item in self._held if item.entry in renewed]
 
     async def _run(self) -> None:
-        while not await self._is_over_within(RENEW_SECONDS):
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(RENEW_SECONDS):
+                    await self._over.wait()
+            if self._over.is_set():
+                return
             try:
                 await self.run_once()
             except StoreUnavailable as error:
                 log.debug("leases were not renewed: %s", error)
-
-    async def _is_over_within(self, seconds: float) -> bool:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._over.wait()
-        return self._over.is_set()

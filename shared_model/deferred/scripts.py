@@ -1,9 +1,9 @@
 """Runs the Lua scripts that change the deferred stream atomically, and maps their failures to StoreUnavailable."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 import redis.asyncio
@@ -13,6 +13,7 @@ from shared_model.redis_store import keys
 from shared_model.settings import DeferredSettings
 
 GROUP = "tandem"
+Reply = TypeVar("Reply")
 
 _LUA = Path(__file__).parent / "lua"
 _COMMON = (_LUA / "common.lua").read_text()
@@ -31,6 +32,14 @@ UnansweredCallback = Callable[[Unanswered, int], None]
 
 def ignore_unanswered(how: Unanswered, count: int) -> None:
     """The callback of a process that does not count unanswered requests."""
+
+
+async def answered(call: Awaitable[Reply]) -> Reply:
+    """The reply to a plain command. Raises: StoreUnavailable if Redis does not answer."""
+    try:
+        return await call
+    except (redis.RedisError, OSError) as error:
+        raise StoreUnavailable(f"Redis did not answer: {error}") from error
 
 
 class Scripts:

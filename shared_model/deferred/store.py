@@ -7,8 +7,8 @@ import redis.asyncio
 
 from protos.scoring.v1.scoring_pb2 import ScoreResponse
 from protos.scoring.v1.storage_pb2 import DeferredWork
-from shared_model.deferred.scripts import Scripts, UnansweredCallback, ignore_unanswered
-from shared_model.errors import QueueFull, StoreUnavailable
+from shared_model.deferred.scripts import Scripts, UnansweredCallback, answered, ignore_unanswered
+from shared_model.errors import QueueFull
 from shared_model.redis_store import keys
 from shared_model.settings import DeferredSettings
 from shared_model.types import DeferredState
@@ -85,7 +85,8 @@ class DeferredQueue:
             arguments += [it.request_id, it.work.SerializeToString(), it.deliver_within_ms]
         items = [keys.deferred_item(it.request_id) for it in submissions]
         answers = await self._scripts.run_replicated("submit", items, arguments)
-        return [self._outcome(code, state) for code, state in answers]
+        full = f"{self._settings.deferred_bound} deferred requests are waiting; submit again later"
+        return [QueueFull(full) if code < 0 else (State(state.decode()), code == 0) for code, state in answers]
 
     async def get(self, request_id: str) -> Item | None:
         """None if no such request was accepted, or it is no longer kept."""
@@ -174,12 +175,4 @@ class DeferredQueue:
 
     async def waiting(self) -> int:
         """The number of requests accepted and not finished."""
-        try:
-            return int(await self._redis.xlen(keys.deferred_stream()))
-        except (redis.RedisError, OSError) as error:
-            raise StoreUnavailable(f"Redis did not answer: {error}") from error
-
-    def _outcome(self, code: int, state: bytes) -> tuple[State, bool] | QueueFull:
-        if code < 0:
-            return QueueFull(f"{self._settings.deferred_bound} deferred requests are waiting; submit again later")
-        return State(state.decode()), code == 0
+        return int(await answered(self._redis.xlen(keys.deferred_stream())))
