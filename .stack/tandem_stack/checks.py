@@ -48,31 +48,28 @@ def need_disk(folder: Path, needed: int = COLD_DISK_BYTES) -> None:
         raise Problem(f"{folder}: {free / 1e9:.1f} GB free, {needed / 1e9:.1f} GB needed for the first set-up")
 
 
-def need_java(environ: Mapping[str, str] = os.environ) -> None:
+def need_java() -> None:
     """Find a Java that Spark runs on; install one where that is ours to do (root, apt).
 
     Raises: Problem saying what to install.
     """
-    found = _java_version(environ)
-    if found < OLDEST_JAVA and not environ.get("JAVA_HOME") and os.geteuid() == 0 and shutil.which("apt-get"):
+    # As Spark does: JAVA_HOME wins over the PATH.
+    home = os.environ.get("JAVA_HOME")
+    java = str(Path(home) / "bin" / "java") if home else "java"
+    found = _java_version(java)
+    if found < OLDEST_JAVA and not home and os.geteuid() == 0 and shutil.which("apt-get"):
         _install_java()
-        found = _java_version(environ)
+        found = _java_version(java)
     if found < OLDEST_JAVA:
-        has = f"{_java(environ)} is Java {found}" if found else "no Java found"
+        has = f"{java} is Java {found}" if found else "no Java found"
         wanted = f"{OLDEST_JAVA} or newer, e.g. `apt-get install {_JRE_PACKAGE}`, or set JAVA_HOME"
         raise Problem(f"{has}: Spark needs {wanted}")
 
 
-def _java(environ: Mapping[str, str]) -> str:
-    """The Java that Spark would take: JAVA_HOME wins over the PATH."""
-    home = environ.get("JAVA_HOME")
-    return str(Path(home) / "bin" / "java") if home else "java"
-
-
-def _java_version(environ: Mapping[str, str]) -> int:
+def _java_version(java: str) -> int:
     """The major version; 0 when there is none."""
     try:
-        answer = subprocess.run([_java(environ), "-version"], capture_output=True, text=True, timeout=30, check=True)
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return 0
     found = re.search(r'version "(\d+)', answer.stderr)

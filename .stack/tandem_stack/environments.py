@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tandem_stack import checks
 from tandem_stack.checks import Problem
-from tandem_stack.progress import complain, say, step
+from tandem_stack.progress import complain, last_line, say, step
 from tandem_stack.uv import ROOT, Uv
 
 #: pyspark comes as a source distribution of 400 MB of jars. Its wheel lives for seconds: not compressed it is made in
@@ -92,7 +92,7 @@ def ensure(wanted: Iterable[Environment], logs: Path) -> None:
     names = " and ".join(environment.name for environment in missing)
 
     def state() -> str:
-        return ", ".join(f"{installer.environment.name}: {installer.last_line()}" for installer in installers)
+        return ", ".join(f"{it.environment.name}: {last_line(it.log, 'starting')}" for it in installers)
 
     with step(f"installing the {names} environment", state), ThreadPoolExecutor(len(missing)) as pool:
         for _ in pool.map(Installer.run, installers):
@@ -105,7 +105,7 @@ class Installer:
     def __init__(self, tool: Uv, environment: Environment, log: Path) -> None:
         self._uv = tool
         self.environment = environment
-        self._log = log
+        self.log = log
         log.write_bytes(b"")
 
     def run(self) -> None:
@@ -120,10 +120,6 @@ class Installer:
         if environment.project:
             self._pip("--no-deps", "--no-build-isolation", "-e", str(environment.root))
         environment.stamp_file.write_text(json.dumps(wanted))
-
-    def last_line(self) -> str:
-        lines = self._log.read_text(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "starting")
 
     def torch_options(self) -> tuple[str, ...]:
         """Options that choose the build of torch, which the lock file leaves open, and a line that says which.
@@ -150,12 +146,12 @@ class Installer:
         self._call("pip", "install", *self._uv.options, "--python", str(self.environment.python), *arguments)
 
     def _call(self, *arguments: str) -> None:
-        with open(self._log, "ab") as log:
+        with open(self.log, "ab") as log:
             command, nothing = [self._uv.program, *arguments], subprocess.DEVNULL
             done = subprocess.run(command, env=self._uv.environ, stdin=nothing, stdout=log, stderr=log, check=False)
         if done.returncode:
-            error = one_line(self._log.read_text(errors="replace"))
-            raise Problem(f"{self.environment.name} environment: {error}; all of it: {self._log}")
+            error = one_line(self.log.read_text(errors="replace"))
+            raise Problem(f"{self.environment.name} environment: {error}; all of it: {self.log}")
 
     def _resolve(self, pin: str, *arguments: str) -> str:
         """The build that would be installed, as name==version; empty when there is none."""

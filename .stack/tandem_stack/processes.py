@@ -20,6 +20,7 @@ from typing import Any
 import psutil
 
 from tandem_stack.checks import Problem
+from tandem_stack.progress import last_line
 
 #: How long a child may take to end by itself, seconds.
 GRACE_SECONDS = 10.0
@@ -50,8 +51,7 @@ class Child:
             time.sleep(0.1)
 
     def last_line(self) -> str:
-        lines = [line for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        return lines[-1].strip() if lines else "no output"
+        return last_line(self.log, "no output")
 
 
 class Supervisor:

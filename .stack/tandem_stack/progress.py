@@ -5,10 +5,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 _STARTED = time.monotonic()
 #: A step that says nothing for longer than this reports that it is still at it, seconds.
 REMIND_SECONDS = 10.0
+
+
+def last_line(log: Path, otherwise: str) -> str:
+    """The last line of a log that is not blank."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines()]
+    return next(filter(None, reversed(lines)), otherwise)
 
 
 def say(line: str) -> None:

@@ -49,7 +49,12 @@ def run(plan: stack.Plan) -> list[Reached]:
     with RedisServer(state) as redis, Supervisor(state.state / "logs") as supervisor, step("the separate shape"):
         ready = {name: _start(supervisor, name, lanes, state, redis.url) for name, lanes in LANES.items()}
         with Client(ready["router"]["grpc"]) as client:
-            _wait_for_lanes(client)
+            # The router knows of an endpoint after its next heartbeat.
+            deadline = time.monotonic() + _READY_SECONDS
+            while len([it for it in client.describe().replicas if it.releases]) < len(_KINDS):
+                if time.monotonic() > deadline:
+                    raise Problem("the router did not find both endpoints")
+                time.sleep(0.1)
             return [_reach(client, kind, {name: ready[name]["metrics"] for name in LANES}) for kind in _KINDS]
 
 
@@ -67,15 +72,6 @@ def _start(supervisor: Supervisor, name: str, lanes: str, state: StateSettings, 
     if not found:
         raise Problem(f"{name} is ready, but does not say where: {line}")
     return found.groupdict()
-
-
-def _wait_for_lanes(client: Client) -> None:
-    """A router knows of an endpoint after its next heartbeat."""
-    deadline = time.monotonic() + _READY_SECONDS
-    while len([it for it in client.describe().replicas if it.releases]) < len(_KINDS):
-        if time.monotonic() > deadline:
-            raise Problem("the router did not find both endpoints")
-        time.sleep(0.1)
 
 
 def _reach(client: Client, kind: ServingPath, metrics: Mapping[str, str]) -> Reached:

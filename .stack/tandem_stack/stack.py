@@ -72,10 +72,6 @@ class Stack:
     api: AirflowApi
     redis_url: str
 
-    def check(self) -> None:
-        """Raises: Problem when something has ended that should run."""
-        self.supervisor.check()
-
 
 @contextmanager
 def running(plan: Plan, *preparations: list[str]) -> Iterator[Stack]:

@@ -35,7 +35,7 @@ def run() -> int:
             running.api.pause(DAG, False)
             print(welcome(running, due, starts, demo=not own), flush=True)
             while True:
-                running.check()
+                running.supervisor.check()
                 time.sleep(_CHECK_SECONDS)
     except KeyboardInterrupt:
         say("stopped; nothing is left running")

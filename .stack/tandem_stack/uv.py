@@ -58,7 +58,7 @@ class Uv:
 def program() -> str:
     """The path of uv. Raises: Problem when it cannot be installed."""
     on_path = shutil.which("uv")
-    if on_path and _version(on_path) >= _numbers(VERSION):
+    if on_path and _version(on_path) >= tuple(map(int, VERSION.split("."))):
         return on_path
     folder = ROOT / ".tandem" / f"uv-{VERSION}"
     if not folder.exists():
@@ -70,12 +70,8 @@ def program() -> str:
 def _version(program: str) -> tuple[int, ...]:
     """Empty, which is older than any version, when it does not say."""
     answer = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
-    found = re.match(r"uv (\d+\.\d+\.\d+)", answer.stdout)
-    return _numbers(found[1]) if found else ()
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split(".")))
+    found = re.match(r"uv (\d+)\.(\d+)\.(\d+)", answer.stdout)
+    return tuple(map(int, found.groups())) if found else ()
 
 
 def _install(folder: Path) -> None:

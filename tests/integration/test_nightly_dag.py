@@ -62,7 +62,7 @@ def night(running: Stack, runs: dict[str, str]) -> Night:
     deadline = time.monotonic() + RUN_SECONDS
     while (run := running.api.run_state(DAG, runs[str(FIRST_DAY)])).state not in FINAL:
         assert time.monotonic() < deadline, run
-        running.check()
+        running.supervisor.check()
         listened |= listening()
         time.sleep(0.5)
     return Night(run, listened)
