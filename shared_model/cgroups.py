@@ -6,7 +6,6 @@ root: its path in /proc/self/cgroup then does not exist, and the root's files ho
 """
 
 import math
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,44 +30,21 @@ def limits(mount: Path = MOUNT, membership: Path = MEMBERSHIP) -> Limits:
         return Limits()
     cpus, memory = [math.inf], [math.inf]
     for _, controllers, path in (line.split(":", 2) for line in lines):
-        names = controllers.split(",")
-        for folder in _folders(mount, controllers, path):
-            if not controllers or "cpu" in names:
-                cpus += [_read(_cpus_v1 if controllers else _cpus_v2, folder)]
-            if not controllers or "memory" in names:
-                memory += [_read(_memory_v1 if controllers else _memory_v2, folder)]
+        # Version 2 names no controllers: its root is `mount`. A folder holds the files of one version only.
+        root = mount / controllers
+        group = root / path.strip("/")
+        for folder in (group, *(parent for parent in group.parents if parent.is_relative_to(root))):
+            match _numbers(folder, "cpu.max") or _numbers(folder, "cpu.cfs_quota_us", "cpu.cfs_period_us"):
+                case [quota, period] if quota > 0:
+                    cpus.append(quota / period)
+            found = _numbers(folder, "memory.max") or _numbers(folder, "memory.limit_in_bytes")
+            memory += [most for most in found if most < _UNLIMITED_BYTES]
     return Limits(min(cpus), min(memory))
 
 
-def _folders(mount: Path, controllers: str, path: str) -> Iterator[Path]:
-    """Folders of the group and of all its ancestors, including the root."""
-    root = mount / controllers if controllers else mount
-    group = root / path.strip("/")
-    yield group
-    yield from (it for it in group.parents if it.is_relative_to(root))
-
-
-def _read(limit: Callable[[Path], float], folder: Path) -> float:
+def _numbers(folder: Path, *names: str) -> list[int]:
+    """The numbers in a group's files; empty if a file is missing or holds another word, such as "max"."""
     try:
-        return limit(folder)
+        return [int(word) for name in names for word in (folder / name).read_text().split()]
     except (OSError, ValueError):
-        return math.inf
-
-
-def _cpus_v2(folder: Path) -> float:
-    quota, period = (folder / "cpu.max").read_text().split()
-    return int(quota) / int(period)
-
-
-def _cpus_v1(folder: Path) -> float:
-    quota, period = (int((folder / f"cpu.cfs_{name}_us").read_text()) for name in ("quota", "period"))
-    return quota / period if quota > 0 else math.inf
-
-
-def _memory_v2(folder: Path) -> float:
-    return int((folder / "memory.max").read_text())
-
-
-def _memory_v1(folder: Path) -> float:
-    found = int((folder / "memory.limit_in_bytes").read_text())
-    return found if found < _UNLIMITED_BYTES else math.inf
+        return []

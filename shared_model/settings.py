@@ -84,19 +84,16 @@ def _replace(defaults: T, environ: Mapping[str, str], overrides: Mapping[str, An
             raw = environ.get(name)
         if raw is None or raw == "":
             continue
-        values[field.name] = _parse(name, field.metadata.get("check"), hints[field.name], raw)
+        kind, check = hints[field.name], field.metadata.get("check")
+        try:
+            value = _CASTS.get(kind, kind)(raw)
+            if check and not check.accepts(value):
+                raise ValueError(value)
+        except (ValueError, KeyError) as error:
+            expected = check.expected if check else f"a value of type {kind.__name__}"
+            raise SettingError(f"{name}={raw!r}: expected {expected}") from error
+        values[field.name] = value
     return dataclasses.replace(defaults, **values)  # type: ignore[type-var]
-
-
-def _parse(name: str, check: Check | None, kind: type, raw: Any) -> Any:
-    expected = check.expected if check else f"a value of type {kind.__name__}"
-    try:
-        value = _CASTS.get(kind, kind)(raw)
-    except (ValueError, KeyError) as error:
-        raise SettingError(f"{name}={raw!r}: expected {expected}") from error
-    if check and not check.accepts(value):
-        raise SettingError(f"{name}={raw!r}: expected {expected}")
-    return value
 
 
 def read_file(path: Path, *known: type) -> dict[str, str]:
@@ -123,12 +120,6 @@ def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
             yield name, ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _boolean(raw: str | bool) -> bool:
-    if isinstance(raw, bool):
-        return raw
-    return {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}[raw.lower()]
-
-
 def _folder(raw: str | Path) -> Path:
     """Raises: ValueError for a URL, which would become a relative folder otherwise."""
     if not _is_local(str(raw)):
@@ -140,7 +131,8 @@ def _is_local(raw: str) -> bool:
     return "://" not in raw
 
 
-_CASTS: dict[type, Callable[[Any], Any]] = {bool: _boolean, Path: _folder}
+_BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_CASTS: dict[type, Callable[[Any], Any]] = {bool: lambda raw: _BOOLEANS[str(raw).lower()], Path: _folder}
 
 _LOCAL = "a local folder; object stores are not supported here yet: mount the bucket, and name its folder"
 _LOCAL_MESSAGES = "a local folder; TANDEM_INPUT_PATH names messages behind a URL"

@@ -7,7 +7,7 @@ compares it with the declarations.
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import MutableMapping
 from typing import TextIO
 
 from shared_model.settings import PREFIX
@@ -47,17 +47,14 @@ _SERVICE_HOST = "_SERVICE_HOST"
 def warn(environ: MutableMapping[str, str] = os.environ, stream: TextIO | None = None) -> None:
     """Write a line for each variable that no part of Tandem reads, once: children do not repeat it. Never fails."""
     warned = environ.get(_WARNED, "").split(",")
-    unknown = [name for name in _unknown(environ) if name not in warned]
+    services = [re.escape(name.removesuffix(_SERVICE_HOST)) for name in environ if name.endswith(_SERVICE_HOST)]
+    others = re.compile(f"(?:{'|'.join(services)})_(?:SERVICE_|PORT)" if services else r"(?!)")
+    known = KNOWN.union(warned)
+    unknown = [it for it in sorted(environ) if it.startswith(PREFIX) and it not in known and not others.match(it)]
     for name in unknown:
         (stream or sys.stderr).write(f"warning: {name} is set, and Tandem has no such setting{_hint(name)}\n")
     if unknown:
         environ[_WARNED] = ",".join([*filter(None, warned), *unknown])
-
-
-def _unknown(environ: Mapping[str, str]) -> Iterator[str]:
-    services = [re.escape(name.removesuffix(_SERVICE_HOST)) for name in environ if name.endswith(_SERVICE_HOST)]
-    others = re.compile(f"(?:{'|'.join(services)})_(?:SERVICE_|PORT)" if services else r"(?!)")
-    return (it for it in sorted(environ) if it.startswith(PREFIX) and it not in KNOWN and not others.match(it))
 
 
 def _hint(name: str) -> str:
