@@ -214,20 +214,18 @@ _LINKS = (" And also: ", " Besides that, ", ". ", " because ", " - ", ", and ", 
 def texts(seed: int) -> Iterator[str]:
     """An endless, deterministic stream of messages for a seed."""
     draw = random.Random(seed)
+    # Common messages repeat with Zipf-like weights.
+    weights = [1 / rank for rank in range(1, len(_COMMON) + 1)]
     while True:
-        yield _message(draw)
-
-
-def _message(draw: random.Random) -> str:
-    kind = draw.random()
-    if kind < 0.12:
-        # Common messages repeat with Zipf-like weights.
-        return draw.choices(_COMMON, [1 / rank for rank in range(1, len(_COMMON) + 1)])[0]
-    sentences = 1 if kind < 0.82 else draw.randint(2, 3) if kind < 0.97 else draw.randint(5, 24)
-    body = _sentence(draw)
-    for _ in range(sentences - 1):
-        body += draw.choice(_LINKS) + _sentence(draw)
-    return _untidy(draw, draw.choice(_OPENERS) + body + draw.choice(("", "?", ".", "")) + draw.choice(_CLOSERS))
+        kind = draw.random()
+        if kind < 0.12:
+            yield draw.choices(_COMMON, weights)[0]
+            continue
+        sentences = 1 if kind < 0.82 else draw.randint(2, 3) if kind < 0.97 else draw.randint(5, 24)
+        body = _sentence(draw)
+        for _ in range(sentences - 1):
+            body += draw.choice(_LINKS) + _sentence(draw)
+        yield _untidy(draw, draw.choice(_OPENERS) + body + draw.choice(("", "?", ".", "")) + draw.choice(_CLOSERS))
 
 
 def _sentence(draw: random.Random) -> str:

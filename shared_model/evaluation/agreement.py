@@ -82,10 +82,6 @@ def _everywhere(reference: Floats) -> Bools:
     return np.ones(len(reference), bool)
 
 
-def _same_set(scores: Floats, reference: Floats) -> Bools:
-    return np.asarray(((scores >= LABEL_IS_TRUE) == (reference >= LABEL_IS_TRUE)).all(axis=1))
-
-
 RULES: Mapping[OutputKind, Rules] = {
     OutputKind.SINGLE_LABEL: Rules(
         claim="names the reference's label",
@@ -101,7 +97,7 @@ RULES: Mapping[OutputKind, Rules] = {
         claim="names exactly the reference's labels",
         clear_texts="texts with clear labels",
         accuracy="exact match",
-        agrees=_same_set,
+        agrees=lambda scores, reference: ((scores >= LABEL_IS_TRUE) == (reference >= LABEL_IS_TRUE)).all(axis=1),
         clear=lambda reference: threshold_margins(reference) >= CLEAR_OF_THRESHOLD,
         right=lambda scores, truth: ((scores >= LABEL_IS_TRUE) == truth).all(axis=1),
         distance=lambda scores, reference: threshold_margins(reference),

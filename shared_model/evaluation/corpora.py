@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ _CALIBRATION_SEED, _VALIDATION_SEED, _GATE_SEED = 401, 1203, 911
 #: Fewest lines of a sample: a fifth of them is held out, and the gate permits one disagreement in 100 texts.
 MIN_SAMPLE = 500
 _PART = 5
+#: JSON can contain lone surrogates, which UTF-8 cannot encode.
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 GENERATED, HELD_OUT, LABELLED = "generated", "held-out", "labelled"
 
@@ -67,7 +70,11 @@ def choose(output: OutputSpec, reads: InputSpec, sample: Path | None = None, eva
         return Texts(calibration, validation, labelled or generated_texts(reads))
     lines, places = read_sample(sample, reads)
     parts = [range(start, len(lines), _PART) for start in range(_PART)]
-    gate = labelled or _held_out(lines, places, parts.pop())
+    gate = labelled
+    if gate is None:
+        held_out = _drawn(parts.pop(), _GATE)
+        texts = [lines[number] for number in held_out]
+        gate = GateTexts(texts, [places[number] for number in held_out], HELD_OUT, digest(texts))
     validation = [lines[number] for number in _drawn(parts.pop(), _VALIDATION)]
     rest = [number for part in parts for number in part]
     return Texts([lines[number] for number in _drawn(rest, _CALIBRATION)], validation, gate)
@@ -137,12 +144,6 @@ def _generated(seed: int, count: int, reads: InputSpec) -> list[Text]:
     return list(itertools.islice(messages, count))
 
 
-def _held_out(lines: Sequence[Text], places: Sequence[str], numbers: Sequence[int]) -> GateTexts:
-    chosen = _drawn(numbers, _GATE)
-    texts = [lines[number] for number in chosen]
-    return GateTexts(texts, [places[number] for number in chosen], HELD_OUT, digest(texts))
-
-
 def _drawn(numbers: Sequence[int], most: int) -> list[int]:
     """At most `most` of them, in a fixed pseudo-random order: the beginning of a log differs from its end."""
     order = np.random.default_rng(_CALIBRATION_SEED).permutation(len(numbers))[:most]
@@ -156,17 +157,12 @@ def _sample_text(line: bytes, place: str, reads: InputSpec) -> Text:
         raise BadInput(place, "is not JSON") from error
     wanted = ("text", "text_pair") if reads.pairs else ("text",)
     found = [record.get(name) for name in wanted] if isinstance(record, dict) else []
-    texts = [text for text in found if isinstance(text, str) and text.strip() and _is_unicode(text)]
+    texts = [text for text in found if isinstance(text, str) and text.strip() and not _SURROGATE.search(text)]
     if len(texts) < len(wanted):
         raise BadInput(place, f"needs {' and '.join(wanted)}, each a text")
     if not reads.pairs and "text_pair" in record:
         raise BadInput(place, "has a text_pair, but this model reads single texts")
     return (texts[0], texts[1]) if reads.pairs else texts[0]
-
-
-def _is_unicode(text: str) -> bool:
-    """False for a lone surrogate, which JSON can contain and UTF-8 cannot encode."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def _indices(labels: Sequence[str], output: OutputSpec, place: str) -> list[int]:

@@ -34,7 +34,10 @@ class Timing:
 def differences(old: Release, new: Release, labels_shown: int | None = LABELS_SHOWN) -> list[Difference]:
     """All differences except latencies: properties first, then measurements. `labels_shown`: None for all. Raises:
     ReleaseError."""
-    found = [*manifest_differences(old.manifest, new.manifest, labels_shown), *_file_differences(old, new)]
+    found = list(manifest_differences(old.manifest, new.manifest, labels_shown))
+    for path in sorted({*old.manifest.files, *new.manifest.files}):
+        if old.manifest.files.get(path) != new.manifest.files.get(path):
+            found.append(Difference("files", f"{path}: {_file(old, path)} → {_file(new, path)}"))
     before, after = judged.read(old), judged.read(new)
     if before and after:
         found += report_differences(before, after)
@@ -71,7 +74,14 @@ def manifest_differences(old: Manifest, new: Manifest, labels_shown: int | None 
     yield from _changed("reads", reads_in_words(old.reads), reads_in_words(new.reads))
     yield from _changed("calibration", _short(old.calibration), _short(new.calibration))
     yield from _changed("quantisation", old.quantisation, new.quantisation)
-    yield from _variant_differences(old, new)
+    before, after = ({str(v): sorted(v.files.items()) for v in manifest.variants} for manifest in (old, new))
+    for name in before | after:
+        if name not in after:
+            yield Difference("variants", f"{name} is gone")
+        elif name not in before:
+            yield Difference("variants", f"{name} is new")
+        elif before[name] != after[name]:
+            yield Difference("variants", f"{name} is opened from other files")
 
 
 def report_differences(old: Judged, new: Judged) -> Iterator[Difference]:
@@ -94,24 +104,6 @@ def _label_differences(old: tuple[str, ...], new: tuple[str, ...], shown: int | 
 def _some(labels: Sequence[str], shown: int | None) -> str:
     more = "" if shown is None or len(labels) <= shown else ", … (--all names them)"
     return ", ".join(labels[:shown]) + more
-
-
-def _variant_differences(old: Manifest, new: Manifest) -> Iterator[Difference]:
-    before, after = ({str(v): sorted(v.files.items()) for v in manifest.variants} for manifest in (old, new))
-    for name in before | after:
-        if name not in after:
-            yield Difference("variants", f"{name} is gone")
-        elif name not in before:
-            yield Difference("variants", f"{name} is new")
-        elif before[name] != after[name]:
-            yield Difference("variants", f"{name} is opened from other files")
-
-
-def _file_differences(old: Release, new: Release) -> Iterator[Difference]:
-    before, after = old.manifest.files, new.manifest.files
-    for path in sorted({*before, *after}):
-        if before.get(path) != after.get(path):
-            yield Difference("files", f"{path}: {_file(old, path)} → {_file(new, path)}")
 
 
 def _file(release: Release, path: str) -> str:

@@ -91,7 +91,9 @@ def _columns(rows: Sequence[Row], source: str, wanted: Sequence[str]) -> tuple[l
         raise BadInput(source, "has a column text_pair, but this model reads single texts")
     named = [next((first.index(name) for name in _NAMES[column] if name in first), None) for column in wanted]
     known = [column for column in named if column is not None]
-    if len(known) < len(wanted) and _label_occurs_below(rows, len(wanted) - 1):
+    # The label of an example occurs in other rows, that of a header does not.
+    labels = [row[len(wanted) - 1] if len(row) >= len(wanted) else "" for _, row in rows]
+    if len(known) < len(wanted) and any(labels[:1]) and labels[0] in labels[1:]:
         return list(range(len(wanted))), False
     if (not known and len(first) >= len(wanted)) or (known and len(known) < len(wanted) < len(first)):
         line = ",".join(rows[0][1])[:60]
@@ -102,12 +104,6 @@ def _columns(rows: Sequence[Row], source: str, wanted: Sequence[str]) -> tuple[l
         )
     free = (column for column in range(max(len(first), len(wanted))) if column not in known)
     return [next(free) if column is None else column for column in named], True
-
-
-def _label_occurs_below(rows: Sequence[Row], column: int) -> bool:
-    """Whether the first row's label occurs in other rows: an example's does, a header's does not."""
-    labels = [row[column] if column < len(row) else "" for _, row in rows]
-    return bool(labels and labels[0]) and labels[0] in labels[1:]
 
 
 def _in_words(rows: Sequence[Row], wanted: Sequence[str], columns: Sequence[int], header: bool) -> str:

@@ -87,7 +87,8 @@ def evaluate_release(
         scores = known.get(variant.precision) if variant.device is Device.CPU else None
         verdicts.append(evaluate_variant(evaluator, variant, release.size(variant), release_opener(release), scores))
     if not any(variant.precision is Precision.INT8 for variant in variants):
-        verdicts.append(_no_int8(tried))
+        why = next((failure for one in tried for failure in one.failures), "the release holds none")
+        verdicts.append(Verdict(Precision.INT8.value, Device.CPU.value, (f"could not be made: {why}",), 0))
     measured = evaluator.quality(active)
     judged = ReleaseReport(
         release=release.id,
@@ -115,9 +116,11 @@ def evaluate_variant(
     widths: Sequence[int] = (),
 ) -> Verdict:
     """One variant's verdict, also if it cannot run. `widths`: numbers of threads to time it with, the first of which
-    must meet the budget; default: all cores, then one. Raises: ReleaseError if its files are damaged."""
+    must meet the lane's budget; default: all cores, then one. Raises: ReleaseError if its files are damaged."""
+    if not widths:
+        widths = tuple(dict.fromkeys((devices.cores(), 1))) if variant.device is Device.CPU else (1,)
     try:
-        return _verdict(evaluator, variant, size_bytes, open_variant, scores, widths or _widths(variant.device))
+        return _verdict(evaluator, variant, size_bytes, open_variant, scores, widths)
     except TandemError:
         raise
     except Exception as error:  # noqa: BLE001 - frameworks raise anything, and a release is more than one variant
@@ -152,7 +155,7 @@ def _verdict(
     for threads in widths[1:]:
         with contextlib.closing(open_variant(variant, threads)) as engine:
             latency += benchmark.latency_profile(engine, evaluator.reads, f"timing {variant} on {threads}")
-    compared = evaluator.parity(scores)
+    compared, shown = evaluator.parity(scores), evaluator.texts.shown
     return Verdict(
         precision=variant.precision.value,
         device=variant.device.value,
@@ -162,17 +165,8 @@ def _verdict(
         parity=compared,
         latency=latency,
         confusion=verdict.confusion(evaluator.output, scores, evaluator.reference),
-        examples=_examples(evaluator, scores) if compared.failures else (),
+        examples=verdict.examples(evaluator.output, scores, evaluator.reference, shown) if compared.failures else (),
     )
-
-
-def _examples(evaluator: Evaluator, scores: Floats) -> tuple[verdict.Example, ...]:
-    return verdict.examples(evaluator.output, scores, evaluator.reference, evaluator.texts.shown)
-
-
-def _widths(device: Device) -> tuple[int, ...]:
-    """All cores first: a lane's budget applies to all cores."""
-    return tuple(dict.fromkeys((devices.cores(), 1))) if device is Device.CPU else (1,)
 
 
 def _not_measured(evaluator: Evaluator) -> tuple[str, ...]:
@@ -189,8 +183,3 @@ def baseline(release: Release, texts: GateTexts, bounds: GateSettings) -> Baseli
         return None
     evaluator = release_evaluator(release, texts, bounds)
     return quality.baseline(release.id, release.output, evaluator.reference, texts.truth)
-
-
-def _no_int8(tried: Sequence[Tried]) -> Verdict:
-    why = next((failure for one in tried for failure in one.failures), "the release holds none")
-    return Verdict(Precision.INT8.value, Device.CPU.value, (f"could not be made: {why}",), 0)

@@ -52,6 +52,7 @@ class Parity:
 def judge(output: OutputSpec, scores: Floats, reference: Floats, truth: Truth | None, bounds: GateSettings) -> Parity:
     """Compare a variant's scores (texts, width) with the reference's, and both with the truth if it is known."""
     rules = RULES[output.kind]
+    right = rules.right
     same, clear = rules.agrees(scores, reference), rules.clear(reference)
     difference = np.abs(scores - reference)
     measured = Parity(
@@ -61,7 +62,7 @@ def judge(output: OutputSpec, scores: Floats, reference: Floats, truth: Truth | 
         max_difference=float(difference[np.isfinite(difference)].max(initial=0.0)),
         accuracy=None if truth is None else accuracy(rules, scores, truth),
         reference_accuracy=None if truth is None else accuracy(rules, reference, truth),
-        mcnemar_p=None if truth is None else _paired_p(rules, scores, reference, truth),
+        mcnemar_p=mcnemar_p(right(scores, truth), right(reference, truth)) if right and truth is not None else None,
         failures=(),
     )
     return replace(measured, failures=tuple(_failures(measured, output, scores, bounds)))
@@ -96,10 +97,6 @@ def accuracy(rules: Rules, scores: Floats, truth: Truth) -> float:
     with np.errstate(invalid="ignore"):
         found = [np.corrcoef(rankdata(s), rankdata(t))[0, 1] for s, t in zip(scores.T, truth.T, strict=True)]
     return float(np.nan_to_num(found).mean())
-
-
-def _paired_p(rules: Rules, scores: Floats, reference: Floats, truth: Truth) -> float | None:
-    return mcnemar_p(rules.right(scores, truth), rules.right(reference, truth)) if rules.right else None
 
 
 def _failures(measured: Parity, output: OutputSpec, scores: Floats, bounds: GateSettings) -> Iterator[str]:

@@ -33,13 +33,19 @@ def tried_before(release: Release) -> tuple[Tried, ...]:
 
 
 def page(report: ReleaseReport) -> str:
+    recipes = [(t.recipe, _known(t.agreement, ".2%"), "; ".join(t.failures) or "passed") for t in report.tried]
+    confusion = [(v.name, c.reference, c.variant, str(c.texts)) for v in report.variants for c in v.confusion]
     sections = (
         _summary(report),
         _refusals(report),
         _agreement(report),
-        _recipes(report),
+        _titled("Recipes of INT8, in the order they were tried:", ("recipe", "agreement", "verdict"), recipes),
         _latency(report),
-        _confusion(report),
+        _titled(
+            "Where a variant names another label than fp32, most frequent first:",
+            ("variant", "fp32 says", "the variant says", "texts"),
+            confusion,
+        ),
     )
     return "\n\n".join("\n".join(section) for section in sections if section) + "\n"
 
@@ -119,37 +125,22 @@ def _agreement_row(variant: Verdict) -> tuple[str, ...]:
     )
 
 
-def _recipes(report: ReleaseReport) -> list[str]:
-    if not report.tried:
-        return []
-    rows = [(t.recipe, _known(t.agreement, ".2%"), "; ".join(t.failures) or "passed") for t in report.tried]
-    header = ("recipe", "agreement", "verdict")
-    return ["Recipes of INT8, in the order they were tried:", "", *_table(header, rows)]
-
-
 def _latency(report: ReleaseReport) -> list[str]:
     """One row per variant and number of threads."""
     timed = [latency for variant in report.variants for latency in variant.latency]
     shapes = list(dict.fromkeys((latency.rows, latency.tokens) for latency in timed))
     rows = [
-        (variant.name, str(threads), *_timings(variant, threads))
+        (variant.name, str(threads), *(f"{it.milliseconds:.2f}" for it in variant.latency if it.threads == threads))
         for variant in report.variants
         for threads in dict.fromkeys(latency.threads for latency in variant.latency)
     ]
     header = ("variant", "threads", *(f"{rows}×{tokens}" for rows, tokens in shapes))
-    return ["Latency of one call by rows × tokens, median in ms:", "", *_table(header, rows)] if rows else []
+    return _titled("Latency of one call by rows × tokens, median in ms:", header, rows)
 
 
-def _timings(variant: Verdict, threads: int) -> list[str]:
-    return [f"{latency.milliseconds:.2f}" for latency in variant.latency if latency.threads == threads]
-
-
-def _confusion(report: ReleaseReport) -> list[str]:
-    rows = [(v.name, c.reference, c.variant, str(c.texts)) for v in report.variants for c in v.confusion]
-    if not rows:
-        return []
-    header = ("variant", "fp32 says", "the variant says", "texts")
-    return ["Where a variant names another label than fp32, most frequent first:", "", *_table(header, rows)]
+def _titled(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table under its title; nothing without rows."""
+    return [title, "", *_table(header, rows)] if rows else []
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
