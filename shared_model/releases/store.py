@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from shared_model.devices import HALF_PRECISION
 from shared_model.encoding import Encoder
 from shared_model.engine import Engine, open_engine
 from shared_model.errors import ReleaseError, UnknownRelease
@@ -65,10 +64,6 @@ class Release:
         variant = self.manifest.variant(precision, device)
         files = {name: self.read(path) for name, path in variant.files.items()}
         return open_engine(precision, device, files, threads, streams)
-
-    def half_precision_engine(self, device: Device, threads: int) -> Engine:
-        """The engine for large batches: FP16 on CUDA, BF16 on CPU."""
-        return self.engine(HALF_PRECISION[device], device, threads)
 
     def verify(self) -> None:
         """Verify every file. Raises: ReleaseError naming the first that is damaged."""

@@ -20,7 +20,7 @@ from shared_model import demo_messages
 from shared_model.encoding import Bucketing, coarse_bucket, collate, fine_bucket, plan_batches
 from shared_model.releases.store import Release
 from shared_model.settings import StateSettings
-from shared_model.types import Device
+from shared_model.types import Device, Precision
 from tests.batch_job.conftest import planned
 
 #: Messages of the demo's archive in every run of the suite; `make proof` takes all of them.
@@ -45,7 +45,7 @@ def texts_of(state: StateSettings) -> dict[str, str]:
 
 def scores_outside_spark(release: Release, texts: list[str], widths: Bucketing) -> NDArray[np.float32]:
     """Probabilities of every text, in batches of another size and other neighbours than the run's."""
-    encoder, engine = release.encoder(), release.half_precision_engine(Device.CPU, threads=2)
+    encoder, engine = release.encoder(), release.engine(Precision.BF16, Device.CPU, threads=2)
     scores = np.empty((len(texts), len(release.labels)), np.float32)
     for start in range(0, len(texts), 1_000):
         encodings = encoder.encode_many(texts[start : start + 1_000])

@@ -21,7 +21,7 @@ from shared_model.encoding import Text, TokenBatch, fine_bucket
 from shared_model.engine import Engine
 from shared_model.errors import JobError
 from shared_model.releases.store import Release
-from shared_model.types import Device
+from shared_model.types import Device, Precision
 
 DISTINCT = list(dict.fromkeys(islice(demo_messages.texts(seed=3), 400)))[:150]
 #: Every text twice, some three times, none beside its like.
@@ -54,7 +54,7 @@ class Watched:
 
 @pytest.fixture
 def engine(release: Release) -> Iterator[Watched]:
-    engine = release.half_precision_engine(Device.CPU, threads=1)
+    engine = release.engine(Precision.BF16, Device.CPU, threads=1)
     yield Watched(engine)
     engine.close()
 

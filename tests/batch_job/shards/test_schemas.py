@@ -18,14 +18,14 @@ from batch_job.steps import publish
 from shared_model.encoding import collate
 from shared_model.output import OutputKind, OutputSpec
 from shared_model.releases.store import Release
-from shared_model.types import TOP_K, Device
+from shared_model.types import TOP_K, Device, Precision
 
 TEXTS = ["where is my card", "what is the rate today", "thank you"]
 
 
 @pytest.fixture
 def model(release: Release) -> Iterator[Model]:
-    engine = release.half_precision_engine(Device.CPU, threads=1)
+    engine = release.engine(Precision.BF16, Device.CPU, threads=1)
     yield Model(release.id, release.output, release.encoder(), engine)
     engine.close()
 
