@@ -8,11 +8,11 @@ from shared_model.building import quantise
 from shared_model.building.checkpoint import Checkpoint
 from shared_model.building.quantise import Int8
 from shared_model.encoding import Encoder
-from shared_model.engine import Engine, open_engine
+from shared_model.engine import open_engine
 from shared_model.errors import ReleaseError
 from shared_model.evaluation import gate
 from shared_model.evaluation.corpora import Texts, digest
-from shared_model.evaluation.gate import Evaluator, Open, Say
+from shared_model.evaluation.gate import Evaluator, Say
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.evaluation.quality import Baseline
 from shared_model.evaluation.verdict import ReleaseReport, Tried
@@ -92,7 +92,14 @@ def make(store: Store, checkpoint: Checkpoint, name: str, texts: Texts, bounds: 
     files = {**checkpoint.files, **_placed(FP32, graph)}
     encoder = Encoder(files["tokenizer.json"], checkpoint.reads, release="")
     say(_step(2, f"scoring {len(texts.gate.texts)} {texts.gate.source} texts with fp32, the reference"))
-    evaluator = gate.make_evaluator(encoder, checkpoint.output, texts.gate, bounds, FP32, _opener(files))
+    evaluator = gate.make_evaluator(
+        encoder,
+        checkpoint.output,
+        texts.gate,
+        bounds,
+        FP32,
+        lambda variant, threads: open_engine(variant.precision, variant.device, graph, threads),
+    )
     if useless := evaluator.parity(evaluator.reference).failures:
         judged_on = f"on {len(texts.gate.texts)} {texts.gate.source} texts"
         raise ReleaseError(f"{FP32} cannot be a reference: {judged_on} it {useless[0]}")
@@ -123,13 +130,3 @@ def _facts(checkpoint: Checkpoint, name: str, texts: Texts, int8: Int8 | None) -
 def _placed(variant: Variant, files: Mapping[str, bytes]) -> dict[str, bytes]:
     """A variant's files, by their paths in the release."""
     return {variant.files[name]: data for name, data in files.items()}
-
-
-def _opener(files: Mapping[str, bytes]) -> Open:
-    """Open variants of a release that is not sealed yet."""
-
-    def open_variant(variant: Variant, threads: int) -> Engine:
-        own = {name: files[path] for name, path in variant.files.items()}
-        return open_engine(variant.precision, variant.device, own, threads)
-
-    return open_variant
