@@ -16,7 +16,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from batch_job.storage import atomic_write
+from shared_model.storage import atomic_write
 
 
 class State(StrEnum):
@@ -316,7 +316,7 @@ class RecordError(Exception):
 def write(path: Path, record: RunRecord) -> None:
     """Replace the record in one rename: a reader sees the old one or the new one. Raises: RecordError."""
     try:
-        atomic_write(path, json.dumps(dataclasses.asdict(record), indent=1) + "\n", f".{path.name}.{os.getpid()}")
+        atomic_write(path, (json.dumps(dataclasses.asdict(record), indent=1) + "\n").encode())
     except OSError as error:
         raise RecordError(f"{path} could not be written: {error.strerror}") from error
 

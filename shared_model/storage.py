@@ -1,18 +1,27 @@
-"""Writing files atomically, and reducing an exception to one line."""
+"""Writing files atomically, and reducing an exception to one line. Standard library only."""
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
 def atomic_write(path: Path, data: bytes) -> None:
     """Replace one file in one step, creating its folder: a reader sees the old contents or the new. Raises: OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
+    hidden = f".{path.name.removeprefix('.')}.{secrets.token_hex(4)}.part"
+    with temporary_file(path.with_name(hidden)) as temporary:
         temporary.write_bytes(data)
         temporary.replace(path)
+
+
+@contextmanager
+def temporary_file(path: Path) -> Iterator[Path]:
+    """A path in a folder, made if missing; the file is gone afterwards unless it was renamed. Raises: OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        yield path
     finally:
-        temporary.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 def one_line(error: BaseException) -> str:

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import re
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,6 +15,7 @@ from batch_job.reporting.cost import cost_per_million
 from batch_job.run_record import LENGTH_STEP, RecordError, RunRecord, read
 from shared_model.errors import JobError
 from shared_model.releases import manifest
+from shared_model.storage import atomic_write
 
 _PAGE = "report.html"
 
@@ -81,12 +81,8 @@ def _release_report(releases: str, release: str) -> str:
 
 
 def _replace(path: Path, text: str) -> Path:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(text, encoding="utf-8", errors="replace")
-        return temporary.replace(path)
+        atomic_write(path, text.encode("utf-8", "replace"))
     except OSError as error:
-        with suppress(OSError):
-            temporary.unlink()
         raise JobError(f"{path} could not be written: {error.strerror}; make room, then run `report` again") from error
+    return path

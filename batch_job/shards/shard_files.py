@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 
 from batch_job.shards import schemas
 from batch_job.shards.schemas import NO_CONTENT
-from batch_job.storage import atomic_write, temporary_file
 from shared_model.errors import JobError
+from shared_model.storage import atomic_write, temporary_file
 
 #: Digits of a file's hash in its name.
 _DIGITS = 16
@@ -117,7 +117,7 @@ def write_sidecar(target: Target, report: FileReport) -> None:
     """Say that a file is complete: what a later attempt at the same plan need not compute again."""
     note = sidecar(Path(target.table, report.path))
     with writing(note):
-        atomic_write(note, report.to_json(), f".{note.name}.part")
+        atomic_write(note, report.to_json().encode())
 
 
 def sidecar(file: Path) -> Path:

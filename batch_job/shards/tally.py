@@ -5,13 +5,12 @@ place, so that it is read whole, and `resumable` deletes it by its name when the
 """
 
 import time
-import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 from batch_job.shards.shard_files import FileReport, Target, own_sidecars, shard_of, writing
-from batch_job.storage import atomic_write
+from shared_model.storage import atomic_write
 
 #: Least seconds between two writes of a task.
 _SECONDS = 1.0
@@ -34,7 +33,7 @@ class Tally:
             return
         path = _path(self._target, shard)
         with writing(path):
-            atomic_write(path, str(rows), f".{self._target.stem(shard)}-{uuid.uuid4().hex}.part")
+            atomic_write(path, str(rows).encode())
         self._due = self._clock() + _SECONDS
 
     def end(self, shard: str) -> None:

@@ -22,15 +22,15 @@ from batch_job.shards import shard_files
 from batch_job.shards.binning import Bin
 from batch_job.shards.shard_files import FileReport, Target
 from batch_job.spark.session import slots_of
-from batch_job.storage import temporary_file
 from batch_job.tables import table
+from shared_model.storage import temporary_file
 
 #: How long a killed attempt's shards wait for another attempt at their day.
 KEEP_SECONDS = 7 * 24 * 3600
 
-#: A data file, its sidecar, or either while it is being written; see `shard_files.Target`.
+#: A data file, its sidecar, a tally, or one of them while it is being written; see `shard_files.Target`.
 _OURS = re.compile(
-    r"\.?(?P<stem>[0-9a-z]+\.[0-9a-z-]+\.(?P<token>\d+)\.[0-9a-f]+-[0-9a-f]+)(\.parquet|\.json)?(\.part)?"
+    r"\.?(?P<stem>[0-9a-z]+\.[0-9a-z-]+\.(?P<token>\d+)\.[0-9a-f]+-[0-9a-f]+)(\.(parquet|json|part|[0-9a-f]{8}))*"
 )
 
 

@@ -15,6 +15,17 @@ def test_a_file_is_replaced_and_its_folder_created(tmp_path: Path) -> None:
     assert [(each.name, each.read_bytes()) for each in path.parent.iterdir()] == [("file.json", b"new")]
 
 
+def test_a_hidden_file_is_written_under_a_name_with_one_dot_before_it(tmp_path: Path) -> None:
+    """Readers of a folder pass over hidden files, and patterns for them name one dot."""
+    seen: list[str] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "replace", lambda path, target: seen.append(path.name))
+        atomic_write(tmp_path / ".hidden", b"")
+        atomic_write(tmp_path / "shown", b"")
+    assert [name.partition(".")[2].split(".")[0] for name in seen] == ["hidden", "shown"]
+    assert all(name.endswith(".part") for name in seen)
+
+
 def test_a_failed_write_keeps_the_old_contents_and_leaves_no_temporary_file(tmp_path: Path) -> None:
     path = tmp_path / "file.json"
     atomic_write(path, b"old")

@@ -128,7 +128,14 @@ def test_a_commit_takes_away_what_it_and_older_attempts_left(target: Target) -> 
     older, newer = replace(target, token=2, fingerprint="other"), replace(target, token=4)
     next_day = replace(target, ds="2026-01-15")
     left = [write(each) for each in (older, target)]
-    Path(target.table, left[0].path).with_name(f".{Path(left[0].path).name}.part").touch()
+    unfinished = Path(target.table, left[0].path)
+    # A data file, and a sidecar and a tally as `atomic_write` names them.
+    for name in (
+        f"{unfinished.name}.part",
+        f"{unfinished.stem}.json.0123abcd.part",
+        f"{unfinished.stem}.part.89ab0123.part",
+    ):
+        unfinished.with_name(f".{name}").touch()
     kept = write(target)
     theirs, next_days = write(newer), write(next_day)
     commit(target, kept)
@@ -213,7 +220,9 @@ def test_an_attempt_takes_its_own_temporary_files_away(target: Target) -> None:
     other = replace(target, driver="0000abcd")
     for each in (target, other):
         Path(each.table, each.folder).mkdir(parents=True, exist_ok=True)
-        Path(each.table, each.folder, f".{each.stem('00000-0')}-0123.part").touch()
+        for name in ("-0123.part", "-0.part", "-0.part.0123abcd.part"):
+            Path(each.table, each.folder, f".{each.stem('00000-0')}{name}").touch()
     resumable.remove_temporary(target)
-    (left,) = Path(target.table, target.folder).iterdir()
-    assert "0000abcd" in left.name
+    left = [path.name for path in Path(target.table, target.folder).iterdir()]
+    assert len(left) == 3
+    assert all("0000abcd" in name for name in left)
