@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from batch_job.reporting import charts, report
+from batch_job.reporting import charts, plain_text
 from batch_job.reporting.cost import cost_per_million
 from batch_job.run_record import LENGTH_STEP, Findings, RunRecord, Scoring, Verdict
 
@@ -39,7 +39,7 @@ _TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.filters["figure"] = format
-_TEMPLATES.globals.update(page=sys.modules[__name__], report=report, charts=charts, length_step=LENGTH_STEP)
+_TEMPLATES.globals.update(page=sys.modules[__name__], plain_text=plain_text, charts=charts, length_step=LENGTH_STEP)
 
 
 def html(run: RunRecord, price_per_hour: float, currency: str = "USD", previous: str = "", release: str = "") -> str:
@@ -67,7 +67,7 @@ def first(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "quarantined", quarantined(reasons, run.input.lines)
     shifts = [it for it in run.findings.verdicts if it.gate == "labels"] if run.findings else []
     yield "label shift", f"{outcome(shifts[0])}: {shifts[0].line}" if shifts else "not measured"
-    yield "online", report.publication(run)
+    yield "online", plain_text.publication(run)
 
 
 def quarantined(reasons: Mapping[str, int], lines: int) -> str:
@@ -119,11 +119,11 @@ def speeds(scoring: Scoring, price_per_hour: float, currency: str) -> Iterator[t
         yield "from reading to commit", f"{rate:,.0f} rows/s"
         yield "time", f"{moment(scoring.began_at)} to {moment(scoring.finished_at)}"
     else:
-        yield "speed", report.speed(scoring)
+        yield "speed", plain_text.speed(scoring)
     if scoring.computed and rate:
         cost = cost_per_million(price_per_hour, rate)
         yield "a million messages", f"{cost:,.2f} {currency}, at {price_per_hour:,.2f} {currency} per hour"
-    yield "taken over", report.spared(scoring)
+    yield "taken over", plain_text.spared(scoring)
 
 
 def details(run: RunRecord) -> Iterator[tuple[str, str]]:
@@ -131,7 +131,7 @@ def details(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "run", run.run_id
     yield "planned", moment(run.planned_at)
     yield "release", run.release
-    yield "input", f"{report.source(run.input)}; {run.input.identity}"
+    yield "input", f"{plain_text.source(run.input)}; {run.input.identity}"
     yield "deferred requests answered", f"{run.drained:,}"
     if not (scoring := run.scoring):
         return
@@ -139,9 +139,9 @@ def details(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "plan", scoring.plan_id
     yield "content hash", scoring.content
     if scoring.computed:
-        yield "tokens", f"{report.tokens(scoring)}; {scoring.padding_share:.1%} of all run is padding"
+        yield "tokens", f"{plain_text.tokens(scoring)}; {scoring.padding_share:.1%} of all run is padding"
         yield "rows run", f"{scoring.distinct:,}: texts that are the same are run once"
-        yield "devices", report.busy(scoring)
+        yield "devices", plain_text.busy(scoring)
 
 
 def moment(iso: str) -> str:

@@ -17,7 +17,7 @@ from batch_job.inputs import ids
 from batch_job.inputs.source import Source
 from batch_job.launch import spark_submit
 from batch_job.progress import log
-from batch_job.reporting import report
+from batch_job.reporting import plain_text
 from batch_job.run_record import RunRecord, Runtime
 from batch_job.settings import InputSettings
 from batch_job.tables.fence import connect
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace, state: StateSettings) -> None:
     of = planned.input.identity
     refusal = lookup.latest_refusal(state, planned.ds, of)
     run_record.write(path, planned)
-    print(f"ds={planned.ds}: {report.source(planned.input)}, release {planned.release}")
+    print(f"ds={planned.ds}: {plain_text.source(planned.input)}, release {planned.release}")
     print(f"input {identity.describe(state, of)}; its scores: {Tables.for_input(state, of).scores}")
     if refusal:
         print(refusal)

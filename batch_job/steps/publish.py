@@ -20,7 +20,7 @@ from batch_job.checks import history
 from batch_job.identity import Tables
 from batch_job.inputs.delta import find_table
 from batch_job.progress import watched
-from batch_job.reporting import report
+from batch_job.reporting import plain_text
 from batch_job.run_record import Publication, RunRecord, State
 from batch_job.settings import NightlySettings
 from batch_job.shards.schemas import ARCHIVE
@@ -62,7 +62,7 @@ def run(args: argparse.Namespace, state: StateSettings) -> None:
     with RedisServer(state) as server, connect(server.url) as client:
         done = publish_run(state, nightly, client, lookup.open_for(path, args.ds), args.force)
     run_record.write(path, done)
-    print(f"ds={done.ds} of {done.input.identity}: {report.publication(done)}")
+    print(f"ds={done.ds} of {done.input.identity}: {plain_text.publication(done)}")
 
 
 def publish_run(

@@ -3,19 +3,45 @@
 import argparse
 
 from batch_job import lookup, reporting
-from batch_job.reporting import report
+from batch_job.reporting import plain_text
+from batch_job.run_record import RunRecord, State
 from batch_job.settings import NightlySettings
 from shared_model import settings
+from shared_model.errors import JobError, Refused, Stale
 from shared_model.settings import StateSettings
 
 
 def run(args: argparse.Namespace, state: StateSettings) -> None:
     path = lookup.find(args.record, args.ds, state)
     done = lookup.open_for(path, args.ds)
-    print(report.summary(done))
+    print(plain_text.summary(done))
     if later := lookup.latest_refusal(state, done.ds, done.input.identity, besides=done.run_id):
         print(f"  latest      {later}")
     nightly = settings.load(NightlySettings)
     written = reporting.write(path, done, nightly.price_per_hour, nightly.price_currency, state.releases_root)
     print("\n".join(f"  report      {file}" for file in written))
-    report.check(done, args.published)
+    check(done, args.published)
+
+
+def check(run: RunRecord, published: bool = False) -> None:
+    """Raises: Refused, Stale or JobError where the run committed nothing; JobError where its counts do not add up.
+    `published`: publishing was asked for too; JobError where no step has decided on it."""
+    named = f"run {run.run_id} of ds={run.ds}"
+    match run.state:
+        case State.PLANNED:
+            raise JobError(f"{named} was planned and not scored; run `python -m batch_job score --ds {run.ds}`")
+        case State.REFUSED:
+            raise Refused(f"{named}: {run.problem.removeprefix(f'ds={run.ds}: ')}")
+        case State.STALE:
+            raise Stale(f"{named}: {run.problem}")
+        case State.FAILED:
+            raise JobError(f"{named} failed and committed nothing: {run.problem}")
+    quarantined = sum(run.scoring.quarantined.values()) if run.scoring else 0
+    if run.scoring and run.scoring.rows + quarantined != run.input.lines:
+        raise JobError(
+            f"ds={run.ds}: {run.input.lines} lines in, but {run.scoring.rows} scored and {quarantined} quarantined; "
+            "score the day again with --force"
+        )
+    if published and run.publication is None:
+        publish = f"python -m batch_job publish --ds {run.ds}"
+        raise JobError(f"{named} is {plain_text.status(run)}: `publish` did not end; `{publish}` goes on")

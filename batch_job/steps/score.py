@@ -11,7 +11,7 @@ from batch_job.checks import history
 from batch_job.checks.examination import Written, examine
 from batch_job.checks.gate import GateFailed
 from batch_job.progress import log
-from batch_job.reporting import report
+from batch_job.reporting import plain_text
 from batch_job.run_record import Findings, RunRecord, Scoring, State
 from batch_job.scoring.options import ScoringOptions
 from batch_job.steps.context import StepContext, open_context, recorded, scoring_session
@@ -80,7 +80,7 @@ def _judge(run: RunRecord, written: Written, options: ScoringOptions, accepted: 
 def _speed(scoring: Scoring) -> str:
     """The speed of scoring by itself, and of all stages together."""
     if not scoring.computed:
-        return report.speed(scoring)
+        return plain_text.speed(scoring)
     return (
         f"scored at {scoring.scored_per_second:,.0f} rows/s; {scoring.rows_per_second:,.0f} rows/s from reading to "
         "commit"

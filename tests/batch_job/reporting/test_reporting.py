@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from batch_job import reporting, run_record
 from batch_job.checks import gate
-from batch_job.reporting import charts, page, report
+from batch_job.reporting import charts, page, plain_text
 from batch_job.reporting.cost import cost_per_million
 from batch_job.run_record import Findings, Outcome, Publication, QuarantinedLine, RunRecord, State, Verdict, Worker
 from batch_job.steps import context
@@ -305,10 +305,10 @@ def test_a_run_that_computed_nothing_costs_nothing_that_is_known() -> None:
 
 
 def test_the_summary_says_how_fast_and_how_busy() -> None:
-    said = report.summary(PUBLISHED)
+    said = plain_text.summary(PUBLISHED)
     assert "12 rows/s in bf16, 40 tokens, 25 tokens/s while scoring, 1.0% padding, 1 rows run for 2\n" in said
     assert "\n  devices     busy 75.0% of the time of scoring, in 2 slots\n" in said
-    assert "devices" not in report.summary(replace(PUBLISHED, scoring=replace(SCORING, slots=0)))
+    assert "devices" not in plain_text.summary(replace(PUBLISHED, scoring=replace(SCORING, slots=0)))
 
 
 def resumed(own: int) -> RunRecord:
@@ -320,7 +320,7 @@ def resumed(own: int) -> RunRecord:
 
 
 def test_a_run_that_took_everything_over_has_no_speed() -> None:
-    said, text = report.summary(resumed(0)), Page(page.html(resumed(0), 0.1)).said
+    said, text = plain_text.summary(resumed(0)), Page(page.html(resumed(0), 0.1)).said
     for line in ("2,000 of 2,000 rows from earlier attempts, 4 of 4 units", "all 2,000 rows were taken over"):
         assert line in said
         assert line in text
@@ -330,7 +330,7 @@ def test_a_run_that_took_everything_over_has_no_speed() -> None:
 
 
 def test_a_run_that_took_half_over_has_the_speed_of_the_other_half() -> None:
-    said = report.summary(resumed(500))
+    said = plain_text.summary(resumed(500))
     assert "\n  taken over  1,500 of 2,000 rows from earlier attempts, 2 of 4 units\n" in said
     assert "12 rows/s in bf16, 40 tokens, 25 tokens/s while scoring, 1.0% padding, 500 rows run for 500\n" in said
 
@@ -354,7 +354,7 @@ def test_page_and_summary_have_the_same_words_for_how_a_run_stands(
     state: State, publication: Publication | None, status: str, online: str
 ) -> None:
     run = replace(PUBLISHED, state=state, publication=publication)
-    said, text = report.summary(run), Page(page.html(run, 0.1)).said
+    said, text = plain_text.summary(run), Page(page.html(run, 0.1)).said
     assert f"of ds=2026-01-14: {status}\n" in said
     assert f"\n  online      {online}" in said
     assert f"Nightly run of 2026-01-14: {status}" in text

@@ -17,7 +17,7 @@ from rbloom import Bloom
 
 from batch_job import progress, run_record
 from batch_job.identity import Tables
-from batch_job.reporting import report
+from batch_job.reporting import plain_text
 from batch_job.run_record import ARCHIVE, RunRecord, Scoring, State
 from batch_job.settings import NightlySettings
 from batch_job.shards import schemas
@@ -193,7 +193,7 @@ def test_an_older_day_is_published_where_a_person_insists(  # type: ignore[no-un
     assert older is not None
     assert (older.moved, older.live, older.keys, pointer(client, release)) == (True, True, 7, f"{DAY}.9")
     # A retry of the newer day does not undo what a person did.
-    assert report.publication(publishing.publish_run(state, NIGHTLY, client, newer)).startswith(
+    assert plain_text.publication(publishing.publish_run(state, NIGHTLY, client, newer)).startswith(
         "not live: a person went back from it"
     )
     assert pointer(client, release) == f"{DAY}.9"
@@ -209,16 +209,16 @@ def test_an_older_day_does_not_publish_itself_where_redis_knows_of_no_newer_one(
     older = commit(9, range(7), DAY)
     run = publishing.publish_run(state, NIGHTLY, client, older)
     assert run.state is State.COMMITTED
-    assert report.status(run) == "committed, not live"
-    assert report.publication(run) == f"not live: {NEWER_DAY}"
+    assert plain_text.status(run) == "committed, not live"
+    assert plain_text.publication(run) == f"not live: {NEWER_DAY}"
     assert pointer(client, release) == ""
     insisted = publishing.publish_run(state, NIGHTLY, client, older, force=True).publication
     assert insisted is not None
     assert (insisted.live, insisted.keys, pointer(client, release)) == (True, 7, f"{DAY}.9")
     # A live epoch is not published again.
     again = publishing.publish_run(state, NIGHTLY, client, older)
-    assert report.status(again) == f"published, live as epoch {DAY}.9"
-    assert report.publication(again).startswith(f"live already as epoch {DAY}.9, with 7 keys")
+    assert plain_text.status(again) == f"published, live as epoch {DAY}.9"
+    assert plain_text.publication(again).startswith(f"live already as epoch {DAY}.9, with 7 keys")
 
 
 def test_a_newer_day_of_another_input_is_named_and_gives_way_to_a_person(  # type: ignore[no-untyped-def]
@@ -229,7 +229,10 @@ def test_a_newer_day_of_another_input_is_named_and_gives_way_to_a_person(  # typ
     mine = commit(4, range(7), DAY, identity="/mine/{ds}")
     kept_back = publishing.publish_run(state, NIGHTLY, client, mine)
     newer = f"a newer one, epoch {NEXT}.3, of {ARCHIVE}, is; `publish --force` makes this one live all the same"
-    assert (report.status(kept_back), report.publication(kept_back)) == ("committed, not live", f"not live: {newer}")
+    assert (plain_text.status(kept_back), plain_text.publication(kept_back)) == (
+        "committed, not live",
+        f"not live: {newer}",
+    )
     insisted = publishing.publish_run(state, NIGHTLY, client, mine, force=True)
     assert (insisted.state, pointer(client, release)) == (State.PUBLISHED, f"{DAY}.4")
     assert insisted.publication
@@ -283,9 +286,9 @@ def test_where_memory_is_short_the_most_frequent_texts_go_in_and_the_rest_is_rep
     assert done.covered == pytest.approx((done.keys + 8 * 100) / 1800, abs=1e-4)
     assert sum(client.memory_usage(name, samples=0) for name in keys_of(release.id, epoch)) <= 50_000
     said = f"{done.left_out} rarer texts left out for memory, those in it cover {done.covered:.1%} of the rows"
-    assert said in report.publication(run)
-    assert f"{done.bytes / 1e6:.1f} MB of at most 0.05 MB;" in report.publication(run)
-    assert "of at most" not in report.publication(replace(run, publication=replace(done, bound=0)))
+    assert said in plain_text.publication(run)
+    assert f"{done.bytes / 1e6:.1f} MB of at most 0.05 MB;" in plain_text.publication(run)
+    assert "of at most" not in plain_text.publication(replace(run, publication=replace(done, bound=0)))
     again = publishing.publish_run(state, narrow, client, run).publication
     assert again is not None
     assert (again.left_out, again.covered, again.moved) == (done.left_out, done.covered, False)

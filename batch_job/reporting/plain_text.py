@@ -1,7 +1,6 @@
-"""The `report` step: a summary of the run in lines of text, and the check that its counts add up."""
+"""A run in plain text: a summary for terminals, and the sentences that the page and the logs share with it."""
 
 from batch_job.run_record import Input, RunRecord, Scoring, State, Verdict
-from shared_model.errors import JobError, Refused, Stale
 
 
 def status(run: RunRecord) -> str:
@@ -34,34 +33,6 @@ def summary(run: RunRecord) -> str:
 def source(planned: Input) -> str:
     """The run's input in words."""
     return f"{planned.lines:,} lines in {len(planned.files)} files of {planned.folder}"
-
-
-def check(run: RunRecord, published: bool = False) -> None:
-    """Raises: Refused, Stale or JobError where the run committed nothing; JobError where its counts do not add up.
-    `published`: publishing was asked for too; JobError where no step has decided on it."""
-    _check_committed(run)
-    quarantined = sum(run.scoring.quarantined.values()) if run.scoring else 0
-    if run.scoring and run.scoring.rows + quarantined != run.input.lines:
-        raise JobError(
-            f"ds={run.ds}: {run.input.lines} lines in, but {run.scoring.rows} scored and {quarantined} quarantined; "
-            "score the day again with --force"
-        )
-    if published and run.publication is None:
-        publish = f"python -m batch_job publish --ds {run.ds}"
-        raise JobError(f"run {run.run_id} of ds={run.ds} is {status(run)}: `publish` did not end; `{publish}` goes on")
-
-
-def _check_committed(run: RunRecord) -> None:
-    named = f"run {run.run_id} of ds={run.ds}"
-    match run.state:
-        case State.PLANNED:
-            raise JobError(f"{named} was planned and not scored; run `python -m batch_job score --ds {run.ds}`")
-        case State.REFUSED:
-            raise Refused(f"{named}: {run.problem.removeprefix(f'ds={run.ds}: ')}")
-        case State.STALE:
-            raise Stale(f"{named}: {run.problem}")
-        case State.FAILED:
-            raise JobError(f"{named} failed and committed nothing: {run.problem}")
 
 
 def _scoring(scoring: Scoring) -> list[str]:
