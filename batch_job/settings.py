@@ -19,10 +19,6 @@ def _is_template(path: str) -> bool:
         return False
 
 
-def _is_master(url: str) -> bool:
-    return url == "yarn" or url.startswith(("local", "spark://", "k8s://"))
-
-
 _AT_LEAST_0 = Check(lambda value: value >= 0, "0 or more")
 
 
@@ -62,7 +58,10 @@ class NightlySettings:
     spark_master: str = setting(
         "local[*]",
         "Spark master of `python -m batch_job score`; Airflow uses its connection.",
-        Check(_is_master, "local[…], spark://HOST:PORT, yarn or k8s://…"),
+        Check(
+            lambda url: url == "yarn" or url.startswith(("local", "spark://", "k8s://")),
+            "local[…], spark://HOST:PORT, yarn or k8s://…",
+        ),
     )
     nightly_batch_rows: int = setting(64, "Most rows of one engine batch.", POSITIVE)
     nightly_batch_tokens: int = setting(2048, "Most tokens of one engine batch, padding included.", POSITIVE)

@@ -28,7 +28,7 @@ def with_raw(lines: Iterable[bytes]) -> Iterator[tuple[list[str], bytes]]:
     """The same, each record beside its lines as they stand in the file."""
     csv.field_size_limit(FIELD_LIMIT)
     taken: list[bytes] = []
-    reader = csv.reader(_decoded(_kept(lines, taken)), strict=True)
+    reader = csv.reader(_decoded(lines, taken), strict=True)
     try:
         for record in reader:
             # The reader takes no line before it needs it.
@@ -45,16 +45,13 @@ def problem(content: BinaryIO, names: Sequence[str]) -> str:
         return ""
     for name in names:
         if name not in header:
-            return f"has no column {name!r}; its header names {', '.join(header)}{_other_separator(header)}"
+            # A header of one field may look like several.
+            found = [label for separator, label in _SEPARATORS.items() if len(header) == 1 and separator in header[0]]
+            hint = f": it looks like {found[0]} separates the columns, and Tandem reads commas" if found else ""
+            return f"has no column {name!r}; its header names {', '.join(header)}{hint}"
         if header.count(name) > 1:
             return f"has column {name!r} more than once"
     return ""
-
-
-def _other_separator(header: list[str]) -> str:
-    """A hint where a header of one field looks like several."""
-    found = [name for separator, name in _SEPARATORS.items() if len(header) == 1 and separator in header[0]]
-    return f": it looks like {found[0]} separates the columns, and Tandem reads commas" if found else ""
 
 
 def rows(content: BinaryIO) -> int:
@@ -66,14 +63,10 @@ def _lines(content: BinaryIO) -> Iterator[bytes]:
     return (line.removesuffix(b"\n") for line in content)
 
 
-def _kept(lines: Iterable[bytes], taken: list[bytes]) -> Iterator[bytes]:
-    for line in lines:
-        taken.append(line)
-        yield line
-
-
-def _decoded(lines: Iterable[bytes]) -> Iterator[str]:
+def _decoded(lines: Iterable[bytes], taken: list[bytes]) -> Iterator[str]:
+    """The lines as text; `taken` gets the bytes of each."""
     for number, line in enumerate(lines):
+        taken.append(line)
         text = (line if number else line.removeprefix(_BOM)).decode("utf-8", "surrogateescape")
         end = "\r\n" if text.endswith("\r") else "\n"
         yield text.removesuffix("\r").replace("\r", _RETURN) + end

@@ -46,17 +46,6 @@ def find_table(location: str | Path) -> DeltaTable | None:
         return None
     except (DeltaError, OSError) as error:
         raise JobError(f"{location} cannot be read as a Delta table: {cause(error)}; restore its _delta_log") from error
-    _refuse_newer(table, location)
-    return table
-
-
-def cause(error: Exception) -> str:
-    """deltalake's error in one line, without its stack. A full disk, for one, comes last of several causes."""
-    text = _ARROWS.sub("", str(error).partition(_FRAMES)[0])
-    return " ".join(text.split())
-
-
-def _refuse_newer(table: DeltaTable, location: str | Path) -> None:
     protocol = table.protocol()
     if protocol.min_reader_version > _READER_VERSION:
         features = ", ".join(protocol.reader_features or [_VERSION_2])
@@ -64,6 +53,13 @@ def _refuse_newer(table: DeltaTable, location: str | Path) -> None:
             f"{location} asks for reader version {protocol.min_reader_version} (features: {features}); "
             f"Tandem reads version {_READER_VERSION}: have the table written without them"
         )
+    return table
+
+
+def cause(error: Exception) -> str:
+    """deltalake's error in one line, without its stack. A full disk, for one, comes last of several causes."""
+    text = _ARROWS.sub("", str(error).partition(_FRAMES)[0])
+    return " ".join(text.split())
 
 
 def problem(table: DeltaTable, names: Sequence[str]) -> str:

@@ -59,18 +59,16 @@ def _whole_files(spark: SparkSession, source: Input) -> DataFrame:
 
 def _rows(spark: SparkSession, source: Input) -> DataFrame:
     """Files whose ids are of one type are read together."""
-    types = sorted({file.id_type for file in source.files})
-    return reduce(DataFrame.union, (_rows_with(spark, source, id_type) for id_type in types))
-
-
-def _rows_with(spark: SparkSession, source: Input, id_type: str) -> DataFrame:
-    id_column, *texts = map(_quoted, source.columns.names)
-    schema = ", ".join([f"{id_column} {ids.read_as(id_type)}", *(f"{column} string" for column in texts)])
-    paths = [path for file, path in zip(source.files, source.paths, strict=True) if file.id_type == id_type]
-    frame = parquet_files(spark, schema, source.folder, paths)
-    # As bytes: a text that is no UTF-8 would fail the task on its way to Python.
-    columns = [f"cast({text} as binary)" for text in (ids.text_sql(id_type, id_column), *texts)]
-    return _placed(frame, **{f"text{place}": column for place, column in enumerate(columns)})
+    id_column, *texts = ("`" + name.replace("`", "``") + "`" for name in source.columns.names)
+    frames = []
+    for id_type in sorted({file.id_type for file in source.files}):
+        schema = ", ".join([f"{id_column} {ids.read_as(id_type)}", *(f"{column} string" for column in texts)])
+        paths = [path for file, path in zip(source.files, source.paths, strict=True) if file.id_type == id_type]
+        frame = parquet_files(spark, schema, source.folder, paths)
+        # As bytes: a text that is no UTF-8 would fail the task on its way to Python.
+        columns = [f"cast({text} as binary)" for text in (ids.text_sql(id_type, id_column), *texts)]
+        frames.append(_placed(frame, **{f"text{place}": column for place, column in enumerate(columns)}))
+    return reduce(DataFrame.union, frames)
 
 
 def _placed(frame: DataFrame, **columns: str) -> DataFrame:
@@ -81,7 +79,3 @@ def _placed(frame: DataFrame, **columns: str) -> DataFrame:
         "monotonically_increasing_id() as line",
         *(f"{column} as {name}" for name, column in columns.items()),
     )
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

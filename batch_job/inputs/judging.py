@@ -40,7 +40,9 @@ def judge_rows(batches: Iterator[pa.RecordBatch], columns: Columns) -> Iterator[
     """A table whose columns Spark knows: their bytes come as text0, text1, … in the order of `columns.names`."""
     for batch in batches:
         texts = batch.select([f"text{place}" for place in range(len(columns.names))]).to_pylist()
-        yield _beside(batch.select(_PLACE), [_judged_row(row, columns) for row in texts])
+        records = [dict(zip(columns.names, map(as_text, row.values()), strict=True)) for row in texts]
+        judged = [{"raw": as_json(record), **_judged(partial(read_record, record, columns))} for record in records]
+        yield _beside(batch.select(_PLACE), judged)
 
 
 def judge_records(batches: Iterator[pa.RecordBatch], columns: Columns) -> Iterator[pa.RecordBatch]:
@@ -54,21 +56,16 @@ def judge_records(batches: Iterator[pa.RecordBatch], columns: Columns) -> Iterat
 def _records(file: str, lines: Iterator[tuple[str, bytes]], columns: Columns) -> Iterator[dict[str, Any]]:
     records = csv_records.with_raw(line for _, line in lines)
     header, _ = next(records)
-    for number, (record, raw) in enumerate(records):
-        yield {"file": file, "block": 0, "line": number, "raw": raw, **_judged_record(header, record, columns)}
-
-
-def _judged_row(row: dict[str, Any], columns: Columns) -> dict[str, Any]:
-    record = {name: as_text(value) for name, value in zip(columns.names, row.values(), strict=True)}
-    return {"raw": as_json(record), **_judged(lambda: read_record(record, columns))}
-
-
-def _judged_record(header: list[str], record: list[str], columns: Columns) -> dict[str, Any]:
-    if not record:
-        return {"reason": Reason.EMPTY}
-    if len(record) != len(header):
-        return {"reason": Reason.WRONG_TYPE}
-    return _judged(lambda: read_record({name: record[header.index(name)] for name in columns.names}, columns))
+    for number, (fields, raw) in enumerate(records):
+        judged: dict[str, Any]
+        if not fields:
+            judged = {"reason": Reason.EMPTY}
+        elif len(fields) != len(header):
+            judged = {"reason": Reason.WRONG_TYPE}
+        else:
+            record = {name: fields[header.index(name)] for name in columns.names}
+            judged = _judged(partial(read_record, record, columns))
+        yield {"file": file, "block": 0, "line": number, "raw": raw, **judged}
 
 
 def _judged(read: Callable[[], Message]) -> dict[str, Any]:

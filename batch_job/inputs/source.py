@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -61,7 +61,12 @@ class Source:
         path, dated = self.path.format(**fields), identity.has_day(self.path)
         root = path.rstrip("/") or path
         if self.format is Format.DELTA or (self.format is None and Folder(root).is_there(_DELTA_LOG)):
-            return _read_delta(root, "" if dated else self.partition, ds, self.columns)
+            if not Folder(root).is_there(_DELTA_LOG):
+                raise NoInput(f"no messages: {root} is no Delta table; write it, or check TANDEM_INPUT_PATH")
+            table, names = delta.open_table(root), self.columns.names
+            _refuse(root, delta.problem(table, names))
+            files = delta.files(table, root, "" if dated else self.partition, ds, names)
+            return _input(root, files, Format.DELTA, self.columns)
         return read_folder(root if dated else f"{root}/{self.partition}={ds}", self.columns, self.format)
 
 
@@ -74,8 +79,14 @@ def read_folder(location: str | Path, columns: Columns = COLUMNS, form: Format |
     for name in names:
         problem = folder.look(name, partial(rules.problem, names=columns.names))
         _refuse(f"{folder.location}/{name}", problem)
-    files = tuple(_read_file(folder, name, rules, columns) for name in names)
-    return _input(folder.location, files, form, columns)
+    files = []
+    for name in names:
+        if (size := folder.size(name)) is None:
+            raise JobError(f"{folder.location}/{name} went away while it was read; plan the run anew")
+        rows = folder.look(name, rules.rows)
+        id_type = folder.look(name, partial(rules.id_type, name=columns.id))
+        files.append(InputFile(name, size, folder.sha256(name), rows, id_type))
+    return _input(folder.location, tuple(files), form, columns)
 
 
 def check_unchanged(planned: Input) -> None:
@@ -87,14 +98,6 @@ def check_unchanged(planned: Input) -> None:
             raise JobError(f"{path} changed after the run was planned ({file.size} bytes then); plan it anew")
 
 
-def _read_delta(root: str, partition: str, ds: str, columns: Columns) -> Input:
-    if not Folder(root).is_there(_DELTA_LOG):
-        raise NoInput(f"no messages: {root} is no Delta table; write it, or check TANDEM_INPUT_PATH")
-    table = delta.open_table(root)
-    _refuse(root, delta.problem(table, columns.names))
-    return _input(root, delta.files(table, root, partition, ds, columns.names), Format.DELTA, columns)
-
-
 def _found(folder: Folder, form: Format | None) -> tuple[Format, list[str]]:
     """The format and files of a folder: all files for a set format, else those with the endings of one format."""
     if not folder.is_there():
@@ -104,36 +107,24 @@ def _found(folder: Folder, form: Format | None) -> tuple[Format, list[str]]:
         )
     names = folder.names()
     if form:
-        found = {form: names} if names else {}
-    else:
-        known = {form: [name for name in names if name.endswith(rules.endings)] for form, rules in _RULES.items()}
-        found = {form: names for form, names in known.items() if names}
-    if not found:
-        raise NoInput(f"no messages: {folder.location} holds no file" + ("" if form else _no_ending(names)))
+        if not names:
+            raise NoInput(f"no messages: {folder.location} holds no file")
+        return form, names
+    known = {form: [name for name in names if name.endswith(rules.endings)] for form, rules in _RULES.items()}
+    found = {form: names for form, names in known.items() if names}
     if len(found) > 1:
         raise JobError(f"{folder.location} holds {' and '.join(found)} files; say which by TANDEM_INPUT_FORMAT")
+    if not found:
+        endings = ", ".join(ending for rules in _RULES.values() for ending in rules.endings)
+        json_names = [name for name in names if name.removesuffix(".gz").endswith((".json", ".ndjson"))]
+        hint = f"; if {json_names[0]} has an object in each line, set TANDEM_INPUT_FORMAT=jsonl" if json_names else ""
+        raise NoInput(f"no messages: {folder.location} holds no file that ends in {endings}{hint}")
     return next(iter(found.items()))
-
-
-def _no_ending(names: Sequence[str]) -> str:
-    endings = ", ".join(ending for rules in _RULES.values() for ending in rules.endings)
-    json_names = [name for name in names if name.removesuffix(".gz").endswith((".json", ".ndjson"))]
-    hint = f"; if {json_names[0]} has an object in each line, set TANDEM_INPUT_FORMAT=jsonl" if json_names else ""
-    return f" that ends in {endings}{hint}"
 
 
 def _refuse(path: str, problem: str) -> None:
     if problem:
         raise JobError(f"{path} {problem}; nothing was scored: TANDEM_INPUT_ID, _TEXT and _PAIR name the columns")
-
-
-def _read_file(folder: Folder, name: str, rules: _Rules, columns: Columns) -> InputFile:
-    size = folder.size(name)
-    if size is None:
-        raise JobError(f"{folder.location}/{name} went away while it was read; plan the run anew")
-    rows = folder.look(name, rules.rows)
-    id_type = folder.look(name, partial(rules.id_type, name=columns.id))
-    return InputFile(name, size, folder.sha256(name), rows, id_type)
 
 
 def _input(location: str, files: tuple[InputFile, ...], form: Format, columns: Columns) -> Input:
