@@ -3,16 +3,14 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
 
 from batch_job.run_record import LENGTH_STEP
-from batch_job.shards import schemas
-from shared_model.errors import JobError
+from batch_job.shards import schemas, shard_files
 
 _READ = ("text_hash", "label", "precision", "tokens", "top_k", "vector")
 _SAMPLED = ("text_hash", "top_k", "vector", "precision")
@@ -36,39 +34,25 @@ def read(paths: Iterable[str], sample: int) -> Contents:
 
     Raises: JobError naming a file that cannot be read.
     """
-    found, not_finite, labels, lengths = 0, 0, Counter[str](), np.zeros(0, np.int64)
+    found, not_finite, labels, lengths = 0, 0, Counter[str](), list[int]()
     lowest = pa.schema([schemas.SCORES.field(name) for name in _SAMPLED]).empty_table()
     for path in paths:
-        try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                for batch in file.iter_batches(columns=list(_READ)):
-                    found += batch.num_rows
-                    not_finite += _not_finite(batch)
-                    labels.update(count_labels(batch.column("label")))
-                    lengths = _sum(lengths, np.bincount((batch.column("tokens").to_numpy() - 1) // LENGTH_STEP))
-                    lowest = _lowest(lowest, batch, sample)
-        except (OSError, pa.ArrowException) as error:
-            raise JobError(f"{path} cannot be read back: {error}; score the day again") from error
-    return Contents(found, not_finite, dict(labels), tuple(lengths.tolist()), lowest)
+        for batch in shard_files.read_back(path, _READ):
+            found += batch.num_rows
+            scores = pc.struct_field(batch.column("top_k").flatten(), "score")
+            for numbers in (scores, batch.column("vector").flatten()):
+                not_finite += int(np.count_nonzero(~np.isfinite(numbers.to_numpy(zero_copy_only=False))))
+            labels.update(count_labels(batch.column("label")))
+            histogram = np.bincount((batch.column("tokens").to_numpy() - 1) // LENGTH_STEP).tolist()
+            lengths = [one + other for one, other in zip_longest(lengths, histogram, fillvalue=0)]
+            lowest = _lowest(lowest, batch, sample)
+    return Contents(found, not_finite, dict(labels), tuple(lengths), lowest)
 
 
 def count_labels(labels: pa.ChunkedArray | pa.Array) -> dict[str, int]:
     """Label → rows, nulls left out."""
     counted = pc.value_counts(labels.drop_null()).to_pylist()
     return {pair["values"]: pair["counts"] for pair in counted}
-
-
-def _not_finite(batch: pa.RecordBatch) -> int:
-    numbers = (pc.struct_field(batch.column("top_k").flatten(), "score"), batch.column("vector").flatten())
-    return sum(int(np.count_nonzero(~np.isfinite(it.to_numpy(zero_copy_only=False)))) for it in numbers)
-
-
-def _sum(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Of two histograms, the shorter may end early."""
-    total = np.zeros(max(len(one), len(other)), np.int64)
-    total[: len(one)] += one
-    total[: len(other)] += other
-    return total
 
 
 def _lowest(lowest: pa.Table, batch: pa.RecordBatch, most: int) -> pa.Table:

@@ -2,11 +2,10 @@
 
 import os
 import time
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterator
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from batch_job.scoring import models, rows, windows
 from batch_job.scoring.models import Model
@@ -77,7 +76,6 @@ def write_shard(shard: Shard, window: ScoredWindow, model: Model, target: Target
         bin_number=shard.bin_number,
         part=shard.part,
         content=schemas.add_contents(map(schemas.content, batches)),
-        labels=_labels(batches),
         poisoned=tuple(window.batch.column("id").take(pa.array(window.poisoned, pa.int64())).to_pylist()),
         reused=reused.num_rows,
         distinct=window.distinct,
@@ -94,11 +92,3 @@ def write_shard(shard: Shard, window: ScoredWindow, model: Model, target: Target
     )
     write_sidecar(target, report)
     return report
-
-
-def _labels(batches: Iterable[pa.RecordBatch]) -> dict[str, int]:
-    found = Counter[str]()
-    for batch in batches:
-        for each in pc.value_counts(batch.column("label").drop_null()).to_pylist():
-            found[each["values"]] += each["counts"]
-    return dict(found)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -59,11 +59,10 @@ class Target:
 class FileReport:
     """A task's report of the file it wrote. `size` in bytes; `tokenised`, `waited`, `ran`, `wrote` in seconds.
 
-    `bin` and `part` name the shard. `content`: see `schemas.content`. `labels`: label → rows. `poisoned`: ids of rows
-    that no engine could score. `reused`: rows whose text was scored in the committed baseline. `adopted`: an earlier
-    attempt wrote the file. `distinct`: rows that the engine ran for all others; `tokens` and, with padding,
-    `padded_tokens` of those. `began`: Unix time at which its engine got the first texts, `ended`: at which the file was
-    there.
+    `bin_number` and `part` name the shard. `content`: see `schemas.content`. `poisoned`: ids of rows that no engine
+    could score. `reused`: rows whose text was scored in the committed baseline. `adopted`: an earlier attempt wrote the
+    file. `distinct`: rows that the engine ran for all others; `tokens` and, with padding, `padded_tokens` of those.
+    `began`: Unix time at which its engine got the first texts, `ended`: at which the file was there.
     """
 
     path: str
@@ -74,7 +73,6 @@ class FileReport:
     bin_number: int = 0
     part: int = 0
     content: str = NO_CONTENT
-    labels: Mapping[str, int] = field(default_factory=dict)
     poisoned: tuple[str, ...] = ()
     reused: int = 0
     adopted: bool = False
@@ -101,7 +99,9 @@ class FileReport:
     @classmethod
     def from_json(cls, text: str) -> "FileReport":
         """Raises: ValueError, TypeError when `text` is no report of this version."""
-        document: dict[str, Any] = json.loads(text)
+        document: dict[str, Any] = {**json.loads(text)}
+        # Earlier versions counted the labels here.
+        document.pop("labels", None)
         return cls(**{**document, "poisoned": tuple(document["poisoned"])})
 
 
@@ -183,6 +183,15 @@ def is_intact(path: str) -> bool:
 def has_hash_in_name(path: str) -> bool:
     """Whether a file's name holds its hash. The names of other tools' files, of a compacted table for one, do not."""
     return _NAMED.search(path) is not None
+
+
+def read_back(path: str | Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Rows of a file that an attempt wrote, every page's checksum verified. Raises: JobError naming a damaged file."""
+    try:
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            yield from file.iter_batches(columns=list(columns))
+    except (OSError, pa.ArrowException) as error:
+        raise JobError(f"{path} cannot be read back: {error}; score the day again") from error
 
 
 @contextmanager

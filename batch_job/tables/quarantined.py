@@ -7,13 +7,18 @@ from itertools import chain, islice, zip_longest
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from batch_job.inputs.delta import find_table
 from batch_job.run_record import QuarantinedLine
+from batch_job.shards import shard_files
 from batch_job.shards.shard_files import FileReport
 from batch_job.tables import table
-from shared_model.errors import JobError
+
+#: Columns that `examples` needs.
+COLUMNS = ("reason", "file", "raw")
+MOST = 5
+#: Characters of a line that an example shows.
+_SHOWN = 200
 
 
 @dataclass(frozen=True)
@@ -42,17 +47,6 @@ def lines(folder: Path, ds: str, attempt: int) -> Iterator[Line]:
                 yield Line(**row)
 
 
-#: Columns that `examples` needs.
-COLUMNS = ("reason", "file", "raw")
-
-
-MOST = 5
-
-
-#: Characters of a line that an example shows.
-_SHOWN = 200
-
-
 def examples(batches: Iterable[pa.RecordBatch], most: int = MOST) -> tuple[QuarantinedLine, ...]:
     """Up to `most` quarantined lines: one of each reason, the most frequent first, then a second of each, and so on."""
     counts, kept = defaultdict[str, int](int), defaultdict[str, list[QuarantinedLine]](list)
@@ -69,12 +63,7 @@ def examples(batches: Iterable[pa.RecordBatch], most: int = MOST) -> tuple[Quara
 def written(table: Path, files: Sequence[FileReport]) -> Iterator[pa.RecordBatch]:
     """Rows of files of the quarantine table, committed or not. Raises: JobError naming one that cannot be read."""
     for report in files:
-        path = table / report.path
-        try:
-            with pq.ParquetFile(path, page_checksum_verification=True) as file:
-                yield from file.iter_batches(columns=list(COLUMNS))
-        except (OSError, pa.ArrowException) as error:
-            raise JobError(f"{path} cannot be read back: {error}; score the day again") from error
+        yield from shard_files.read_back(table / report.path, COLUMNS)
 
 
 def printable(text: str) -> str:

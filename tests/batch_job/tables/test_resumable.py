@@ -50,6 +50,14 @@ def target(tmp_path: Path) -> Target:
     return Target(str(tmp_path), DAY, "plan", token=3)
 
 
+def test_a_sidecar_of_an_earlier_version_is_read(target: Target) -> None:
+    """Earlier versions counted the labels in it."""
+    written = write(target)
+    note = shard_files.sidecar(Path(target.table, written.path))
+    note.write_text(note.read_text().replace('"fingerprint"', '"labels": {"yes": 1}, "fingerprint"'))
+    assert shard_files.finished(note, target) == written
+
+
 def flipped(file: Path, note: Path) -> None:
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
