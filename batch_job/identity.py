@@ -36,7 +36,10 @@ class Tables:
         """Those of an input: in a folder of its own, but for the default archive and where TANDEM_SCORES names one."""
         if state.scores or identity == ARCHIVE:
             return cls(state.scores_table, state.state / "quarantine")
-        return cls._in(_own_folders(state) / _folder_name(identity))
+        literal = re.sub(r"\w*=?\{[^}]*\}", "", identity)
+        readable = "-".join(re.findall("[A-Za-z0-9]+", literal))[-_READABLE:].strip("-").lower()
+        digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
+        return cls._in(_own_folders(state) / f"{readable or 'input'}-{digest}")
 
     @classmethod
     def all(cls, state: StateSettings) -> list["Tables"]:
@@ -81,12 +84,6 @@ def describe(state: StateSettings, identity: str) -> str:
 
 def _own_folders(state: StateSettings) -> Path:
     return state.state / "inputs"
-
-
-def _folder_name(identity: str) -> str:
-    literal = re.sub(r"\w*=?\{[^}]*\}", "", identity)
-    readable = "-".join(re.findall("[A-Za-z0-9]+", literal))[-_READABLE:].strip("-").lower()
-    return f"{readable or 'input'}-{hashlib.sha256(identity.encode()).hexdigest()[:8]}"
 
 
 def _literally(path: Path) -> str:

@@ -46,7 +46,9 @@ def measure(
     messages: columns id, text_hash, text and pair of all messages, cheap to read again.
     sample: as `contents.read` makes it. target: of the attempt, beside whose files tasks write their tallies.
     """
-    if not _has_int8(release):
+    try:
+        release.manifest.variant(Precision.INT8, Device.CPU)
+    except ReleaseError:
         return None
     if not sample.num_rows:
         return Agreement(0, 0, 0, 0)
@@ -70,14 +72,6 @@ def compare(half: pa.Table, int8: pa.Table, output: OutputSpec) -> Agreement:
     agrees = rules.agrees(scores, reference) & has_scores & has_reference
     clear = rules.clear(reference) & has_reference
     return Agreement(len(hashes), int(agrees.sum()), int(clear.sum()), int((agrees & clear).sum()))
-
-
-def _has_int8(release: Release) -> bool:
-    try:
-        release.manifest.variant(Precision.INT8, Device.CPU)
-    except ReleaseError:
-        return False
-    return True
 
 
 def _score(messages: DataFrame, sample: pa.Table, options: ScoringOptions, target: Target) -> pa.Table:

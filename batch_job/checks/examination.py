@@ -1,20 +1,17 @@
 """Between writing and committing: look at what was written, hold it against the day before, let the gate judge it."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from pyspark.sql import DataFrame
 
 from batch_job.checks import agreement, contents, gate, history
-from batch_job.checks.contents import Contents
-from batch_job.checks.history import Day
 from batch_job.checks.pace import pace
 from batch_job.progress import watched
-from batch_job.run_record import Findings, QuarantinedLine, RunRecord, Verdict
+from batch_job.run_record import Findings, QuarantinedLine, RunRecord
 from batch_job.scoring.options import ScoringOptions
 from batch_job.shards.shard_files import FileReport, Target
-from shared_model.output import OutputSpec
 
 
 @dataclass(frozen=True)
@@ -47,6 +44,15 @@ def examine(run: RunRecord, written: Written, options: ScoringOptions, accepted:
     held = contents.read(watched("reading back", "files", len(paths), paths), agreement.SAMPLE)
     seconds, rates = pace((file.began, file.ended, file.rows) for file in written.files if not file.adopted)
     before = history.last_day(written.table, run.ds, run.input.identity)
+    agreed = agreement.measure(written.messages, held.sample, release, options, written.target)
+    reported, quarantined = sum(file.rows for file in written.files), sum(written.quarantined.values())
+    verdicts = [
+        gate.counts(run.input.lines, reported, held.rows, quarantined),
+        gate.finite(held.rows, held.not_finite),
+        gate.labels(held.labels, before.labels, release.output.names, before.ds),
+        gate.clear_agreement(agreed),
+        gate.agreement_drop(agreed, before.agreement, before.ds),
+    ]
     findings = Findings(
         rows=held.rows,
         labels=held.labels,
@@ -55,25 +61,11 @@ def examine(run: RunRecord, written: Written, options: ScoringOptions, accepted:
         quarantined_examples=written.examples,
         before=before.ds,
         labels_before=before.labels,
-        agreement=agreement.measure(written.messages, held.sample, release, options, written.target),
+        agreement=agreed,
         pace=rates,
         pace_seconds=seconds,
+        verdicts=gate.accept(verdicts, accepted),
     )
-    verdicts = _verdicts(run, written, held, findings, before, release.output)
-    findings = replace(findings, verdicts=gate.accept(verdicts, accepted))
     if problem := gate.refusal(run.ds, findings.verdicts):
         raise gate.GateFailed(findings, problem)
     return findings
-
-
-def _verdicts(
-    run: RunRecord, written: Written, held: Contents, findings: Findings, before: Day, output: OutputSpec
-) -> list[Verdict]:
-    reported, quarantined = sum(file.rows for file in written.files), sum(written.quarantined.values())
-    return [
-        gate.counts(run.input.lines, reported, held.rows, quarantined),
-        gate.finite(held.rows, held.not_finite),
-        gate.labels(held.labels, before.labels, output.names, before.ds),
-        gate.clear_agreement(findings.agreement),
-        gate.agreement_drop(findings.agreement, before.agreement, before.ds),
-    ]

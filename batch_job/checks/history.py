@@ -49,7 +49,9 @@ def last_day(folder: Path, ds: str, identity: str = ARCHIVE) -> Day:
     labels = Counter[str]()
     for batch in table.read_files(delta, day, ["label"], schemas.ARCHIVE):
         labels.update(contents.count_labels(batch.column("label")))
-    return Day(day, dict(labels), _agreement(delta, day))
+    committed = table.committed(delta, day)
+    agreement = table.commit_facts(delta, day, committed.token).get(_AGREEMENT) if committed else ""
+    return Day(day, dict(labels), float(agreement) if agreement else None)
 
 
 def newer_day(folder: Path, ds: str, identity: str = ARCHIVE) -> str:
@@ -64,9 +66,3 @@ def _days(delta: DeltaTable, identity: str) -> set[str]:
         file["partition.ds"] for file in files if file["num_records"] and file["partition.source"] == schemas.ARCHIVE
     }
     return {ds for ds in held if inputs.get(ds, identity) == identity}
-
-
-def _agreement(delta: DeltaTable, ds: str) -> float | None:
-    committed = table.committed(delta, ds)
-    known = table.commit_facts(delta, ds, committed.token).get(_AGREEMENT) if committed else ""
-    return float(known) if known else None

@@ -99,7 +99,7 @@ def _score(spark: SparkSession, texts: Sequence[Text], options: ScoringOptions) 
 
 
 def score_texts(batches: Iterator[pa.RecordBatch], options: ScoringOptions) -> Iterator[pa.RecordBatch]:
-    """mapInArrow: score deferred texts."""
+    """mapInArrow: score deferred texts; a row also says how many rows its engine batch had."""
     model = models.open_model(options, task_context.task_threads())
     for window in windows.score_windows(batches, rows.texts, model, options):
-        yield rows.answer_rows(window, model)
+        yield rows.score_rows(window, model).append_column("batch_rows", pa.array(window.batch_rows))

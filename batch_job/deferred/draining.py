@@ -176,6 +176,8 @@ def _response(item: Claimed, answers: Sequence[Row], output: OutputSpec) -> Scor
         )
         for answer in answers
     ]
+    known = sum("batch_rows" not in answer for answer in answers)
+    looked_up = f"; {known} of {len(answers)} texts had been scored before" if known else ""
     return ScoreResponse(
         results=results,
         path=DEFERRED,
@@ -184,11 +186,5 @@ def _response(item: Claimed, answers: Sequence[Row], output: OutputSpec) -> Scor
         batch_size=max(answer.get("batch_rows", 0) for answer in answers),
         queue_us=max(0, int(time.time() * 1000) - item.work.accepted_at_ms) * 1000,
         request_id=item.request_id,
-        reason=_reason(answers),
+        reason=f"deferred: drained by the nightly run{looked_up}",
     )
-
-
-def _reason(answers: Sequence[Row]) -> str:
-    known = sum("batch_rows" not in answer for answer in answers)
-    looked_up = f"; {known} of {len(answers)} texts had been scored before" if known else ""
-    return f"deferred: drained by the nightly run{looked_up}"

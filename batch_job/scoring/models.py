@@ -48,8 +48,6 @@ class _Key(NamedTuple):
 
 
 _opened: dict[_Key, Model] = {}
-
-
 #: Models that open ahead of the task that asks for them. A result of None: the task opens the model itself.
 _opening: dict[_Key, "Future[Model | None]"] = {}
 

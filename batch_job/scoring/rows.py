@@ -10,12 +10,9 @@ from batch_job.scoring.models import Model
 from batch_job.scoring.windows import ScoredWindow
 from batch_job.shards.schemas import SCORES, TOP_K, VECTOR, text_hash
 from shared_model.encoding import Text
-from shared_model.output import OutputSpec
 
 #: The column of a row whose text was scored before: all but what is the row's own or the same for all.
 BASELINE = "baseline"
-
-
 BASELINE_FIELDS = [name for name in SCORES.names if name not in ("id", "text_hash", "release")]
 
 
@@ -26,21 +23,30 @@ def texts(rows: pa.RecordBatch) -> list[Text]:
 
 
 def score_rows(window: ScoredWindow, model: Model) -> pa.RecordBatch:
-    count = len(window.texts)
-    named = bool(model.output.names)
+    count, kept = window.scores.shape
+    scores, ends = pa.array(window.scores.ravel()), pa.array(np.arange(count + 1, dtype=np.int32) * kept)
+    if model.output.names:
+        names = pa.array(model.output.names)
+        label, score = names.take(pa.array(window.indices[:, 0])), pa.array(window.scores[:, 0])
+        best = [names.take(pa.array(window.indices.ravel())), scores]
+        top_k = pa.ListArray.from_arrays(ends, pa.StructArray.from_arrays(best, fields=list(TOP_K.value_type)))
+        vector = pa.nulls(count, VECTOR)
+    else:
+        label, score, top_k = pa.nulls(count), pa.nulls(count), pa.array([[]] * count, TOP_K)
+        vector = pa.ListArray.from_arrays(ends, scores)
     columns = {
         "id": window.source.column("id"),
         "text_hash": [text_hash(text) for text in window.texts],
-        "label": pa.array(model.output.names).take(pa.array(window.indices[:, 0])) if named else pa.nulls(count),
-        "score": window.scores[:, 0] if named else pa.nulls(count),
+        "label": label,
+        "score": score,
         "release": [model.release] * count,
         "precision": [str(model.engine.precision)] * count,
         "scored_at": [datetime.now(UTC)] * count,
         "encoding_key": [model.encoder.key(encoding) for encoding in window.encodings],
         "tokens": [encoding.tokens for encoding in window.encodings],
         "truncated": [encoding.truncated for encoding in window.encodings],
-        "top_k": _nested_labels(window, model.output),
-        "vector": _vectors(window, model.output),
+        "top_k": top_k,
+        "vector": vector,
     }
     return pa.RecordBatch.from_pydict(columns, schema=SCORES)
 
@@ -67,28 +73,3 @@ def _has_baseline(rows: pa.RecordBatch, precision: str) -> pa.Array:
     """Whether each row has a baseline score at a precision. The compiled precision counts, not the requested one: hosts
     without BF16 compile FP32, and a partition has one precision."""
     return pc.fill_null(pc.equal(pc.struct_field(rows.column(BASELINE), "precision"), precision), False)
-
-
-def answer_rows(window: ScoredWindow, model: Model) -> pa.RecordBatch:
-    """Score rows of deferred texts, and how many rows each ran with."""
-    return score_rows(window, model).append_column("batch_rows", pa.array(window.batch_rows))
-
-
-def _nested_labels(window: ScoredWindow, output: OutputSpec) -> pa.Array:
-    rows, width = window.indices.shape
-    if not output.names:
-        return pa.array([[]] * rows, TOP_K)
-    flat = pa.StructArray.from_arrays(
-        [pa.array(output.names).take(pa.array(window.indices.ravel())), pa.array(window.scores.ravel())],
-        fields=list(TOP_K.value_type),
-    )
-    return pa.ListArray.from_arrays(pa.array(np.arange(rows + 1, dtype=np.int32) * width), flat)
-
-
-def _vectors(window: ScoredWindow, output: OutputSpec) -> pa.Array:
-    rows, width = window.scores.shape
-    if output.names:
-        return pa.nulls(rows, VECTOR)
-    return pa.ListArray.from_arrays(
-        pa.array(np.arange(rows + 1, dtype=np.int32) * width), pa.array(window.scores.ravel())
-    )

@@ -154,16 +154,14 @@ def arranged(hashed: DataFrame, bins: Sequence[Bin], bits: int, tasks: int) -> D
     for bin_, task in zip(bins, assign_tasks(bins, tasks), strict=True):
         for cell in bin_.cells:
             bin_of_cell[cell], task_of_cell[cell] = bin_.number, task
-    bin_sql, task_sql = (_lookup_sql(numbers, hash_cell(bits)) for numbers in (bin_of_cell, task_of_cell))
+    # Spark makes one constant of the split text when it plans, where `array` would be an expression for each number.
+    bin_sql, task_sql = (
+        f"cast(split('{','.join(map(str, numbers))}', ',') as array<int>)[{hash_cell(bits)}]"
+        for numbers in (bin_of_cell, task_of_cell)
+    )
     rows = hashed.selectExpr("*", f"{bin_sql} as {BIN}", f"{task_sql} as task")
     rows = rows.filter(f"{BIN} != {_NO_BIN}").repartitionById(tasks, "task")
     return rows.sortWithinPartitions(BIN, TEXT_HASH, "id").drop("task")
-
-
-def _lookup_sql(numbers: Sequence[int], index: str) -> str:
-    """SQL for the number at an index, from 0."""
-    # Spark makes one constant of it when it plans, where `array` would be an expression for each number.
-    return f"cast(split('{','.join(map(str, numbers))}', ',') as array<int>)[{index}]"
 
 
 def cut(batches: Iterable[pa.RecordBatch], shard_rows: int) -> Iterator[Shard]:

@@ -266,7 +266,12 @@ def ever_held(folder: Path) -> tuple[set[str], float]:
     log = sorted((folder / "_delta_log").glob("*.json"))
     held = {os.path.basename(uri) for uri in delta.open_table(folder).file_uris()}
     for version in log:
-        held.update(os.path.basename(action["add"]["path"]) for action in _actions_of(version) if "add" in action)
+        try:
+            actions = [json.loads(line) for line in version.read_text().splitlines()]
+        except (OSError, ValueError) as error:
+            # deltalake reads no version that a checkpoint covers, so damage to one is found here.
+            raise JobError(f"{version} cannot be read: {error}; restore it") from error
+        held.update(os.path.basename(action["add"]["path"]) for action in actions if "add" in action)
     remembers_all = int(log[0].stem) == 0
     return held, 0.0 if remembers_all else log[0].stat().st_mtime
 
@@ -335,14 +340,6 @@ def _read(uri: str, columns: Sequence[str], remedy: str) -> Iterator[pa.RecordBa
             yield from file.iter_batches(columns=list(columns))
     except (OSError, pa.ArrowException) as error:
         raise JobError(f"{uri} cannot be read: {str(error).partition(chr(10))[0]}; {remedy}") from error
-
-
-def _actions_of(version: Path) -> list[dict[str, Any]]:
-    """Its actions. deltalake reads no version that a checkpoint covers, so damage to one is found here."""
-    try:
-        return [json.loads(line) for line in version.read_text().splitlines()]
-    except (OSError, ValueError) as error:
-        raise JobError(f"{version} cannot be read: {error}; restore it") from error
 
 
 def _partitions(schema: pa.Schema) -> list[str]:
