@@ -20,6 +20,7 @@ from batch_job.identity import Tables
 from batch_job.inputs import reading
 from batch_job.inputs.messages import Reason
 from batch_job.progress import Progress, log
+from batch_job.reporting import plain_text
 from batch_job.run_record import Findings, QuarantinedLine, RunRecord, Scoring
 from batch_job.scoring import rows, shard_task
 from batch_job.scoring.options import ScoringOptions
@@ -152,7 +153,7 @@ class Attempt:
         with stage("read"):
             reasons, bins = self._count()
         with stage("resume"):
-            adopted = [] if self.force else self._adopt(bins)
+            adopted = [] if self.force else resumable.adopt_finished(self.spark, self.scores, bins)
             baseline = None if self.force else self._baseline()
         with stage("score"):
             finished = {report.bin_number for report in adopted}
@@ -194,13 +195,6 @@ class Attempt:
         reasons = {each["reason"]: each["lines"] for each in counted if each["reason"] is not None}
         cells = {each["cell"]: Load(each["lines"], each["work"]) for each in counted if each["reason"] is None}
         return dict(sorted(reasons.items())), binning.pack(cells, shard_rows)
-
-    def _adopt(self, bins: Sequence[Bin]) -> list[FileReport]:
-        adopted = resumable.adopt_finished(self.spark, self.scores, bins)
-        if adopted:
-            rows_adopted = sum(report.judged for report in adopted)
-            log(f"ds={self.run.ds}: {len(adopted)} shards of {rows_adopted:,} rows adopted from an earlier attempt")
-        return adopted
 
     def _baseline(self) -> DataFrame | None:
         """The day's committed scores, one for each text, if this attempt's engines would compute the same at the same
@@ -265,7 +259,7 @@ class Attempt:
         shown = (f"{line.reason}  {line.file}  {quarantined.printable(line.raw)}" for line in examples)
         log("\n  ".join(["quarantined, for example:", *shown]))
         ds, lines, share = self.run.ds, self.run.input.lines, self.settings.quarantine_share
-        count = sum(reasons.values())
+        count, counts = sum(reasons.values()), plain_text.counts(reasons)
         findings = Findings(
             rows=0,
             labels={},
@@ -279,7 +273,7 @@ class Attempt:
         raise GateFailed(
             findings,
             f"ds={ds}: {count:,} of {lines:,} lines are quarantined, more than {share:.1%}: "
-            f"{summary.counts(reasons)}; no score committed; `python -m batch_job quarantine --ds {ds}` prints them; "
+            f"{counts}; no score committed; `python -m batch_job quarantine --ds {ds}` prints them; "
             f"TANDEM_QUARANTINE_SHARE={enough:g} lets such a day pass",
         )
 

@@ -74,12 +74,8 @@ def quarantined(reasons: Mapping[str, int], lines: int) -> str:
     count = sum(reasons.values())
     if not count:
         return "no line"
-    named = ", ".join(f"{reason} {found:,}" for reason, found in by_frequency(reasons))
+    named = plain_text.counts(reasons)
     return f"{count:,} of {lines:,} lines ({count / lines:.2%}): {named}" if lines else f"{count:,} lines: {named}"
-
-
-def by_frequency(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
-    return sorted(reasons.items(), key=lambda it: (-it[1], it[0]))
 
 
 def outcome(verdict: Verdict) -> str:

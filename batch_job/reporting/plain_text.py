@@ -1,5 +1,7 @@
 """A run in plain text: a summary for terminals, and the sentences that the page and the logs share with it."""
 
+from collections.abc import Mapping
+
 from batch_job.run_record import Input, RunRecord, Scoring, State, Verdict
 
 
@@ -91,6 +93,15 @@ def busy(scoring: Scoring) -> str:
     """The share of the time in which the devices computed, in words; empty where the record does not have it."""
     share = scoring.busy_share
     return "" if share is None else f"busy {share:.1%} of the time of scoring, in {scoring.slots} slots"
+
+
+def by_frequency(reasons: Mapping[str, int]) -> list[tuple[str, int]]:
+    return sorted(reasons.items(), key=lambda it: (-it[1], it[0]))
+
+
+def counts(reasons: Mapping[str, int]) -> str:
+    """Lines by the reason of their quarantine, the most frequent first."""
+    return ", ".join(f"{reason} {count:,}" for reason, count in by_frequency(reasons))
 
 
 def _verdict(verdict: Verdict) -> str:

@@ -24,7 +24,8 @@ def scoring(
     Rows include adopted shards; speed, tokens and workers are this attempt's own.
     """
     own = [file for file in files if not file.adopted]
-    tokens, coarse_bucket = sum(file.tokens for file in own), sum(file.padded_tokens for file in own)
+    tokens, padded = sum(file.tokens for file in own), sum(file.padded_tokens for file in own)
+    began = min((file.began for file in own if file.began), default=0.0)
     in_workers = {
         f"workers {stage}": sum(getattr(file, stage) for file in own)
         for stage in ("tokenised", "waited", "ran", "wrote")
@@ -40,27 +41,17 @@ def scoring(
         seconds={name: round(value, 3) for name, value in {**seconds, **in_workers}.items()},
         rows_per_second=round(sum(file.rows for file in own) / sum(seconds.values()), 1),
         tokens=tokens,
-        padding_share=round(1 - tokens / coarse_bucket, 4) if coarse_bucket else 0.0,
+        padding_share=round(1 - tokens / padded, 4) if padded else 0.0,
         finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
         distinct=sum(file.distinct for file in own),
         workers=_workers(own),
-        began_at=_utc(min((file.began for file in own if file.began), default=0.0)),
+        began_at=datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds") if began else "",
         content=schemas.add_contents(file.content for file in files),
         units=len(files),
         units_resumed=len(files) - len(own),
         rows_reused=sum(file.reused for file in own),
         slots=slots,
     )
-
-
-def counts(reasons: Mapping[str, int]) -> str:
-    """As a person reads them: the most frequent first."""
-    return ", ".join(f"{reason} {count:,}" for reason, count in sorted(reasons.items(), key=lambda it: (-it[1], it[0])))
-
-
-def _utc(moment: float) -> str:
-    """A Unix time as ISO 8601; empty for 0."""
-    return datetime.fromtimestamp(moment, UTC).isoformat(timespec="milliseconds") if moment else ""
 
 
 def _workers(files: Sequence[FileReport]) -> tuple[Worker, ...]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from batch_job import identity, lookup, run_record
 from batch_job.identity import Tables
 from batch_job.progress import log
+from batch_job.reporting import plain_text
 from batch_job.run_record import RecordError, State
-from batch_job.shards import summary
 from batch_job.tables import quarantined, table
 from shared_model.errors import JobError
 from shared_model.settings import StateSettings
@@ -35,7 +35,7 @@ def quarantine(state: StateSettings, ds: str, limit: int, as_json: bool) -> Iter
     if attempt < 0:
         raise JobError(f"ds={ds} was never scored: {tables.quarantine} knows no attempt at it; check TANDEM_STATE")
     reasons = table.quarantined(tables.quarantine, ds, attempt)
-    counted = f"{sum(reasons.values()):,} lines ({summary.counts(reasons)})" if reasons else "no line"
+    counted = f"{sum(reasons.values()):,} lines ({plain_text.counts(reasons)})" if reasons else "no line"
     log(f"ds={ds}: attempt {attempt} quarantined {counted}")
     found = islice(quarantined.lines(tables.quarantine, ds, attempt), limit or None)
     if as_json:

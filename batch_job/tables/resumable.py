@@ -18,6 +18,7 @@ from pathlib import Path
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from batch_job.progress import log
 from batch_job.shards import shard_files
 from batch_job.shards.binning import Bin
 from batch_job.shards.shard_files import FileReport, Target
@@ -44,7 +45,11 @@ def adopt_finished(spark: SparkSession, target: Target, bins: Sequence[Bin]) -> 
         partial(_finished, target=target)
     )
     reports = map(FileReport.from_json, read.collect())
-    return [adopted(report, target) for report in of_whole_bins(reports, bins)]
+    own = [adopted(report, target) for report in of_whole_bins(reports, bins)]
+    if own:
+        rows = sum(report.judged for report in own)
+        log(f"ds={target.ds}: {len(own)} shards of {rows:,} rows adopted from an earlier attempt")
+    return own
 
 
 def _finished(note: str, target: Target) -> list[str]:
