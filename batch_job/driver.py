@@ -12,7 +12,11 @@ from batch_job.launch.exit_codes import complain, exit_code
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="score")
-    add_arguments(parser)
+    parser.add_argument("--ds", required=True, help="the day, YYYY-MM-DD")
+    parser.add_argument("--record", type=Path, required=True, help="the run's record, written by `plan`")
+    parser.add_argument("--force", action="store_true", help="score again what is committed already")
+    parser.add_argument("--accept", action="append", default=[], help="a gate whose failure a person lets pass")
+    parser.add_argument("--drain", action="store_true", help="answer deferred requests, and leave the day as it is")
     args = parser.parse_args(arguments)
     try:
         run = run_record.read(args.record)
@@ -34,11 +38,3 @@ def _run(args: argparse.Namespace) -> None:
         drain.drain_day(args.ds, args.record)
     else:
         score.score(args.ds, args.record, args.force, tuple(args.accept))
-
-
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--ds", required=True, help="the day, YYYY-MM-DD")
-    parser.add_argument("--record", type=Path, required=True, help="the run's record, written by `plan`")
-    parser.add_argument("--force", action="store_true", help="score again what is committed already")
-    parser.add_argument("--accept", action="append", default=[], help="a gate whose failure a person lets pass")
-    parser.add_argument("--drain", action="store_true", help="answer deferred requests, and leave the day as it is")

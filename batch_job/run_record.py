@@ -331,12 +331,6 @@ def read(path: Path) -> RunRecord:
         raise RecordError(f"{path} cannot be read as a run record; plan the run anew") from error
 
 
-def _input_file(document: dict[str, Any]) -> InputFile:
-    # Earlier versions noted whether the pages of a Parquet file have checksums.
-    document.pop("unchecked", None)
-    return InputFile(**document)
-
-
 def _scoring(document: dict[str, Any]) -> Scoring:
     workers = tuple(Worker(worker["pid"], worker["rows"]) for worker in document.pop("workers", ()))
     return Scoring(workers=workers, **document)
@@ -355,22 +349,22 @@ def _findings(document: dict[str, Any]) -> Findings:
     )
 
 
-def _state(state: State, publication: Publication | None) -> State:
-    """Earlier versions called a run published whose epoch was not made live."""
-    not_live = state is State.PUBLISHED and publication is not None and not publication.live
-    return State.COMMITTED if not_live else state
-
-
 def _record(document: dict[str, Any]) -> RunRecord:
     source, scoring, publication = (document.pop(name) for name in ("input", "scoring", "publication"))
     findings = document.pop("findings", None)
-    files = tuple(_input_file(file) for file in source.pop("files"))
+    files = source.pop("files")
+    for file in files:
+        # Earlier versions noted whether the pages of a Parquet file have checksums.
+        file.pop("unchecked", None)
     columns, form = Columns(**source.pop("columns", {})), Format(source.pop("format", Format.JSON_LINES))
-    published = Publication(**publication) if publication else None
+    published, state = Publication(**publication) if publication else None, State(document.pop("state"))
+    if state is State.PUBLISHED and published and not published.live:
+        # Earlier versions called a run published whose epoch was not made live.
+        state = State.COMMITTED
     return RunRecord(
         runtime=Runtime(**document.pop("runtime")),
-        input=Input(files=files, columns=columns, format=form, **source),
-        state=_state(State(document.pop("state")), published),
+        input=Input(files=tuple(InputFile(**file) for file in files), columns=columns, format=form, **source),
+        state=state,
         scoring=_scoring(scoring) if scoring else None,
         publication=published,
         findings=_findings(findings) if findings else None,

@@ -103,9 +103,11 @@ def spark_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]
     """
     prefix = runtime_prefix(environ)
     python = os.path.join(prefix, "bin", "python")
+    found = sorted(Path(prefix).glob("lib/python3*/site-packages/pyspark"))
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     return {
         "PATH": os.path.join(prefix, "bin") + os.pathsep + environ.get("PATH", os.defpath),
-        "SPARK_HOME": _spark_home(prefix),
+        "SPARK_HOME": str(found[0] if found else Path(prefix, "lib", version, "site-packages", "pyspark")),
         "PYSPARK_PYTHON": python,
         "PYSPARK_DRIVER_PYTHON": python,
         "SPARK_LOCAL_IP": environ.get("SPARK_LOCAL_IP") or "127.0.0.1",
@@ -195,9 +197,3 @@ def wrong_python(expected_prefix: str, actual_prefix: str, who: str) -> str:
     if os.path.realpath(actual_prefix) == os.path.realpath(expected_prefix):
         return ""
     return f"{who} runs on the Python of {actual_prefix}, the run was planned on {expected_prefix}; set PYSPARK_PYTHON"
-
-
-def _spark_home(prefix: str) -> str:
-    found = sorted(Path(prefix).glob("lib/python3*/site-packages/pyspark"))
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    return str(found[0] if found else Path(prefix, "lib", version, "site-packages", "pyspark"))

@@ -17,17 +17,11 @@ _REASON = re.compile(
     r"|.*(?P<lost>Python worker exited unexpectedly|ExecutorLostFailure).*)$",
     re.M,
 )
-
-
 #: Spark's error for a file that it cannot read; the first cause after it is the reason.
 _UNREADABLE = re.compile(
     r"\[(?P<kind>FAILED_READ_FILE\.\w+|PATH_NOT_FOUND)\] .*?\b(?P<file>\w[\w+.-]*:/.+?)\.\s+(SQLSTATE|[A-Z][a-z])"
 )
-
-
 _CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)*(?P<why>.+)$", re.M)
-
-
 #: For want of memory, as a rule.
 _LOST = "a worker was killed, as often as Spark tries a task; what it had finished is kept for the next attempt"
 
@@ -39,19 +33,14 @@ def failing_in_one_line() -> Iterator[None]:
     try:
         yield
     except (Py4JError, PySparkException) as error:
-        if reason := _reason(str(error)):
-            raise JobError(reason) from error
+        text = str(error)
+        if found := _UNREADABLE.search(text):
+            cause = _CAUSE.search(text, found.end())
+            file, why = re.sub("^file:/+", "/", unquote(found["file"])), cause["why"] if cause else found["kind"]
+            raise JobError(f"{file} cannot be read: {why}; restore it, or plan the run anew") from error
+        if known := _REASON.search(text):
+            raise JobError(known["ours"] or known["room"] or _LOST) from error
         raise
-
-
-def _reason(text: str) -> str:
-    """The cause of a Spark job's failure in one line; empty for an unexpected error."""
-    if found := _UNREADABLE.search(text):
-        cause = _CAUSE.search(text, found.end())
-        file = re.sub("^file:/+", "/", unquote(found["file"]))
-        return f"{file} cannot be read: {cause['why'] if cause else found['kind']}; restore it, or plan the run anew"
-    known = _REASON.search(text)
-    return (known["ours"] or known["room"] or _LOST) if known else ""
 
 
 def cause_line(error: Any) -> str:

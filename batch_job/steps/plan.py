@@ -25,7 +25,7 @@ from shared_model import settings
 from shared_model.errors import JobError, NoInput
 from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
-from shared_model.releases.store import Release, Store
+from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 
 T = TypeVar("T")
@@ -94,7 +94,14 @@ def plan_run(
     messages = wait.wait(lambda: source.read(ds))
     store = Store.from_settings(state)
     release = store.open(pointer.read(store, client).active)
-    _check_reads(release, bool(inputs.input_pair))
+    pairs = release.manifest.reads.pairs
+    if pairs and not inputs.input_pair:
+        raise JobError(
+            f"release {release.id} reads pairs of texts; rows of the input hold one: say by TANDEM_INPUT_PAIR which "
+            "column holds the other, or promote another release"
+        )
+    if inputs.input_pair and not pairs:
+        raise JobError(f"release {release.id} reads single texts, and TANDEM_INPUT_PAIR is set")
     return RunRecord(
         ds=ds,
         run_id=run_id,
@@ -103,13 +110,3 @@ def plan_run(
         runtime=Runtime(sys.prefix, f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"),
         input=replace(messages, identity=identity.input_name(state, inputs)),
     )
-
-
-def _check_reads(release: Release, pairs: bool) -> None:
-    if release.manifest.reads.pairs and not pairs:
-        raise JobError(
-            f"release {release.id} reads pairs of texts; rows of the input hold one: say by TANDEM_INPUT_PAIR which "
-            "column holds the other, or promote another release"
-        )
-    if pairs and not release.manifest.reads.pairs:
-        raise JobError(f"release {release.id} reads single texts, and TANDEM_INPUT_PAIR is set")

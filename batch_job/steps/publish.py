@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -144,7 +143,12 @@ def committed_partition(folder: Path, ds: str) -> Partition | None:
     if rows is None or not rows.num_rows:
         return None
     release, precision = (_only(rows, name, ds) for name in ("release", "precision"))
-    return Partition(Epoch(release, precision, ds, committed.token), *_by_frequency(rows))
+    # The first row of each encoding key, the most frequent first, and how many rows there are of each.
+    numbered = pa.table({"key": rows.column("encoding_key"), "row": pa.array(np.arange(rows.num_rows))})
+    found = numbered.group_by("key").aggregate([("row", "min"), ("row", "count")])
+    found = found.sort_by([("row_count", "descending"), ("row_min", "ascending")])
+    epoch = Epoch(release, precision, ds, committed.token)
+    return Partition(epoch, rows.take(found.column("row_min")), found.column("row_count"))
 
 
 def _only(rows: pa.Table, column: str, ds: str) -> str:
@@ -152,14 +156,6 @@ def _only(rows: pa.Table, column: str, ds: str) -> str:
     if len(values) > 1:
         raise JobError(f"ds={ds} holds scores of {column} {' and '.join(map(str, values))}; score it again")
     return str(values[0])
-
-
-def _by_frequency(rows: pa.Table) -> tuple[pa.Table, pa.ChunkedArray]:
-    """The first row of each encoding key, the most frequent first, and how many rows there are of each."""
-    numbered = pa.table({"key": rows.column("encoding_key"), "row": pa.array(np.arange(rows.num_rows))})
-    found = numbered.group_by("key").aggregate([("row", "min"), ("row", "count")])
-    found = found.sort_by([("row_count", "descending"), ("row_min", "ascending")])
-    return rows.take(found.column("row_min")), found.column("row_count")
 
 
 def scores_of(rows: pa.Table, output: OutputSpec) -> Iterator[tuple[bytes, PublishedScore]]:
@@ -171,19 +167,16 @@ def scores_of(rows: pa.Table, output: OutputSpec) -> Iterator[tuple[bytes, Publi
         scores = pc.struct_field(best, "score").to_pylist()
         vectors = batch.column("vector").to_pylist()
         columns = (batch.column(name).to_pylist() for name in ("encoding_key", "tokens", "truncated"))
-        for key, tokens, truncated, vector, (start, end) in zip(*columns, vectors, _spans(batch), strict=True):
+        # Each row's labels begin and end at these places among those of the batch.
+        lengths = pc.list_value_length(batch.column("top_k")).to_numpy(zero_copy_only=False)
+        spans = pairwise([0, *np.cumsum(lengths).tolist()])
+        for key, tokens, truncated, vector, (start, end) in zip(*columns, vectors, spans, strict=True):
             yield (
                 key,
                 PublishedScore(
                     labels=labels[start:end], scores=vector or scores[start:end], tokens=tokens, truncated=truncated
                 ),
             )
-
-
-def _spans(batch: pa.RecordBatch) -> Iterator[tuple[Any, Any]]:
-    """Where each row's labels begin and end among those of the batch."""
-    lengths = pc.list_value_length(batch.column("top_k")).to_numpy(zero_copy_only=False)
-    return pairwise([0, *np.cumsum(lengths).tolist()])
 
 
 def _publish_figures(client: "redis.Redis", run: RunRecord, epoch: Epoch) -> None:

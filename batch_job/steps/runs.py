@@ -2,13 +2,13 @@
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from batch_job import lookup, run_record
-from batch_job.run_record import Outcome, RecordError, RunRecord, Verdict
+from batch_job.run_record import Outcome, RecordError, Verdict
 from shared_model.errors import JobError
 from shared_model.settings import StateSettings
 
@@ -34,20 +34,23 @@ def runs(folder: Path, ds: str, limit: int, as_json: bool) -> Iterator[str]:
         where = folder / ds if ds else folder
         raise JobError(f"{where} holds no run; run `python -m batch_job plan` first, or check TANDEM_STATE")
     shown = found[: limit or None]
-    return map(json.dumps, shown) if as_json else _aligned(shown)
+    if as_json:
+        return map(json.dumps, shown)
+    cells = [_COLUMNS, *(tuple(_cell(run[column]) for column in _COLUMNS) for run in shown)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    # The last column is not padded.
+    widths[-1] = 0
+    return ("  ".join(map(str.ljust, row, widths)) for row in cells)
 
 
 def _run(path: Path) -> dict[str, Any]:
     try:
-        return _described(run_record.read(path))
+        run = run_record.read(path)
     except RecordError as error:
         changed = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
         unknown = dict.fromkeys(_COLUMNS)
         known = {"day": path.parent.name, "run": path.stem, "status": "unreadable"}
         return {**unknown, **known, "planned": changed, "verdict": str(error)}
-
-
-def _described(run: RunRecord) -> dict[str, Any]:
     rows = run.scoring.rows if run.scoring else None
     reasons = run.scoring.quarantined if run.scoring else run.findings.quarantined if run.findings else None
     verdict = run.problem or _verdict(run.findings.verdicts if run.findings else ())
@@ -61,13 +64,6 @@ def _verdict(verdicts: Sequence[Verdict]) -> str:
     texts = [f"{it.gate} {it.outcome}{' (accepted)' if it.accepted else ''}" for it in verdicts]
     worth = [text for text, it in zip(texts, verdicts, strict=True) if it.outcome in _SHOWN]
     return ", ".join(worth) or ("ok" if verdicts else "")
-
-
-def _aligned(runs: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    cells = [_COLUMNS, *(tuple(_cell(run[column]) for column in _COLUMNS) for run in runs)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)][:-1]
-    for *row, last in cells:
-        yield "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=True)), last])
 
 
 def _cell(value: object) -> str:

@@ -12,7 +12,7 @@ from batch_job.checks.examination import Written, examine
 from batch_job.checks.gate import GateFailed
 from batch_job.progress import log
 from batch_job.reporting import plain_text
-from batch_job.run_record import Findings, RunRecord, Scoring, State
+from batch_job.run_record import Findings, RunRecord, State
 from batch_job.scoring.options import ScoringOptions
 from batch_job.steps.context import StepContext, open_context, recorded, scoring_session
 from batch_job.steps.drain import answer_deferred
@@ -66,7 +66,11 @@ def score_day(
         raise
     run = replace(run, state=State.COMMITTED, findings=findings, scoring=scoring)
     run_record.write(context.path, run)
-    log(f"ds={run.ds}: {scoring.rows:,} rows committed; {_speed(scoring)}")
+    speed = plain_text.speed(scoring)
+    if scoring.computed:
+        alone, overall = scoring.scored_per_second, scoring.rows_per_second
+        speed = f"scored at {alone:,.0f} rows/s; {overall:,.0f} rows/s from reading to commit"
+    log(f"ds={run.ds}: {scoring.rows:,} rows committed; {speed}")
     return run
 
 
@@ -75,16 +79,6 @@ def _judge(run: RunRecord, written: Written, options: ScoringOptions, accepted: 
     for verdict in findings.verdicts:
         log(f"gate {verdict.gate}: {verdict.outcome}{' (accepted)' if verdict.accepted else ''}: {verdict.line}")
     return findings
-
-
-def _speed(scoring: Scoring) -> str:
-    """The speed of scoring by itself, and of all stages together."""
-    if not scoring.computed:
-        return plain_text.speed(scoring)
-    return (
-        f"scored at {scoring.scored_per_second:,.0f} rows/s; {scoring.rows_per_second:,.0f} rows/s from reading to "
-        "commit"
-    )
 
 
 def _drain(context: StepContext, run: RunRecord, spark: SparkSession, options: ScoringOptions) -> RunRecord:

@@ -29,7 +29,11 @@ def settle_unchanged(ds: str, path: Path) -> bool:
     if spark_submit.wrong_python(run.runtime.prefix, sys.prefix, "this"):
         return False
     with open_context(path, run.input.identity) as context:
-        committed = _committed_without_spark(context, run)
+        device = gpus.known_device(context.nightly.spark_master)
+        if device is None:
+            return False
+        options = ScoringOptions.from_settings(context.state, context.nightly, run.release, device)
+        committed = committed_before(context, run, options)
         if committed is None or _requests_wait(context):
             return False
         with recorded(context):
@@ -65,15 +69,6 @@ def refuse_changed(context: StepContext, run: RunRecord) -> None:
     if run.token and latest is not None and latest > run.token:
         raise Stale(f"attempt {latest} at ds={run.ds} has begun since attempt {run.token}, this run's last")
     check_unchanged(run.input)
-
-
-def _committed_without_spark(context: StepContext, run: RunRecord) -> Scoring | None:
-    """The same as far as this host can tell without Spark."""
-    device = gpus.known_device(context.nightly.spark_master)
-    if device is None:
-        return None
-    options = ScoringOptions.from_settings(context.state, context.nightly, run.release, device)
-    return committed_before(context, run, options)
 
 
 def _requests_wait(context: StepContext) -> bool:
