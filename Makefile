@@ -4,6 +4,8 @@ PYTHON ?= python3
 RUNTIME := .venv/bin/python
 BIN := .venv/bin
 export PYTHONPATH :=
+# Else each of hundreds of processes compiles our modules again where this is set.
+export PYTHONDONTWRITEBYTECODE :=
 STACK := PYTHONPATH=$(CURDIR)/.stack
 PACKAGES := shared_model batch_job realtime_service dags
 PROTOS := $(wildcard protos/scoring/v1/*.proto protos/inference/*.proto)

@@ -143,7 +143,9 @@ class Installer:
         return options
 
     def _pip(self, *arguments: str) -> None:
-        self._call("pip", "install", *self._uv.options, "--python", str(self.environment.python), *arguments)
+        # Compiled once here: where bytecode may not be written later, each process would compile what it imports.
+        options = ("--compile-bytecode", *self._uv.options, "--python", str(self.environment.python))
+        self._call("pip", "install", *options, *arguments)
 
     def _call(self, *arguments: str) -> None:
         with open(self.log, "ab") as log:
