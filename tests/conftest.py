@@ -1,8 +1,10 @@
 """Real components that every test shares: a Redis of the suite's own and the default release."""
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import hypothesis
 import pytest
@@ -31,6 +33,12 @@ hypothesis.settings.load_profile("tandem")
 #: Seconds. Hypothesis shrinks a failing example for 300 at most; a time-out before that would hide the failure.
 _PROPERTY_TIMEOUT = 900
 
+#: Fixtures that start processes or open the default release.
+_HEAVY = {"redis_server", "own_redis", "release", "spark"}
+
+#: Marks of tests that are too heavy for `make unit`.
+_NOT_UNIT = ("heavy", "proof", "readme", "timed")
+
 #: Variables of a developer's shell that tests must ignore: the suite flushes the Redis that it uses.
 _NOT_OURS = (
     "REDIS_URL",
@@ -56,11 +64,28 @@ def pytest_configure() -> None:
         os.environ.setdefault(name, value)
 
 
-@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
+        if _HEAVY.isdisjoint(getattr(item, "fixturenames", ())) and not any(map(item.get_closest_marker, _NOT_UNIT)):
+            item.add_marker(pytest.mark.unit)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """After Hypothesis has marked its tests."""
+    for item in session.items:
         if item.get_closest_marker("hypothesis"):
             item.add_marker(pytest.mark.timeout(_PROPERTY_TIMEOUT), append=False)
+
+
+@pytest.fixture(autouse=True)
+def only_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit test starts no process."""
+    if request.node.get_closest_marker("unit"):
+
+        def refuse(*command: object, **_: object) -> NoReturn:
+            raise AssertionError(f"{command}: a test that starts a process needs the mark `heavy`")
+
+        monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -28,7 +28,7 @@ from shared_model.settings import StateSettings
 from shared_model.types import Device
 from tests.batch_job.deferred.deferring import Spark
 
-DAY = "2026-01-14"
+DAY, NEXT_DAY = "2026-01-14", "2026-01-15"
 
 #: A small day in many shards; whatever is wrong with its lines is no reason to refuse it.
 SMALL = NightlySettings(nightly_task_rows=64, nightly_unit_rows=25, quarantine_share=1.0)

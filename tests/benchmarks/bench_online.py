@@ -12,11 +12,12 @@ from pathlib import Path
 
 from tests.benchmarks import harness, replicas, rounds
 from tests.benchmarks.harness import Target
-from tests.benchmarks.online import groups, load, texts
+from tests.benchmarks.online import groups, texts
 from tests.benchmarks.online.memory import memory
 from tests.benchmarks.online.stage import Generators, Stage
 from tests.benchmarks.online.texts import Material
 from tests.benchmarks.rounds import Group, Measured, Round
+from tests.load import load
 
 PROGRAM = "bench-online"
 ROUNDS = 3

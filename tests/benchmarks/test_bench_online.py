@@ -9,10 +9,11 @@ import pytest
 from tests.benchmarks import bench_online, rounds
 from tests.benchmarks.bench_online import GROUPS
 from tests.benchmarks.harness import CannotMeasure
-from tests.benchmarks.online import arrivals, texts
-from tests.benchmarks.online.calls import LEAST_CALLS, MISSED_MS, OK, RESOURCE_EXHAUSTED, Calls, quantile, statuses
+from tests.benchmarks.online import texts
 from tests.benchmarks.online.stage import Generators
-from tests.benchmarks.online.wire import LOST
+from tests.load import arrivals
+from tests.load.calls import LEAST_CALLS, MISSED_MS, OK, RESOURCE_EXHAUSTED, Calls, quantile, statuses
+from tests.load.wire import LOST
 
 NEVER = float("nan")
 
@@ -131,6 +132,7 @@ def test_texts_of_our_own_stand_in_where_no_folder_is_given() -> None:
     assert "our own" in material.source
 
 
+@pytest.mark.heavy
 def test_a_folder_without_the_texts_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert bench_online.main(["--data", str(tmp_path), "--out", str(tmp_path / "out.json")]) == 2
     printed = capsys.readouterr()

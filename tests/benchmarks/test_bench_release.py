@@ -45,6 +45,7 @@ def test_a_build_does_not_meet_the_stack_that_runs_here(tmp_path: Path) -> None:
     assert bench_release.own_environment(stack, tmp_path) == {"HOME": "/home", "TANDEM_STATE": str(tmp_path)}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("content", "line"),
     [

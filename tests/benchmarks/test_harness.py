@@ -68,6 +68,7 @@ def test_a_figure_nobody_promised_is_a_mistake() -> None:
         harness.result([RATE], {"speed": [1.0]}, HERE)
 
 
+@pytest.mark.heavy
 def test_the_place_names_machine_versions_and_commit() -> None:
     here = harness.place(["openvino"])
     assert here.machine["cores"] >= 1

@@ -13,6 +13,8 @@ import pytest
 from batch_job.launch import spark_submit
 from shared_model.releases.store import Release
 
+pytestmark = pytest.mark.heavy
+
 REPOSITORY = Path(__file__).parents[2]
 DAY, RUN = "2026-01-14", "manual__2026-11-21T08:00:00+00:00"
 

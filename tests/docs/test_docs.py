@@ -59,6 +59,7 @@ def watched_metrics() -> set[str]:
     return {re.sub("_(bucket|sum|count)$", "", name) for name in names}
 
 
+@pytest.mark.heavy
 def test_make_help_lists_every_target() -> None:
     targets = re.findall(r"^([a-z][a-z-]*):(?!=)", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
     listed = subprocess.run(["make", "help"], cwd=REPOSITORY, capture_output=True, text=True, check=True).stdout

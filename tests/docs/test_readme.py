@@ -16,6 +16,8 @@ import pytest
 from tests.docs import reader_files
 from tests.docs.readme_blocks import Block, blocks, clean_environment, run_console, run_python
 
+pytestmark = pytest.mark.heavy
+
 REPOSITORY = Path(__file__).parents[2]
 README = (REPOSITORY / "README.md").read_text()
 BLOCKS = blocks(README)

@@ -106,6 +106,7 @@ def test_every_setting_has_a_description() -> None:
         assert all(len(it.metadata["help"]) > 10 for it in dataclasses.fields(cls) if "group" not in it.metadata)
 
 
+@pytest.mark.heavy
 def test_a_file_sets_only_variables_that_are_not_set(tmp_path: Path) -> None:
     file = tmp_path / "tandem.toml"
     file.write_text('workers = 1000\nlanes = ["latency", "dynamic"]\n[latency]\nconcurrency = 8\n')

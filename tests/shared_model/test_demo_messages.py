@@ -26,6 +26,7 @@ def test_a_seed_is_a_stream_and_another_seed_another(texts: list[str]) -> None:
     assert other != texts
 
 
+@pytest.mark.heavy
 def test_a_stream_is_the_same_in_every_process(texts: list[str]) -> None:
     code = "import itertools, json; from shared_model import demo_messages as d; "
     code += "print(json.dumps(list(itertools.islice(d.texts(7), 500))))"

@@ -45,6 +45,7 @@ def test_each_name_is_told_once_also_to_children() -> None:
     assert warned(environ) == []
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("package", ["shared_model", "batch_job", "realtime_service", "tandem_stack"])
 def test_every_program_warns_when_it_starts(package: str) -> None:
     root = Path(__file__).parents[2]

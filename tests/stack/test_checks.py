@@ -10,6 +10,8 @@ from tandem_stack import checks
 
 from tests.stack.helpers import REPOSITORY, only_line, run_python, write_script
 
+pytestmark = pytest.mark.heavy
+
 JAVA_17 = """echo 'openjdk version "17.0.15" 2025-04-15' >&2"""
 JAVA_11 = """echo 'openjdk version "11.0.2" 2019-01-15' >&2"""
 FIND_JAVA = "from tandem_stack import checks; checks.need_java()"

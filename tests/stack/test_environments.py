@@ -34,6 +34,7 @@ def test_a_finished_environment_is_left_alone(environment: Environment) -> None:
     assert environment.stamp_file.stat().st_mtime_ns == before
 
 
+@pytest.mark.heavy
 def test_an_interrupted_installation_starts_from_nothing(environment: Environment) -> None:
     environment.stamp_file.unlink()
     (environment.prefix / "half-installed").touch()
@@ -44,6 +45,7 @@ def test_an_interrupted_installation_starts_from_nothing(environment: Environmen
     assert not (environment.prefix / "half-installed").exists()
 
 
+@pytest.mark.heavy
 def test_another_lock_file_is_followed_in_place(environment: Environment) -> None:
     (environment.prefix / "kept").touch()
     environment.lock_file.write_text("# nothing, said differently\n")
@@ -55,6 +57,7 @@ def test_another_lock_file_is_followed_in_place(environment: Environment) -> Non
     assert (environment.prefix / "kept").exists()
 
 
+@pytest.mark.heavy
 def test_a_failed_installation_is_one_line_and_leaves_no_stamp(environment: Environment) -> None:
     environment.lock_file.write_text("--no-index\nno-such-package==1.0\n")
 
@@ -83,6 +86,7 @@ def test_a_linked_environment_is_never_changed(tmp_path: Path) -> None:
     assert [path.name for path in used.iterdir()] == ["in-use"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("offers", "cpu_index", "own_index", "driver", "taken", "line"),
     [

@@ -8,7 +8,11 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.stack.helpers import REPOSITORY
+
+pytestmark = pytest.mark.heavy
 
 
 def test_help_lists_every_target() -> None:

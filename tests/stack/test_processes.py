@@ -15,6 +15,8 @@ from tandem_stack.processes import Supervisor
 
 from tests.stack.helpers import REPOSITORY
 
+pytestmark = pytest.mark.heavy
+
 #: A child that leaves behind what is hardest to find: a grandchild in a session of its own, orphaned at once, renamed,
 #: deaf to SIGTERM. Both write their process ids.
 RUNAWAY = """

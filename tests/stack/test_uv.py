@@ -15,6 +15,7 @@ def without_settings(home: Path) -> dict[str, str]:
     return {**kept, "HOME": str(home)}
 
 
+@pytest.mark.heavy
 def test_pips_files_and_variables_are_translated(tmp_path: Path) -> None:
     """Variables win over files, and `[install]` over `[global]`; an empty variable says nothing."""
     (tmp_path / "pip.conf").write_text(
@@ -57,6 +58,7 @@ def test_uvs_own_variables_win() -> None:
     )
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("version", "taken"), [("0.9.30", False), (uv.VERSION, True), ("99.0.0 (abc 2030-01-01)", True)]
 )

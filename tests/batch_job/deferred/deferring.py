@@ -1,5 +1,6 @@
 """Deferred requests for tests of the drain, and what stands for Spark where scoring is not the subject."""
 
+import asyncio
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -25,6 +26,16 @@ async def submit(client: "redis.asyncio.Redis", *texts: str, top_k: int = 0, rel
     request = ScoreRequest(texts=texts, top_k=top_k, release=release, request_id=request_id)
     await DeferredQueue(client).submit(request_id, DeferredWork(request=request, accepted_at_ms=1))
     return request_id
+
+
+def submit_to(url: str, text: str) -> str:
+    """`submit` for tests that have no event loop."""
+
+    async def connected() -> str:
+        async with redis.asyncio.Redis.from_url(url) as client:
+            return await submit(client, text)
+
+    return asyncio.run(connected())
 
 
 async def letters(client: "redis.asyncio.Redis") -> list[DeadLetter]:

@@ -56,6 +56,7 @@ def test_what_nobody_foresaw_is_no_verdict_of_a_gate_and_is_not_hidden(capsys: p
     )
 
 
+@pytest.mark.heavy
 def test_so_it_ends_a_process() -> None:
     code = "from batch_job.launch import exit_codes; raise SystemExit(exit_codes.exit_code('score', lambda: 1 // 0))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
@@ -71,6 +72,7 @@ def test_a_disk_that_may_not_be_written_is_one_line(capsys: pytest.CaptureFixtur
     assert capsys.readouterr().err == f"batch_job score: {problem}\n"
 
 
+@pytest.mark.heavy
 def test_output_that_nobody_can_take_is_one_line() -> None:
     """Python itself would end with 120, and complain twice."""
     code = "from batch_job.launch.exit_codes import exit_code as end; raise SystemExit(end('read', lambda: print(1)))"

@@ -12,6 +12,7 @@ from batch_job.launch import spark_submit
 REPOSITORY = Path(spark_submit.__file__).parents[2]
 
 
+@pytest.mark.heavy
 def test_plan_imports_nothing_but_the_standard_library() -> None:
     # -S: site-packages are not on the path at all.
     code = "import sys; sys.path.insert(0, sys.argv[1]); from batch_job.launch import spark_submit; print(*sys.modules)"
@@ -49,6 +50,7 @@ def test_a_cluster_may_set_the_address_it_needs() -> None:
     assert spark_submit.spark_environment({"SPARK_LOCAL_IP": "10.0.0.7"})["SPARK_LOCAL_IP"] == "10.0.0.7"
 
 
+@pytest.mark.heavy
 def test_a_steps_command_line_is_read_by_no_shell(tmp_path: Path) -> None:
     """No text of a person's becomes part of a command: a key with quotes and semicolons arrives as it is."""
     fake = tmp_path / "runtime with spaces" / "bin" / "python"

@@ -236,6 +236,7 @@ def test_a_run_has_one_page_whenever_it_is_written() -> None:
     assert page.html(PUBLISHED, 0.1) == page.html(PUBLISHED, 0.1)
 
 
+@pytest.mark.heavy
 def test_only_writing_a_report_loads_templates_and_plots() -> None:
     loaded = "import sys, batch_job.steps.score; print([it for it in ('jinja2', 'pygal') if it in sys.modules])"
     assert subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout == "[]\n"

@@ -18,6 +18,8 @@ from shared_model.releases.store import Release
 from shared_model.types import Device
 from tests.shared_model import tiny_builds, tiny_models
 
+pytestmark = pytest.mark.heavy
+
 Built = tuple[Release, ReleaseReport]
 
 

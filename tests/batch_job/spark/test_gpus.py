@@ -50,6 +50,7 @@ def master(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
         yield url
 
 
+@pytest.mark.heavy
 def test_one_task_scores_on_a_gpu_and_the_next_finds_its_worker(
     master: str, environment: dict[str, str], tmp_path: Path
 ) -> None:
@@ -156,6 +157,7 @@ def test_without_a_script_nothing_is_asked_of_spark(script: Path) -> None:
     assert asked["spark.executor.resource.gpu.discoveryScript"] == str(script)
 
 
+@pytest.mark.heavy
 def test_the_script_that_comes_with_tandem_says_what_nvidia_smi_says(tmp_path: Path) -> None:
     tool, script = tmp_path / "nvidia-smi", REPOSITORY / "batch_job" / "jobs" / "gpus.sh"
     tool.write_text("#!/bin/sh\nprintf '0\\n1\\n'\n")

@@ -23,9 +23,9 @@ from batch_job.tables import table
 from batch_job.tables.fence import Fence
 from shared_model import devices
 from shared_model.settings import StateSettings
-from tests.batch_job.conftest import DAY, Cli, message, planned, write_day
+from tests.batch_job.conftest import DAY, NEXT_DAY, Cli, message, planned, write_day
+from tests.batch_job.deferred.deferring import submit_to
 from tests.batch_job.shards import written
-from tests.batch_job.test_cli import SECOND, submit
 
 
 class Started(SystemExit):
@@ -95,11 +95,11 @@ def test_spark_starts_by_force_for_another_day_and_for_requests_that_wait(
 ) -> None:
     with pytest.raises(Started, match=r"--force$"):
         score("--force")
-    write_day(state, [message(1, "hello")], SECOND)
-    run_record.write(state.runs_dir / SECOND / "run.json", planned(state, client, SECOND))
+    write_day(state, [message(1, "hello")], NEXT_DAY)
+    run_record.write(state.runs_dir / NEXT_DAY / "run.json", planned(state, client, NEXT_DAY))
     with pytest.raises(Started):
-        score(ds=SECOND)
-    submit(state.redis_url, "my card has not arrived")
+        score(ds=NEXT_DAY)
+    submit_to(state.redis_url, "my card has not arrived")
     with pytest.raises(Started):
         score()
     assert run_record.read(path).state is State.PLANNED

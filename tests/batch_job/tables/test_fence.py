@@ -36,6 +36,7 @@ def test_only_the_latest_attempt_passes(client: "redis.Redis") -> None:
         first.check()
 
 
+@pytest.mark.heavy
 def test_redis_away_is_no_verdict_but_no_token_either(tmp_path: Path) -> None:
     with RedisServer(StateSettings(state=tmp_path)) as server, connect(server.url) as client:
         fence = Fence.take(client, DAY, -1)

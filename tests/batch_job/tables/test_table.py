@@ -203,6 +203,7 @@ def run_race(folder: Path, days: int, naive: bool) -> list[str]:
     return [ds for ds in DAYS[:days] if len(ids_of(folder, ds)) != 3]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("days", [FEW_DAYS, pytest.param(len(DAYS), marks=pytest.mark.proof)])
 def test_racing_processes_never_leave_two_attempts_in_a_day(tmp_path: Path, days: int) -> None:
     assert run_race(tmp_path, days, naive=False) == []
@@ -212,6 +213,7 @@ def test_racing_processes_never_leave_two_attempts_in_a_day(tmp_path: Path, days
         assert delta.transaction_version(f"tandem/{ds}") == max(tokens)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("days", [FEW_DAYS, pytest.param(len(DAYS), marks=pytest.mark.proof)])
 def test_control_without_the_rule_racing_processes_do(tmp_path: Path, days: int) -> None:
     assert run_race(tmp_path, days, naive=True) != []

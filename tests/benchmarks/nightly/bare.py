@@ -16,7 +16,7 @@ from shared_model.engine import Engine
 from shared_model.releases.store import Release, Store
 from shared_model.types import Device, Precision
 from tests.benchmarks.nightly import flops
-from tests.benchmarks.online import child
+from tests.load import child
 
 
 class Bare:

@@ -19,9 +19,9 @@ from tests.benchmarks.harness import REPOSITORY, CannotMeasure
 from tests.benchmarks.nightly import flops
 from tests.benchmarks.nightly import memory as watching
 from tests.benchmarks.nightly.stage import SAMPLE, WARM, WHOLE, Stage
-from tests.benchmarks.online import arrivals, load
-from tests.benchmarks.online.child import Child
-from tests.benchmarks.online.plans import Plan
+from tests.load import arrivals, load
+from tests.load.child import Child
+from tests.load.plans import Plan
 
 Figures = dict[str, float]
 

@@ -25,7 +25,7 @@ from batch_job.steps.plan import plan_run
 from batch_job.tables import fence, table
 from batch_job.tables.fence import Fence
 from shared_model.settings import StateSettings
-from tests.benchmarks.online import child
+from tests.load import child
 
 
 class Night:

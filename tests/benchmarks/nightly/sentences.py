@@ -8,7 +8,7 @@ from sentence_transformers import SentenceTransformer
 
 from shared_model import devices
 from shared_model.building import build
-from tests.benchmarks.online import child
+from tests.load import child
 
 BATCH_ROWS = 64
 

@@ -13,8 +13,8 @@ from shared_model import devices
 from shared_model.settings import StateSettings
 from tests.benchmarks.nightly import corpus
 from tests.benchmarks.nightly.corpus import Corpus
-from tests.benchmarks.online.child import Child
 from tests.benchmarks.replicas import Place
+from tests.load.child import Child
 
 #: Days by what they hold: texts to warm up with, of most shapes; the sample that ratios are measured on; all texts.
 WARM, SAMPLE, WHOLE = "2026-01-01", "2026-01-02", "2026-01-03"

@@ -16,7 +16,7 @@ from pyspark.sql.types import IntegerType
 
 from batch_job.launch import spark_submit
 from tests.benchmarks.nightly.night import session
-from tests.benchmarks.online import child
+from tests.load import child
 
 MASTER, BATCH_ROWS = "local[2]", 64
 MAX_TOKENS = 256

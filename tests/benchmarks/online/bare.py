@@ -20,7 +20,7 @@ from shared_model.encoding import TokenBatch, collate, plan_batches
 from shared_model.engine import Engine
 from shared_model.releases.store import Release, Store
 from shared_model.types import Device, Precision, ServingPath
-from tests.benchmarks.online import child
+from tests.load import child
 
 #: Above this, the time to work out shapes is a small part of a call, and what is compiled for one width costs memory.
 _SPECIALISED_TOKENS = 64

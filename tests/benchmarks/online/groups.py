@@ -1,10 +1,10 @@
 """The groups of figures: each runs its loads on a stage and returns figure → value of one round."""
 
-from tests.benchmarks.online import arrivals, echo
-from tests.benchmarks.online.calls import LEAST_CALLS, Calls, quantile
-from tests.benchmarks.online.child import Child
-from tests.benchmarks.online.plans import Plan
 from tests.benchmarks.online.stage import SETTLE_SECONDS, Stage
+from tests.load import arrivals, echo
+from tests.load.calls import LEAST_CALLS, Calls, quantile
+from tests.load.child import Child
+from tests.load.plans import Plan
 
 Figures = dict[str, float]
 
@@ -108,7 +108,7 @@ def goodput(stage: Stage) -> Figures:
 
 def sleep(stage: Stage) -> Figures:
     """Far more calls than an engine that sleeps can answer."""
-    place, module = stage.place, "tests.benchmarks.online.sleeping"
+    place, module = stage.place, "tests.load.sleeping"
     service = stage.child(module, str(place.store.files.root), place.first, place.redis_url).opened
     figures, refusals = Figures(), list[float]()
     for times in (2, 5, 10):
@@ -178,7 +178,7 @@ def _bare_p50(stage: Stage, texts: list[str]) -> float:
 
 
 def _echo_cpu_ms(stage: Stage, texts: list[str]) -> float:
-    with Child("tests.benchmarks.online.echo", str(_REPLY_BYTES)) as server:
+    with Child("tests.load.echo", str(_REPLY_BYTES)) as server:
         address = server.opened["address"]
         plan = Plan(address=address, texts=texts, seconds=2.0, in_flight=stage.saturating, method=echo.PATH)
         before = server.ask()["cpu_seconds"]

@@ -16,12 +16,12 @@ from realtime_service.settings import ServiceSettings
 from shared_model import devices
 from tests.benchmarks import replicas
 from tests.benchmarks.harness import CannotMeasure
-from tests.benchmarks.online import load
-from tests.benchmarks.online.calls import LATE_MS, Calls, quantile, statuses
-from tests.benchmarks.online.child import Child
-from tests.benchmarks.online.plans import Plan
 from tests.benchmarks.online.texts import Material
 from tests.benchmarks.replicas import Place
+from tests.load import load
+from tests.load.calls import LATE_MS, Calls, quantile, statuses
+from tests.load.child import Child
+from tests.load.plans import Plan
 from tests.realtime_service.conftest import RunningService
 
 #: Every call goes to a device: what was scored last night is not looked up. Requests are not deduplicated anyway.

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from shared_model import demo_messages
 from tests.benchmarks.harness import CannotMeasure
-from tests.benchmarks.online import arrivals
-from tests.benchmarks.online.arrivals import Times
+from tests.load import arrivals
+from tests.load.arrivals import Times
 
 _BULK_TEXTS = 60_000
 #: Far above what a model reads; a request with it fits into one frame.

@@ -11,8 +11,8 @@ from realtime_service.process import redis_connections
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import Snapshot
 from realtime_service.settings import SERVED
-from tests.benchmarks.online import child
 from tests.benchmarks.router import fleet
+from tests.load import child
 
 
 async def run(redis_url: str) -> None:

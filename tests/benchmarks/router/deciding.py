@@ -14,8 +14,8 @@ from realtime_service.routing.overrides import Policy
 from realtime_service.routing.policy import RoutedRequest, decide
 from realtime_service.routing.snapshot import Snapshot, as_real_time, options
 from shared_model.types import Priority
-from tests.benchmarks.online.calls import quantile
 from tests.benchmarks.router import fleet
+from tests.load.calls import quantile
 
 DECISIONS = 20_000
 #: Share of the requests whose two replicas drawn at random would both be late, so that all are looked at.

@@ -2,10 +2,10 @@
 
 from shared_model import demo_messages
 from tests.benchmarks import replicas
-from tests.benchmarks.online import load
-from tests.benchmarks.online.calls import quantile
-from tests.benchmarks.online.plans import Plan
 from tests.benchmarks.replicas import Place
+from tests.load import load
+from tests.load.calls import quantile
+from tests.load.plans import Plan
 
 BLOCKS, BLOCK_TEXTS = 4, 400
 _SETTINGS = {"TANDEM_PRECOMPUTED": "false"}

@@ -9,8 +9,8 @@ import redis.asyncio
 from realtime_service.cluster.heartbeat import PERIOD_SECONDS
 from realtime_service.cluster.membership import TTL_MS
 from shared_model.redis_store import keys
-from tests.benchmarks.online import child
 from tests.benchmarks.router import fleet
+from tests.load import child
 
 
 async def beat(client: "redis.asyncio.Redis", draw: random.Random) -> None:

@@ -1,9 +1,9 @@
 """Cost of heartbeats and of refreshing the snapshot, for one of 64 replicas."""
 
 from tests.benchmarks.harness import CannotMeasure
-from tests.benchmarks.online.child import Child
 from tests.benchmarks.replicas import Place
 from tests.benchmarks.router import fleet
+from tests.load.child import Child
 
 SECONDS = 10.0
 

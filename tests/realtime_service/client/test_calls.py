@@ -302,6 +302,7 @@ def test_a_replica_that_is_not_serving_is_left_out_while_it_still_listens(face: 
         eventually(lambda: met(one, client) == 5)
 
 
+@pytest.mark.heavy
 def test_a_server_with_default_settings_takes_no_offence_at_pings() -> None:
     """Three of them while it sends nothing, sooner than every five minutes, and such a server closes the connection."""
     with scripted([Silence(7), ended("a")]) as script, Client(script.address, attempts=1) as client:
@@ -435,6 +436,7 @@ def test_an_answer_can_be_pickled() -> None:
     assert copy.deepcopy(answer) == answer
 
 
+@pytest.mark.heavy
 def test_a_chatbot_needs_no_framework_and_no_redis() -> None:
     heavy = {"torch", "openvino", "numpy", "redis", "transformers", "prometheus_client"}
     source = f"import sys, realtime_service.client; print({heavy!r} & set(sys.modules))"
@@ -451,6 +453,7 @@ def test_a_path_that_is_newer_than_the_client_is_no_riddle() -> None:
         client.score("hello")
 
 
+@pytest.mark.heavy
 def test_a_request_that_kills_what_it_meets_meets_two_replicas_at_most() -> None:
     replicas = [mortal() for _ in range(4)]
     try:

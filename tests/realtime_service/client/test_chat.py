@@ -59,6 +59,7 @@ def test_what_fails_is_one_line_and_the_chat_goes_on(service: RunningService) ->
     assert ended.returncode == 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("typed", [b"", b"hello\n"])
 def test_without_a_service_it_ends_with_one_line(typed: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -17,6 +17,8 @@ from tests.realtime_service.client.load import Utilisation
 from tests.realtime_service.conftest import RunningService, eventually, start_service
 from tests.realtime_service.rollout import tiny_releases
 
+pytestmark = pytest.mark.heavy
+
 #: Far more than any call needs, so that no failure hides behind a deadline.
 PATIENCE_MS = 10_000
 both = pytest.mark.parametrize("face", FACES, ids=["threads", "loop"])

@@ -26,6 +26,8 @@ from shared_model.settings import StateSettings
 from shared_model.types import Priority, ServingPath
 from tests.realtime_service.cluster.endpoint import Endpoint, serving
 
+pytestmark = pytest.mark.heavy
+
 LATENCY, DYNAMIC, THROUGHPUT = SERVED
 SERVICE, OPEN_INFERENCE = "scoring.v1.ScoringService", "inference.GRPCInferenceService"
 #: Every kind of call: its texts, how it is made, and its lanes, the best first.

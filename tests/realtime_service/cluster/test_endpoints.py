@@ -22,6 +22,8 @@ from shared_model.types import Priority, ServingPath
 from tests.realtime_service.conftest import RunningService, eventually
 from tests.realtime_service.rollout.stage import Stage, staged
 
+pytestmark = pytest.mark.heavy
+
 SERVICE = "scoring.v1.ScoringService"
 _ANSWERED = re.compile(r'^tandem_requests_total\{outcome="(?:met|late)",path="(?P<path>\w+)"\} (?P<count>\S+)', re.M)
 

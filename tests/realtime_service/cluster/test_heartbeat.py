@@ -19,6 +19,8 @@ from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
 from shared_model.types import ServingPath
 
+pytestmark = pytest.mark.heavy
+
 LANE = ServingPath.THROUGHPUT
 
 

@@ -9,10 +9,14 @@ import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
 
+import pytest
+
 from realtime_service.cluster.outlier_detection import FIRST_SECONDS
 from realtime_service.errors import DeadlineExpired, ReplicaUnavailable
 from tests.realtime_service.cluster.directory import LANE, RELEASE, Router, routing, until
 from tests.realtime_service.cluster.stub import Stub, listening
+
+pytestmark = pytest.mark.heavy
 
 CALLERS = 8
 

@@ -30,6 +30,7 @@ def test_port_0_needs_no_lock(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.heavy
 def test_a_killed_process_releases_its_lock(tmp_path: Path) -> None:
     hold = "import sys, pathlib; from realtime_service.process import address_lock\n"
     hold += "with address_lock.holding('127.0.0.1:1', pathlib.Path(sys.argv[1])): print(flush=True); sys.stdin.read()"

@@ -71,6 +71,7 @@ def test_a_second_service_on_the_port_is_refused(service: RunningService, tmp_pa
     assert line.startswith(f"realtime_service serve: TANDEM_GRPC_ADDRESS={service.address}: cannot listen there")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("setting", "value", "expected"),
     [
@@ -85,6 +86,7 @@ def test_a_wrong_setting_is_named(setting: str, value: str, expected: str, tmp_p
     assert line == f"realtime_service serve: {setting}={value!r}: expected {expected}"
 
 
+@pytest.mark.heavy
 def test_a_missing_release_is_named(tmp_path: Path, releases_dir: Path) -> None:
     line = serve_and_fail(tmp_path, releases_dir, TANDEM_RELEASE="minilm-000000000000")
     assert "release minilm-000000000000 is not in" in line
@@ -103,6 +105,7 @@ def test_sigterm_while_it_starts_leaves_no_process(tmp_path: Path, releases_dir:
     assert not any(child.is_running() for child in children)
 
 
+@pytest.mark.heavy
 def test_a_killed_service_leaves_no_redis_behind(tmp_path: Path) -> None:
     env = {**os.environ, "TANDEM_STATE": str(tmp_path), "TANDEM_LANES": "none"}
     env |= {"TANDEM_GRPC_ADDRESS": "127.0.0.1:0", "TANDEM_METRICS_ADDRESS": "127.0.0.1:0"}
@@ -142,6 +145,7 @@ def test_sigterm_loses_none_of_10_000_calls_in_five_stops(
         stop_under_load(tmp_path, releases_dir, workers, answers=2_000)
 
 
+@pytest.mark.heavy
 def test_calls_under_way_are_finished(tmp_path: Path) -> None:
     store, numbers = Store(tmp_path / "releases"), tiny_releases.table()
     numbers[tiny_releases.WORDS.index("slowly"), 0] += 1000.0

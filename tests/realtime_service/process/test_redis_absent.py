@@ -14,6 +14,8 @@ from tests.realtime_service.conftest import READY, eventually
 from tests.realtime_service.rollout import tiny_releases
 from tests.redis_nodes import Node, running
 
+pytestmark = pytest.mark.heavy
+
 REACHED = "Redis is reached"
 
 

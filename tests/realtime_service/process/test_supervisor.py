@@ -203,6 +203,7 @@ def test_a_second_service_on_the_port_is_refused(supervised: RunningService, sto
         assert line.startswith(f"realtime_service serve: TANDEM_GRPC_ADDRESS={address}: cannot listen there")
 
 
+@pytest.mark.heavy
 def test_workers_that_cannot_start_end_the_service(store: Store, tmp_path: Path) -> None:
     line = serve_and_fail(tmp_path, Path(store.files.root), TANDEM_WORKERS="1", TANDEM_RELEASE="none-000000000000")
     assert line.startswith("realtime_service serve: release none-000000000000 is not in")

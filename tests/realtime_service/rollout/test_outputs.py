@@ -17,6 +17,8 @@ from tests.realtime_service.conftest import eventually
 from tests.realtime_service.rollout import tiny_releases
 from tests.realtime_service.rollout.stage import Stage, wait_until_active
 
+pytestmark = pytest.mark.heavy
+
 MULTI_LABEL = OutputSpec(OutputKind.MULTI_LABEL, ("urgent", "angry", "thankful"), 3)
 REGRESSION = OutputSpec(OutputKind.REGRESSION, ("stars", *(f"aspect {number}" for number in range(6))), 7)
 EMBEDDING = OutputSpec(OutputKind.EMBEDDING, (), 12)

@@ -23,6 +23,8 @@ from tests.realtime_service.rollout import tiny_releases
 from tests.realtime_service.rollout.stage import Callers, Stage, staged, states, wait_for_failure, wait_until_active
 from tests.shared_model import small_release
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def before(stage: Stage, client: Client) -> Release:

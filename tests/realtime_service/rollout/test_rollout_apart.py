@@ -19,6 +19,8 @@ from tests.realtime_service.process.test_lifecycle import serve_and_fail
 from tests.realtime_service.rollout import tiny_releases
 from tests.realtime_service.rollout.stage import Callers, Stage, staged, states, wait_for_failure, wait_until_active
 
+pytestmark = pytest.mark.heavy
+
 
 def test_a_release_that_hangs_fails_its_check(tmp_path: Path) -> None:
     with staged(tmp_path, TANDEM_PROBE_SECONDS="4") as stage, Client(stage.replica.address) as client:

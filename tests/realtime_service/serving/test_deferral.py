@@ -21,6 +21,8 @@ from shared_model.settings import StateSettings
 from tests.realtime_service.conftest import eventually
 from tests.realtime_service.rollout.stage import Stage, staged
 
+pytestmark = pytest.mark.heavy
+
 #: More texts than the queue of the dynamic lane holds, so that the request is always refused.
 REFUSED = ["where is my card", "card", "please"]
 

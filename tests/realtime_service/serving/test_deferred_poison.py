@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 import redis
 
 from realtime_service.client import Client
@@ -14,6 +15,8 @@ from shared_model.settings import StateSettings
 from shared_model.types import DeferredState
 from tests.realtime_service.conftest import RunningService, eventually, start_service
 from tests.realtime_service.rollout import tiny_releases
+
+pytestmark = pytest.mark.heavy
 
 INNOCENT = [f"innocent {number}" for number in range(5)]
 

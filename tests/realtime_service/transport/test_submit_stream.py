@@ -23,6 +23,8 @@ from shared_model.settings import StateSettings
 from tests.realtime_service.conftest import eventually
 from tests.realtime_service.rollout.stage import Stage, staged
 
+pytestmark = pytest.mark.heavy
+
 
 class Peer:
     """A client that sends `requests`, and takes answers only while it `reads`. The store answers only while `open`."""

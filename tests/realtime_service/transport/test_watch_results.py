@@ -24,6 +24,8 @@ from shared_model.settings import StateSettings
 from tests.realtime_service.conftest import eventually
 from tests.realtime_service.rollout.stage import Stage, staged
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:

@@ -27,6 +27,8 @@ from shared_model.releases.store import Release, Store
 from shared_model.types import Device, Precision
 from tests.shared_model import small_release, tiny_builds, tiny_models
 
+pytestmark = pytest.mark.heavy
+
 Built = tuple[Release, ReleaseReport]
 
 

@@ -16,6 +16,8 @@ from shared_model.encoding import Encoder, Encoding, Text, collate
 from shared_model.output import Floats
 from tests.shared_model import tiny_models
 
+pytestmark = pytest.mark.heavy
+
 #: A tiny graph, texts to calibrate it on, and others to compare on.
 Case = tuple[ov.Model, list[Encoding], list[Encoding]]
 

@@ -19,6 +19,8 @@ from shared_model.evaluation.examples import read_examples
 from shared_model.types import Device, Precision
 from tests.shared_model import tiny_models
 
+pytestmark = pytest.mark.heavy
+
 EXAMPLES = {
     "lost": ["my card was stolen", "I lost my card", "somebody took my card", "I can't find my card any more"],
     "rate": ["what is the exchange rate", "is the rate for dollars good", "how do you set the rate", "the rate is bad"],

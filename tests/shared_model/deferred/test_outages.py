@@ -19,6 +19,8 @@ from shared_model.redis_store import clients, keys
 from shared_model.settings import DeferredSettings
 from tests.redis_nodes import Node, running, sentinel
 
+pytestmark = pytest.mark.heavy
+
 Reply = TypeVar("Reply")
 
 #: Promised: normal again in this many seconds after an outage is over; after a flush or a restart.

@@ -26,6 +26,8 @@ from shared_model.output import OutputKind
 from shared_model.types import Device, Precision
 from tests.shared_model import tiny_models
 
+pytestmark = pytest.mark.heavy
+
 PACKED = {"bert", "distilbert", "roberta", "xlm-roberta", "modernbert"}
 
 #: Of all lengths, from no text at all to more than any of the models reads.

@@ -18,6 +18,8 @@ from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
 from tests.shared_model import tiny_builds
 
+pytestmark = pytest.mark.heavy
+
 Built = tuple[Release, ReleaseReport]
 
 #: FP16 is for CUDA; the same engine runs on CPU, so that proving it is tested where there is no GPU.

@@ -24,6 +24,8 @@ from shared_model.releases.store import Release, Store
 from shared_model.types import Device, Precision
 from tests.shared_model import tiny_builds
 
+pytestmark = pytest.mark.heavy
+
 Judged = Callable[..., ReleaseReport]
 INT8 = ("int8/model.xml", "int8/model.bin")
 

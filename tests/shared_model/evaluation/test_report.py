@@ -100,6 +100,7 @@ class Busy:
         pass
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("busy_calls", "refused"), [(0, False), (8, False), (10_000, True)])
 def test_a_pause_of_the_machine_refuses_nothing(busy_calls: int, refused: bool) -> None:
     budget = Budget(1, 32, 2.0, "TANDEM_GATE_LATENCY_MS")
@@ -118,6 +119,7 @@ def test_every_lane_has_its_budget(precision: Precision) -> None:
     assert (budget and (budget.rows, budget.tokens, budget.milliseconds)) == expected
 
 
+@pytest.mark.heavy
 def test_a_variant_is_as_large_as_the_files_it_is_opened_from(tiny: tuple[Release, ReleaseReport]) -> None:
     release, _ = tiny
     files = {"model.xml": "int8/model.xml", "model.bin": "int8/model.bin", "again": "int8/model.bin"}

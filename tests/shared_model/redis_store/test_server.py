@@ -19,6 +19,8 @@ from shared_model.redis_store import server as module
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
 
+pytestmark = pytest.mark.heavy
+
 #: Waits for the word, joins the server of a state folder, says which server that is and whether it owns it, and stays
 #: until told to go.
 _JOIN = """

@@ -147,6 +147,7 @@ def refusal(ask: Callable[[], object]) -> str:
     return str(raised.value)
 
 
+@pytest.mark.heavy
 def test_a_thousand_damages_are_refused_by_name(pristine: Release, tmp_path: Path) -> None:
     """Half of them before the release is opened, half between opening it and reading its files."""
     chance = random.Random(20261121)

@@ -181,6 +181,7 @@ def command(root: Path, state: Path, *arguments: str) -> str:
     return ran.stdout
 
 
+@pytest.mark.heavy
 def test_releases_behind_a_url_are_shared_by_processes(tmp_path: Path) -> None:
     root, state = tmp_path / "root", tmp_path / "state"
     release = small_release.seal(Store(f"shared://{root}"))

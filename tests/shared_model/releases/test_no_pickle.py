@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.heavy
+
 REPOSITORY = Path(__file__).parents[3]
 
 #: Modules that unpickle, or exist to.

@@ -82,6 +82,7 @@ def test_processes_take_a_version_each(tmp_path: Path, redis_url: str, processes
     assert pointer.read(Store(tmp_path), None).version == 60
 
 
+@pytest.mark.heavy
 def test_a_reader_never_meets_half_a_file(store: Store, tmp_path: Path) -> None:
     """The file twin is read by replicas while it is written."""
     pointer.promote(store, None, A)

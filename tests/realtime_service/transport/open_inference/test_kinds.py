@@ -19,6 +19,8 @@ from tests.realtime_service.rollout import tiny_releases
 from tests.realtime_service.rollout.stage import Stage, staged
 from tests.realtime_service.transport.open_inference.conftest import refusal
 
+pytestmark = pytest.mark.heavy
+
 REGRESSION = OutputSpec(OutputKind.REGRESSION, ("stars", "length"), 2)
 EMBEDDING = OutputSpec(OutputKind.EMBEDDING, (), 12)
 

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,8 +29,6 @@ from batch_job.settings import NightlySettings
 from batch_job.steps import context
 from batch_job.tables import table
 from batch_job.tables.fence import Fence, latest_token
-from protos.scoring.v1.scoring_pb2 import ScoreRequest
-from protos.scoring.v1.storage_pb2 import DeferredWork
 from shared_model import demo_messages
 from shared_model.deferred import DeferredQueue, Item
 from shared_model.errors import Stale
@@ -39,10 +36,9 @@ from shared_model.redis_store import keys
 from shared_model.releases.store import Release
 from shared_model.settings import DeferredSettings, StateSettings
 from tests.batch_job.cluster import other_python
-from tests.batch_job.conftest import DAY, Cli, message, planned, write_day
+from tests.batch_job.conftest import DAY, NEXT_DAY, Cli, message, planned, write_day
+from tests.batch_job.deferred.deferring import submit_to
 from tests.batch_job.shards import written
-
-SECOND = "2026-01-15"
 
 
 @pytest.fixture
@@ -58,17 +54,6 @@ def succeed(cli: Cli, *arguments: str) -> str:
     done = cli(*arguments)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout + done.stderr
-
-
-def submit(url: str, text: str) -> str:
-    async def run() -> str:
-        async with redis.asyncio.Redis.from_url(url) as client:
-            request_id = uuid.uuid4().hex
-            work = DeferredWork(request=ScoreRequest(texts=[text]), accepted_at_ms=1)
-            await DeferredQueue(client).submit(request_id, work)
-            return request_id
-
-    return asyncio.run(run())
 
 
 def result(url: str, request_id: str) -> Item | None:
@@ -98,7 +83,7 @@ def find_it_unchanged(cli: Cli, state: StateSettings, day: str) -> None:
 
 def drain_answers(cli: Cli, state: StateSettings, day: str) -> None:
     version = version_of(state)
-    request_id = submit(state.redis_url, "I forgot my passcode")
+    request_id = submit_to(state.redis_url, "I forgot my passcode")
     assert "1 deferred requests answered" in succeed(cli, "drain", "--ds", day)
     item = result(state.redis_url, request_id)
     assert item is not None
@@ -157,17 +142,17 @@ def read_rows(cli: Cli, day: str, release: Release) -> None:
 
 
 def roll_back_and_publish_again(cli: Cli, state: StateSettings, release: Release) -> None:
-    back = f"epoch {SECOND}.1 is no longer live; epoch {DAY}.1 is live again"
-    assert back in succeed(cli, "rollback", "--ds", SECOND)
-    assert f"ds={SECOND} of the default archive: not live: a person went back" in succeed(
-        cli, "publish", "--ds", SECOND
+    back = f"epoch {NEXT_DAY}.1 is no longer live; epoch {DAY}.1 is live again"
+    assert back in succeed(cli, "rollback", "--ds", NEXT_DAY)
+    assert f"ds={NEXT_DAY} of the default archive: not live: a person went back" in succeed(
+        cli, "publish", "--ds", NEXT_DAY
     )
-    assert newest(state, SECOND).state is State.COMMITTED
-    again = cli("rollback", "--ds", SECOND)
+    assert newest(state, NEXT_DAY).state is State.COMMITTED
+    again = cli("rollback", "--ds", NEXT_DAY)
     assert (again.returncode, again.stdout) == (2, "")
     live = f"epoch {DAY}.1, of ds={DAY}, is live for release {release.id}"
-    assert again.stderr == f"batch_job rollback: nothing was rolled back: {live}, and ds={SECOND} is not\n"
-    assert f"keys as epoch {SECOND}.1" in succeed(cli, "publish", "--ds", SECOND, "--force")
+    assert again.stderr == f"batch_job rollback: nothing was rolled back: {live}, and ds={NEXT_DAY} is not\n"
+    assert f"keys as epoch {NEXT_DAY}.1" in succeed(cli, "publish", "--ds", NEXT_DAY, "--force")
 
 
 @pytest.mark.timeout(480)
@@ -185,8 +170,8 @@ def test_two_days_from_messages_to_redis(
     # Small days, and as many damaged lines in each as in a large one.
     environment["TANDEM_QUARANTINE_SHARE"] = "0.02"
     environment["TANDEM_NIGHTLY_IDLE"] = str(idle)
-    for day in (DAY, SECOND):
-        request_id = submit(state.redis_url, "my card has not arrived")
+    for day in (DAY, NEXT_DAY):
+        request_id = submit_to(state.redis_url, "my card has not arrived")
         succeed(cli, "plan", "--ds", day)
         with jvms() as priorities:
             said = succeed(cli, "score", "--ds", day)
@@ -209,16 +194,16 @@ def test_two_days_from_messages_to_redis(
         assert run.scoring is not None
         assert run.scoring.precision == item.response.precision
         workers_are_shown(run.scoring, summary)
-    assert client.hget(keys.epoch_pointer(release.id), "ds") == SECOND.encode()
+    assert client.hget(keys.epoch_pointer(release.id), "ds") == NEXT_DAY.encode()
     assert DeltaTable(str(state.scores_table)).protocol().min_writer_version == 2
 
-    find_it_unchanged(cli, state, SECOND)
-    assert latest_token(client, SECOND) == 1
-    read_rows(cli, SECOND, release)
+    find_it_unchanged(cli, state, NEXT_DAY)
+    assert latest_token(client, NEXT_DAY) == 1
+    read_rows(cli, NEXT_DAY, release)
 
     roll_back_and_publish_again(cli, state, release)
-    drain_answers(cli, state, SECOND)
-    score_anew(cli, state, SECOND)
+    drain_answers(cli, state, NEXT_DAY)
+    score_anew(cli, state, NEXT_DAY)
 
 
 @pytest.mark.timeout(480)
@@ -226,42 +211,42 @@ def test_own_messages_are_scored_beside_the_archive_that_the_state_has(
     cli: Cli, environment: dict[str, str], state: StateSettings, client: "redis.Redis", tmp_path: Path
 ) -> None:
     """README's own CSV, on a day that is committed of the default archive, as is one before it."""
-    for day in (DAY, SECOND):
+    for day in (DAY, NEXT_DAY):
         written.commit(state.scores_table, day, ["yes"] * 1_000, **{table.INPUT: run_record.ARCHIVE})
-    write_day(state, [message(number, "hello") for number in range(10)], SECOND)
-    archived, scoring = planned(state, client, SECOND, "archived"), Scoring(1, "plan", 2, 10, {})
-    archived_at = state.runs_dir / SECOND / "archived.json"
+    write_day(state, [message(number, "hello") for number in range(10)], NEXT_DAY)
+    archived, scoring = planned(state, client, NEXT_DAY, "archived"), Scoring(1, "plan", 2, 10, {})
+    archived_at = state.runs_dir / NEXT_DAY / "archived.json"
     run_record.write(archived_at, replace(archived, state=State.COMMITTED, scoring=scoring))
     version, days = version_of(state), tmp_path / "own"
-    (days / SECOND).mkdir(parents=True)
+    (days / NEXT_DAY).mkdir(parents=True)
     rows = [f"m{number},my own message number {number}" for number in range(1_100)]
-    (days / SECOND / "messages.csv").write_text("\n".join(["message_id,body", *rows]))
+    (days / NEXT_DAY / "messages.csv").write_text("\n".join(["message_id,body", *rows]))
     environment |= {
         "TANDEM_INPUT_PATH": f"{days}/{{ds}}",
         "TANDEM_INPUT_ID": "message_id",
         "TANDEM_INPUT_TEXT": "body",
     }
     mine, own = f"{days}/{{ds}} (body)", state.state / "inputs"
-    said = succeed(cli, "plan", "--ds", SECOND)
-    assert f"ds={SECOND}: 1,100 lines in 1 files of {days}/{SECOND}, release" in said
+    said = succeed(cli, "plan", "--ds", NEXT_DAY)
+    assert f"ds={NEXT_DAY}: 1,100 lines in 1 files of {days}/{NEXT_DAY}, release" in said
     assert f"\ninput {mine}; its scores: {own}/" in said
-    scored = succeed(cli, "score", "--ds", SECOND)
+    scored = succeed(cli, "score", "--ds", NEXT_DAY)
     for gate in ("labels", "agreement-drop"):
         assert f"gate {gate}: report-only: " in scored
     assert scored.count("no earlier day of this input is committed, so there is nothing to compare with") == 2
     # As README has it, without `publish`.
-    summary = succeed(cli, "report", "--ds", SECOND)
-    assert f"of ds={SECOND}: committed, not published\n" in summary
-    assert f"1,100 lines in 1 files of {days}/{SECOND}; {mine}\n" in summary
-    read = succeed(cli, "read", "--ds", SECOND, "--limit", "0")
-    assert f"ds={SECOND} of {mine}, in {own}/" in read
+    summary = succeed(cli, "report", "--ds", NEXT_DAY)
+    assert f"of ds={NEXT_DAY}: committed, not published\n" in summary
+    assert f"1,100 lines in 1 files of {days}/{NEXT_DAY}; {mine}\n" in summary
+    read = succeed(cli, "read", "--ds", NEXT_DAY, "--limit", "0")
+    assert f"ds={NEXT_DAY} of {mine}, in {own}/" in read
     assert len([line for line in read.splitlines() if line.startswith("m")]) == 1_100
     assert version_of(state) == version
     # In another terminal, without the settings.
     for name in ("PATH", "ID", "TEXT"):
         del environment[f"TANDEM_INPUT_{name}"]
-    assert f"ds={SECOND} of the default archive, {state.messages_dir}, in" in succeed(cli, "read", "--ds", SECOND)
-    assert f"the newest, is of {mine}; this is run" in succeed(cli, "report", "--ds", SECOND)
+    assert f"ds={NEXT_DAY} of the default archive, {state.messages_dir}, in" in succeed(cli, "read", "--ds", NEXT_DAY)
+    assert f"the newest, is of {mine}; this is run" in succeed(cli, "report", "--ds", NEXT_DAY)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +298,7 @@ def test_a_plan_says_which_type_of_ids_is_read_as_text(cli: Cli, environment: di
 
 
 def test_a_record_of_another_day_is_refused(cli: Cli, recorded: Path) -> None:
-    done = cli("publish", "--ds", SECOND, "--record", str(recorded))
+    done = cli("publish", "--ds", NEXT_DAY, "--record", str(recorded))
     assert done.returncode == 2
     assert "is the record of ds=2026-01-14, not of ds=2026-01-15" in done.stderr
 

@@ -8,7 +8,7 @@ import pytest
 from batch_job import run_record
 from batch_job.run_record import State
 from tests.batch_job.conftest import planned
-from tests.batch_job.promises.conftest import House, check_complete
+from tests.integration.nightly.conftest import House, check_complete
 
 pytestmark = pytest.mark.proof
 

@@ -1,12 +1,10 @@
 """Whatever scores in a night takes the GPU of its executor whole; whatever reads, judges or writes does not."""
 
-import asyncio
 from functools import partial
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
-import redis.asyncio
 from pyspark.resource.requests import TaskResourceRequest
 from pyspark.sql.classic.dataframe import DataFrame
 
@@ -19,18 +17,10 @@ from batch_job.spark import gpus
 from batch_job.steps import score
 from tests.batch_job.conftest import DAY
 from tests.batch_job.deferred import deferring
-from tests.batch_job.promises.conftest import House
+from tests.integration.nightly.conftest import House
 
 #: Stands for the profile, which a Spark of one process refuses.
 WHOLE_GPU = Mock(taskResources={"cpus": TaskResourceRequest("cpus", 1.0)})
-
-
-def submit(url: str) -> None:
-    async def run() -> None:
-        async with redis.asyncio.Redis.from_url(url) as client:
-            await deferring.submit(client, "I forgot my passcode")
-
-    asyncio.run(run())
 
 
 def test_stages_that_score_take_the_whole_gpu_and_no_others(
@@ -45,7 +35,7 @@ def test_stages_that_score_take_the_whole_gpu_and_no_others(
 
     monkeypatch.setattr(gpus, "scoring_profile", lambda spark: WHOLE_GPU)
     monkeypatch.setattr(DataFrame, "mapInArrow", noted)
-    submit(house.state.redis_url)
+    deferring.submit_to(house.state.redis_url, "I forgot my passcode")
     assert score.score(DAY, house.path).drained == 1
     scoring = dict.fromkeys([shard_task.score_shards, agreement._answer, answering.score_texts], WHOLE_GPU)
     assert profiles == {**scoring, judging.judge_lines: None, quarantining.write_quarantine: None}

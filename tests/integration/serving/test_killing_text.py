@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from realtime_service.client import Client, Unavailable
+from tests.integration.serving.fleet import fleet, wait_until_routed_to
 from tests.realtime_service.conftest import RunningService, eventually
-from tests.realtime_service.promises.fleet import fleet, wait_until_routed_to
 from tests.realtime_service.rollout import tiny_releases
 
 

@@ -32,7 +32,18 @@ from shared_model.releases.store import Release
 from shared_model.settings import StateSettings
 from shared_model.types import Device
 from tests.batch_job import cluster
-from tests.batch_job.conftest import DAY, message, planned, write_day
+from tests.batch_job.conftest import (
+    DAY,
+    cli,
+    client,
+    environment,
+    message,
+    options,
+    planned,
+    spark,
+    state,
+    write_day,
+)
 from tests.batch_job.shards import written
 
 NIGHT = str(Path(__file__).with_name("night.py"))

@@ -16,10 +16,10 @@ from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
-from tests.benchmarks.online import load
-from tests.benchmarks.online.calls import Calls
-from tests.benchmarks.online.child import Child
-from tests.benchmarks.online.plans import Plan
+from tests.load import load
+from tests.load.calls import Calls
+from tests.load.child import Child
+from tests.load.plans import Plan
 from tests.realtime_service.conftest import RunningService, eventually, start_service
 from tests.realtime_service.rollout import tiny_releases
 
@@ -61,7 +61,7 @@ class Fleet:
         """Whose engines sleep 10 ms a call: 100 calls a second at batch 1, on any machine. What it `opened` tells its
         address."""
         releases = str(self.folder / "releases")
-        child = Child("tests.benchmarks.online.sleeping", releases, self.release, self.redis.url)
+        child = Child("tests.load.sleeping", releases, self.release, self.redis.url)
         return self._stack.enter_context(child)
 
 

@@ -6,10 +6,10 @@ from concurrent.futures import wait
 
 import pytest
 
-from tests.benchmarks.online.calls import OK, statuses
+from tests.integration.serving.conftest import Measured
+from tests.integration.serving.fleet import Fleet, during, steady, takes_traffic, wait_until_routed_to
+from tests.load.calls import OK, statuses
 from tests.realtime_service.conftest import eventually
-from tests.realtime_service.promises.conftest import Measured
-from tests.realtime_service.promises.fleet import Fleet, during, steady, takes_traffic, wait_until_routed_to
 
 RATE = 200.0
 

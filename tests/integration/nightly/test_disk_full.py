@@ -18,7 +18,7 @@ from batch_job.run_record import Findings, State
 from batch_job.steps import score as job
 from shared_model.settings import StateSettings
 from tests.batch_job.conftest import DAY
-from tests.batch_job.promises.conftest import SHARDS, House, check_complete, old_rows
+from tests.integration.nightly.conftest import SHARDS, House, check_complete, old_rows
 
 pytestmark = pytest.mark.proof
 

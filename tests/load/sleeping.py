@@ -1,4 +1,4 @@
-"""python -m tests.benchmarks.online.sleeping RELEASES ID REDIS: the whole service, but its engines sleep.
+"""python -m tests.load.sleeping RELEASES ID REDIS: the whole service, but its engines sleep.
 
 This leaves the service's own behaviour under overload, on any machine: a call takes
 SECONDS whatever its batch, so one stream answers 1 / SECONDS calls a second at batch 1.
@@ -21,7 +21,7 @@ from shared_model.engine import Engine
 from shared_model.releases.store import Release, Store
 from shared_model.settings import DeferredSettings
 from shared_model.types import Device, Precision
-from tests.benchmarks.online import child
+from tests.load import child
 
 SECONDS = 0.010
 

@@ -7,7 +7,7 @@ import pytest
 from batch_job.run_record import State
 from batch_job.steps import score
 from tests.batch_job.conftest import DAY
-from tests.batch_job.promises.conftest import LINES, SHARDS, House, check_complete, old_rows
+from tests.integration.nightly.conftest import LINES, SHARDS, House, check_complete, old_rows
 
 OLD_EPOCH = (f"{DAY}.1", 1)
 proof = pytest.mark.proof

@@ -11,10 +11,8 @@ from realtime_service.client import Client
 from realtime_service.client.calls import ScoreOptions
 from realtime_service.routing import overrides
 from shared_model.types import Priority, ServingPath
-from tests.benchmarks.online.calls import OK, statuses
-from tests.realtime_service.conftest import RunningService, eventually
-from tests.realtime_service.promises.conftest import Measured
-from tests.realtime_service.promises.fleet import (
+from tests.integration.serving.conftest import Measured
+from tests.integration.serving.fleet import (
     Fleet,
     during,
     steady,
@@ -22,6 +20,8 @@ from tests.realtime_service.promises.fleet import (
     wait_until_answered,
     wait_until_routed_to,
 )
+from tests.load.calls import OK, statuses
+from tests.realtime_service.conftest import RunningService, eventually
 
 RATE = 100.0
 #: Ways to ask. The policy decides the path of each, the same at every router.

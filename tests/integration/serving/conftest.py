@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.realtime_service.promises.fleet import Fleet, fleet
+from tests.integration.serving.fleet import Fleet, fleet
 
 Measured = Callable[[str, float, str], None]
 

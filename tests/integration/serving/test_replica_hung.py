@@ -7,10 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from tests.benchmarks.online.calls import statuses
+from tests.integration.serving.conftest import Measured
+from tests.integration.serving.fleet import Fleet, during, forwarded, steady, takes_traffic, wait_until_routed_to
+from tests.load.calls import statuses
 from tests.realtime_service.conftest import eventually
-from tests.realtime_service.promises.conftest import Measured
-from tests.realtime_service.promises.fleet import Fleet, during, forwarded, steady, takes_traffic, wait_until_routed_to
 
 DEADLINE_EXCEEDED = 4
 TIMEOUT_MS = 500

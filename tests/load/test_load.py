@@ -14,14 +14,15 @@ import pytest
 from shared_model.releases.store import Release
 from tests.benchmarks import replicas
 from tests.benchmarks.harness import CannotMeasure
-from tests.benchmarks.online import arrivals, generator, load, texts
 from tests.benchmarks.online import stage as stages
-from tests.benchmarks.online.calls import OK, RESOURCE_EXHAUSTED, statuses
-from tests.benchmarks.online.child import Child
-from tests.benchmarks.online.echo import PATH
-from tests.benchmarks.online.plans import Plan
+from tests.benchmarks.online import texts
 from tests.benchmarks.online.stage import Generators, Stage
-from tests.benchmarks.online.wire import LOST, Wire, find_header, prepare
+from tests.load import arrivals, generator, load
+from tests.load.calls import OK, RESOURCE_EXHAUSTED, statuses
+from tests.load.child import Child
+from tests.load.echo import PATH
+from tests.load.plans import Plan
+from tests.load.wire import LOST, Wire, find_header, prepare
 
 DEADLINE_EXCEEDED = 4
 
@@ -136,6 +137,7 @@ def test_calls_that_a_server_takes_with_it_are_lost(server: Server) -> None:
     assert calls.status[2:].tolist() == [LOST, LOST]
 
 
+@pytest.mark.heavy
 def test_loads_start_when_told_and_come_back_whole(server: Server) -> None:
     due = arrivals.poisson(200.0, 0.3, seed=3).tolist()
     first, second = load.run_together(
@@ -146,16 +148,18 @@ def test_loads_start_when_told_and_come_back_whole(server: Server) -> None:
     assert statuses(second) == {OK: len(due)}
 
 
+@pytest.mark.heavy
 def test_an_echo_tells_its_own_cpu_time() -> None:
-    with Child("tests.benchmarks.online.echo", "100") as echo:
+    with Child("tests.load.echo", "100") as echo:
         before = echo.ask()["cpu_seconds"]
         calls = load.run(Plan(address=echo.opened["address"], texts=["a"], seconds=0.3, method=PATH))
         assert statuses(calls) == {OK: len(calls.due)}
         assert 0 < echo.ask()["cpu_seconds"] - before < 5
 
 
+@pytest.mark.heavy
 def test_a_child_that_has_ended_answers_nothing_any_more() -> None:
-    with Child("tests.benchmarks.online.echo", "100") as echo:
+    with Child("tests.load.echo", "100") as echo:
         for _ in range(2):
             with pytest.raises(CannotMeasure, match="echo ended with 1; its last lines say why"):
                 echo.ask(a_question_it_does_not_know=True)

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.benchmarks.online import load
-from tests.benchmarks.online.calls import OK, Calls, quantile, statuses
-from tests.benchmarks.online.plans import Plan
-from tests.realtime_service.promises.conftest import Measured
-from tests.realtime_service.promises.fleet import Fleet, steady, wait_until_answered
+from tests.integration.serving.conftest import Measured
+from tests.integration.serving.fleet import Fleet, steady, wait_until_answered
+from tests.load import load
+from tests.load.calls import OK, Calls, quantile, statuses
+from tests.load.plans import Plan
 
 #: Texts a second of one caller. All of them together need less than what the replica can answer, which is 100.
 QUOTA = 20.0

@@ -6,7 +6,7 @@ from batch_job.run_record import State
 from batch_job.spark import failures
 from batch_job.steps import score
 from tests.batch_job.conftest import DAY
-from tests.batch_job.promises.conftest import LINES, OLD, SHARDS, House, check_complete, old_rows
+from tests.integration.nightly.conftest import LINES, OLD, SHARDS, House, check_complete, old_rows
 
 COPIED = "a task is copied"
 SPECULATION = [

@@ -12,8 +12,8 @@ from dataclasses import asdict
 import safetensors.numpy
 
 from tests.benchmarks.harness import REPOSITORY, CannotMeasure
-from tests.benchmarks.online.calls import Calls
-from tests.benchmarks.online.plans import Plan
+from tests.load.calls import Calls
+from tests.load.plans import Plan
 
 #: Nice value that generators ask for: their callers would not wait for the service's cores. Only root is given it.
 _FAVOURED = -10
@@ -49,7 +49,7 @@ def favoured() -> int:
 
 @contextlib.contextmanager
 def _process() -> "Iterator[subprocess.Popen[bytes]]":
-    command = [sys.executable, "-m", "tests.benchmarks.online.generator"]
+    command = [sys.executable, "-m", "tests.load.generator"]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         with contextlib.suppress(PermissionError):

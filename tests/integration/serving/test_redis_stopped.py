@@ -20,9 +20,9 @@ from shared_model.published.epochs import Epoch
 from shared_model.published.publish import publish
 from shared_model.releases.store import Store
 from shared_model.types import Priority, ServingPath
+from tests.integration.serving.conftest import Measured
+from tests.integration.serving.fleet import Fleet
 from tests.realtime_service.conftest import RunningService, eventually
-from tests.realtime_service.promises.conftest import Measured
-from tests.realtime_service.promises.fleet import Fleet
 from tests.realtime_service.rollout.tiny_releases import LABELS
 
 #: Each was scored last night with a label of its own; a device answers everything with the first.

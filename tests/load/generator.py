@@ -1,4 +1,4 @@
-"""python -m tests.benchmarks.online.generator: a load, sent by a process of its own.
+"""python -m tests.load.generator: a load, sent by a process of its own.
 
 Reads a plan (one JSON line) from stdin, prepares all messages, says "ready"; reads the monotonic time to start at;
 sends; writes what became of each call as an .npz to stdout. One thread, one connection, one `select`: about 80 µs of
@@ -21,9 +21,9 @@ import numpy as np
 import safetensors.numpy
 
 from protos.scoring.v1 import scoring_pb2
-from tests.benchmarks.online.calls import Calls
-from tests.benchmarks.online.plans import Pacer, Plan, pacer
-from tests.benchmarks.online.wire import LOST, Prepared, Wire, prepare
+from tests.load.calls import Calls
+from tests.load.plans import Pacer, Plan, pacer
+from tests.load.wire import LOST, Prepared, Wire, prepare
 
 #: Seconds that answers may take after the last call was due.
 DRAIN_SECONDS = 5.0

@@ -17,7 +17,7 @@ from batch_job.shards.shard_files import FileReport
 from batch_job.steps import score
 from batch_job.tables import table
 from tests.batch_job.conftest import DAY
-from tests.batch_job.promises.conftest import LINES, House, Rows, check_complete, old_rows
+from tests.integration.nightly.conftest import LINES, House, Rows, check_complete, old_rows
 
 
 class Reader:

@@ -5,11 +5,11 @@ The replica's engine sleeps, so that the result does not depend on the machine.
 
 import pytest
 
-from tests.benchmarks.online import arrivals, load
-from tests.benchmarks.online.calls import Calls, quantile
-from tests.benchmarks.online.plans import Plan
-from tests.realtime_service.promises.conftest import Measured
-from tests.realtime_service.promises.fleet import TEXTS, Fleet, steady, wait_until_answered
+from tests.integration.serving.conftest import Measured
+from tests.integration.serving.fleet import TEXTS, Fleet, steady, wait_until_answered
+from tests.load import arrivals, load
+from tests.load.calls import Calls, quantile
+from tests.load.plans import Plan
 
 TIMEOUT_MS = 50
 #: Timeout of REAL_TIME calls.

@@ -1,4 +1,4 @@
-"""python -m tests.benchmarks.online.echo BYTES: a grpc.aio server that answers every call with BYTES bytes.
+"""python -m tests.load.echo BYTES: a grpc.aio server that answers every call with BYTES bytes.
 
 The floor of any service on this transport. It tells its own CPU time when asked.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from tests.benchmarks.online import child
+from tests.load import child
 
 SERVICE, METHOD = "echo.Echo", "Score"
 PATH = f"/{SERVICE}/{METHOD}"

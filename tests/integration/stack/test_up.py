@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from shared_model.releases.store import Release
-from tests.integration.conftest import own_environ
+from tests.integration.stack.conftest import own_environ
 from tests.stack.helpers import REPOSITORY
 
 START_SECONDS = 120.0

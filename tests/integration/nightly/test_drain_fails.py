@@ -17,8 +17,8 @@ from batch_job.tables import table
 from shared_model.errors import Stale
 from tests.batch_job.conftest import DAY
 from tests.batch_job.deferred.deferring import forget_leases, submit
-from tests.batch_job.promises.conftest import LINES, House, check_complete
 from tests.batch_job.shards import written
+from tests.integration.nightly.conftest import LINES, House, check_complete
 
 BEFORE = "2026-01-13"
 

@@ -17,10 +17,10 @@ from realtime_service.client import Client, DeadlineExceeded
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
 from shared_model.types import DeferredState
-from tests.benchmarks.online.calls import OK, statuses
+from tests.integration.serving.conftest import Measured
+from tests.integration.serving.fleet import Fleet, during, fleet, steady, wait_until_routed_to
+from tests.load.calls import OK, statuses
 from tests.realtime_service.conftest import eventually
-from tests.realtime_service.promises.conftest import Measured
-from tests.realtime_service.promises.fleet import Fleet, during, fleet, steady, wait_until_routed_to
 
 RATE = 200.0
 #: Submissions a second, and how long one may take to be refused.
