@@ -21,7 +21,7 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 SEEDED = $(if $(SEED),--hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up setup release test readme proof bench-release bench-switch bench-online bench-router bench-nightly check proto docs lock clean
+.PHONY: help demo up setup release unit test readme proof bench-release bench-switch bench-online bench-router bench-nightly check proto docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -40,6 +40,9 @@ setup: ## make the two environments what their lock files say; find or install a
 
 release: setup ## build the default release, if none is active
 	@$(RUNTIME) -m shared_model build --if-missing
+
+unit: setup ## tests without Spark, Airflow, services, Redis and built releases; SEED=7
+	@$(RUNTIME) -m pytest -n 2 --dist worksteal -m unit $(SEEDED)
 
 test: release ## the whole test suite; SEED=7: property tests with another seed than 0
 	@$(RUNTIME) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not proof and not timed and not readme" $(SEEDED)
