@@ -1,5 +1,6 @@
-"""Writing files atomically, and reducing an exception to one line. Standard library only."""
+"""Writing files atomically, and texts that may be shown: of exceptions and of URLs. Standard library only."""
 
+import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,3 +28,8 @@ def temporary_file(path: Path) -> Iterator[Path]:
 def one_line(error: BaseException) -> str:
     """The text of an exception in one line of at most 300 characters; its type if it has no text."""
     return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def without_user(url: str) -> str:
+    """A URL without USER:PASSWORD@, whatever characters a password holds."""
+    return re.sub(r"//[^/]*@", "//", url)

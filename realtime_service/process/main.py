@@ -25,6 +25,7 @@ from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.redis_store import clients
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import DeferredSettings, StateSettings
+from shared_model.storage import without_user
 
 if TYPE_CHECKING:
     from realtime_service.process.server import Server
@@ -128,7 +129,7 @@ def _look_for_redis(url: str, router: bool) -> None:
         with clients.connect(url, _REDIS_SECONDS, _REDIS_SECONDS) as client:
             client.ping()
     except (redis.RedisError, OSError) as error:
-        place, lost = clients.without_password(url), _ROUTER_WITHOUT if router else _WITHOUT
+        place, lost = without_user(url), _ROUTER_WITHOUT if router else _WITHOUT
         log.warning("Redis at %s is not reached (%s): %s, until it is", place, error, lost)
 
 

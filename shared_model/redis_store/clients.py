@@ -4,7 +4,6 @@ Clients never retry: the library's default retries stall a caller for a minute i
 a write. A client of a Sentinel asks for the master on every connect, so it follows a failover.
 """
 
-import re
 from typing import Any
 from urllib.parse import unquote
 
@@ -59,11 +58,6 @@ def check(url: str) -> None:
         _read(url)
     else:
         redis.ConnectionPool.from_url(url)
-
-
-def without_password(url: str) -> str:
-    """The URL in a form that may be shown."""
-    return re.sub(r"//[^/]*@", "//", url)
 
 
 class _Following(redis.asyncio.Redis):  # type: ignore[misc]  # the library has no types

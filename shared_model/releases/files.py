@@ -16,10 +16,9 @@ import fsspec
 
 from shared_model.errors import ReleaseError, SettingError
 from shared_model.releases.manifest import FILE as MANIFEST
-from shared_model.storage import atomic_write, one_line
+from shared_model.storage import atomic_write, one_line, without_user
 
 _FILE_URL = re.compile(r"(?:file|local)://(.*)", re.DOTALL)
-_USER = re.compile(r"(?<=://)[^/@]*@")
 
 
 class Files(Protocol):
@@ -65,7 +64,7 @@ def open_files(root: str | Path) -> Files:
         return UrlFiles(str(root))
     except Exception as error:
         # Drivers raise their own exception types for missing credentials and for unknown schemes.
-        raise SettingError(f"TANDEM_RELEASES={_without_user(str(root))}: {_driver_error(error)}") from error
+        raise SettingError(f"TANDEM_RELEASES={without_user(str(root))}: {_driver_error(error)}") from error
 
 
 def reason(error: OSError) -> str:
@@ -153,7 +152,7 @@ class UrlFiles:
     """Storage behind fsspec. Single files are written atomically there; a folder's manifest is written last."""
 
     def __init__(self, url: str) -> None:
-        self.root = _without_user(url)
+        self.root = without_user(url)
         self._fs, base = fsspec.core.url_to_fs(url)
         self._base = base.rstrip("/")
 
@@ -229,8 +228,3 @@ def as_oserror() -> Iterator[None]:
 def _driver_error(error: Exception) -> str:
     """One line with the error's type: some drivers' texts mean nothing without it."""
     return f"{type(error).__name__}: {one_line(error)}"
-
-
-def _without_user(url: str) -> str:
-    """A URL that may be shown: without USER:PASSWORD@."""
-    return _USER.sub("", url)

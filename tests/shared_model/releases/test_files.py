@@ -131,6 +131,7 @@ def test_opening_does_not_list(tmp_path: Path) -> None:
         ("s3://bucket/releases", "TANDEM_RELEASES=s3://bucket/releases: ImportError: Install s3fs"),
         ("gs://bucket/releases", "TANDEM_RELEASES=gs://bucket/releases: ImportError: Please install gcsfs"),
         ("sftp://me:secret@host/releases", "TANDEM_RELEASES=sftp://host/releases: ImportError: "),
+        ("sftp://me:sec@ret@host/releases", "TANDEM_RELEASES=sftp://host/releases: ImportError: "),
         ("refusing://host", "TANDEM_RELEASES=refusing://host: RuntimeError: no credentials: set them"),
     ],
 )
