@@ -39,6 +39,8 @@ def spark(own_environment: None) -> Iterator[SparkSession]:
     """`local[2]` with the nightly run's own configuration. One JVM serves every module."""
     with pytest.MonkeyPatch.context() as patch:
         given = {**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}
+        # Some tests limit how much its workers may write, which would cut the bytecode of a late import short.
+        patch.setenv("PYTHONDONTWRITEBYTECODE", "1")
         for name, value in spark_submit.spark_environment(given).items():
             patch.setenv(name, value)
         builder = SparkSession.builder.master("local[2]").appName("tests")

@@ -1,11 +1,9 @@
 """Shards of an earlier attempt that are adopted, and files that are deleted."""
 
 import os
-import resource
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from batch_job.shards.binning import Bin, Load
 from batch_job.shards.shard_files import FileReport, Target
 from batch_job.tables import resumable, table
 from shared_model.errors import JobError
+from tests.shared_model.full_disk import largest_file
 
 DAY = "2026-01-14"
 NOW = time.time()
@@ -197,19 +196,8 @@ def test_files_that_are_not_ours_are_left_alone(target: Target) -> None:
     assert {"notes.txt", "part-00000.parquet", "_SUCCESS"} <= {path.name for path in folder.iterdir()}
 
 
-@contextmanager
-def files_of_at_most(size: int) -> Iterator[None]:
-    """A disk that is full, as far as this process can tell."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_a_file_that_does_not_fit_leaves_nothing_but_one_line(target: Target) -> None:
-    with files_of_at_most(500), pytest.raises(JobError, match=r"^[^\n]*plan\.00000-0\.3\.[^\n]* could not be written"):
+    with largest_file(500), pytest.raises(JobError, match=r"^[^\n]*plan\.00000-0\.3\.[^\n]* could not be written"):
         write(target)
     assert list(Path(target.table, target.folder).iterdir()) == []
 
@@ -217,7 +205,7 @@ def test_a_file_that_does_not_fit_leaves_nothing_but_one_line(target: Target) ->
 def test_a_commit_that_does_not_fit_is_one_line_and_no_commit(target: Target) -> None:
     report = write(target)
     table.open_table(Path(target.table), table.SCORES)
-    with files_of_at_most(100), pytest.raises(JobError, match=r"^[^\n]*: nothing committed: [^\n]*$"):
+    with largest_file(100), pytest.raises(JobError, match=r"^[^\n]*: nothing committed: [^\n]*$"):
         commit(target, report)
     assert DeltaTable(target.table).version() == 0
     commit(target, report)

@@ -8,6 +8,8 @@ from batch_job.steps import score
 from tests.batch_job.conftest import DAY
 from tests.integration.nightly.conftest import LINES, OLD, SHARDS, House, check_complete, old_rows
 
+pytestmark = pytest.mark.proof
+
 COPIED = "a task is copied"
 SPECULATION = [
     "spark.speculation=true",
@@ -17,7 +19,6 @@ SPECULATION = [
 ]
 
 
-@pytest.mark.proof
 @pytest.mark.parametrize("mishap", ["an executor is killed", "a worker is killed"])
 def test_what_is_killed_while_it_scores_loses_the_shard_at_hand(house: House, master: str, mishap: str) -> None:
     done = house.night(mishap, master)
@@ -29,7 +30,6 @@ def test_what_is_killed_while_it_scores_loses_the_shard_at_hand(house: House, ma
     assert len(house.rows_of_files()) == 1 + SHARDS
 
 
-@pytest.mark.proof
 def test_control_without_reports_of_finished_shards_some_are_computed_twice(house: House, master: str) -> None:
     done = house.night("an executor is killed, and what it finished is forgotten", master)
     assert done.returncode == 0, done.stdout[-3000:]
@@ -39,7 +39,6 @@ def test_control_without_reports_of_finished_shards_some_are_computed_twice(hous
     assert len(house.rows_of_files()) > 1 + SHARDS
 
 
-@pytest.mark.proof
 def test_without_a_cluster_a_killed_worker_ends_the_run_in_one_line_and_the_next_goes_on(
     house: House, in_this_spark: None
 ) -> None:
@@ -55,11 +54,8 @@ def test_without_a_cluster_a_killed_worker_ends_the_run_in_one_line_and_the_next
     assert run.scoring.units_resumed == finished >= 1
 
 
-@pytest.mark.parametrize(
-    "mishap", [pytest.param(COPIED, marks=pytest.mark.proof), f"{COPIED}, and an executor is killed"]
-)
+@pytest.mark.parametrize("mishap", [COPIED, f"{COPIED}, and an executor is killed"])
 def test_of_a_task_that_spark_runs_twice_one_copy_counts(house: House, master: str, mishap: str) -> None:
-    """A cluster starts slowly, so that the suite has both mishaps in one night."""
     done = house.night(mishap, master, *SPECULATION)
     assert done.returncode == 0, done.stdout[-3000:]
     assert (house.notes / "copy wrote").exists()
