@@ -19,9 +19,11 @@ from grpc_reflection.v1alpha import reflection_pb2_grpc
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from shared_model.releases import pointer
-from shared_model.releases.store import Release, Store
+from shared_model.releases.store import Store
 from tests.realtime_service.conftest import RunningService, eventually, start_service
 from tests.realtime_service.rollout import tiny_releases
+
+pytestmark = pytest.mark.heavy
 
 #: gRPC options of a channel that leaves a replica at NOT_SERVING, on a connection of its own.
 FOLLOWING_HEALTH = (
@@ -35,6 +37,14 @@ FOLLOWING_HEALTH = (
 CORES = min(2, len(os.sched_getaffinity(0)))
 #: Enough that calls are under way at any moment.
 CALLERS = 24
+
+
+@pytest.fixture(scope="module")
+def releases(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose active release is small: the default one takes ten times as long to open."""
+    store = Store(tmp_path_factory.mktemp("releases"))
+    pointer.promote(store, None, tiny_releases.seal(store, "tiny").id)
+    return Path(store.files.root)
 
 
 def serve_and_fail(state: Path, releases: Path, **environment: str) -> str:
@@ -57,21 +67,20 @@ def taken_port() -> "socket.socket":
 
 @pytest.mark.parametrize("setting", ["TANDEM_GRPC_ADDRESS", "TANDEM_METRICS_ADDRESS"])
 def test_a_taken_port_is_one_line_and_exit_2(
-    setting: str, taken_port: socket.socket, tmp_path: Path, releases_dir: Path, release: Release
+    setting: str, taken_port: socket.socket, tmp_path: Path, releases: Path
 ) -> None:
     with taken_port:
         address = f"127.0.0.1:{taken_port.getsockname()[1]}"
-        line = serve_and_fail(tmp_path, releases_dir, **{setting: address})
+        line = serve_and_fail(tmp_path, releases, **{setting: address})
     assert line.startswith(f"realtime_service serve: {setting}={address}: cannot listen there")
 
 
-def test_a_second_service_on_the_port_is_refused(service: RunningService, tmp_path: Path, releases_dir: Path) -> None:
+def test_a_second_service_on_the_port_is_refused(service: RunningService, tmp_path: Path, releases: Path) -> None:
     # By default the transport shares the port, and calls would reach either service by chance.
-    line = serve_and_fail(tmp_path, releases_dir, TANDEM_GRPC_ADDRESS=service.address)
+    line = serve_and_fail(tmp_path, releases, TANDEM_GRPC_ADDRESS=service.address)
     assert line.startswith(f"realtime_service serve: TANDEM_GRPC_ADDRESS={service.address}: cannot listen there")
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("setting", "value", "expected"),
     [
@@ -81,20 +90,19 @@ def test_a_second_service_on_the_port_is_refused(service: RunningService, tmp_pa
         ("TANDEM_THREADS", "-1", "0 or more"),
     ],
 )
-def test_a_wrong_setting_is_named(setting: str, value: str, expected: str, tmp_path: Path, releases_dir: Path) -> None:
-    line = serve_and_fail(tmp_path, releases_dir, **{setting: value})
+def test_a_wrong_setting_is_named(setting: str, value: str, expected: str, tmp_path: Path, releases: Path) -> None:
+    line = serve_and_fail(tmp_path, releases, **{setting: value})
     assert line == f"realtime_service serve: {setting}={value!r}: expected {expected}"
 
 
-@pytest.mark.heavy
-def test_a_missing_release_is_named(tmp_path: Path, releases_dir: Path) -> None:
-    line = serve_and_fail(tmp_path, releases_dir, TANDEM_RELEASE="minilm-000000000000")
+def test_a_missing_release_is_named(tmp_path: Path, releases: Path) -> None:
+    line = serve_and_fail(tmp_path, releases, TANDEM_RELEASE="minilm-000000000000")
     assert "release minilm-000000000000 is not in" in line
     assert "run `python -m shared_model build`" in serve_and_fail(tmp_path, tmp_path / "none")
 
 
-def test_sigterm_while_it_starts_leaves_no_process(tmp_path: Path, releases_dir: Path, release: Release) -> None:
-    env = {**os.environ, "TANDEM_STATE": str(tmp_path), "TANDEM_RELEASES": str(releases_dir)}
+def test_sigterm_while_it_starts_leaves_no_process(tmp_path: Path, releases: Path) -> None:
+    env = {**os.environ, "TANDEM_STATE": str(tmp_path), "TANDEM_RELEASES": str(releases)}
     env |= {"TANDEM_GRPC_ADDRESS": "127.0.0.1:0", "TANDEM_METRICS_ADDRESS": "127.0.0.1:0"}
     starting = subprocess.Popen([sys.executable, "-m", "realtime_service", "serve"], env=env)
     process = psutil.Process(starting.pid)
@@ -105,7 +113,6 @@ def test_sigterm_while_it_starts_leaves_no_process(tmp_path: Path, releases_dir:
     assert not any(child.is_running() for child in children)
 
 
-@pytest.mark.heavy
 def test_a_killed_service_leaves_no_redis_behind(tmp_path: Path) -> None:
     env = {**os.environ, "TANDEM_STATE": str(tmp_path), "TANDEM_LANES": "none"}
     env |= {"TANDEM_GRPC_ADDRESS": "127.0.0.1:0", "TANDEM_METRICS_ADDRESS": "127.0.0.1:0"}
@@ -118,8 +125,8 @@ def test_a_killed_service_leaves_no_redis_behind(tmp_path: Path) -> None:
     assert psutil.wait_procs(children, timeout=10)[1] == []
 
 
-def test_reflection_can_be_turned_off(tmp_path: Path, releases_dir: Path, release: Release) -> None:
-    running = start_service(tmp_path, releases_dir, TANDEM_REFLECTION="false")
+def test_reflection_can_be_turned_off(tmp_path: Path, releases: Path) -> None:
+    running = start_service(tmp_path, releases, TANDEM_REFLECTION="false")
     with grpc.insecure_channel(running.address) as channel:
         stub = reflection_pb2_grpc.ServerReflectionStub(channel)
         with pytest.raises(grpc.RpcError) as error:
@@ -129,23 +136,18 @@ def test_reflection_can_be_turned_off(tmp_path: Path, releases_dir: Path, releas
 
 
 @pytest.mark.parametrize("workers", ["", str(CORES)])
-def test_sigterm_loses_no_call_and_leaves_no_process(
-    workers: str, tmp_path: Path, releases_dir: Path, release: Release
-) -> None:
-    stop_under_load(tmp_path, releases_dir, workers, answers=200)
+def test_sigterm_loses_no_call_and_leaves_no_process(workers: str, tmp_path: Path, releases: Path) -> None:
+    stop_under_load(tmp_path, releases, workers, answers=200)
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("workers", ["", str(CORES)])
-def test_sigterm_loses_none_of_10_000_calls_in_five_stops(
-    workers: str, tmp_path: Path, releases_dir: Path, release: Release
-) -> None:
+def test_sigterm_loses_none_of_10_000_calls_in_five_stops(workers: str, tmp_path: Path, releases: Path) -> None:
     for _ in range(5):
-        stop_under_load(tmp_path, releases_dir, workers, answers=2_000)
+        stop_under_load(tmp_path, releases, workers, answers=2_000)
 
 
-@pytest.mark.heavy
 def test_calls_under_way_are_finished(tmp_path: Path) -> None:
     store, numbers = Store(tmp_path / "releases"), tiny_releases.table()
     numbers[tiny_releases.WORDS.index("slowly"), 0] += 1000.0
@@ -169,8 +171,8 @@ def decided(running: RunningService) -> int:
     return round(sum(float(line.rpartition(" ")[2]) for line in lines))
 
 
-def stop_under_load(tmp_path: Path, releases_dir: Path, workers: str, answers: int) -> None:
-    running = start_service(tmp_path, releases_dir, TANDEM_WORKERS=workers)
+def stop_under_load(tmp_path: Path, releases: Path, workers: str, answers: int) -> None:
+    running = start_service(tmp_path, releases, TANDEM_WORKERS=workers)
     children = psutil.Process(running.process.pid).children(recursive=True)
     assert any(child.name() == "redis-server" for child in children)
     answered, lost = call_until_refused(running, answers)
