@@ -45,7 +45,7 @@ unit: setup ## tests without Spark, Airflow, services, Redis and built releases;
 	@$(RUNTIME) -m pytest -n 2 --dist worksteal -m unit $(SEEDED)
 
 test: release ## the whole test suite; SEED=7: property tests with another seed than 0
-	@$(RUNTIME) -m pytest -n 2 --dist worksteal -m "not proof and not timed and not readme" $(SEEDED)
+	@$(RUNTIME) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "not proof and not timed and not readme" $(SEEDED)
 	@$(RUNTIME) -m pytest -m "timed and not proof" $(SEEDED)
 
 readme: release ## each block of README in a clean shell, from a fresh clone; CLONE=DIR uses one that is there

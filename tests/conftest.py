@@ -65,6 +65,8 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # The longest tests wait for Airflow and Spark: begun last, one worker would end long after the others.
+    items.sort(key=lambda item: "integration" not in item.path.parts)
     for item in items:
         if _HEAVY.isdisjoint(getattr(item, "fixturenames", ())) and not any(map(item.get_closest_marker, _NOT_UNIT)):
             item.add_marker(pytest.mark.unit)
