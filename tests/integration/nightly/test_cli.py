@@ -155,8 +155,9 @@ def roll_back_and_publish_again(cli: Cli, state: StateSettings, release: Release
     assert f"keys as epoch {NEXT_DAY}.1" in succeed(cli, "publish", "--ds", NEXT_DAY, "--force")
 
 
+@pytest.mark.proof
 @pytest.mark.timeout(480)
-@pytest.mark.parametrize("idle", [False, pytest.param(True, marks=pytest.mark.proof)])
+@pytest.mark.parametrize("idle", [False, True])
 def test_two_days_from_messages_to_redis(
     cli: Cli,
     environment: dict[str, str],
@@ -165,7 +166,7 @@ def test_two_days_from_messages_to_redis(
     release: Release,
     idle: bool,
 ) -> None:
-    """At idle priority beside other tests it might never end."""
+    """In every run of the suite `test_own_messages…` and the DAG's night start these steps."""
     demo_messages.write_archive(state.messages_dir, messages=600)
     # Small days, and as many damaged lines in each as in a large one.
     environment["TANDEM_QUARANTINE_SHARE"] = "0.02"
