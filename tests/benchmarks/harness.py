@@ -12,6 +12,7 @@ import statistics
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -65,11 +66,12 @@ class Figure:
 
 @dataclass(frozen=True)
 class Place:
-    """Where, with what and of which commit figures are measured."""
+    """Where, with what, of which commit and on which day (UTC) figures are measured."""
 
     machine: dict[str, Any]
     versions: dict[str, str]
     commit: str
+    date: str = ""
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,8 @@ def result(
 def place(packages: Iterable[str]) -> Place:
     """This place, as it is before anything is measured. `packages`: distributions that the figures depend on."""
     versions = {name: importlib.metadata.version(name) for name in packages}
-    return Place(_machine(), {"python": platform.python_version(), **versions}, _commit())
+    today = datetime.now(UTC).date().isoformat()
+    return Place(_machine(), {"python": platform.python_version(), **versions}, _commit(), today)
 
 
 def _machine() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tests.benchmarks.harness import REPOSITORY, Place, Target
 
 RATE = Target("rate", "rows/s", ">= 0.990")
 TIME = Target("time", "s", "<= 180")
-HERE = Place({"cores": 2}, {"python": "3.11"}, "abc")
+HERE = Place({"cores": 2}, {"python": "3.11"}, "abc", "2026-11-23")
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,7 @@ def test_what_was_not_measured_is_absent_and_not_met(tmp_path: Path) -> None:
         "machine": {"cores": 2},
         "versions": {"python": "3.11"},
         "commit": "abc",
+        "date": "2026-11-23",
         "figures": [{"name": "time", "value": 12.0, "unit": "s", "bound": "<= 180", "holds": True, "runs": [12.0]}],
     }
     assert "not measured" in line_of(result.table(), "rate")
@@ -74,6 +76,7 @@ def test_the_place_names_machine_versions_and_commit() -> None:
     assert here.machine["cores"] >= 1
     assert set(here.versions) == {"python", "openvino"}
     assert json.dumps(here.machine)
+    assert date.fromisoformat(here.date) <= datetime.now(UTC).date()
     head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True, check=False)
     assert here.commit.removesuffix("-dirty") == (head.stdout.strip() or "unknown")
 
