@@ -15,12 +15,12 @@ from shared_model.types import Priority, ServingPath
 from tandem_stack import stack
 from tandem_stack.calls import fresh_texts
 from tandem_stack.checks import Problem
-from tandem_stack.processes import Supervisor
+from tandem_stack.processes import Child, Supervisor
 from tandem_stack.progress import step
 from tandem_stack.uv import ROOT
 
 CALLS = 50
-#: What each process serves, in the order in which they start.
+#: What each process serves.
 LANES = {"latency": "latency,dynamic", "throughput": "throughput", "router": "none"}
 _READY_SECONDS = 60.0
 _READY = re.compile(r"ready in .* on (?P<grpc>\S+), metrics on (?P<metrics>\S+)")
@@ -47,7 +47,8 @@ def run(plan: stack.Plan) -> list[Reached]:
     """Raises: Problem where a process does not come up, or the router does not find the others."""
     state = dataclasses.replace(plan.state, state=plan.state.state / "separate", releases=plan.state.releases_root)
     with RedisServer(state) as redis, Supervisor(state.state / "logs") as supervisor, step("the separate shape"):
-        ready = {name: _start(supervisor, name, lanes, state, redis.url) for name, lanes in LANES.items()}
+        started = {name: _start(supervisor, name, lanes, state, redis.url) for name, lanes in LANES.items()}
+        ready = {name: _addresses(name, child) for name, child in started.items()}
         with Client(ready["router"]["grpc"]) as client:
             # The router knows of an endpoint after its next heartbeat.
             deadline = time.monotonic() + _READY_SECONDS
@@ -58,8 +59,7 @@ def run(plan: stack.Plan) -> list[Reached]:
             return [_reach(client, kind, {name: ready[name]["metrics"] for name in LANES}) for kind in _KINDS]
 
 
-def _start(supervisor: Supervisor, name: str, lanes: str, state: StateSettings, redis_url: str) -> dict[str, str]:
-    """Where a process listens."""
+def _start(supervisor: Supervisor, name: str, lanes: str, state: StateSettings, redis_url: str) -> Child:
     command = [str(stack.runtime_python()), "-m", "realtime_service", "serve"]
     environ = {
         **stack.environ(state, redis_url),
@@ -67,7 +67,11 @@ def _start(supervisor: Supervisor, name: str, lanes: str, state: StateSettings, 
         "TANDEM_GRPC_ADDRESS": "127.0.0.1:0",
         "TANDEM_METRICS_ADDRESS": "127.0.0.1:0",
     }
-    child = supervisor.start(name, command, environ, ROOT)
+    return supervisor.start(name, command, environ, ROOT)
+
+
+def _addresses(name: str, child: Child) -> dict[str, str]:
+    """The addresses of a process by the groups of _READY, once it is ready."""
     found = _READY.match(line := child.wait_for_line("ready", _READY_SECONDS))
     if not found:
         raise Problem(f"{name} is ready, but does not say where: {line}")

@@ -101,14 +101,14 @@ class Summary:
 
 
 def _night_rows(nights: Iterable[Nightly]) -> list[list[str]]:
-    rows = [["day", "state", "rows", "rows/s", "quarantined", "precision", "table version", "published keys"]]
+    rows = [["day", "state", "rows", "scoring rows/s", "quarantined", "precision", "table version", "published keys"]]
     for night in nights:
         scoring = night.record.scoring if night.record else None
         publication = night.record.publication if night.record else None
         if not (night.record and scoring):
             rows.append([night.run.partition, night.run.state, *["-"] * 6])
             continue
-        rate = f"{scoring.rows_per_second:,.0f}" if scoring.rows_per_second else "-"
+        rate = f"{scoring.scored_per_second:,.0f}" if scoring.scored_per_second else "-"
         quarantined, version = str(sum(scoring.quarantined.values())), str(scoring.table_version)
         keys = f"{publication.keys:,}" if publication else "-"
         row = [night.run.partition, night.record.state, f"{scoring.rows:,}", rate]

@@ -10,11 +10,13 @@ from tandem_stack.calls import Outcome
 from tandem_stack.separate import Reached
 from tandem_stack.summary import Host, Nightly, Summary, Took
 
-from batch_job.run_record import Input, Publication, RunRecord, Runtime, Scoring, State
+from batch_job.run_record import Input, Publication, RunRecord, Runtime, Scoring, State, Worker
 from realtime_service.settings import ServiceSettings, lanes
 from shared_model.types import Device, ServingPath
 
-SCORING = Scoring(1, "plan", 3, 10_000, {"empty": 2}, 1, "bf16", {"score": 12.5}, 801.4)
+SCORING = Scoring(
+    1, "plan", 3, 10_000, {"empty": 2}, 1, "bf16", {"score": 12.5}, 301.4, workers=(Worker(1, 6_000), Worker(2, 4_000))
+)
 RECORD = RunRecord(
     ds="2026-01-14",
     run_id="run",
@@ -62,7 +64,7 @@ def lane_row(summary: Summary, lane: ServingPath) -> str:
 def test_a_whole_demo_misses_nothing(summary: Summary) -> None:
     assert summary.missing() == []
     assert "MISSING" not in summary.text()
-    assert "2026-01-14  published  10,000  801     2            bf16" in summary.text()
+    assert "2026-01-14  published  10,000  800             2            bf16" in summary.text()
     assert "2026-01-14  success: plan success, score success" in summary.text()
 
 
