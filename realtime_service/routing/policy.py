@@ -135,18 +135,23 @@ def stand_in(
     return None
 
 
-def _path(request: RoutedRequest, policy: Policy) -> tuple[ServingPath, str]:
+def _path(request: RoutedRequest, policy: Policy) -> tuple[ServingPath, str]:  # noqa: PLR0911 - one for each rule
     if request.hint and (request.texts == 1 or request.hint is not ServingPath.LATENCY):
         return request.hint, "lane named by the caller"
     if request.precomputed:
         return ServingPath.PRECOMPUTED, "scored by this release in the published epoch"
-    timeout, batch = request.timeout, request.priority is Priority.BATCH
-    if request.texts == 1 and (request.real_time or (timeout is not None and timeout < policy.latency_below)):
-        below = f"timeout below {policy.latency_below * 1000:.0f} ms{policy.origin('latency_below_ms')}"
-        return ServingPath.LATENCY, "priority REAL_TIME" if request.real_time else below
-    if batch or (timeout is not None and timeout > policy.throughput_above):
-        above = f"timeout above {policy.throughput_above * 1000:.0f} ms{policy.origin('throughput_above_ms')}"
-        return ServingPath.THROUGHPUT, "priority BATCH" if batch else above
+    timeout = request.timeout
+    if request.texts == 1:
+        if request.real_time:
+            return ServingPath.LATENCY, "priority REAL_TIME"
+        if timeout is not None and timeout < policy.latency_below:
+            below = f"timeout below {policy.latency_below * 1000:.0f} ms"
+            return ServingPath.LATENCY, below + policy.origin("latency_below_ms")
+    if request.priority is Priority.BATCH:
+        return ServingPath.THROUGHPUT, "priority BATCH"
+    if timeout is not None and timeout > policy.throughput_above:
+        above = f"timeout above {policy.throughput_above * 1000:.0f} ms"
+        return ServingPath.THROUGHPUT, above + policy.origin("throughput_above_ms")
     thresholds = ("latency_below_ms", "throughput_above_ms") if timeout is not None else ()
     return ServingPath.DYNAMIC, f"neither urgent nor bulk{policy.origin(*thresholds)}"
 
