@@ -59,7 +59,7 @@ class Membership:
         # By profile.
         self._known: dict[bytes, Replica] = {}
         self._unreadable: set[bytes] = set()
-        # The stored form of the snapshot's pointer.
+        # The stored form that the snapshot's pointer was read from, or a damaged one that has been logged.
         self._pointed: dict[bytes, bytes] | None = None
         self.snapshot = dataclasses.replace(initial, policy=settings)
 
@@ -180,11 +180,10 @@ class Membership:
     def _read_pointer(self, pointed: dict[bytes, bytes]) -> Pointer | None:
         if pointed == self._pointed:
             return self.snapshot.pointer
+        self._pointed = pointed
         try:
-            read = pointer.decode(pointed)
+            return pointer.decode(pointed)
         except ReleaseError as error:
             # A damaged pointer does not affect the release that is being served.
             log.error("%s; this replica keeps the last valid pointer", error)
             return self.snapshot.pointer
-        self._pointed = pointed
-        return read
