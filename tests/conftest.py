@@ -2,9 +2,10 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import NoReturn
+from unittest import mock
 
 import hypothesis
 import pytest
@@ -65,7 +66,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    # The longest tests wait for Airflow and Spark: begun last, one worker would end long after the others.
+    # The longest tests come first: they wait for Airflow and Spark, and would keep one worker long after the other.
     items.sort(key=lambda item: "integration" not in item.path.parts)
     for item in items:
         if _HEAVY.isdisjoint(getattr(item, "fixturenames", ())) and not any(map(item.get_closest_marker, _NOT_UNIT)):
@@ -79,15 +80,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             item.add_marker(pytest.mark.timeout(_PROPERTY_TIMEOUT), append=False)
 
 
-@pytest.fixture(autouse=True)
-def only_this_process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A unit test starts no process."""
-    if request.node.get_closest_marker("unit"):
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """A unit test starts no process, nor does a fixture for it."""
+    if not item.get_closest_marker("unit"):
+        return (yield)
 
-        def refuse(*command: object, **_: object) -> NoReturn:
-            raise AssertionError(f"{command}: a test that starts a process needs the mark `heavy`")
+    def refuse(*command: object, **_: object) -> NoReturn:
+        raise AssertionError(f"{command}: a test that starts a process needs the mark `heavy`")
 
-        monkeypatch.setattr(subprocess.Popen, "__init__", refuse)
+    with mock.patch.object(subprocess.Popen, "__init__", refuse):
+        return (yield)
 
 
 @pytest.fixture(scope="session", autouse=True)

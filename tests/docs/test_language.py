@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.heavy
+
 REPOSITORY = Path(__file__).parents[2]
 
 BANNED = {
