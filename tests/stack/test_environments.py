@@ -11,6 +11,8 @@ from tandem_stack.uv import Uv
 
 from tests.stack.helpers import REPOSITORY, only_line, write_script
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
@@ -34,7 +36,13 @@ def test_a_finished_environment_is_left_alone(environment: Environment) -> None:
     assert environment.stamp_file.stat().st_mtime_ns == before
 
 
-@pytest.mark.heavy
+def test_set_up_compiles_what_it_installs() -> None:
+    """Also modules that nothing here imports. A few files are templates, which are no Python."""
+    for made in environments.environments():
+        sources = sum(1 for _ in made.prefix.glob("lib/**/*.py"))
+        assert sum(1 for _ in made.prefix.glob("lib/**/*.pyc")) > 0.95 * sources > 1_000
+
+
 def test_an_interrupted_installation_starts_from_nothing(environment: Environment) -> None:
     environment.stamp_file.unlink()
     (environment.prefix / "half-installed").touch()
@@ -45,7 +53,6 @@ def test_an_interrupted_installation_starts_from_nothing(environment: Environmen
     assert not (environment.prefix / "half-installed").exists()
 
 
-@pytest.mark.heavy
 def test_another_lock_file_is_followed_in_place(environment: Environment) -> None:
     (environment.prefix / "kept").touch()
     environment.lock_file.write_text("# nothing, said differently\n")
@@ -57,7 +64,6 @@ def test_another_lock_file_is_followed_in_place(environment: Environment) -> Non
     assert (environment.prefix / "kept").exists()
 
 
-@pytest.mark.heavy
 def test_a_failed_installation_is_one_line_and_leaves_no_stamp(environment: Environment) -> None:
     environment.lock_file.write_text("--no-index\nno-such-package==1.0\n")
 
@@ -86,7 +92,6 @@ def test_a_linked_environment_is_never_changed(tmp_path: Path) -> None:
     assert [path.name for path in used.iterdir()] == ["in-use"]
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("offers", "cpu_index", "own_index", "driver", "taken", "line"),
     [
