@@ -4,7 +4,7 @@ import hashlib
 import json
 import resource
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -232,13 +232,22 @@ class Compiled:
         return getattr(self._engine, name)
 
 
-def write_in(
-    precision: Precision, lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, shard_rows: int
+def write_with(
+    engine_of: Callable[[models.Model], object],
+    lines: Iterator[pa.RecordBatch],
+    options: ScoringOptions,
+    target: Target,
+    shard_rows: int,
 ) -> Iterator[pa.RecordBatch]:
+    """`score_shards` with another engine in place of the model's."""
     model = models.open_model(options, task_context.task_threads())
-    compiled = replace(model, engine=cast(Engine, Compiled(model.engine, precision)))
-    with mock.patch.object(models, "open_model", return_value=compiled):
+    changed = replace(model, engine=cast(Engine, engine_of(model)))
+    with mock.patch.object(models, "open_model", return_value=changed):
         yield from shard_task.score_shards(lines, options, target, shard_rows)
+
+
+def write_in(precision: Precision) -> Callable[..., Iterator[pa.RecordBatch]]:
+    return partial(write_with, lambda model: Compiled(model.engine, precision))
 
 
 def test_late_data_is_reused_by_the_precision_that_was_compiled_and_not_by_the_one_asked_for(
@@ -249,13 +258,13 @@ def test_late_data_is_reused_by_the_precision_that_was_compiled_and_not_by_the_o
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     write_day(state, LINES[:30])
-    monkeypatch.setattr(shard_task, "score_shards", partial(write_in, Precision.FP32))
+    monkeypatch.setattr(shard_task, "score_shards", write_in(Precision.FP32))
     assert attempt(spark, state, client, options, planned(state, client)).precision == "fp32"
     write_day(state, [message(500, "is my card lost?")], file="late.jsonl")
     again = attempt(spark, state, client, options, planned(state, client))
     assert (again.precision, again.rows, again.rows_reused, again.distinct) == ("fp32", 31, 30, 1)
     # The next hosts have BF16, and a partition has one precision.
-    monkeypatch.setattr(shard_task, "score_shards", partial(write_in, Precision.BF16))
+    monkeypatch.setattr(shard_task, "score_shards", write_in(Precision.BF16))
     write_day(state, [message(501, "is my card lost?")], file="later.jsonl")
     other = attempt(spark, state, client, options, planned(state, client))
     assert (other.precision, other.rows, other.rows_reused) == ("bf16", 32, 0)
@@ -308,15 +317,6 @@ class Frail:
         return self._engine.score(batch)
 
 
-def write_with_a_frail_engine(
-    lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, shard_rows: int
-) -> Iterator[pa.RecordBatch]:
-    model = models.open_model(options, task_context.task_threads())
-    frail = replace(model, engine=cast(Engine, Frail(model.engine, model.encoder.encode(POISON))))
-    with mock.patch.object(models, "open_model", return_value=frail):
-        yield from shard_task.score_shards(lines, options, target, shard_rows)
-
-
 def test_poison_is_quarantined_and_stays_so_when_its_shard_is_taken_over(
     spark: SparkSession,
     state: StateSettings,
@@ -326,7 +326,8 @@ def test_poison_is_quarantined_and_stays_so_when_its_shard_is_taken_over(
 ) -> None:
     write_day(state, [*LINES, message(600, POISON), b""])
     run, options = planned(state, client), replace(options, poison=1)
-    monkeypatch.setattr(shard_task, "score_shards", write_with_a_frail_engine)
+    frail = partial(write_with, lambda model: Frail(model.engine, model.encoder.encode(POISON)))
+    monkeypatch.setattr(shard_task, "score_shards", frail)
     leave_shards(spark, state, client, options, run)
     done = attempt(spark, state, client, options, run)
     assert (done.units_resumed, done.rows, done.quarantined) == (done.units, 189, {"empty": 1, "poison": 2})
