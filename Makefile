@@ -4,7 +4,7 @@ PYTHON ?= python3
 RUNTIME := .venv/bin/python
 BIN := .venv/bin
 export PYTHONPATH :=
-# Else each of hundreds of processes compiles our modules again where this is set.
+# If the shell sets this variable, each of hundreds of processes compiles our modules again.
 export PYTHONDONTWRITEBYTECODE :=
 STACK := PYTHONPATH=$(CURDIR)/.stack
 PACKAGES := shared_model batch_job realtime_service dags

@@ -20,7 +20,7 @@ from tandem_stack.progress import say, step
 from tandem_stack.stack import DAG, Plan, Stack
 from tandem_stack.summary import Host, Nightly, Summary, Took
 
-#: Two days: enough that a run says how far it is, and that the distribution of 77 labels is much the same on both.
+#: Of two days. The gate compares the distributions of their labels, and allows for the chance in so few messages.
 MESSAGES = 2_000
 DAYS = tuple(FIRST_DAY + timedelta(days=number) for number in range(2))
 _RUN_SECONDS = 600.0
