@@ -178,7 +178,8 @@ def test_a_text_that_kills_workers_fails_its_own_call_after_two_deaths(
         assert 1 <= len(processes) - WORKERS <= 2
         before = len(answered)
         eventually(lambda: len(answered) > before + 20)
-        assert client.score("my card please").label == "label-0"
+        # On a connection of its own: that of `client` may pause after the deaths.
+        assert patiently(running.address, "my card please").label == "label-0"
     assert failed == []
 
 
