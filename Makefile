@@ -21,7 +21,7 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 SEEDED = $(if $(SEED),--hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up setup release unit test readme proof bench-release bench-switch bench-online bench-router bench-nightly check proto docs lock clean
+.PHONY: help demo up setup release unit test readme proof attack bench-release bench-switch bench-online bench-router bench-nightly check proto docs lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -56,6 +56,10 @@ proof: release ## the heavier proofs, and property tests with more examples and 
 	@$(RUNTIME) -m pytest -m proof $(SEEDED)
 	@echo "property tests with seed $(SEED); the same again: make proof SEED=$(SEED)"
 	@$(RUNTIME) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "hypothesis and not proof" --hypothesis-profile=proof $(SEEDED)
+
+attack: release ## attacks on a service, a minute each, and what a good caller sees; OUT=attack.json ONLY=malformed,resets SECONDS=60 INPUTS=1000000
+	@$(RUNTIME) -m tests.attack $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
+		$(if $(SECONDS),--seconds "$(SECONDS)") $(if $(INPUTS),--inputs "$(INPUTS)")
 
 bench-release: setup ## the default release built three times and judged on BANKING77; EVAL=test.csv OUT=release.json
 	@$(RUNTIME) -m tests.benchmarks.bench_release $(if $(EVAL),--eval "$(EVAL)") $(if $(OUT),--out "$(OUT)")

@@ -123,7 +123,8 @@ def run(plan: Plan, start: float) -> Calls:
 def prepared(plan: Plan) -> Load:
     """Connect, and serialise every message before the first is due."""
     host, _, port = plan.address.rpartition(":")
-    connection = socket.create_connection((host, int(port)), timeout=10)
+    source = (plan.source, 0) if plan.source else None
+    connection = socket.create_connection((host, int(port)), timeout=10, source_address=source)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setblocking(False)
     wire = Wire(host, plan.method, plan.timeout_ms or PATIENT_MS, plan.caller)

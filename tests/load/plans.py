@@ -14,7 +14,8 @@ class Plan:
     `seconds` are over or, with `once`, each text has been sent.
 
     Texts are sent in turn, one a call. `priority` is the name of a scoring.v1.Priority. `timeout_ms` is the request's
-    own and the gRPC deadline; 0 means none. `caller` is who calls, for quotas; empty for an anonymous one.
+    own and the gRPC deadline; 0 means none. `caller` is who calls; empty for an anonymous one. `source`: the address to
+    call from, by which a service tells callers apart.
     """
 
     address: str
@@ -27,6 +28,7 @@ class Plan:
     timeout_ms: int = 0
     method: str = SCORE
     caller: str = ""
+    source: str = ""
 
 
 class Pacer(Protocol):

@@ -16,6 +16,7 @@ MAX_MESSAGE_BYTES = 16_384 - 5
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _DATA, _HEADERS, _RST_STREAM, _SETTINGS, _PING, _WINDOW_UPDATE, _CONTINUATION = 0, 1, 3, 4, 6, 8, 9
 _END_STREAM, _ACK, _END_HEADERS = 1, 1, 4
+_CANCEL = struct.pack(">I", 8)
 #: SETTINGS: no dynamic table for answers' headers, so that each block can be read alone; no push; no stream windows.
 _OUR_SETTINGS = struct.pack(">HIHIHI", 1, 0, 2, 0, 4, 2**31 - 1)
 _MORE_WINDOW = 2**31 - 1 - 65_535
@@ -54,14 +55,21 @@ class Wire:
 
     def call(self, message: Prepared) -> int:
         """Begin a call: the number of its stream."""
-        block, self._first = self._first or self._again, b""
-        stream, self._next = self._next, self._next + 2
-        number = struct.pack(">I", stream)
-        head = len(block).to_bytes(3, "big") + bytes((_HEADERS, _END_HEADERS))
-        self.outgoing += b"".join((head, number, block))
-        self._held.append(b"".join((message.head, number, message.body)))
+        stream = self.open()
+        self._held.append(b"".join((message.head, struct.pack(">I", stream), message.body)))
         self._release()
         return stream
+
+    def open(self) -> int:
+        """Begin a call whose message does not follow: the number of its stream."""
+        block, self._first = self._first or self._again, b""
+        stream, self._next = self._next, self._next + 2
+        self.outgoing += _frame(_HEADERS, _END_HEADERS, stream, block)
+        return stream
+
+    def reset(self, stream: int) -> None:
+        """Cancel a call."""
+        self.outgoing += _frame(_RST_STREAM, 0, stream, _CANCEL)
 
     def receive(self, data: bytes) -> list[tuple[int, int]]:
         """Take what the peer sent: (stream, status) of the calls that ended."""

@@ -36,9 +36,10 @@ class RunningService:
         return self.process.wait(timeout=30)
 
 
-def start_service(state: Path, releases: Path, **environment: str) -> RunningService:
-    """Start `serve` and wait for its ready line; ports are free ones unless set. A service that is not ready in time is
-    killed, and the test fails: pytest's own time-out cannot end a thread that reads."""
+def start_service(state: Path, releases: Path, module: str = "realtime_service", **environment: str) -> RunningService:
+    """Start `serve` of the service, or of a `module` that wraps it, and wait for its ready line; ports are free ones
+    unless set. A service that is not ready in time is killed, and the test fails: pytest's own time-out cannot end a
+    thread that reads."""
     env = {
         **os.environ,
         "TANDEM_STATE": str(state),
@@ -47,9 +48,7 @@ def start_service(state: Path, releases: Path, **environment: str) -> RunningSer
         "TANDEM_METRICS_ADDRESS": "127.0.0.1:0",
         **environment,
     }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "realtime_service", "serve"], env=env, stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-m", module, "serve"], env=env, stdout=subprocess.PIPE, text=True)
     assert process.stdout
     late = threading.Timer(READY_SECONDS, process.kill)
     late.start()

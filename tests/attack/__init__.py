@@ -1,0 +1,1 @@
+"""Attacks on a running service, made with its code in hand, and what a good caller sees meanwhile."""
