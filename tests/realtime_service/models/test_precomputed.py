@@ -1,5 +1,6 @@
 """Published scores follow the pointer, forward and back; only the epoch it names is asked."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -61,3 +62,33 @@ async def test_an_epoch_that_has_expired_is_not_stood_in_for_by_another(
     redis_client.delete(keys.epoch_facts(RELEASE, "2026-01-15.1"))
     await published.refresh(client)
     assert (published.epoch, await label(published)) == ("", None)
+
+
+async def test_a_cancelled_look_up_leaves_its_reply_to_nobody(
+    client: "redis.asyncio.Redis", redis_client: "redis.Redis"
+) -> None:
+    """A connection whose reply was not read would give it to the next look-up."""
+    # A client has at most a hundred connections.
+    text_keys = [number.to_bytes(16, "big") for number in range(90)]
+    scores = [PublishedScore(labels=[number], scores=[0.5]) for number in range(90)]
+    publish(redis_client, Epoch(RELEASE, "bf16", "2026-01-14", 1), list(zip(text_keys, scores, strict=True)))
+    published = PrecomputedScores(client, RELEASE, SystemClock())
+    await published.refresh(client)
+    cancelled, answers = 0, []
+
+    async def look_up(number: int) -> None:
+        found = await published.find([text_keys[number]], slack=1.0)
+        answers.append((number, found[0].labels[0] if found else None))
+
+    for turn in range(20):
+        tasks = [asyncio.create_task(look_up(number)) for number in range(90)]
+        # By now some wait for a connection, some for their reply.
+        for _ in range(turn):
+            await asyncio.sleep(0)
+        for task in tasks[::2]:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        cancelled += sum(isinstance(it, asyncio.CancelledError) for it in ended)
+    assert cancelled > 100
+    assert sum(label is not None for _, label in answers) > 300
+    assert [it for it in answers if it[1] not in (it[0], None)] == []

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from realtime_service.client import Client
@@ -47,6 +48,8 @@ def test_a_service_without_its_redis_says_so_and_when_it_is_reached(tmp_path: Pa
         assert f"Redis at redis://127.0.0.1:{node.port}/0 is not reached" in line
         assert ("Score works, on this replica alone" if lanes == "latency" else "finds no endpoint without it") in line
         assert "secret" not in log.read_text()
+        processes = [psutil.Process(service.pid), *psutil.Process(service.pid).children(recursive=True)]
+        assert "secret" not in str([process.cmdline() for process in processes])
         assert REACHED not in log.read_text()
         with running(Node(node.folder, ("--user", "tandem", "on", ">secret", "~*", "&*", "+@all"), node.port)):
             eventually(lambda: REACHED in log.read_text())
