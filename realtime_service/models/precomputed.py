@@ -66,6 +66,9 @@ class PrecomputedScores:
             return None
         try:
             found = await self._redis.hmget(keys.epoch_scores(self._release, epoch.name), list(text_keys))
+        except redis.exceptions.MaxConnectionsError:
+            # A burst of look-ups uses all connections, which says nothing about Redis.
+            return None
         except (redis.RedisError, OSError):
             self._failures += 1
             if self._failures >= _BREAKER_FAILURES:

@@ -92,3 +92,15 @@ async def test_a_cancelled_look_up_leaves_its_reply_to_nobody(
     assert cancelled > 100
     assert sum(label is not None for _, label in answers) > 300
     assert [it for it in answers if it[1] not in (it[0], None)] == []
+
+
+async def test_a_burst_of_look_ups_does_not_end_those_after_it(
+    client: "redis.asyncio.Redis", redis_client: "redis.Redis"
+) -> None:
+    publish_day(redis_client, "2026-01-14", 14)
+    published = PrecomputedScores(client, RELEASE, SystemClock())
+    await published.refresh(client)
+    # More at once than the client has connections: some are not answered.
+    burst = await asyncio.gather(*(label(published) for _ in range(300)))
+    assert set(burst) == {14, None}
+    assert await label(published) == 14
