@@ -8,6 +8,7 @@ TandemError
 ├── Unauthenticated  the caller's token is not valid, or no longer
 ├── NotFound         what the caller names is not here: a submitted request, a model
 ├── ReplicaUnavailable  this replica cannot answer the request now: another may, or this one in a moment
+├── UnknownMethod    what only replicas may call, called by something else
 ├── Relayed          another replica was asked and said so: its status goes to the caller as it came
 └── ReleaseError
     └── UnfitRelease  a release must not serve here; no caller meets it
@@ -62,6 +63,13 @@ class ReplicaUnavailable(TandemError):
     """Nothing is wrong with the request, as far as anybody knows, but this replica cannot answer it now."""
 
 
+class UnknownMethod(TandemError):
+    """Only replicas may call this method; others learn no more than that of one that does not exist."""
+
+    def __init__(self) -> None:
+        super().__init__("Method not found!")
+
+
 class Relayed(TandemError):
     """Another replica's refusal or failure, in its own words."""
 
@@ -99,6 +107,7 @@ STATUS: dict[type[TandemError], grpc.StatusCode] = {
     ReplicaUnavailable: grpc.StatusCode.UNAVAILABLE,
     Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
     NotFound: grpc.StatusCode.NOT_FOUND,
+    UnknownMethod: grpc.StatusCode.UNIMPLEMENTED,
     ScoringFailed: grpc.StatusCode.INTERNAL,
 }
 

@@ -90,6 +90,7 @@ class ServiceSettings:
         0.0, "Texts a second of one caller, on all replicas together; 0 means no limit.", NOT_NEGATIVE
     )
     token_keys: str = setting("", "File of public keys, JWKS or PEM, for callers' tokens; empty: tokens are ignored.")
+    insecure: bool = setting(False, "Secrets and calls may go to other hosts in clear, without TLS.")
     interactive_unit_ms: float = setting(10.0, "Longest bulk batch soon after an interactive request.", POSITIVE)
     latency: LaneSettings = group(_LATENCY)
     dynamic: LaneSettings = group(LaneSettings())

@@ -5,6 +5,7 @@ TandemError
 ├── BadInput          the caller's request or a file's line is wrong; names the field
 ├── ReleaseError      a release is missing, damaged or refused by its gate; names the file
 │   └── UnknownRelease  no such release here
+├── Untrusted         a value in Redis, or its copy, is unsigned or signed by a stranger
 ├── OutOfMemory       a batch does not fit the device's memory; a smaller one may
 ├── StoreUnavailable  Redis did not answer, or refuses writes
 ├── QueueFull         the deferred stream is at its bound
@@ -38,6 +39,10 @@ class ReleaseError(TandemError):
 
 class UnknownRelease(ReleaseError):
     """No release of that id is here."""
+
+
+class Untrusted(TandemError):
+    """A stored value is unsigned, or its signature or MAC is not by a key that counts here."""
 
 
 class OutOfMemory(TandemError):

@@ -153,6 +153,12 @@ class StateSettings:
         "", "The scores table (Delta); empty means STATE/scores, or a folder in STATE/inputs.", Check(_is_local, _LOCAL)
     )
     trusted_keys: str = setting("", "File of public keys, one of which must have signed a release; empty: none need.")
+    keys: str = setting("", "Folder of the keys of cluster and operators; empty means STATE/keys.")
+    unsigned: str = setting(
+        "",
+        "accept: heartbeats, pointer and policy without a signature count, for the time of an upgrade.",
+        Check(lambda value: value == "accept", "accept, or nothing"),
+    )
     redis_url: str = setting("", "Redis; empty means REDIS_URL, else an embedded server in STATE/redis.")
     redis_fsync: str = setting(
         "everysec",
@@ -165,6 +171,10 @@ class StateSettings:
         if "://" in self.releases:
             return self.releases
         return str(Path(self.releases).absolute() if self.releases else self.state / "releases")
+
+    @property
+    def keys_dir(self) -> Path:
+        return Path(self.keys).absolute() if self.keys else self.state / "keys"
 
     @property
     def messages_dir(self) -> Path:

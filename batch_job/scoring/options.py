@@ -7,9 +7,9 @@ from shared_model import devices
 from shared_model.devices import HALF_PRECISION
 from shared_model.evaluation import attestation
 from shared_model.releases import signature
-from shared_model.releases.signature import TrustedKeys
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
+from shared_model.trust.ed25519 import PublicKeys
 from shared_model.types import Device, Precision
 
 
@@ -25,7 +25,7 @@ class ScoringOptions:
     device: Device
     batch_rows: int
     batch_tokens: int
-    trusted_keys: TrustedKeys | None = None
+    trusted_keys: PublicKeys | None = None
     deduplicate: bool = True
     idle: bool = False
     int8: bool = False

@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from shared_model.errors import BadInput
 from shared_model.types import ServingPath
 
 #: Metadata of a forwarded call.
-CLUSTER_TOKEN, PATH, RELEASE, REASON = "x-tandem-word", "x-tandem-path", "x-tandem-release", "x-tandem-reason"
+PATH, RELEASE, REASON = "x-tandem-path", "x-tandem-release", "x-tandem-reason"
 #: Present where the published scores have been asked already.
 LOOKED_UP = "x-tandem-looked-up"
 
@@ -23,18 +24,22 @@ class ForwardedContext:
     reason: str
     looked_up: bool = True
 
-    def metadata(self, cluster_token: str) -> tuple[tuple[str, str], ...]:
-        """`cluster_token`: the secret by which replicas know each other."""
-        pairs = ((CLUSTER_TOKEN, cluster_token), (PATH, str(self.path)), (RELEASE, self.release), (REASON, self.reason))
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """Without the credentials by which the other replica believes it: see `PeerTrust`."""
+        pairs = ((PATH, str(self.path)), (RELEASE, self.release), (REASON, self.reason))
         return (*pairs, (LOOKED_UP, "1")) if self.looked_up else pairs
 
 
-def arrived_by(metadata: Metadata, cluster_token: str) -> ForwardedContext | None:
-    """The context of a call that a replica forwarded; None for a call of a caller.
-
-    A call without the cluster token is a caller's, whatever else it claims, so that quotas hold for it.
-    """
+def read(metadata: Metadata) -> ForwardedContext:
+    """The context of a call that a replica forwarded. Raises: BadInput naming a field that is missing or wrong."""
     found = dict(metadata)
-    if not cluster_token or found.get(CLUSTER_TOKEN) != cluster_token:
-        return None
-    return ForwardedContext(ServingPath(str(found[PATH])), str(found[RELEASE]), str(found[REASON]), LOOKED_UP in found)
+    values: list[str] = []
+    for name in (PATH, RELEASE, REASON):
+        value = found.get(name)
+        if not isinstance(value, str):
+            raise BadInput(name, "is missing in a forwarded call")
+        values.append(value)
+    path, release, reason = values
+    if path not in list(ServingPath):
+        raise BadInput(PATH, f"{path!r} is no lane")
+    return ForwardedContext(ServingPath(path), release, reason, LOOKED_UP in found)

@@ -18,6 +18,7 @@ import grpc.aio
 
 from realtime_service.cluster.forwarded_context import ForwardedContext
 from realtime_service.cluster.outlier_detection import OutlierDetector, Sign, sign_of
+from realtime_service.cluster.peer_trust import PeerTrust
 from realtime_service.cluster.peers import Peers
 from realtime_service.errors import NEVER_AGAIN, DeadlineExpired, Relayed, ReplicaUnavailable
 from realtime_service.metrics import Metrics
@@ -79,14 +80,19 @@ class _Life:
 
 class Forwarder:
     def __init__(
-        self, membership: "Membership", metrics: Metrics, clock: Clock, draw: Callable[[], float] = random.random
+        self,
+        membership: "Membership",
+        metrics: Metrics,
+        clock: Clock,
+        trust: PeerTrust,
+        draw: Callable[[], float] = random.random,
     ) -> None:
         """`draw`: uniform in [0, 1)."""
         self._membership = membership
         self._metrics = metrics
         self._clock = clock
         self._draw = draw
-        self._peers = Peers()
+        self._peers = Peers(trust)
         self._outliers = OutlierDetector(draw)
         self._budget = RetryBudget()
 
@@ -174,9 +180,10 @@ class Forwarder:
         seconds = reached[0].per_text * texts if reached else 0.0
         _count_as_sent(reached, decision, seconds, texts, urgent)
         try:
-            answer = await peer.call(
-                call.method, call.raw, left, (*forwarded_context.metadata(snapshot.cluster_token), *call.metadata)
-            )
+            answer = await peer.call(call.method, call.raw, left, (*forwarded_context.metadata(), *call.metadata))
+        except ReplicaUnavailable:
+            life.failures.append(Failure.NOT_SENT)
+            raise
         except grpc.aio.AioRpcError as error:
             self._note(life, decision, error, self._clock.monotonic() - began)
             raise

@@ -15,13 +15,16 @@ from google.protobuf.message import DecodeError
 from protos.scoring.v1.storage_pb2 import ReplicaState, ReplicaStates
 from realtime_service.cluster import heartbeat
 from realtime_service.cluster.heartbeat import PERIOD_SECONDS
+from realtime_service.cluster.heartbeat_trust import HeartbeatTrust
 from realtime_service.routing import overrides
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import Replica, Snapshot, as_real_time, options
+from shared_model.clock import Clock, SystemClock
 from shared_model.errors import BadInput, ReleaseError
 from shared_model.redis_store import keys
 from shared_model.releases import pointer
 from shared_model.releases.pointer import Pointer
+from shared_model.trust.keyring import WITHOUT_KEYS, Keyring
 from shared_model.types import ServingPath
 
 #: A heartbeat expires after this time, by Redis' clock, so that the clocks of hosts do not matter.
@@ -32,13 +35,16 @@ _GRACE_BEATS = 5
 
 _BEAT = (Path(__file__).parent / "beat.lua").read_text()
 
+_CLOCK = SystemClock()
+
 log = logging.getLogger(__name__)
 
 
 class Membership:
     """`snapshot` never waits for Redis: while Redis is not reachable it is the last one, marked as such.
 
-    `settings`: the policy of this process's settings, which operators' numbers in Redis override.
+    `settings`: the policy of this process's settings, which operators' numbers in Redis override. `trusted`: verifies
+    the heartbeats of others, pointer and policy.
     """
 
     def __init__(
@@ -47,8 +53,12 @@ class Membership:
         initial: Snapshot,
         describe: Callable[[Sequence[ServingPath]], ReplicaState],
         settings: Policy,
+        trusted: Keyring = WITHOUT_KEYS,
+        clock: Clock = _CLOCK,
     ) -> None:
         self._redis = client
+        self._trusted = trusted
+        self._heartbeats = HeartbeatTrust(trusted, clock)
         self._describe = describe
         self._settings = settings
         self._ejected: frozenset[str] = frozenset()
@@ -109,11 +119,11 @@ class Membership:
 
     async def _beat(self) -> Snapshot:
         own, local = self._describe(self.snapshot.lanes), self.snapshot.local
-        state = own.SerializeToString()
+        state = self._heartbeats.write(own)
+        # Without a cluster key, or among replicas of a former version, the token in Redis takes its place.
+        new_token = "" if self._trusted.cluster and not self._trusted.accept_unsigned else secrets.token_hex(16)
         async with self._redis.pipeline(transaction=False) as pipe:
-            pipe.eval(
-                _BEAT, len(self._keys), *self._keys, local, state, TTL_MS, secrets.token_hex(16), keys.replica("")
-            )
+            pipe.eval(_BEAT, len(self._keys), *self._keys, local, state, TTL_MS, new_token, keys.replica(""))
             pipe.hgetall(keys.release_pointer())
             (cluster_token, policy, states), pointed = await pipe.execute()
         # Built after the last await, so that concurrent changes of the snapshot are kept.
@@ -129,11 +139,9 @@ class Membership:
     def _read_replicas(self, states: bytes) -> dict[str, Any]:
         """The changed fields of the snapshot. Replicas with an unchanged profile are updated in place."""
         known, heard, unreadable = self._known, dict[bytes, Replica](), set[bytes]()
-        for state in ReplicaStates.FromString(states).replicas:
-            if replica := self._read_replica(state):
-                heard[state.profile] = replica
-            else:
-                unreadable.add(state.profile)
+        self._heartbeats.begin()
+        for stored in ReplicaStates.FromString(states).replicas:
+            self._read_replica(stored, heard, unreadable)
         self._unreadable = unreadable
         if self._grace_beats_left:
             listed = {replica.id for replica in heard.values()}
@@ -146,17 +154,23 @@ class Membership:
         self._known = heard
         return {**utilisation, **self._with(sorted(heard.values(), key=lambda replica: replica.id))}
 
-    def _read_replica(self, state: ReplicaState) -> Replica | None:
-        """None for a heartbeat that this version cannot read: that replica is left out."""
-        profile = state.profile
+    def _read_replica(self, stored: bytes, heard: dict[bytes, Replica], unreadable: set[bytes]) -> None:
+        """Add a replica to those `heard` of. One whose heartbeat this version cannot read, or does not trust, is left
+        out."""
+        profile = stored
         try:
+            state = self._heartbeats.open(stored)
+            if state is None:
+                return
+            profile = state.profile
             replica = self._known.get(profile) or heartbeat.read_profile(profile, self.snapshot.by_id)
-            heartbeat.apply(replica, state)
+            if self._heartbeats.is_fresh(replica.id, state):
+                heartbeat.apply(replica, state)
+                heard[profile] = replica
         except (DecodeError, ValueError) as error:
+            unreadable.add(profile)
             if profile not in self._unreadable:
                 log.error("a replica is left out, its heartbeat cannot be read: %s", error)
-            return None
-        return replica
 
     def _with(self, replicas: Sequence[Replica]) -> dict[str, Any]:
         """Fields of a snapshot of these replicas."""

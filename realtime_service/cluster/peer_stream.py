@@ -1,7 +1,7 @@
 """The client side of a peer stream: calls to another replica share one gRPC stream.
 
 A message costs each side less than half of a unary call. A call on the stream means the same, and may end in the same
-ways, as a unary call; the stream itself authorises nothing. The server side is `transport.peer_stream_server`.
+ways, as a unary call. The stream carries the credentials. The server side is `transport.peer_stream_server`.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from protos.scoring.v1.link_pb2 import LinkAnswer, LinkAnswers, LinkCall, LinkCa
 from realtime_service.cluster.forwarded_context import Metadata
 from realtime_service.cluster.write_coalescer import WriteCoalescer
 from realtime_service.rpc.retryable import Trailers, by_transport
+from shared_model.errors import BadInput
 
 SERVICE, METHOD = "scoring.v1.Replica", "Link"
 
@@ -32,21 +33,25 @@ def flat(metadata: Metadata) -> Iterator[bytes]:
 
 
 def pairs(travelled: Sequence[bytes]) -> Trailers:
-    """The inverse of `flat`."""
+    """The inverse of `flat`. Raises: BadInput for what `flat` does not make."""
     read = []
-    for at in range(0, len(travelled), 2):
-        name, value = travelled[at].decode(), travelled[at + 1]
-        read.append((name, value if name.endswith("-bin") else value.decode()))
+    try:
+        for name, value in zip(travelled[::2], travelled[1::2], strict=True):
+            decoded = name.decode()
+            read.append((decoded, value if decoded.endswith("-bin") else value.decode()))
+    except ValueError as error:
+        raise BadInput("metadata", "is not names and values in turn, as text") from error
     return tuple(read)
 
 
 class PeerStream:
     """Calls over one channel. `open` until the stream ends or the other replica leaves."""
 
-    def __init__(self, channel: Any) -> None:
-        """`channel`: a `grpc.aio.Channel`, whose type stubs require arguments that it does not need."""
+    def __init__(self, channel: Any, credentials: Metadata) -> None:
+        """`channel`: a `grpc.aio.Channel`, whose type stubs require arguments that it does not need. `credentials`: the
+        other replica refuses a stream without."""
         method = channel.stream_stream(f"/{SERVICE}/{METHOD}", LinkCalls.SerializeToString, LinkAnswers.FromString)
-        self._stream = method()
+        self._stream = method(metadata=tuple(credentials))
         self._numbers = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[bytes]] = {}
         self._write_coalescer = WriteCoalescer[LinkCall](self._write)

@@ -8,6 +8,7 @@ import grpc.aio
 
 from realtime_service.cluster.forwarded_context import Metadata
 from realtime_service.cluster.peer_stream import PeerStream
+from realtime_service.cluster.peer_trust import PeerTrust
 from realtime_service.rpc.keepalive import REPLICA_PING_MS, Options, watchful
 
 #: A larger request is a unary call of its own: on the stream it would delay those behind it.
@@ -31,7 +32,9 @@ _OPTIONS: Options = (
 class Peer:
     """The connection to one replica."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, trust: PeerTrust) -> None:
+        self._address = address
+        self._trust = trust
         # Its type stubs require arguments that it does not need.
         self._channel: Any = grpc.aio.insecure_channel(address, options=_OPTIONS)
         self._stream: PeerStream | None = None
@@ -53,14 +56,16 @@ class Peer:
         return False if self._met or state is grpc.ChannelConnectivity.TRANSIENT_FAILURE else None
 
     async def call(self, method: str, raw: bytes, seconds: float | None, metadata: Metadata) -> bytes:
-        """`seconds`: how long the call may take. Raises: grpc.aio.AioRpcError."""
+        """`seconds`: how long the call may take. Raises: grpc.aio.AioRpcError; ReplicaUnavailable where no credentials
+        may be sent."""
         self._calls += 1
         try:
             if len(raw) <= STREAM_BYTES:
                 if self._stream is None or not self._stream.open:
-                    self._stream = PeerStream(self._channel)
-                return await self._stream.call(method, raw, seconds, metadata)
-            answer: bytes = await self._channel.unary_unary(method)(raw, timeout=seconds, metadata=tuple(metadata))
+                    self._stream = PeerStream(self._channel, self._trust.credentials(self._address))
+                return await self._stream.call(method, raw, seconds, (*self._trust.token(self._address), *metadata))
+            sent = (*self._trust.credentials(self._address), *metadata)
+            answer: bytes = await self._channel.unary_unary(method)(raw, timeout=seconds, metadata=sent)
             return answer
         finally:
             self._calls -= 1
@@ -70,12 +75,13 @@ class Peer:
 
 
 class Peers:
-    def __init__(self) -> None:
+    def __init__(self, trust: PeerTrust) -> None:
+        self._trust = trust
         self._peers: dict[str, Peer] = {}
 
     def at(self, address: str) -> Peer:
         if address not in self._peers:
-            self._peers[address] = Peer(address)
+            self._peers[address] = Peer(address, self._trust)
         return self._peers[address]
 
     async def follow(self, addresses: Collection[str]) -> None:

@@ -26,6 +26,7 @@ from shared_model.redis_store import clients
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import DeferredSettings, StateSettings
 from shared_model.storage import without_user
+from shared_model.trust import keyring
 
 if TYPE_CHECKING:
     from realtime_service.process.server import Server
@@ -59,6 +60,8 @@ def serve(**flags: Any) -> int:
     available = devices.usable_cores(os.sched_getaffinity(0), limits.cpus, socket.gethostname())
     cores = worker_cores(service, available, limits.memory)
     with address_lock.holding(service.grpc_address, state.state), RedisServer(state) as server:
+        # Made here, where they are missing, before a worker looks for them.
+        keyring.warn_of_missing(keyring.load(state))
         _look_for_redis(server.url, router=not service.served)
         if service.workers or len(cores) > 1:
             return _supervise(service, server.url, cores, asked_to_stop)
@@ -95,6 +98,7 @@ def _run(service: ServiceSettings, state: StateSettings, redis_url: str, place: 
     from shared_model.releases import pointer
     from shared_model.releases.store import Store
 
+    trusted = keyring.load(state)
     store, deferred = Store.from_settings(state), settings.load(DeferredSettings)
     with clients.connect(redis_url, timeout=5.0, connect_timeout=5.0) as client:
         # A router loads no model, and may start before the first release exists.
@@ -104,7 +108,7 @@ def _run(service: ServiceSettings, state: StateSettings, redis_url: str, place: 
         stop = _stop_event(asked)
         if place.shared:
             _stop_with_supervisor(stop)
-        async with Server(service, store, release_id, redis_url, place, deferred) as running:
+        async with Server(service, store, release_id, redis_url, place, deferred, trusted) as running:
             await running.run_until(stop, lambda: ready(running))
 
     def ready(running: "Server") -> None:

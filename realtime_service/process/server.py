@@ -12,6 +12,7 @@ import grpc.aio
 
 from realtime_service.cluster.forwarder import Forwarder
 from realtime_service.cluster.membership import Membership
+from realtime_service.cluster.peer_trust import PeerTrust
 from realtime_service.execution.devices import Devices
 from realtime_service.metrics import Metrics
 from realtime_service.models import precomputed
@@ -48,6 +49,7 @@ from shared_model.clock import SystemClock
 from shared_model.deferred import DeferredQueue
 from shared_model.releases.store import Store
 from shared_model.settings import DeferredSettings
+from shared_model.trust.keyring import WITHOUT_KEYS, Keyring
 from shared_model.types import ServingPath
 
 #: Services that stand for the whole replica in health checks, and that reflection lists.
@@ -72,8 +74,10 @@ class Server:
         redis_url: str,
         place: Place,
         deferred: DeferredSettings,
+        trusted: Keyring = WITHOUT_KEYS,
     ) -> None:
-        """`release_id`: the first release; later ones follow the release pointer unless the settings name one."""
+        """`release_id`: the first release; later ones follow the release pointer unless the settings name one.
+        `trusted`: the keys of cluster and operators."""
         self._settings = settings
         self._place = place
         self._store = store
@@ -84,6 +88,7 @@ class Server:
         self._variants = variants(self._lanes, half_device)
         self._redis_url = redis_url
         self._deferred = deferred
+        self._trusted = trusted
         self._background_tasks = BackgroundTasks()
         self._stack = contextlib.AsyncExitStack()
         self._metrics = Metrics(list(self._lanes.values()))
@@ -188,7 +193,7 @@ class Server:
 
     async def _start_routing(self, stack: contextlib.AsyncExitStack, initial: Snapshot) -> None:
         policy, set_targets = overrides.of(self._settings), self._metrics.set_targets
-        self._membership = Membership(self._default_client, initial, self._status.heartbeat, policy)
+        self._membership = Membership(self._default_client, initial, self._status.heartbeat, policy, self._trusted)
         self._membership.subscribe(self._quotas.update)
         self._membership.subscribe(lambda read: set_targets(read.policy.targets, read.policy.load_targets))
         await self._membership.run_once()
@@ -225,7 +230,14 @@ class Server:
         status, membership, metrics, clock = self._status, self._membership, self._metrics, self._clock
         deferred_queue = DeferredQueue(self._default_client, self._deferred, metrics.unanswered)
         deferral = Deferral(deferred_queue, lambda: membership.snapshot.redis_available, clock)
-        forwarder = Forwarder(membership, metrics, clock)
+        trust = PeerTrust(
+            self._trusted,
+            status.address,
+            lambda: membership.snapshot.cluster_token,
+            clock,
+            self._settings.insecure,
+        )
+        forwarder = Forwarder(membership, metrics, clock, trust)
         stack.push_async_callback(forwarder.close)
         self._spawn(stack, forwarder.run())
         dispatcher = Dispatcher(
@@ -234,7 +246,7 @@ class Server:
         self._backfill = BackfillWorker(deferred_queue, dispatcher, status.device, metrics, clock, status.replica)
         watcher, streams = Watcher(deferred_queue), OpenStreams()
         self._spawn(stack, watcher.run())
-        context_reader = ContextReader(Callers(token_keys(self._settings), clock), lambda: membership.snapshot)
+        context_reader = ContextReader(Callers(token_keys(self._settings), clock), trust.verifies)
         relay = None if self._lanes else Relay(forwarder, membership, clock)
         scoring = servicer.ScoringServicer(
             dispatcher,
@@ -250,7 +262,7 @@ class Server:
             dispatcher, context_reader, streams, status, membership, self._readiness, metrics, relay
         )
         offered = (scoring.handlers(), inference.handlers())
-        listener.add_generic_rpc_handlers((*offered, PeerStreams(offered, streams).handlers()))
+        listener.add_generic_rpc_handlers((*offered, PeerStreams(offered, streams, trust).handlers()))
         if self._settings.reflects:
             offer_reflection(listener, SERVICES)
         await self._readiness.serve(listener)

@@ -4,10 +4,11 @@ import functools
 from collections.abc import Callable
 
 from realtime_service.cluster import forwarded_context
-from realtime_service.routing.snapshot import Snapshot
+from realtime_service.cluster.forwarded_context import Metadata
 from realtime_service.serving.request import CallContext
 from realtime_service.settings import SERVED
 from realtime_service.transport.authentication import Callers
+from realtime_service.transport.peer_call_context import PeerCallContext
 from realtime_service.transport.rpc_handlers import Context
 from shared_model.errors import BadInput
 from shared_model.types import ServingPath
@@ -22,16 +23,17 @@ _LANES = {str(lane): lane for lane in SERVED}
 
 
 class ContextReader:
-    """`snapshot` returns the current snapshot."""
+    """`is_peer`: whether a call's metadata shows that a replica sent it."""
 
-    def __init__(self, callers: Callers, snapshot: Callable[[], Snapshot]) -> None:
+    def __init__(self, callers: Callers, is_peer: Callable[[Metadata], bool]) -> None:
         self._callers = callers
-        self._snapshot = snapshot
+        self._is_peer = is_peer
 
     def receive(self, method: str, raw: bytes, context: Context) -> CallContext:
-        """Raises: Unauthenticated for an invalid token; BadInput for an unknown lane."""
+        """Raises: Unauthenticated for an invalid token; BadInput for an unknown lane, or a malformed forwarded call."""
         metadata = context.invocation_metadata() or ()
-        forwarded = forwarded_context.arrived_by(metadata, self._snapshot().cluster_token)
+        on_peer_stream = isinstance(context, PeerCallContext) and context.authenticated
+        forwarded = forwarded_context.read(metadata) if on_peer_stream or self._is_peer(metadata) else None
         # A token is verified even if nothing depends on the caller.
         caller = functools.partial(self._callers.of, context)
         if self._callers.verify and forwarded is None:
@@ -41,7 +43,7 @@ class ContextReader:
         return CallContext(caller, context.time_remaining(), method, raw, _hint(metadata), passed, forwarded, repeated)
 
 
-def _hint(metadata: forwarded_context.Metadata) -> ServingPath | None:
+def _hint(metadata: Metadata) -> ServingPath | None:
     for name, value in metadata:
         if name == LANE:
             if value not in _LANES:

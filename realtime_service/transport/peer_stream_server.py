@@ -2,18 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn, cast
+from typing import Any, cast
 
 import grpc
 import grpc.aio
 
 from protos.scoring.v1.link_pb2 import LinkAnswer, LinkAnswers, LinkCall, LinkCalls
 from realtime_service.cluster import peer_stream
+from realtime_service.cluster.forwarded_context import Metadata
+from realtime_service.cluster.peer_trust import PeerTrust
 from realtime_service.cluster.write_coalescer import WriteCoalescer
-from realtime_service.rpc.retryable import Trailers
+from realtime_service.errors import UnknownMethod
 from realtime_service.transport import rpc_handlers
+from realtime_service.transport.peer_call_context import Aborted, PeerCallContext
 from realtime_service.transport.rpc_handlers import Context
 from realtime_service.transport.scoring_v1 import requests
 from realtime_service.transport.streaming import OpenStreams
@@ -24,10 +27,11 @@ Offered = Sequence["grpc.GenericRpcHandler[Any, Any]"]
 class PeerStreams:
     """The gRPC method that other replicas open peer streams with. `streams` stops them when this replica closes."""
 
-    def __init__(self, offered: Offered, streams: OpenStreams) -> None:
+    def __init__(self, offered: Offered, streams: OpenStreams, trust: PeerTrust) -> None:
         """`offered`: handlers whose unary methods can be called on a peer stream."""
         self._offered = offered
         self._streams = streams
+        self._trust = trust
 
     def handlers(self) -> "grpc.GenericRpcHandler[Any, Any]":
         return grpc.method_handlers_generic_handler(
@@ -35,15 +39,28 @@ class PeerStreams:
         )
 
     async def _serve(self, incoming: AsyncIterator[bytes], context: Context) -> None:
-        await self._streams.run(PeerStreamHandler(self._offered, incoming, context))
+        authenticated = self._trust.verifies(context.invocation_metadata() or ())
+        if not authenticated and not self._trust.uses_token:
+            raise UnknownMethod
+        # A replica of a former version sends its token with each call instead.
+        verifies = None if authenticated else self._trust.verifies
+        await self._streams.run(PeerStreamHandler(self._offered, incoming, context, verifies))
 
 
 class PeerStreamHandler:
     """One peer stream (`streaming.Stoppable`). When this replica closes, it sends `leaving`, and ends once the other
     side has stopped sending and has its answers."""
 
-    def __init__(self, offered: Offered, incoming: AsyncIterator[bytes], context: Context) -> None:
+    def __init__(
+        self,
+        offered: Offered,
+        incoming: AsyncIterator[bytes],
+        context: Context,
+        verifies: Callable[[Metadata], bool] | None,
+    ) -> None:
+        """`verifies`: each call by its metadata; None on a stream that is authenticated itself."""
         self.stopped = False
+        self._verifies = verifies
         self._offered = offered
         self._incoming = incoming
         self._context = context
@@ -70,7 +87,10 @@ class PeerStreamHandler:
         self._write_coalescer.put(LinkAnswer(leaving=True))
 
     def _take(self, call: LinkCall) -> None:
+        """Raises: UnknownMethod for a call that no replica sent: it ends the stream."""
         if not call.cancelled:
+            if self._verifies and not self._verifies(peer_stream.pairs(call.metadata)):
+                raise UnknownMethod
             task = self._under_way[call.number] = asyncio.create_task(self._answer(call))
             task.add_done_callback(lambda _: self._under_way.pop(call.number, None))
         elif left := self._under_way.get(call.number):
@@ -83,25 +103,27 @@ class PeerStreamHandler:
         """Answer a call or report its failure, however it ends."""
         try:
             self._write_coalescer.put(LinkAnswer(number=call.number, response=await self._response(call)))
-        except _Aborted as end:
+        except Aborted as end:
             self._end(call, end)
         except asyncio.CancelledError:
-            self._end(call, _Aborted(grpc.StatusCode.CANCELLED, "cancelled"))
+            self._end(call, Aborted(grpc.StatusCode.CANCELLED, "cancelled"))
             raise
         except Exception as error:  # noqa: BLE001 - as for a unary call
             status = rpc_handlers.explain(error)
-            self._end(call, _Aborted(status.code, status.message, status.trailers()))
+            self._end(call, Aborted(status.code, status.message, status.trailers()))
 
-    def _end(self, call: LinkCall, end: "_Aborted") -> None:
+    def _end(self, call: LinkCall, end: "Aborted") -> None:
         trailers = peer_stream.flat(end.trailers)
         self._write_coalescer.put(LinkAnswer(number=call.number, code=end.code, details=end.details, trailers=trailers))
 
     async def _response(self, call: LinkCall) -> bytes:
-        """Raises: _Aborted."""
+        """Raises: Aborted."""
         handler = self._handler(call.method)
         if handler is None or handler.unary_unary is None:
-            raise _Aborted(grpc.StatusCode.UNIMPLEMENTED, f"{call.method}: no such method")
-        answer = await cast(Any, handler.unary_unary)(call.request, _context(call, self._context.peer()))
+            raise Aborted(grpc.StatusCode.UNIMPLEMENTED, f"{call.method}: no such method")
+        answer = await cast(Any, handler.unary_unary)(
+            call.request, _context(call, self._context.peer(), self._verifies is None)
+        )
         return bytes(handler.response_serializer(answer) if handler.response_serializer else answer)
 
     def _handler(self, method: str) -> "rpc_handlers.Handler | None":
@@ -111,14 +133,6 @@ class PeerStreamHandler:
         return self._methods[method]
 
 
-class _Aborted(Exception):
-    def __init__(self, code: grpc.StatusCode, details: str, trailers: Trailers = ()) -> None:
-        super().__init__(details)
-        self.code: int = code.value[0]
-        self.details = details
-        self.trailers = trailers
-
-
 @dataclass(frozen=True, slots=True)
 class _Details:
     """The call details that a generic handler looks up its method by."""
@@ -126,27 +140,6 @@ class _Details:
     method: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Context:
-    """The gRPC context of a call on a peer stream. `due`: monotonic seconds, None without a deadline."""
-
-    metadata: Trailers
-    due: float | None
-    address: str
-
-    def invocation_metadata(self) -> Trailers:
-        return self.metadata
-
-    def time_remaining(self) -> float | None:
-        return None if self.due is None else max(0.0, self.due - time.monotonic())
-
-    def peer(self) -> str:
-        return self.address
-
-    async def abort(self, code: grpc.StatusCode, details: str = "", trailers: Trailers = ()) -> NoReturn:
-        raise _Aborted(code, details, trailers)
-
-
-def _context(call: LinkCall, address: str) -> Context:
+def _context(call: LinkCall, address: str, authenticated: bool) -> Context:
     due = time.monotonic() + call.left_us / 1e6 if call.HasField("left_us") else None
-    return cast(Context, _Context(peer_stream.pairs(call.metadata), due, address))
+    return cast(Context, PeerCallContext(peer_stream.pairs(call.metadata), due, address, authenticated))

@@ -12,6 +12,7 @@ from shared_model.output import OutputSpec
 from shared_model.releases import naming, signature
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
+from shared_model.trust.ed25519 import PublicKeys
 
 _LABELS_SHOWN = 5
 
@@ -84,7 +85,7 @@ def _diff(args: argparse.Namespace, state: StateSettings) -> None:
         print("nothing differs")
 
 
-def _summary(release: Release, mark: str, trusted: signature.TrustedKeys | None) -> Iterator[tuple[str, str]]:
+def _summary(release: Release, mark: str, trusted: PublicKeys | None) -> Iterator[tuple[str, str]]:
     manifest = release.manifest
     found, gate = _gate(release)
     yield "release", "  ".join(filter(None, (release.id, mark)))
@@ -128,7 +129,7 @@ def _measured(measured: Measured | None) -> str:
     return f", compiled as {measured.compiled}{agreement}{clear}{accuracy}"
 
 
-def _signature(release: Release, trusted: signature.TrustedKeys | None) -> str:
+def _signature(release: Release, trusted: PublicKeys | None) -> str:
     try:
         note = release.read_note(signature.NOTE)
         if trusted is not None:

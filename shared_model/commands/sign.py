@@ -9,6 +9,7 @@ from shared_model.commands import common
 from shared_model.errors import BadInput
 from shared_model.releases import signature
 from shared_model.settings import StateSettings
+from shared_model.trust import ed25519
 
 
 def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -35,7 +36,7 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
 
 
 def _keygen(args: argparse.Namespace, state: StateSettings) -> None:
-    private, public = signature.generate()
+    private, public = ed25519.generate("release")
     public_file = args.out.with_name(f"{args.out.name}.pub")
     for path in (args.out, public_file):
         if path.exists():

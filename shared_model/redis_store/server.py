@@ -37,7 +37,7 @@ class RedisServer:
     """
 
     def __init__(self, settings: StateSettings) -> None:
-        self._external = _external_url(settings)
+        self._external = external_url(settings)
         self._folder = settings.state / "redis"
         self._fsync = settings.redis_fsync
         self._child: subprocess.Popen[bytes] | None = None
@@ -95,7 +95,7 @@ class RedisServer:
         return self._child.pid if self._child else None
 
 
-def _external_url(settings: StateSettings) -> str:
+def external_url(settings: StateSettings) -> str:
     """URL of an external Redis, or an empty string. Raises: SettingError, without the password."""
     name, url = "TANDEM_REDIS_URL", settings.redis_url
     if not url:

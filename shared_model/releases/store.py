@@ -14,6 +14,7 @@ from shared_model.releases import signature
 from shared_model.releases.files import Files, open_files, reason
 from shared_model.releases.manifest import Facts, Manifest, Variant
 from shared_model.settings import StateSettings
+from shared_model.trust.ed25519 import PublicKeys
 from shared_model.types import Device, Precision
 
 
@@ -105,7 +106,7 @@ class Store:
     `trusted`: public keys, one of which must have signed a release to open it; None: signatures are not checked.
     """
 
-    def __init__(self, root: str | Path, trusted: signature.TrustedKeys | None = None) -> None:
+    def __init__(self, root: str | Path, trusted: PublicKeys | None = None) -> None:
         """Raises: SettingError for an unsupported URL."""
         self.files = open_files(root)
         self._trusted = trusted

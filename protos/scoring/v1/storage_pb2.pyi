@@ -15,7 +15,7 @@ class DeferredWork(_message.Message):
     def __init__(self, request: _Optional[_Union[_scoring_pb2.ScoreRequest, _Mapping]] = ..., accepted_at_ms: _Optional[int] = ...) -> None: ...
 
 class ReplicaState(_message.Message):
-    __slots__ = ("profile", "wanted", "waiting", "max_concurrent_requests", "predicted_finish_ms", "real_time_finish_ms", "per_text_ms", "load")
+    __slots__ = ("profile", "wanted", "waiting", "max_concurrent_requests", "predicted_finish_ms", "real_time_finish_ms", "per_text_ms", "load", "counter", "sent_at_ms", "mac")
     class WantedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,9 @@ class ReplicaState(_message.Message):
     REAL_TIME_FINISH_MS_FIELD_NUMBER: _ClassVar[int]
     PER_TEXT_MS_FIELD_NUMBER: _ClassVar[int]
     LOAD_FIELD_NUMBER: _ClassVar[int]
+    COUNTER_FIELD_NUMBER: _ClassVar[int]
+    SENT_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    MAC_FIELD_NUMBER: _ClassVar[int]
     profile: bytes
     wanted: _containers.ScalarMap[str, float]
     waiting: _containers.RepeatedScalarFieldContainer[int]
@@ -39,7 +42,10 @@ class ReplicaState(_message.Message):
     real_time_finish_ms: _containers.RepeatedScalarFieldContainer[float]
     per_text_ms: _containers.RepeatedScalarFieldContainer[float]
     load: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, profile: _Optional[bytes] = ..., wanted: _Optional[_Mapping[str, float]] = ..., waiting: _Optional[_Iterable[int]] = ..., max_concurrent_requests: _Optional[_Iterable[int]] = ..., predicted_finish_ms: _Optional[_Iterable[float]] = ..., real_time_finish_ms: _Optional[_Iterable[float]] = ..., per_text_ms: _Optional[_Iterable[float]] = ..., load: _Optional[_Iterable[float]] = ...) -> None: ...
+    counter: int
+    sent_at_ms: int
+    mac: bytes
+    def __init__(self, profile: _Optional[bytes] = ..., wanted: _Optional[_Mapping[str, float]] = ..., waiting: _Optional[_Iterable[int]] = ..., max_concurrent_requests: _Optional[_Iterable[int]] = ..., predicted_finish_ms: _Optional[_Iterable[float]] = ..., real_time_finish_ms: _Optional[_Iterable[float]] = ..., per_text_ms: _Optional[_Iterable[float]] = ..., load: _Optional[_Iterable[float]] = ..., counter: _Optional[int] = ..., sent_at_ms: _Optional[int] = ..., mac: _Optional[bytes] = ...) -> None: ...
 
 class ReplicaProfile(_message.Message):
     __slots__ = ("replica", "lanes", "pointer_version", "failures", "pinned")
@@ -65,11 +71,11 @@ class ReplicaProfile(_message.Message):
 class ReplicaStates(_message.Message):
     __slots__ = ("replicas",)
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
-    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaState]
-    def __init__(self, replicas: _Optional[_Iterable[_Union[ReplicaState, _Mapping]]] = ...) -> None: ...
+    replicas: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, replicas: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class RoutingPolicy(_message.Message):
-    __slots__ = ("version", "latency_below_ms", "throughput_above_ms", "p95_ms", "load_target", "quota", "quotas")
+    __slots__ = ("version", "latency_below_ms", "throughput_above_ms", "p95_ms", "load_target", "quota", "quotas", "signature")
     class P95MsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -98,6 +104,7 @@ class RoutingPolicy(_message.Message):
     LOAD_TARGET_FIELD_NUMBER: _ClassVar[int]
     QUOTA_FIELD_NUMBER: _ClassVar[int]
     QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     version: int
     latency_below_ms: float
     throughput_above_ms: float
@@ -105,7 +112,18 @@ class RoutingPolicy(_message.Message):
     load_target: _containers.ScalarMap[str, float]
     quota: float
     quotas: _containers.ScalarMap[str, float]
-    def __init__(self, version: _Optional[int] = ..., latency_below_ms: _Optional[float] = ..., throughput_above_ms: _Optional[float] = ..., p95_ms: _Optional[_Mapping[str, float]] = ..., load_target: _Optional[_Mapping[str, float]] = ..., quota: _Optional[float] = ..., quotas: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    signature: OperatorSignature
+    def __init__(self, version: _Optional[int] = ..., latency_below_ms: _Optional[float] = ..., throughput_above_ms: _Optional[float] = ..., p95_ms: _Optional[_Mapping[str, float]] = ..., load_target: _Optional[_Mapping[str, float]] = ..., quota: _Optional[float] = ..., quotas: _Optional[_Mapping[str, float]] = ..., signature: _Optional[_Union[OperatorSignature, _Mapping]] = ...) -> None: ...
+
+class OperatorSignature(_message.Message):
+    __slots__ = ("version", "signer", "value")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SIGNER_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    signer: bytes
+    value: bytes
+    def __init__(self, version: _Optional[int] = ..., signer: _Optional[bytes] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class PublishedScore(_message.Message):
     __slots__ = ("labels", "scores", "tokens", "truncated")

@@ -18,7 +18,9 @@ from tests.load import child
 async def run(redis_url: str) -> None:
     *_, own = fleet.states(random.Random(7))
     client = redis_connections.default_client(redis_url)
-    membership = Membership(client, Snapshot(fleet.name(fleet.REPLICAS - 1), SERVED), lambda lanes: own, Policy())
+    membership = Membership(
+        client, Snapshot(fleet.name(fleet.REPLICAS - 1), SERVED), lambda lanes: own, Policy(), fleet.KEYS
+    )
     await membership.run_once()
     # As a service does when it is ready.
     gc.freeze()

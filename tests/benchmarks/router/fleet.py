@@ -9,9 +9,12 @@ from realtime_service.cluster import heartbeat
 from realtime_service.cluster.heartbeat import LaneLoad
 from realtime_service.routing.snapshot import Replica
 from realtime_service.settings import SERVED
+from shared_model.trust.keyring import Keyring
 
 REPLICAS = 64
 RELEASES = ("minilm-banking77-0f285698a800", "minilm-banking77-5c1d77aa02be")
+#: With a cluster key, as a service has one.
+KEYS = Keyring(cluster=b"0123456789abcdef" * 4)
 #: Callers near their quotas that each replica tells the others of.
 _CALLERS = 16
 

@@ -14,11 +14,12 @@ from realtime_service.routing.policy import Decision, RoutedRequest, decide
 from realtime_service.routing.snapshot import Option, Replica, Snapshot, options
 from shared_model.clock import SystemClock
 from shared_model.types import Priority, ServingPath
+from tests.realtime_service.cluster.trusts import trusting
 
 if TYPE_CHECKING:
     from realtime_service.cluster.membership import Membership
 
-RELEASE, CLUSTER_TOKEN, LANE = "r-1", "open sesame", ServingPath.DYNAMIC
+RELEASE, LANE = "r-1", ServingPath.DYNAMIC
 SCORE = "/scoring.v1.ScoringService/Score"
 
 
@@ -34,7 +35,7 @@ class Directory:
             for number, (replica, address) in enumerate(addresses.items())
         )
         router = Replica(ReplicaDescription(id="router"), ())
-        self.snapshot = Snapshot("router", replicas=(router, *replicas), cluster_token=CLUSTER_TOKEN)
+        self.snapshot = Snapshot("router", replicas=(router, *replicas))
         self.ejected: frozenset[str] = frozenset()
         self._refresh(self.snapshot.replicas)
 
@@ -60,7 +61,7 @@ class Router:
     def __init__(self, directory: Directory, draw: float = 0.0) -> None:
         self.directory = directory
         self.metrics = Metrics([])
-        self.forwarder = Forwarder(cast("Membership", directory), self.metrics, SystemClock(), lambda: draw)
+        self.forwarder = Forwarder(cast("Membership", directory), self.metrics, SystemClock(), trusting(), lambda: draw)
 
     async def ask(
         self,

@@ -16,6 +16,7 @@ from realtime_service.rpc.retryable import Trailers
 from realtime_service.transport.listener import bind, make_listener
 from realtime_service.transport.peer_stream_server import PeerStreams
 from realtime_service.transport.streaming import OpenStreams
+from tests.realtime_service.cluster.trusts import trusting
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,7 @@ class Stub(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # it is generic i
 async def listening(stub: Stub) -> AsyncIterator[Stub]:
     """Listen like a replica until the block ends."""
     server = make_listener(shared=False)
-    server.add_generic_rpc_handlers((PeerStreams([stub], OpenStreams()).handlers(), stub))
+    server.add_generic_rpc_handlers((PeerStreams([stub], OpenStreams(), trusting()).handlers(), stub))
     stub.address = bind(server, "127.0.0.1:0")
     await server.start()
     try:

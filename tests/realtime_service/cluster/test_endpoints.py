@@ -17,6 +17,7 @@ from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from realtime_service.client import CallError, Client
 from realtime_service.cluster import forwarded_context
+from realtime_service.cluster.peer_trust import CLUSTER_TOKEN
 from shared_model.redis_store import keys
 from shared_model.types import Priority, ServingPath
 from tests.realtime_service.conftest import RunningService, eventually
@@ -132,10 +133,11 @@ def test_the_lane_that_a_caller_names(router: RunningService) -> None:
 
 
 def test_a_call_without_the_cluster_token_decides_nothing(stage: Stage) -> None:
-    claimed = forwarded_context.ForwardedContext(ServingPath.DYNAMIC, "", "because I say so").metadata("guessed")
+    claimed = forwarded_context.ForwardedContext(ServingPath.DYNAMIC, "", "because I say so").metadata()
+    guessed = ((CLUSTER_TOKEN, "guessed"), *claimed)
     with grpc.insecure_channel(stage.replica.address) as channel:
         request = scoring_pb2.ScoreRequest(texts=["my card"], priority=scoring_pb2.REAL_TIME)
-        answer = ScoringServiceStub(channel).Score(request, timeout=10, metadata=claimed)
+        answer = ScoringServiceStub(channel).Score(request, timeout=10, metadata=guessed)
     assert (answer.path, answer.reason) == (scoring_pb2.LATENCY, "priority REAL_TIME")
 
 
@@ -146,10 +148,12 @@ def test_a_forwarded_call_is_answered_or_refused_and_never_forwarded(
         cluster_token = bytes(store.get(keys.replica_word()) or b"").decode()
 
     def score(service: RunningService, path: ServingPath) -> scoring_pb2.ScoreResponse:
-        decided = forwarded_context.ForwardedContext(path, "", "decided elsewhere").metadata(cluster_token)
+        decided = forwarded_context.ForwardedContext(path, "", "decided elsewhere").metadata()
         with grpc.insecure_channel(service.address) as channel:
             request = scoring_pb2.ScoreRequest(texts=["my card"], priority=scoring_pb2.REAL_TIME)
-            return ScoringServiceStub(channel).Score(request, timeout=10, metadata=decided)
+            return ScoringServiceStub(channel).Score(
+                request, timeout=10, metadata=((CLUSTER_TOKEN, cluster_token), *decided)
+            )
 
     answer = score(stage.replica, ServingPath.DYNAMIC)
     assert (answer.path, answer.reason) == (scoring_pb2.DYNAMIC, "decided elsewhere")

@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from realtime_service.cluster.forwarded_context import arrived_by
+from realtime_service.cluster import forwarded_context
 from realtime_service.errors import NEVER_AGAIN, DeadlineExpired, Overloaded, Relayed, ReplicaUnavailable, status_of
 from realtime_service.rpc.retryable import EARNED, FIRST_BUDGET
-from tests.realtime_service.cluster.directory import CLUSTER_TOKEN, LANE, RELEASE, SCORE, Router, routing, until
+from tests.realtime_service.cluster.directory import LANE, RELEASE, SCORE, Router, routing, until
 from tests.realtime_service.cluster.stub import Ends, Step, Stub, Takes, listening
 
 BUSY = Overloaded("the lane is full", 0.02)
@@ -56,9 +56,8 @@ async def test_a_call_arrives_as_it_came(method: str) -> None:
     assert asked.left is not None
     assert 5.0 < asked.left <= 7.0
     assert asked.metadata.items() >= dict(with_it).items()
-    forwarded_context = arrived_by(asked.metadata.items(), CLUSTER_TOKEN)
-    assert forwarded_context is not None
-    assert (forwarded_context.path, forwarded_context.release) == (LANE, RELEASE)
+    forwarded = forwarded_context.read(asked.metadata.items())
+    assert (forwarded.path, forwarded.release) == (LANE, RELEASE)
 
 
 async def test_a_call_without_a_deadline_gets_none() -> None:

@@ -25,6 +25,7 @@ from realtime_service.transport.rpc_handlers import Method
 from realtime_service.transport.streaming import OpenStreams
 from tests.realtime_service.cluster.directory import SCORE, until
 from tests.realtime_service.cluster.stub import Stub, Takes
+from tests.realtime_service.cluster.trusts import trusting
 
 _NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True).filter(lambda name: not name.endswith("-bin"))
 _PAIRS = st.tuples(_NAMES, st.text()) | st.tuples(_NAMES.map(lambda name: f"{name}-bin"), st.binary())
@@ -39,7 +40,7 @@ class Replica:
         self.opened = 0
         self.listener = make_listener(shared=False)
         self.address = bind(self.listener, "127.0.0.1:0")
-        self._handlers = PeerStreams([stub], self.streams).handlers()
+        self._handlers = PeerStreams([stub], self.streams, trusting()).handlers()
         self.listener.add_generic_rpc_handlers((self, stub))  # type: ignore[arg-type]  # it has what is asked for
 
     def service(self, details: grpc.HandlerCallDetails) -> object:
@@ -51,7 +52,7 @@ class Replica:
 async def connected(*steps: Takes | None) -> AsyncIterator[tuple[Replica, Peer]]:
     replica = Replica(Stub(*steps))
     await replica.listener.start()
-    peer = Peer(replica.address)
+    peer = Peer(replica.address, trusting())
     try:
         yield replica, peer
     finally:
@@ -119,7 +120,7 @@ async def test_calls_under_way_are_lost_with_the_stream() -> None:
 
 
 async def test_a_call_to_an_address_without_listener_was_not_sent() -> None:
-    peer = Peer("127.0.0.1:1")
+    peer = Peer("127.0.0.1:1", trusting())
     with pytest.raises(grpc.aio.AioRpcError) as refused:
         await peer.call(SCORE, b"hello", 20.0, ())
     assert failure_of(refused.value.code(), refused.value.details() or "", None) is Failure.NOT_SENT
@@ -139,8 +140,8 @@ async def test_a_method_that_does_not_exist_is_refused_and_the_others_go_on() ->
 async def answered_by(method: Method) -> AsyncIterator[Peer]:
     listener = make_listener(shared=False)
     answering = grpc.method_handlers_generic_handler("a.B", {"C": rpc_handlers.unary(method)})
-    listener.add_generic_rpc_handlers((PeerStreams([answering], OpenStreams()).handlers(),))
-    peer = Peer(bind(listener, "127.0.0.1:0"))
+    listener.add_generic_rpc_handlers((PeerStreams([answering], OpenStreams(), trusting()).handlers(),))
+    peer = Peer(bind(listener, "127.0.0.1:0"), trusting())
     await listener.start()
     yield peer
     await peer.close()
@@ -164,7 +165,7 @@ async def echo(raw: bytes, context: rpc_handlers.Context) -> bytes:
     [
         (cancelled, (), grpc.StatusCode.CANCELLED),
         (not_a_message, (), grpc.StatusCode.INTERNAL),
-        (echo, (("bad", b"\xff"),), grpc.StatusCode.INTERNAL),
+        (echo, (("bad", b"\xff"),), grpc.StatusCode.INVALID_ARGUMENT),
     ],
 )
 async def test_each_way_to_end_a_call_reaches_its_caller(
@@ -178,7 +179,9 @@ async def test_each_way_to_end_a_call_reaches_its_caller(
 
 async def test_a_malformed_message_ends_the_stream_with_invalid_argument() -> None:
     async with connected() as (replica, _), grpc.aio.insecure_channel(replica.address) as channel:
-        stream = channel.stream_stream(f"/{peer_stream.SERVICE}/{peer_stream.METHOD}")()  # type: ignore[call-arg]
+        stream = channel.stream_stream(f"/{peer_stream.SERVICE}/{peer_stream.METHOD}")(
+            metadata=trusting().credentials(replica.address)
+        )  # type: ignore[call-arg]
         await stream.write(b"\xff\xff\xff")
         assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
 
@@ -202,7 +205,7 @@ async def test_calls_are_lost_and_not_failed_however_their_stream_ends(answers: 
     listener.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(peer_stream.SERVICE, {peer_stream.METHOD: handler}),)
     )
-    peer = Peer(bind(listener, "127.0.0.1:0"))
+    peer = Peer(bind(listener, "127.0.0.1:0"), trusting())
     await listener.start()
     with pytest.raises(grpc.aio.AioRpcError) as lost:
         await peer.call(SCORE, b"hello", 20.0, ())
@@ -245,7 +248,7 @@ async def test_entries_that_come_during_a_write_go_with_the_next_in_order(bursts
 async def test_a_stream_is_not_open_after_its_channel_is_closed() -> None:
     async with connected() as (replica, _):
         channel = grpc.aio.insecure_channel(replica.address)
-        one = PeerStream(channel)
+        one = PeerStream(channel, trusting().credentials(replica.address))
         assert await one.call(SCORE, b"hello", 20.0, ()) == b"olleh"
         call = asyncio.create_task(one.call(SCORE, b"hello", 20.0, ()))
         await asyncio.sleep(0)

@@ -5,10 +5,11 @@ import asyncio
 from realtime_service.cluster.peers import Peers
 from tests.realtime_service.cluster.directory import SCORE, until
 from tests.realtime_service.cluster.stub import Stub, Takes, listening
+from tests.realtime_service.cluster.trusts import trusting
 
 
 async def test_a_replica_is_connected_before_it_is_called() -> None:
-    peers = Peers()
+    peers = Peers(trusting())
     async with listening(Stub()) as stub:
         await peers.follow([stub.address])
         await until(lambda: peers.at(stub.address).reachable)
@@ -17,7 +18,7 @@ async def test_a_replica_is_connected_before_it_is_called() -> None:
 
 
 async def test_a_replica_that_leaves_answers_the_calls_under_way() -> None:
-    peers = Peers()
+    peers = Peers(trusting())
     async with listening(Stub(Takes(0.3))) as stub:
         peer = peers.at(stub.address)
         call = asyncio.create_task(peer.call(SCORE, b"hello", 5.0, ()))
@@ -30,7 +31,7 @@ async def test_a_replica_that_leaves_answers_the_calls_under_way() -> None:
 
 
 async def test_a_replica_that_was_connected_and_is_gone_is_unreachable() -> None:
-    peers = Peers()
+    peers = Peers(trusting())
     async with listening(Stub()) as stub:
         peer = peers.at(stub.address)
         assert peer.reachable is None

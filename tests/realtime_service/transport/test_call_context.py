@@ -5,7 +5,6 @@ from typing import Any, cast
 
 import pytest
 
-from realtime_service.routing.snapshot import Snapshot
 from realtime_service.serving.request import CallContext
 from realtime_service.transport.authentication import Callers
 from realtime_service.transport.call_context import ContextReader
@@ -16,7 +15,7 @@ from shared_model.types import ServingPath
 
 def received(*metadata: tuple[str, str]) -> CallContext:
     context = SimpleNamespace(invocation_metadata=lambda: metadata, time_remaining=lambda: 2.0, peer=lambda: "ipv4:x:1")
-    context_reader = ContextReader(Callers((), SystemClock()), lambda: Snapshot("local"))
+    context_reader = ContextReader(Callers((), SystemClock()), lambda metadata: False)
     return context_reader.receive("/any", b"", cast(Any, context))
 
 

@@ -17,11 +17,12 @@ from shared_model.errors import BadInput, ReleaseError, SettingError
 from shared_model.releases import manifest, signature
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
+from shared_model.trust import ed25519
 from shared_model.types import Device
 from tests.shared_model import small_release
 
-PRIVATE, PUBLIC_LINE = signature.generate()
-OTHER_PRIVATE, OTHER_LINE = signature.generate()
+PRIVATE, PUBLIC_LINE = ed25519.generate("release")
+OTHER_PRIVATE, OTHER_LINE = ed25519.generate("release")
 OURS = (base64.b64decode(PUBLIC_LINE.split()[0]),)
 THEIRS = (base64.b64decode(OTHER_LINE.split()[0]),)
 
@@ -66,7 +67,7 @@ def by_another_key(small: Release) -> None:
 
 def by_another_key_under_our_name(small: Release) -> None:
     (signed,) = json.loads(sign(small, OTHER_PRIVATE)).values()
-    small.write_note(signature.NOTE, json.dumps({signature.key_id(OURS[0]): signed}).encode())
+    small.write_note(signature.NOTE, json.dumps({ed25519.key_id(OURS[0]): signed}).encode())
 
 
 def replayed(small: Release) -> None:
@@ -83,7 +84,7 @@ def changed_by_one_bit(small: Release) -> None:
 
 
 def no_base64(small: Release) -> None:
-    small.write_note(signature.NOTE, json.dumps({signature.key_id(OURS[0]): "?"}).encode())
+    small.write_note(signature.NOTE, json.dumps({ed25519.key_id(OURS[0]): "?"}).encode())
 
 
 def no_json(small: Release) -> None:
@@ -91,7 +92,7 @@ def no_json(small: Release) -> None:
 
 
 def no_signatures(small: Release) -> None:
-    small.write_note(signature.NOTE, json.dumps({signature.key_id(OURS[0]): 7}).encode())
+    small.write_note(signature.NOTE, json.dumps({ed25519.key_id(OURS[0]): 7}).encode())
 
 
 @pytest.mark.parametrize(

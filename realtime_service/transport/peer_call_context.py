@@ -1,0 +1,42 @@
+"""The context of a call on a peer stream, as its handler sees it."""
+
+import time
+from dataclasses import dataclass
+from typing import NoReturn
+
+import grpc
+
+from realtime_service.rpc.retryable import Trailers
+
+
+class Aborted(Exception):
+    """The end of a call without an answer."""
+
+    def __init__(self, code: grpc.StatusCode, details: str, trailers: Trailers = ()) -> None:
+        super().__init__(details)
+        self.code: int = code.value[0]
+        self.details = details
+        self.trailers = trailers
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCallContext:
+    """The gRPC context of a call on a peer stream. `due`: monotonic seconds, or None. `authenticated`: the stream
+    is, so that its calls carry no credentials."""
+
+    metadata: Trailers
+    due: float | None
+    address: str
+    authenticated: bool
+
+    def invocation_metadata(self) -> Trailers:
+        return self.metadata
+
+    def time_remaining(self) -> float | None:
+        return None if self.due is None else max(0.0, self.due - time.monotonic())
+
+    def peer(self) -> str:
+        return self.address
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailers: Trailers = ()) -> NoReturn:
+        raise Aborted(code, details, trailers)
