@@ -2,10 +2,12 @@
 
 import functools
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from realtime_service.cluster import forwarded_context
+from realtime_service.routing.inflight import InflightBytes
 from realtime_service.routing.snapshot import Snapshot
-from realtime_service.serving.request import CallContext
+from realtime_service.serving.request import CallContext, check_name
 from realtime_service.settings import SERVED
 from realtime_service.transport.authentication import Callers
 from realtime_service.transport.rpc_handlers import Context
@@ -22,14 +24,15 @@ _LANES = {str(lane): lane for lane in SERVED}
 
 
 class ContextReader:
-    """`snapshot` returns the current snapshot."""
+    """`snapshot` returns the current snapshot. `inflight`: the bytes of all requests under way."""
 
-    def __init__(self, callers: Callers, snapshot: Callable[[], Snapshot]) -> None:
+    def __init__(self, callers: Callers, snapshot: Callable[[], Snapshot], inflight: InflightBytes) -> None:
         self._callers = callers
         self._snapshot = snapshot
+        self._inflight = inflight
 
     def receive(self, method: str, raw: bytes, context: Context) -> CallContext:
-        """Raises: Unauthenticated for an invalid token; BadInput for an unknown lane."""
+        """Raises: Unauthenticated for an invalid token; BadInput for an unknown lane or a name that cannot be shown."""
         metadata = context.invocation_metadata() or ()
         forwarded = forwarded_context.arrived_by(metadata, self._snapshot().cluster_token)
         # A token is verified even if nothing depends on the caller.
@@ -37,8 +40,14 @@ class ContextReader:
         if self._callers.verify and forwarded is None:
             caller()
         passed = tuple((name, value) for name, value in metadata if name in _PASSED)
+        for name, value in passed:
+            check_name(name, str(value))
         repeated = any(name == _ATTEMPTS for name, _ in metadata)
         return CallContext(caller, context.time_remaining(), method, raw, _hint(metadata), passed, forwarded, repeated)
+
+    def holding(self, call: CallContext, raw: bytes) -> AbstractContextManager[None]:
+        """Hold the bytes of a request while it is under way. Raises: Overloaded."""
+        return self._inflight.holding(call.payer, len(raw))
 
 
 def _hint(metadata: forwarded_context.Metadata) -> ServingPath | None:
