@@ -14,7 +14,7 @@ class InflightBytes:
     """A request holds its bytes from its arrival until it is answered or refused."""
 
     def __init__(self, most: int, most_of_caller: int, refused: Callable[[], None] = lambda: None) -> None:
-        """`refused` is told of each refusal."""
+        """`refused`: called at each refusal."""
         self._refused = refused
         self._most = most
         self._most_of_caller = most_of_caller
