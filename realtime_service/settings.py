@@ -89,6 +89,8 @@ class ServiceSettings:
     quota: float = setting(
         0.0, "Texts a second of one caller, on all replicas together; 0 means no limit.", NOT_NEGATIVE
     )
+    inflight_megabytes: float = setting(64.0, "Bytes of requests under way; more are refused.", POSITIVE)
+    inflight_caller_share: float = setting(0.25, "The share of them that one caller may hold.", SHARE)
     token_keys: str = setting("", "File of public keys, JWKS or PEM, for callers' tokens; empty: tokens are ignored.")
     insecure: bool = setting(False, "Secrets and calls may go to other hosts in clear, without TLS.")
     interactive_unit_ms: float = setting(10.0, "Longest bulk batch soon after an interactive request.", POSITIVE)

@@ -1,8 +1,10 @@
 """Text → tokens → batches. Both paths use only this code, so the model gets the same input from both."""
 
 import itertools
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,14 @@ FINE_TOKENS, COARSE_TOKEN_STEP = 64, 32
 #: Fine buckets, for the nightly run: (most tokens, step); above the last, `TOKEN_STEP`. For chat messages of 18 tokens
 #: on average, 1 % of all tokens is padding instead of 17 %, with half as many shapes as without padding.
 _FINE_STEPS = ((24, 1), (48, 2), (96, 4))
+
+#: Characters of a long text that are encoded first, for each token that the model reads; then as many times more.
+_FIRST_CHARACTERS, _MORE = 8, 8
+#: Words before a cut that what follows it may change: of "'ll", a cut makes up to two.
+_OPEN_WORDS = 3
+#: Parts of a tokenizer by which a character changes its own word and the next ones, but none before.
+_LOCAL_NORMALIZERS = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents"}
+_LOCAL_WORDS = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "ByteLevel"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,31 +99,95 @@ class TokenBatch:
 class Encoder:
     """A release's tokenizer. Safe to call from several threads.
 
-    `reads`: the input of the model.
+    `reads`: the input of the model. Of a long text, only a prefix is tokenised that has the same encoding.
     """
 
     def __init__(self, tokenizer_json: bytes, reads: InputSpec, release: str) -> None:
         self._tokenizer = Tokenizer.from_buffer(tokenizer_json)
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(reads.max_tokens)
+        self._open_characters = _open_characters(json.loads(tokenizer_json))
+        self._first_characters = _FIRST_CHARACTERS * reads.max_tokens
         self._release = release
         self.reads = reads
 
     def encode(self, text: Text) -> Encoding:
+        if self._is_long(text):
+            return self.encode_many([text])[0]
         pair = (text,) if isinstance(text, str) else text
         return self._encoding(self._tokenizer.encode(*pair))
 
     def encode_many(self, texts: Sequence[Text]) -> list[Encoding]:
-        return [self._encoding(e) for e in self._tokenizer.encode_batch_fast(list(texts))]
+        if not any(map(self._is_long, texts)):
+            return [self._encoding(e) for e in self._tokenizer.encode_batch_fast(list(texts))]
+        short = iter(self._tokenizer.encode_batch_fast([text for text in texts if not self._is_long(text)]))
+        return [self._encoding(self._encode_long(text) if self._is_long(text) else next(short)) for text in texts]
 
     def key(self, encoding: Encoding) -> bytes:
         """16-byte hash of (release, encoded tokens), equal for texts with the same encoding."""
         types = b"" if encoding.types is None else encoding.types.tobytes()
         return keys.encoding(self._release, encoding.ids.tobytes(), types)
 
+    def _is_long(self, text: Text) -> bool:
+        longest = len(text) if isinstance(text, str) else max(map(len, text))
+        return self._open_characters is not None and longest > self._first_characters
+
+    def _encode_long(self, text: Text) -> TokenizerOutput:
+        if isinstance(text, str):
+            return self._prefix(text, special=True)[1]
+        (first, read), (second, read_too) = (self._prefix(it, special=False) for it in text)
+        # Of two texts that fill the model, the longer one may get the odd token: which one it is, only the whole tells.
+        both = read.overflowing and read_too.overflowing
+        return self._tokenizer.encode(*(text if both else (first, second)))
+
+    def _prefix(self, text: str, special: bool) -> tuple[str, TokenizerOutput]:
+        """A prefix with the same encoding as the text, and that encoding. `special`: with special tokens."""
+        characters = self._first_characters
+        while True:
+            prefix = text[:characters]
+            encoded = self._tokenizer.encode(prefix, add_special_tokens=special)
+            if len(prefix) == len(text) or self._is_settled(prefix, encoded):
+                return prefix, encoded
+            characters *= _MORE
+
+    def _is_settled(self, prefix: str, encoded: TokenizerOutput) -> bool:
+        """Whether any text that begins with this prefix has the same tokens, up to the first that the model does not
+        read."""
+        if not encoded.overflowing:
+            return False
+        unread, last = encoded.overflowing[0], encoded.overflowing[-1]
+        # Special tokens are of no word.
+        at, word = next((at, word) for at, word in enumerate(unread.word_ids) if word is not None)
+        settled: bool = word <= max(it for it in last.word_ids if it is not None) - _OPEN_WORDS
+        end: int = unread.offsets[at][1]
+        return settled and end <= len(prefix) - (self._open_characters or 0)
+
     def _encoding(self, encoded: TokenizerOutput) -> Encoding:
         types = np.asarray(encoded.type_ids, dtype=np.int32) if self.reads.types else None
         return Encoding(np.asarray(encoded.ids, dtype=np.int32), bool(encoded.overflowing), types)
+
+
+def _open_characters(tokenizer: Mapping[str, Any]) -> int | None:
+    """Characters before a cut that an added token could begin in; None for a tokenizer whose words may depend on text
+    far behind them. `tokenizer`: its JSON."""
+    added = tokenizer["added_tokens"]
+    words = list(_parts(tokenizer["pre_tokenizer"], "pretokenizers"))
+    by_regex = words and words[0].get("use_regex", True)
+    local = {it["type"] for it in _parts(tokenizer["normalizer"], "normalizers")} <= _LOCAL_NORMALIZERS
+    if not (by_regex and local and words[0]["type"] in _LOCAL_WORDS) or any(it["normalized"] for it in added):
+        return None
+    return max((len(it["content"]) for it in added), default=0)
+
+
+def _parts(part: Mapping[str, Any] | None, inside: str) -> Iterator[Mapping[str, Any]]:
+    """The parts of a normaliser or pre-tokeniser, which may be a sequence of them."""
+    if part is None:
+        return
+    if part["type"] != "Sequence":
+        yield part
+        return
+    for it in part[inside]:
+        yield from _parts(it, inside)
 
 
 def coarse_bucket(tokens: int) -> int:

@@ -30,6 +30,11 @@ def one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
+def escaped(name: str) -> str:
+    """A name as a terminal can show it: characters that would forge a line are written as escapes."""
+    return name if name.isprintable() else repr(name)[1:-1]
+
+
 def without_user(url: str) -> str:
     """A URL without USER:PASSWORD@, whatever characters a password holds."""
     return re.sub(r"//[^/]*@", "//", url)

@@ -9,6 +9,7 @@ from shared_model import settings
 from shared_model.deferred import DeadLetter, DeadLetters
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import DeferredSettings, StateSettings
+from shared_model.storage import escaped
 
 
 def listed(count: int) -> list[str]:
@@ -49,4 +50,4 @@ async def _connected() -> AsyncIterator[DeadLetters]:
 def _line(letter: DeadLetter) -> str:
     texts = len(letter.work.request.texts)
     at = f"{letter.dead_lettered_at:%Y-%m-%d %H:%M:%S}"
-    return f"{letter.request_id}\t{at}\t{texts} text{'s' * (texts != 1)}\ttaken {letter.deliveries} times"
+    return f"{escaped(letter.request_id)}\t{at}\t{texts} text{'s' * (texts != 1)}\ttaken {letter.deliveries} times"

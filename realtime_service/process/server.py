@@ -14,7 +14,7 @@ from realtime_service.cluster.forwarder import Forwarder
 from realtime_service.cluster.membership import Membership
 from realtime_service.cluster.peer_trust import PeerTrust
 from realtime_service.execution.devices import Devices
-from realtime_service.metrics import Metrics
+from realtime_service.metrics import Metrics, Outcome
 from realtime_service.models import precomputed
 from realtime_service.models.precomputed import PrecomputedScores
 from realtime_service.models.registry import Models, Serving
@@ -26,6 +26,7 @@ from realtime_service.rollout.desired_release import DesiredReleases
 from realtime_service.rollout.loader import Loader
 from realtime_service.rollout.rollout import Rollout
 from realtime_service.routing import overrides
+from realtime_service.routing.inflight import InflightBytes
 from realtime_service.routing.quotas import Quotas
 from realtime_service.routing.snapshot import ANY_RELEASE, Snapshot
 from realtime_service.serving.backfill import BackfillWorker
@@ -245,8 +246,15 @@ class Server:
         )
         self._backfill = BackfillWorker(deferred_queue, dispatcher, status.device, metrics, clock, status.replica)
         watcher, streams = Watcher(deferred_queue), OpenStreams()
+        most_bytes = round(self._settings.inflight_megabytes * 1e6)
+        inflight = InflightBytes(
+            most_bytes,
+            round(self._settings.inflight_caller_share * most_bytes),
+            refused=lambda: metrics.ended(None, Outcome.REFUSED),
+        )
         self._spawn(stack, watcher.run())
-        context_reader = ContextReader(Callers(token_keys(self._settings), clock), trust.verifies)
+        callers = Callers(token_keys(self._settings), clock)
+        context_reader = ContextReader(callers, trust.verifies, inflight)
         relay = None if self._lanes else Relay(forwarder, membership, clock)
         scoring = servicer.ScoringServicer(
             dispatcher,

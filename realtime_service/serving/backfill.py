@@ -95,7 +95,7 @@ class BackfillWorker:
         except (BadInput, UnknownRelease, ScoringFailed) as error:
             return _Failure(str(error))
         except (Overloaded, ReplicaUnavailable) as error:
-            log.info("%s goes back: %s", item.request_id, error)
+            log.info("%r goes back: %s", item.request_id, error)
             return None
         return score_response(answer, request.request_id)
 

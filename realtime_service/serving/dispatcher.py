@@ -3,7 +3,6 @@
 A request that is refused, and that may wait, becomes deferred work and is answered with a ticket.
 """
 
-import asyncio
 import random
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,7 +12,7 @@ import numpy as np
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from realtime_service.cluster.forwarder import Forwarded, Forwarder
 from realtime_service.cluster.membership import Membership
-from realtime_service.errors import Overloaded, Relayed, ReplicaUnavailable
+from realtime_service.errors import DeadlineExpired, Overloaded, Relayed, ReplicaUnavailable
 from realtime_service.execution.devices import Devices
 from realtime_service.metrics import Metrics
 from realtime_service.models.registry import Model, Models, unknown
@@ -21,17 +20,15 @@ from realtime_service.routing.policy import Decision, RoutedRequest, another, de
 from realtime_service.routing.quotas import Quotas
 from realtime_service.routing.snapshot import ANY_RELEASE
 from realtime_service.scheduling.scheduler import ADMITTED_SHARE
-from realtime_service.serving import answer
+from realtime_service.serving import answer, chunked_encoding
 from realtime_service.serving.accounting import COUNTED, Accounting
 from realtime_service.serving.answer import Answer
 from realtime_service.serving.deferral import Deferral
 from realtime_service.serving.request import CallContext, RequestContext, ScoringRequest
 from shared_model.clock import Clock
-from shared_model.encoding import Encoder, Encoding, Text
+from shared_model.encoding import Encoding
 from shared_model.types import ServingPath
 
-#: Texts up to this many characters are encoded on the event loop: it takes less than handing them to a thread.
-_INLINE_CHARACTERS = 1_000
 #: A text of one token: no text takes less.
 _SHORTEST = Encoding(np.ones(1, np.int32), truncated=False)
 #: Submitted work has no call any more.
@@ -91,7 +88,7 @@ class Dispatcher:
         context = RequestContext(request, _NO_CALL, snapshot, arrived, None, model)
         decision = Decision(ServingPath.DEFERRED, snapshot.local, "submitted; taken by an idle lane")
         with model.leases:
-            encodings = await _encode(model.encoder, request)
+            encodings = await self._encode(context, model)
             scored = await self._run(context, model, encodings, decision, finish_in=None)
         self._accounting.scored(model, scored, self._clock.monotonic() - arrived)
         return scored
@@ -140,7 +137,7 @@ class Dispatcher:
         self._shed_early(context, model)
         # From here on the model stays open until this request has ended, whatever is promoted meanwhile.
         with model.leases:
-            encodings = await _encode(model.encoder, request)
+            encodings = await self._encode(context, model)
             published = await self._look_up(context, model, encodings)
             finish = _FinishTimes(self._device, model, encodings, context.real_time, snapshot.lanes)
             routed = self._routed(context, release, finish, published is not None)
@@ -170,17 +167,26 @@ class Dispatcher:
             raise unknown(pinned, serving.active)
         return ANY_RELEASE
 
-    def _shed_early(self, context: RequestContext, model: Model) -> None:
-        """Early load shedding: refuse a request that would be late even if its texts were the shortest, before it is
-        encoded. A device with several times the work that it can do would else spend its host on refusals.
+    async def _encode(self, context: RequestContext, model: Model) -> list[Encoding]:
+        """Raises: BadInput for pairs of texts where the model reads single ones, or the reverse; as `_shed_early`."""
+        texts = model.encoder.reads.texts(context.request.texts, context.request.text_pairs)
+        return await chunked_encoding.encode(model.encoder, texts, lambda some: self._shed_early(context, model, some))
 
-        Raises: Overloaded, ReplicaUnavailable.
+    def _shed_early(self, context: RequestContext, model: Model, encoded: Sequence[Encoding] = ()) -> None:
+        """Early load shedding: refuse a request that would be late even if its texts, those `encoded` so far excepted,
+        were the shortest. A device with several times the work that it can do would else spend its host on refusals.
+
+        Raises: Overloaded, ReplicaUnavailable, DeadlineExpired.
         """
-        if context.deadline is None or context.call.forwarded or not self._device.busy:
+        if context.deadline is None:
+            return
+        if encoded and context.deadline <= self._clock.monotonic():
+            raise DeadlineExpired("the deadline passed while the texts were encoded")
+        if context.call.forwarded or not (encoded or self._device.busy):
             return
         if model.precomputed and model.precomputed.epoch:
             return
-        shortest = [_SHORTEST] * len(context.request.texts)
+        shortest = [*encoded, *[_SHORTEST] * (len(context.request.texts) - len(encoded))]
         finish = _FinishTimes(self._device, model, shortest, context.real_time, context.snapshot.lanes)
         decide(self._routed(context, model.release, finish), context.snapshot.policy, context.snapshot, _draw())
 
@@ -285,11 +291,3 @@ class _FinishTimes(Mapping[ServingPath, float]):
 def _draw() -> float:
     """Uniform in [0, 1), for the choice among replicas."""
     return random.random()  # noqa: S311 - no secret
-
-
-async def _encode(encoder: Encoder, request: ScoringRequest) -> list[Encoding]:
-    """Raises: BadInput for pairs of texts where the model reads single ones, or the reverse."""
-    texts: list[Text] = encoder.reads.texts(request.texts, request.text_pairs)
-    if sum(map(len, request.texts + request.text_pairs)) <= _INLINE_CHARACTERS:
-        return [encoder.encode(text) for text in texts]
-    return await asyncio.to_thread(encoder.encode_many, texts)

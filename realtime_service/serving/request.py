@@ -1,5 +1,6 @@
 """A request as the dispatcher takes it, checked field by field, and the context that travels with it."""
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,6 +13,9 @@ from shared_model.types import MAX_TEXT_BYTES, MAX_TEXTS, TOP_K, Priority, Servi
 
 DEFAULT_TOP_K = 3
 MAX_REQUEST_ID = 256
+#: Characters that forge lines, or the order in which a line reads, where a name is shown: control characters, line and
+#: paragraph separators, and controls of bidirectional text.
+_FORGING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 _PRIORITIES = {
     scoring_pb2.PRIORITY_UNSPECIFIED: Priority.UNSPECIFIED,
@@ -59,6 +63,11 @@ class CallContext:
     forwarded: ForwardedContext | None = None
     repeated: bool = False
 
+    @property
+    def payer(self) -> str | None:
+        """The caller whose budgets the call uses; None for a forwarded call, which has used them where it came in."""
+        return None if self.forwarded else self.caller()
+
 
 @dataclass(slots=True)
 class RequestContext:
@@ -87,13 +96,15 @@ class RequestContext:
 
 def check_request(message: scoring_pb2.ScoreRequest) -> ScoringRequest:
     """Raises: BadInput."""
+    # Before the texts are read: a message may hold a million.
+    count, paired = len(message.texts), len(message.text_pairs)
+    if not 1 <= count <= MAX_TEXTS:
+        raise BadInput("texts", f"holds {count} texts, must hold 1 to {MAX_TEXTS}")
+    if paired and paired != count:
+        raise BadInput("text_pairs", f"holds {paired} texts, must hold none or {count}")
     # Each is read once: a look into a message makes a new object.
     texts, pairs, request_id = tuple(message.texts), tuple(message.text_pairs), message.request_id
     priority, timeout_ms, top_k = _PRIORITIES.get(message.priority), message.timeout_ms, message.top_k
-    if not 1 <= len(texts) <= MAX_TEXTS:
-        raise BadInput("texts", f"holds {len(texts)} texts, must hold 1 to {MAX_TEXTS}")
-    if pairs and len(pairs) != len(texts):
-        raise BadInput("text_pairs", f"holds {len(pairs)} texts, must hold none or {len(texts)}")
     for field, held in (("texts", texts), ("text_pairs", pairs)):
         for index, text in enumerate(held):
             check_text(f"{field}[{index}]", text)
@@ -103,8 +114,7 @@ def check_request(message: scoring_pb2.ScoreRequest) -> ScoringRequest:
         raise BadInput("timeout_ms", f"is {timeout_ms}, must not be negative")
     if top_k > TOP_K:
         raise BadInput("top_k", f"is {top_k}, must be at most {TOP_K}")
-    if len(request_id) > MAX_REQUEST_ID:
-        raise BadInput("request_id", f"is longer than {MAX_REQUEST_ID} characters")
+    check_length("request_id", request_id)
     return ScoringRequest(
         texts=texts,
         text_pairs=pairs,
@@ -126,6 +136,19 @@ def deferred_request(request: ScoringRequest) -> scoring_pb2.ScoreRequest:
         release=request.release,
         request_id=request.request_id,
     )
+
+
+def check_length(field: str, request_id: str) -> None:
+    """Raises: BadInput."""
+    if len(request_id) > MAX_REQUEST_ID:
+        raise BadInput(field, f"is longer than {MAX_REQUEST_ID} characters")
+
+
+def check_name(field: str, name: str) -> None:
+    """Check an id that logs, commands and answers show. Raises: BadInput."""
+    # Most names are printable, which is quicker to see.
+    if not name.isprintable() and (found := _FORGING.search(name)):
+        raise BadInput(field, f"holds the character U+{ord(found[0]):04X}, which names must not hold")
 
 
 def check_text(field: str, text: str) -> None:

@@ -2,12 +2,15 @@
 
 from realtime_service.cluster.forwarder import Forwarded, Forwarder
 from realtime_service.cluster.membership import Membership
+from realtime_service.errors import MessageTooLarge
 from realtime_service.routing.policy import RoutedRequest, decide
 from realtime_service.routing.snapshot import ANY_RELEASE
 from realtime_service.transport.rpc_handlers import Context, Method
 from shared_model.clock import Clock
 from shared_model.types import Priority
 
+#: Questions about models are short.
+_MOST_BYTES = 64 * 1024
 #: A request that any replica with lanes can answer.
 _ANY = RoutedRequest(1, Priority.UNSPECIFIED, None, None, ANY_RELEASE, {})
 
@@ -22,6 +25,8 @@ class Relay:
         """A handler that forwards calls of a method. `name`: like "/scoring.v1.ScoringService/Describe"."""
 
         async def handler(raw: bytes, context: Context) -> bytes:
+            if len(raw) > _MOST_BYTES:
+                raise MessageTooLarge(f"the message has {len(raw)} bytes, at most {_MOST_BYTES} are forwarded")
             snapshot, left = self._membership.snapshot, context.time_remaining()
             decision = decide(_ANY, snapshot.policy, snapshot, draw=0.0)
             deadline = None if left is None else self._clock.monotonic() + left

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from protos.inference import open_inference_pb2 as pb
-from realtime_service.serving.request import ScoringRequest
+from realtime_service.serving.request import ScoringRequest, check_name
 from realtime_service.transport.open_inference import tensors
 from realtime_service.transport.scoring_v1.requests import parse
 from shared_model.errors import BadInput
@@ -12,6 +12,9 @@ from shared_model.types import Priority
 
 TEXT, TEXT_PAIR = "text", "text_pair"
 SCORES, LABEL = "scores", "label"
+
+#: Inputs, outputs and parameters of each that a message may have; it needs two.
+_MOST = 16
 
 #: By the parameter `priority`; larger numbers are BATCH.
 _PRIORITIES = (Priority.UNSPECIFIED, Priority.REAL_TIME, Priority.NORMAL)
@@ -51,6 +54,15 @@ class InferRequest:
 def infer_request(raw: bytes) -> InferRequest:
     """Raises: BadInput, MessageTooLarge."""
     message = parse(pb.ModelInferRequest, raw)
+    for field in ("inputs", "outputs", "parameters"):
+        if (held := len(getattr(message, field))) > _MOST:
+            raise BadInput(field, f"holds {held}, must hold at most {_MOST}")
+    for field, name in (
+        ("id", message.id),
+        ("model_name", message.model_name),
+        ("model_version", message.model_version),
+    ):
+        check_name(field, name)
     inputs = dict(_inputs(message))
     if TEXT not in inputs:
         raise BadInput(TEXT, "is missing among the inputs")

@@ -9,6 +9,7 @@ from realtime_service.cluster.membership import Membership
 from realtime_service.errors import MessageTooLarge, NotFound
 from realtime_service.metrics import Metrics, Outcome
 from realtime_service.serving.dispatcher import Dispatcher
+from realtime_service.serving.request import CallContext
 from realtime_service.serving.status import ReplicaStatus
 from realtime_service.transport import rpc_handlers
 from realtime_service.transport.call_context import ContextReader
@@ -19,7 +20,7 @@ from realtime_service.transport.open_inference.models import Tensor
 from realtime_service.transport.open_inference.requests import SCORES, infer_request
 from realtime_service.transport.relay import Relay
 from realtime_service.transport.rpc_handlers import Context
-from realtime_service.transport.scoring_v1.requests import parse, parse_leniently
+from realtime_service.transport.scoring_v1.requests import parse_leniently, read, read_message
 from realtime_service.transport.streaming import OpenStreams
 from shared_model.errors import BadInput
 
@@ -80,7 +81,7 @@ class OpenInferenceServicer:
 
     async def model_ready(self, raw: bytes, context: Context) -> pb.ModelReadyResponse:
         """Answers "not ready" instead of an error for a model that is not served."""
-        asked = parse(pb.ModelReadyRequest, raw)
+        asked = await read_message(pb.ModelReadyRequest, raw)
         try:
             catalogue.loaded(self._status.models.serving, asked.name, asked.version)
         except NotFound:
@@ -93,15 +94,19 @@ class OpenInferenceServicer:
         )
 
     async def model_metadata(self, raw: bytes, context: Context) -> pb.ModelMetadataResponse:
-        asked = parse(pb.ModelMetadataRequest, raw)
+        asked = await read_message(pb.ModelMetadataRequest, raw)
         found = catalogue.loaded(self._status.models.serving, asked.name, asked.version)
         return catalogue.metadata(found)
 
     async def model_infer(self, raw: bytes, context: Context) -> pb.ModelInferResponse | bytes:
         call = self._context_reader.receive(INFER, raw, context)
+        with self._context_reader.holding(call, raw):
+            return await self._infer(raw, call)
+
+    async def _infer(self, raw: bytes, call: CallContext) -> pb.ModelInferResponse | bytes:
         serving, served = self._status.models.serving, self._membership.snapshot.releases
         try:
-            request = infer_request(raw)
+            request = await read(infer_request, raw)
             release = catalogue.elsewhere(serving, served, request.model, request.version)
             # If only another replica has the model, that one checks the outputs.
             wanted: list[Tensor] = []
@@ -120,17 +125,17 @@ class OpenInferenceServicer:
         await self._streams.answer(incoming, lambda raw: self._answer_one(raw, context), context.write, in_order=True)
 
     async def model_config(self, raw: bytes, context: Context) -> pb.ModelConfigResponse:
-        asked = parse(pb.ModelConfigRequest, raw)
+        asked = await read_message(pb.ModelConfigRequest, raw)
         found = catalogue.loaded(self._status.models.serving, asked.name, asked.version)
         return pb.ModelConfigResponse(config=catalogue.config(found[0]))
 
     async def model_statistics(self, raw: bytes, context: Context) -> pb.ModelStatisticsResponse:
-        asked, serving = parse(pb.ModelStatisticsRequest, raw), self._status.models.serving
+        asked, serving = await read_message(pb.ModelStatisticsRequest, raw), self._status.models.serving
         found = catalogue.loaded(serving, asked.name, asked.version) if asked.name else serving.models.values()
         return pb.ModelStatisticsResponse(model_stats=[responses.statistics(model) for model in found])
 
     async def repository_index(self, raw: bytes, context: Context) -> pb.RepositoryIndexResponse:
-        asked = parse(pb.RepositoryIndexRequest, raw)
+        asked = await read_message(pb.RepositoryIndexRequest, raw)
         models = catalogue.index(self._status.models.serving, self._status.rollout, asked.ready)
         return pb.RepositoryIndexResponse(models=models)
 

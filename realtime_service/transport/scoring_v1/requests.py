@@ -4,17 +4,19 @@ Handlers take raw bytes, because gRPC's own parser would answer a text that is n
 status for a failure of the server.
 """
 
+import asyncio
+import functools
+import itertools
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from google.protobuf.descriptor import Descriptor
-from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import DecodeError
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.errors import MessageTooLarge
-from realtime_service.serving.request import ScoringRequest, check_request
+from realtime_service.serving.request import ScoringRequest, check_length, check_name, check_request
+from realtime_service.transport.message_fields import fields
 from shared_model.errors import BadInput
 from shared_model.types import MAX_TEXT_BYTES, MAX_TEXTS, Priority
 
@@ -24,12 +26,29 @@ MAX_MESSAGE_BYTES = MAX_TEXTS * MAX_TEXT_BYTES + 64 * 1024
 #: which reads it to its end, in a hundred.
 TRANSPORT_MESSAGE_BYTES = 4 * MAX_MESSAGE_BYTES
 MAX_WATCHED = 1000
+#: Fields of a valid message, at most: ids to watch, or 64 texts and pairs with the parameters of a tensor.
+MAX_FIELDS = 1200
+#: A larger message is parsed by a thread, its fields are counted first, and a damaged one is refused as a whole.
+SMALL_BYTES = 64 * 1024
+#: Fields of a damaged message that are searched for the one to name.
+SEARCHED_FIELDS = 65
 
 Message = TypeVar("Message")
+Parsed = TypeVar("Parsed")
 
 
-def parse(kind: type[Message], raw: bytes) -> Message:
-    """Decode one message.
+async def read(parser: Callable[[bytes], Parsed], raw: bytes) -> Parsed:
+    """Parse a message on the event loop if that takes less than handing it to a thread. Raises: as `parser`."""
+    return parser(raw) if len(raw) <= SMALL_BYTES else await asyncio.to_thread(parser, raw)
+
+
+async def read_message(kind: type[Message], raw: bytes) -> Message:
+    """Raises: as `parse`."""
+    return await read(functools.partial(parse, kind), raw)
+
+
+def parse(kind: type[Message], raw: bytes, most_fields: int = MAX_FIELDS) -> Message:
+    """Decode one message. A message of many small fields takes 10 times its size in memory, so they are counted first.
 
     Raises: MessageTooLarge; BadInput naming the field that is not UTF-8, or "request" for other damage.
     """
@@ -38,16 +57,21 @@ def parse(kind: type[Message], raw: bytes) -> Message:
             f"the message has {len(raw)} bytes, at most {MAX_MESSAGE_BYTES} are taken; send fewer texts"
         )
     parser: Callable[[bytes], Message] = kind.FromString  # type: ignore[attr-defined]
+    descriptor: Descriptor = kind.DESCRIPTOR  # type: ignore[attr-defined]
+    if _has_more_fields(descriptor, raw, most_fields):
+        raise BadInput("request", f"has more than {most_fields} fields")
     try:
         return parser(raw)
     except DecodeError as error:
-        descriptor: Descriptor = kind.DESCRIPTOR  # type: ignore[attr-defined]
-        raise BadInput(*(_find_bad_text(descriptor, raw) or ("request", "is not a message of this type"))) from error
+        raise BadInput(*_damage(descriptor, raw)) from error
 
 
 def parse_leniently(kind: type[Message], raw: bytes) -> Message:
-    """Decode a message that `parse` may have refused; an unreadable one is empty, and has no known id."""
+    """Decode a message that `parse` has refused; an unreadable one is empty, and has no known id."""
     parser: Callable[[bytes], Message] = kind.FromString  # type: ignore[attr-defined]
+    descriptor: Descriptor = kind.DESCRIPTOR  # type: ignore[attr-defined]
+    if len(raw) > MAX_MESSAGE_BYTES or _has_more_fields(descriptor, raw, MAX_FIELDS):
+        return kind()
     try:
         return parser(raw)
     except DecodeError:
@@ -55,7 +79,10 @@ def parse_leniently(kind: type[Message], raw: bytes) -> Message:
 
 
 def score_request(raw: bytes) -> ScoringRequest:
-    return check_request(parse(scoring_pb2.ScoreRequest, raw))
+    """Raises: BadInput, MessageTooLarge."""
+    checked = check_request(parse(scoring_pb2.ScoreRequest, raw))
+    _check_names(checked)
+    return checked
 
 
 def submit_request(raw: bytes) -> tuple[ScoringRequest, int]:
@@ -67,6 +94,7 @@ def submit_request(raw: bytes) -> tuple[ScoringRequest, int]:
     checked = check_request(message.request)
     if not checked.request_id:
         raise BadInput("request.request_id", "is empty; deferred work needs an id to be asked for by")
+    _check_names(checked, "request.")
     if checked.timeout is not None:
         raise BadInput("request.timeout_ms", "does not apply to deferred work")
     if checked.priority is not Priority.UNSPECIFIED:
@@ -76,46 +104,47 @@ def submit_request(raw: bytes) -> tuple[ScoringRequest, int]:
     return checked, message.deliver_within_ms
 
 
+def result_request(raw: bytes) -> str:
+    """The id of a GetResultRequest. Raises: BadInput, MessageTooLarge."""
+    request_id = parse(scoring_pb2.GetResultRequest, raw).request_id
+    _check_asked("request_id", request_id)
+    return request_id
+
+
 def watch_request(raw: bytes) -> list[str]:
-    """The ids of a WatchResultsRequest, each once. Raises: BadInput."""
+    """The ids of a WatchResultsRequest, each once. Raises: BadInput, MessageTooLarge."""
     ids = parse(scoring_pb2.WatchResultsRequest, raw).request_ids
     if not 1 <= len(ids) <= MAX_WATCHED:
         raise BadInput("request_ids", f"holds {len(ids)} ids, must hold 1 to {MAX_WATCHED}")
     for index, request_id in enumerate(ids):
-        if not request_id:
-            raise BadInput(f"request_ids[{index}]", "is empty")
+        _check_asked(f"request_ids[{index}]", request_id)
     return list(dict.fromkeys(ids))
 
 
-def _find_bad_text(descriptor: Descriptor, raw: bytes) -> tuple[str, str] | None:
-    """The first string field of a message that is not UTF-8: (field, problem)."""
-    # A message type without fields keeps all fields as unknown ones, undecoded.
-    try:
-        fields: Any = UnknownFieldSet(Empty.FromString(raw))  # the type stub lacks iteration
-    except DecodeError:
-        return None
-    seen: dict[int, int] = {}
-    for field in fields:
-        known = descriptor.fields_by_number.get(field.field_number)
-        if known is None or not isinstance(field.data, bytes):
-            continue
-        index = seen.get(field.field_number, 0)
-        seen[field.field_number] = index + 1
-        found = _bad_in(known, field.data, index)
-        if found:
-            return found
-    return None
+def _has_more_fields(descriptor: Descriptor, raw: bytes, most: int) -> bool:
+    return len(raw) > SMALL_BYTES and any(itertools.islice(fields(descriptor, raw), most, None))
 
 
-def _bad_in(known: Any, data: bytes, index: int) -> tuple[str, str] | None:
-    name = f"{known.name}[{index}]" if known.is_repeated else known.name
-    if known.message_type:
-        inner = _find_bad_text(known.message_type, data)
-        return (f"{name}.{inner[0]}", inner[1]) if inner else None
-    if known.type != known.TYPE_STRING:
-        return None
-    try:
-        data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        return name, f"is not valid UTF-8 at byte {error.start}"
-    return None
+def _check_asked(field: str, request_id: str) -> None:
+    """Any id that may have been stored once, whatever its characters."""
+    if not request_id:
+        raise BadInput(field, "is empty")
+    check_length(field, request_id)
+
+
+def _check_names(request: ScoringRequest, prefix: str = "") -> None:
+    """Checked on the wire alone: requests that were stored before names were checked stay readable."""
+    check_name(f"{prefix}request_id", request.request_id)
+    check_name(f"{prefix}release", request.release)
+
+
+def _damage(descriptor: Descriptor, raw: bytes) -> tuple[str, str]:
+    """The first string field of a damaged message that is not UTF-8: (field, problem)."""
+    searched = itertools.islice(fields(descriptor, raw), SEARCHED_FIELDS) if len(raw) <= SMALL_BYTES else ()
+    for name, known, content in searched:
+        if known is not None and known.type == known.TYPE_STRING and content is not None:
+            try:
+                content.decode("utf-8")
+            except UnicodeDecodeError as error:
+                return name, f"is not valid UTF-8 at byte {error.start}"
+    return "request", "is not a message of this type"

@@ -70,8 +70,10 @@ class ScoringServicer:
         )
 
     async def score(self, raw: bytes, context: Context) -> scoring_pb2.ScoreResponse | bytes:
-        request = self._checked(requests.score_request, raw)
-        return await self._score(request, raw, context)
+        call = self._context_reader.receive(SCORE, raw, context)
+        with self._context_reader.holding(call, raw):
+            request = await self._checked(requests.score_request, raw)
+            return await self._score(request, call)
 
     async def score_stream(self, incoming: AsyncIterator[bytes], context: Context) -> None:
         # An invalid token ends the stream, not each of its requests.
@@ -81,10 +83,11 @@ class ScoringServicer:
 
     async def submit(self, raw: bytes, context: Context) -> scoring_pb2.SubmitResponse:
         call = self._context_reader.receive(SUBMIT, raw, context)
-        request, deliver_within_ms = self._checked(requests.submit_request, raw)
-        self._dispatcher.check(request)
-        self._dispatcher.charge(request, call)
-        return self._submitted(request.request_id, *await self._deferral.accept(request, deliver_within_ms))
+        with self._context_reader.holding(call, raw):
+            request, deliver_within_ms = await self._checked(requests.submit_request, raw)
+            self._dispatcher.check(request)
+            self._dispatcher.charge(request, call)
+            return self._submitted(request.request_id, *await self._deferral.accept(request, deliver_within_ms))
 
     async def submit_stream(self, incoming: AsyncIterator[bytes], context: Context) -> None:
         call = self._context_reader.receive(SUBMIT, b"", context)
@@ -92,33 +95,33 @@ class ScoringServicer:
         await self._streams.run(batcher)
 
     async def get_result(self, raw: bytes, context: Context) -> scoring_pb2.GetResultResponse:
-        request_id = requests.parse(scoring_pb2.GetResultRequest, raw).request_id
-        if not request_id:
-            raise BadInput("request_id", "is empty")
+        request_id = await requests.read(requests.result_request, raw)
         return responses.result_response(request_id, await self._deferral.result(request_id))
 
     async def watch_results(self, raw: bytes, context: Context) -> None:
-        async with contextlib.aclosing(self._watcher.watch(requests.watch_request(raw))) as ends:
+        request_ids = await requests.read(requests.watch_request, raw)
+        async with contextlib.aclosing(self._watcher.watch(request_ids)) as ends:
             async for request_id, item in ends:
                 await context.write(responses.result_response(request_id, item))
 
     async def describe(self, raw: bytes, context: Context) -> scoring_pb2.DescribeResponse:
-        requests.parse(scoring_pb2.DescribeRequest, raw)
+        await requests.read_message(scoring_pb2.DescribeRequest, raw)
         return self._describe()
 
-    async def _score(self, request: ScoringRequest, raw: bytes, context: Context) -> scoring_pb2.ScoreResponse | bytes:
-        answer = await self._dispatcher.score(request, self._context_reader.receive(SCORE, raw, context))
+    async def _score(self, request: ScoringRequest, call: CallContext) -> scoring_pb2.ScoreResponse | bytes:
+        answer = await self._dispatcher.score(request, call)
         return answer if isinstance(answer, bytes) else score_response(answer, request.request_id)
 
     async def _submit_together(self, raws: Sequence[bytes], call: CallContext) -> scoring_pb2.SubmitStreamResponse:
         """Submit requests in one round trip to the store; a failure is the answer of its request alone."""
-        parsed = [self._parsed(raw, call) for raw in raws]
-        good = [it for it in parsed if not isinstance(it, Exception)]
-        stored: Iterator[tuple[State, bool] | Exception]
-        try:
-            stored = iter(await self._deferral.accept_many(good))
-        except Exception as error:  # noqa: BLE001 - as above
-            stored = itertools.repeat(error)
+        with contextlib.ExitStack() as held:
+            parsed = [await self._parsed(raw, call, held) for raw in raws]
+            good = [it for it in parsed if not isinstance(it, Exception)]
+            stored: Iterator[tuple[State, bool] | Exception]
+            try:
+                stored = iter(await self._deferral.accept_many(good))
+            except Exception as error:  # noqa: BLE001 - as above
+                stored = itertools.repeat(error)
         response = scoring_pb2.SubmitStreamResponse()
         for raw, it in zip(raws, parsed, strict=True):
             outcome = it if isinstance(it, Exception) else next(stored)
@@ -133,9 +136,13 @@ class ScoringServicer:
                 response.outcomes.add(request_id=request_id, response=self._submitted(request_id, *outcome))
         return response
 
-    def _parsed(self, raw: bytes, call: CallContext) -> tuple[ScoringRequest, int] | Exception:
+    async def _parsed(
+        self, raw: bytes, call: CallContext, held: contextlib.ExitStack
+    ) -> tuple[ScoringRequest, int] | Exception:
+        """`held`: gets the bytes of the request."""
         try:
-            request, deliver_within_ms = self._checked(requests.submit_request, raw)
+            held.enter_context(self._context_reader.holding(call, raw))
+            request, deliver_within_ms = await self._checked(requests.submit_request, raw)
             self._dispatcher.check(request)
             self._dispatcher.charge(request, call)
         except Exception as error:  # noqa: BLE001 - as above
@@ -148,22 +155,25 @@ class ScoringServicer:
 
     async def _answer_one(self, raw: bytes, context: Context) -> scoring_pb2.ScoreStreamResponse:
         """Answer one request of a stream; a failure is the answer of its request, and the stream goes on."""
+        request = None
         try:
-            request = self._checked(requests.score_request, raw)
-            if not request.request_id:
-                raise BadInput("request_id", "is empty; on a stream it tells the answers apart")
-            response = await self._score(request, raw, context)
+            call = self._context_reader.receive(SCORE, raw, context)
+            with self._context_reader.holding(call, raw):
+                request = await self._checked(requests.score_request, raw)
+                if not request.request_id:
+                    raise BadInput("request_id", "is empty; on a stream it tells the answers apart")
+                response = await self._score(request, call)
             if isinstance(response, bytes):
                 response = scoring_pb2.ScoreResponse.FromString(response)
         except Exception as error:  # noqa: BLE001 - the caller gets a status for any error of this request
             failure = responses.stream_error(rpc_handlers.explain(error))
-            request_id = requests.parse_leniently(scoring_pb2.ScoreRequest, raw).request_id
-            return scoring_pb2.ScoreStreamResponse(request_id=request_id, error=failure)
+            named = request or requests.parse_leniently(scoring_pb2.ScoreRequest, raw)
+            return scoring_pb2.ScoreStreamResponse(request_id=named.request_id, error=failure)
         return scoring_pb2.ScoreStreamResponse(request_id=request.request_id, response=response)
 
-    def _checked(self, parse: Callable[[bytes], Checked], raw: bytes) -> Checked:
+    async def _checked(self, parse: Callable[[bytes], Checked], raw: bytes) -> Checked:
         try:
-            return parse(raw)
+            return await requests.read(parse, raw)
         except (BadInput, MessageTooLarge):
             self._metrics.ended(None, Outcome.INVALID)
             raise

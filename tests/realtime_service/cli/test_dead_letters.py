@@ -82,6 +82,11 @@ def test_they_are_listed_oldest_first(cli: Cli, redis_url: str) -> None:
     assert lines[0].endswith("2 texts\ttaken 2 times")
 
 
+def test_an_id_that_would_forge_lines_is_printed_escaped(cli: Cli, redis_url: str) -> None:
+    dead_letter(redis_url, "one\nCRITICAL \x1b[2J")
+    assert cli("list")[1][0].startswith(r"one\nCRITICAL \x1b[2J" + "\t")
+
+
 def test_some_or_all_are_accepted_again(cli: Cli, redis_url: str) -> None:
     dead_letter(redis_url, "one", "two", "three")
     assert cli("replay", "one", "three") == (0, ["2 accepted again"], "")

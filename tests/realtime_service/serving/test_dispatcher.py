@@ -1,19 +1,26 @@
 """Early load shedding: the requests that are refused before they are encoded, and those that are not."""
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from realtime_service.errors import Overloaded
+from realtime_service.errors import DeadlineExpired, Overloaded
 from realtime_service.metrics import Metrics
 from realtime_service.models.registry import Model, Models
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import Snapshot
+from realtime_service.serving import chunked_encoding
 from realtime_service.serving.dispatcher import Dispatcher
 from realtime_service.serving.request import CallContext, ScoringRequest
 from realtime_service.settings import SERVED
 from shared_model.clock import SystemClock
+from shared_model.encoding import Encoding
 from shared_model.types import Priority
 
 
@@ -35,18 +42,49 @@ class Store:
         return None
 
 
-def dispatcher(busy: bool, seconds: float, epoch: str = "") -> Dispatcher:
-    """A dispatcher with a device that would answer the shortest text after so many seconds."""
+class Chunks:
+    """Encodes every text as 100 tokens, and hands the clock on by so many seconds for each call."""
+
+    reads = Encoder.reads
+
+    def __init__(self, clock: "Clock", seconds: float) -> None:
+        self.clock = clock
+        self.seconds = seconds
+        self.texts = 0
+
+    def encode_many(self, texts: Sequence[str]) -> list[Encoding]:
+        self.clock.now += self.seconds
+        self.texts += len(texts)
+        return [Encoding(np.ones(100, np.int32), truncated=False)] * len(texts)
+
+
+@dataclass
+class Clock:
+    now: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def dispatcher(
+    busy: bool, seconds: float, epoch: str = "", encoder: Any = Encoder, clock: Any = SystemClock
+) -> Dispatcher:
+    """A dispatcher with a device that would answer the shortest text after so many seconds, and each long one after as
+    many more."""
     published = SimpleNamespace(epoch=epoch) if epoch else None
-    model = Model("r-1", *cast(Any, (None, Encoder(), {}, published)))
-    device = SimpleNamespace(busy=busy, finish_of=lambda *asked: seconds)
+    model = Model("r-1", *cast(Any, (None, encoder(), {}, published)))
+
+    def finish_of(model: Model, path: object, encodings: Sequence[Encoding], *_: object) -> float:
+        return seconds * (1 + sum(it.tokens > 1 for it in encodings))
+
+    device = SimpleNamespace(busy=busy, finish_of=finish_of)
     membership = SimpleNamespace(snapshot=Snapshot("here", lanes=SERVED, policy=Policy()))
-    parts: Any = (Models.of(model), device, membership, None, None, Store(), Metrics([]), SystemClock())
+    parts: Any = (Models.of(model), device, membership, None, None, Store(), Metrics([]), clock())
     return Dispatcher(*parts)
 
 
-async def ask(one: Dispatcher, within: float | None) -> None:
-    request = ScoringRequest(("card",), (), Priority.REAL_TIME, within, 3, "", "")
+async def ask(one: Dispatcher, within: float | None, *texts: str) -> None:
+    request = ScoringRequest(texts or ("card",), (), Priority.REAL_TIME, within, 3, "", "")
     await one.score(request, CallContext(str, None, "/any", b""))
 
 
@@ -71,3 +109,35 @@ async def test_a_request_that_would_be_late_at_any_length_is_refused_before_enco
 async def test_other_requests_are_encoded(one: Dispatcher, within: float | None) -> None:
     with pytest.raises(Encoded):
         await ask(one, within)
+
+
+LONG = ("card " * 4_000,) * 64
+
+
+async def test_encoding_stops_at_the_deadline() -> None:
+    clock = Clock()
+    encoder = Chunks(clock, seconds=0.02)
+    with pytest.raises(DeadlineExpired):
+        await ask(dispatcher(False, 0.0, encoder=lambda: encoder, clock=lambda: clock), 0.050, *LONG)
+    assert encoder.texts == 3
+
+
+async def test_a_request_is_given_up_once_its_first_texts_take_too_long() -> None:
+    clock = Clock()
+    encoder = Chunks(clock, seconds=0.0)
+    with pytest.raises(Overloaded):
+        await ask(dispatcher(False, 0.005, encoder=lambda: encoder, clock=lambda: clock), 0.050, *LONG)
+    # Seven long texts and the shortest ones take 40 of the 40 ms that admission leaves it.
+    assert encoder.texts == 8
+
+
+@given(st.lists(st.integers(0, 40_000), min_size=1, max_size=64), st.booleans())
+async def test_chunks_encode_every_text_once_in_order(lengths: list[int], pairs: bool) -> None:
+    one = SimpleNamespace(encode=lambda text: text, encode_many=list)
+    texts = [
+        ("x" * length, str(number)) if pairs else f"{number}" + "x" * length for number, length in enumerate(lengths)
+    ]
+    done: list[int] = []
+    found = await chunked_encoding.encode(cast(Any, one), texts, lambda some: done.append(len(some)))
+    assert found == texts
+    assert all(0 < count < len(texts) for count in done)

@@ -5,7 +5,10 @@ from google.protobuf.message import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from protos.inference import open_inference_pb2 as pb
 from protos.scoring.v1 import scoring_pb2
+from realtime_service.serving.request import check_request
+from realtime_service.transport.open_inference.requests import infer_request
 from realtime_service.transport.scoring_v1 import requests
 from shared_model.errors import BadInput
 from shared_model.types import MAX_TEXT_BYTES
@@ -84,3 +87,38 @@ def test_what_is_right_arrives_unchanged(texts: list[str], timeout_ms: int, top_
     assert list(request.texts) == texts
     assert request.timeout == (timeout_ms / 1000 if timeout_ms else None)
     assert request.top_k == (top_k or 3)
+
+
+FORGING = ["a\nb", "a\x1b[2J", "a\x00", "\x7f", "\x85", "a\u2028b", "a\u2029", "a\u202eb", "a\u2066b"]
+
+
+@pytest.mark.parametrize("name", FORGING)
+def test_a_name_that_would_forge_a_line_of_a_log_is_refused(name: str) -> None:
+    request = scoring_pb2.ScoreRequest(texts=["a"], request_id=name)
+    assert bad_field(request) == "request_id"
+    assert bad_field(scoring_pb2.ScoreRequest(texts=["a"], release=name)) == "release"
+    with pytest.raises(BadInput, match=r"request\.request_id: holds the character U\+"):
+        requests.submit_request(scoring_pb2.SubmitRequest(request=request).SerializeToString())
+    for field in ("id", "model_name", "model_version"):
+        with pytest.raises(BadInput) as refused:
+            infer_request(pb.ModelInferRequest(**{field: name}).SerializeToString())
+        assert refused.value.field == field
+
+
+@pytest.mark.parametrize("name", ["ticket-4711", "Zürich", "注文 7", "👩‍💻", "a b"])
+def test_other_names_are_taken(name: str) -> None:
+    raw = scoring_pb2.ScoreRequest(texts=["a"], request_id=name).SerializeToString()
+    assert requests.score_request(raw).request_id == name
+
+
+@pytest.mark.parametrize("name", FORGING)
+def test_what_was_stored_under_such_a_name_stays_readable(name: str) -> None:
+    assert requests.result_request(scoring_pb2.GetResultRequest(request_id=name).SerializeToString()) == name
+    assert requests.watch_request(scoring_pb2.WatchResultsRequest(request_ids=[name]).SerializeToString()) == [name]
+    stored = scoring_pb2.ScoreRequest(texts=["a"], request_id=name)
+    assert check_request(stored).request_id == name
+
+
+def test_an_id_that_none_can_have_is_refused() -> None:
+    with pytest.raises(BadInput, match="request_id: is longer than 256 characters"):
+        requests.result_request(scoring_pb2.GetResultRequest(request_id="x" * 257).SerializeToString())

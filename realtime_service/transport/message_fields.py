@@ -1,0 +1,59 @@
+"""Reads the fields of a serialised message one by one, without parsing it: each costs the same, whatever its size."""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, cast
+
+from google.protobuf.descriptor import Descriptor
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_GROUPS = (3, 4)
+_LONGEST_VARINT = 10
+#: Messages inside messages; what is deeper counts as one field.
+_DEEPEST = 8
+
+
+class Field(NamedTuple):
+    """`name`: like "request.texts[0]". `descriptor`: None for an unknown field. `content`: its bytes; None for numbers
+    and for messages, whose own fields follow."""
+
+    name: str
+    descriptor: Any
+    content: bytes | None
+
+
+def fields(descriptor: Descriptor, raw: bytes, prefix: str = "", depth: int = 0) -> Iterator[Field]:
+    """The fields of a message and of the messages in it, in their order, up to the first damaged one."""
+    seen: dict[int, int] = {}
+    at = 0
+    while at < len(raw):
+        tag, at = _varint(raw, at)
+        kind, number = tag & 7, tag >> 3
+        size, at = _varint(raw, at) if kind == _BYTES else (_size(raw, at, kind), at)
+        if tag < 0 or size < 0 or at + size > len(raw):
+            return
+        known = cast(Any, descriptor.fields_by_number.get(number))
+        index = seen[number] = seen.get(number, -1) + 1
+        name = "" if known is None else f"{prefix}{known.name}[{index}]" if known.is_repeated else prefix + known.name
+        content = raw[at : at + size] if kind == _BYTES else None
+        at += size
+        inner: Descriptor | None = known.message_type if known is not None and depth < _DEEPEST else None
+        yield Field(name, known, None if inner else content)
+        if inner and content:
+            yield from fields(inner, content, f"{name}.", depth + 1)
+
+
+def _varint(raw: bytes, at: int) -> tuple[int, int]:
+    """A number and the place after it; -1 for a damaged one."""
+    value = 0
+    for place, byte in enumerate(raw[at : at + _LONGEST_VARINT]):
+        value |= (byte & 127) << 7 * place
+        if byte < 128:
+            return value, at + place + 1
+    return -1, at
+
+
+def _size(raw: bytes, at: int, kind: int) -> int:
+    """Bytes of a field without a length; -1 for a damaged one. The ends of a group count as fields of their own."""
+    if kind == _VARINT:
+        return _varint(raw, at)[1] - at or -1
+    return {_FIXED64: 8, _FIXED32: 4}.get(kind, 0 if kind in _GROUPS else -1)
