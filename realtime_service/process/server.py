@@ -33,7 +33,7 @@ from realtime_service.serving.dispatcher import Dispatcher
 from realtime_service.serving.result_watcher import Watcher
 from realtime_service.serving.status import ReplicaStatus
 from realtime_service.settings import SERVED, ServiceSettings, lanes, variants
-from realtime_service.transport.authentication import Callers, token_keys
+from realtime_service.transport.authentication import Callers, TokenRules
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.health import Readiness
 from realtime_service.transport.listener import advertised, bind, make_listener, offer_reflection, serve_metrics
@@ -43,6 +43,7 @@ from realtime_service.transport.peer_stream_server import PeerStreams
 from realtime_service.transport.relay import Relay
 from realtime_service.transport.scoring_v1 import servicer
 from realtime_service.transport.streaming import OpenStreams
+from realtime_service.transport.token_keys import TokenKeys
 from shared_model import devices
 from shared_model.clock import SystemClock
 from shared_model.deferred import DeferredQueue
@@ -234,7 +235,11 @@ class Server:
         self._backfill = BackfillWorker(deferred_queue, dispatcher, status.device, metrics, clock, status.replica)
         watcher, streams = Watcher(deferred_queue), OpenStreams()
         self._spawn(stack, watcher.run())
-        context_reader = ContextReader(Callers(token_keys(self._settings), clock), lambda: membership.snapshot)
+        keys = await asyncio.to_thread(TokenKeys, self._settings, clock)
+        if keys.current:
+            self._spawn(stack, keys.run())
+        callers = Callers(keys, TokenRules.of(self._settings), clock)
+        context_reader = ContextReader(callers, lambda: membership.snapshot)
         relay = None if self._lanes else Relay(forwarder, membership, clock)
         scoring = servicer.ScoringServicer(
             dispatcher,
@@ -242,7 +247,7 @@ class Server:
             deferral,
             watcher,
             streams,
-            lambda: status.describe(membership.snapshot),
+            lambda internals: status.describe(membership.snapshot, internals),
             metrics,
             relay,
         )

@@ -1,10 +1,10 @@
 """A request as the dispatcher takes it, checked field by field, and the context that travels with it."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.cluster.forwarded_context import ForwardedContext
+from realtime_service.identity import Identity
 from realtime_service.models.registry import Model
 from realtime_service.routing.snapshot import Snapshot
 from shared_model.errors import BadInput
@@ -12,6 +12,9 @@ from shared_model.types import MAX_TEXT_BYTES, MAX_TEXTS, TOP_K, Priority, Servi
 
 DEFAULT_TOP_K = 3
 MAX_REQUEST_ID = 256
+
+#: Metadata of a forwarded call with the identity of its caller; counts only beside the proof of a replica.
+IDENTITY = "x-tandem-caller"
 
 _PRIORITIES = {
     scoring_pb2.PRIORITY_UNSPECIFIED: Priority.UNSPECIFIED,
@@ -42,7 +45,7 @@ class ScoringRequest:
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """The call around a request. `caller` names the caller; `left`: seconds until the transport's own deadline, None
+    """The call around a request. `caller`: who calls; `left`: seconds until the transport's own deadline, None
     without one; `hint`: the lane that the caller names.
 
     `method` and `raw` are the call itself, unparsed, and `passed` the metadata that goes along when another replica
@@ -50,7 +53,7 @@ class CallContext:
     `repeated`: gRPC makes the call for the second time.
     """
 
-    caller: Callable[[], str]
+    caller: Identity
     left: float | None
     method: str
     raw: bytes
@@ -79,6 +82,10 @@ class RequestContext:
     @property
     def real_time(self) -> bool:
         return self.request.priority is Priority.REAL_TIME
+
+    def elapsed(self, now: float) -> float:
+        """Seconds since the request arrived."""
+        return now - self.arrived
 
     def left(self, now: float) -> float | None:
         """Seconds until the answer is due; None without a deadline."""

@@ -14,7 +14,7 @@ class Plan:
     `seconds` are over or, with `once`, each text has been sent.
 
     Texts are sent in turn, one a call. `priority` is the name of a scoring.v1.Priority. `timeout_ms` is the request's
-    own and the gRPC deadline; 0 means none. `caller` is who calls, for quotas; empty for an anonymous one.
+    own and the gRPC deadline; 0 means none. `token` proves who calls, for quotas; empty for an anonymous caller.
     """
 
     address: str
@@ -26,7 +26,7 @@ class Plan:
     priority: str = "PRIORITY_UNSPECIFIED"
     timeout_ms: int = 0
     method: str = SCORE
-    caller: str = ""
+    token: str = ""
 
 
 class Pacer(Protocol):

@@ -6,6 +6,7 @@ from typing import Any, cast
 import pytest
 
 from realtime_service.errors import Overloaded
+from realtime_service.identity import Identity
 from realtime_service.metrics import Metrics
 from realtime_service.models.registry import Model, Models
 from realtime_service.routing.overrides import Policy
@@ -47,7 +48,7 @@ def dispatcher(busy: bool, seconds: float, epoch: str = "") -> Dispatcher:
 
 async def ask(one: Dispatcher, within: float | None) -> None:
     request = ScoringRequest(("card",), (), Priority.REAL_TIME, within, 3, "", "")
-    await one.score(request, CallContext(str, None, "/any", b""))
+    await one.score(request, CallContext(Identity("addr:x", "addr:x"), None, "/any", b""))
 
 
 async def test_a_request_that_would_be_late_at_any_length_is_refused_before_encoding() -> None:
