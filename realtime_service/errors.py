@@ -5,7 +5,8 @@ TandemError
 ├── Overloaded       predicted to finish too late, or the lane is full; carries a retry hint
 ├── DeadlineExpired  the deadline passed before an answer was there
 ├── ScoringFailed    the engine failed; the text says nothing of why, the log does
-├── Unauthenticated  the caller's token is not valid, or no longer
+├── Unauthenticated  the caller's token is not valid, or no longer, or missing where one is required
+├── PermissionDenied the caller may not do this
 ├── NotFound         what the caller names is not here: a submitted request, a model
 ├── ReplicaUnavailable  this replica cannot answer the request now: another may, or this one in a moment
 ├── UnknownMethod    what only replicas may call, called by something else
@@ -52,7 +53,16 @@ class ScoringFailed(TandemError):
 
 
 class Unauthenticated(TandemError):
-    """The token that names the caller is not valid, or no longer."""
+    """The token that names the caller is not valid, or no longer, or missing where one is required. `unknown_key`: the
+    id of its key, where no key of that id is known yet."""
+
+    def __init__(self, why: str, unknown_key: str = "") -> None:
+        super().__init__(why)
+        self.unknown_key = unknown_key
+
+
+class PermissionDenied(TandemError):
+    """The caller is known, and may not do this."""
 
 
 class NotFound(TandemError):
@@ -106,6 +116,7 @@ STATUS: dict[type[TandemError], grpc.StatusCode] = {
     StoreUnavailable: grpc.StatusCode.UNAVAILABLE,
     ReplicaUnavailable: grpc.StatusCode.UNAVAILABLE,
     Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
+    PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
     NotFound: grpc.StatusCode.NOT_FOUND,
     UnknownMethod: grpc.StatusCode.UNIMPLEMENTED,
     ScoringFailed: grpc.StatusCode.INTERNAL,

@@ -32,6 +32,7 @@ _ADDRESS = Check(_is_address, "HOST:PORT")
 _LANES = Check(_names_lanes, f"some of {','.join(SERVED)}")
 _SAID = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _REFLECTION = Check(lambda value: value == "auto" or value.lower() in _SAID, "auto, true or false")
+_AUTH = Check(lambda value: value in ("optional", "required"), "optional or required")
 _PRECISION = Check(lambda value: value in ("int8", "half", "auto"), "int8, half or auto")
 
 
@@ -91,7 +92,13 @@ class ServiceSettings:
     )
     inflight_megabytes: float = setting(64.0, "Bytes of requests under way; more are refused.", POSITIVE)
     inflight_caller_share: float = setting(0.25, "The share of them that one caller may hold.", SHARE)
-    token_keys: str = setting("", "File of public keys, JWKS or PEM, for callers' tokens; empty: tokens are ignored.")
+    auth: str = setting("optional", "Whether every call needs a valid token; health checks never do.", _AUTH)
+    token_keys: str = setting(
+        "", "Public keys for callers' tokens: a file, JWKS or PEM, or the URL of a JWKS; empty: tokens are ignored."
+    )
+    token_audience: str = setting("", "The audience (`aud`) that a token must name; empty: any.")
+    token_issuer: str = setting("", "The issuer (`iss`) that a token must name; empty: any.")
+    token_max_hours: float = setting(24.0, "Longest lifetime of a token.", POSITIVE)
     insecure: bool = setting(False, "Secrets and calls may go to other hosts in clear, without TLS.")
     interactive_unit_ms: float = setting(10.0, "Longest bulk batch soon after an interactive request.", POSITIVE)
     latency: LaneSettings = group(_LATENCY)
@@ -104,6 +111,8 @@ class ServiceSettings:
                 f"TANDEM_LATENCY_BELOW_MS='{self.latency_below_ms}': expected at most "
                 f"TANDEM_THROUGHPUT_ABOVE_MS, which is {self.throughput_above_ms}"
             )
+        if self.token_required and not self.token_keys:
+            raise SettingError("TANDEM_AUTH='required': needs TANDEM_TOKEN_KEYS, the keys that tokens are verified by")
 
     @property
     def served(self) -> tuple[ServingPath, ...]:
@@ -113,8 +122,15 @@ class ServiceSettings:
     @property
     def reflects(self) -> bool:
         """Whether gRPC reflection is served; `auto`: on a loopback address only."""
-        if self.reflection != "auto":
-            return _SAID[self.reflection.lower()]
+        return self.local if self.reflection == "auto" else _SAID[self.reflection.lower()]
+
+    @property
+    def token_required(self) -> bool:
+        return self.auth == "required"
+
+    @property
+    def local(self) -> bool:
+        """Whether gRPC listens where only this host can call."""
         host = self.grpc_address.rpartition(":")[0].strip("[]")
         try:
             return host == "localhost" or ipaddress.ip_address(host).is_loopback

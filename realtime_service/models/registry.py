@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 
 from realtime_service.models.precomputed import PrecomputedScores
@@ -65,16 +65,14 @@ class Serving:
     canary: str = ""
     weight: float = 0.0
 
-    def choose(self, pinned: str, caller: Callable[[], str] | None) -> str:
-        """The release that should answer, loaded or not: see `policy.release_for`.
-
-        `caller` returns the caller's id, and is called only while there is a canary. None: never the canary.
-        """
+    def choose(self, pinned: str, caller: str | None) -> str:
+        """The release that should answer, loaded or not: see `policy.release_for`. `caller`: None for never the
+        canary."""
         if pinned or not self.canary or caller is None:
             return pinned or self.active
-        return release_for(pinned, self.active, self.canary, self.weight, _draw(caller(), self.canary))
+        return release_for(pinned, self.active, self.canary, self.weight, _draw(caller, self.canary))
 
-    def pick(self, pinned: str, caller: Callable[[], str] | None) -> Model:
+    def pick(self, pinned: str, caller: str | None) -> Model:
         """The model that should answer. Raises: UnknownRelease if the pinned release is not loaded."""
         if pinned and pinned not in self.models:
             raise unknown(pinned, self.active)

@@ -41,6 +41,9 @@ _WITHOUT = (
     "Score works, on this replica alone; Submit and results, published scores, other replicas, quotas across replicas "
     "and `policy set` do not"
 )
+_ANY_AUDIENCE = (
+    "TANDEM_TOKEN_AUDIENCE is not set: a token that the same issuer has made for any other service is valid here, too"
+)
 _ROUTER_WITHOUT = "a router finds no endpoint without it, so no call is answered"
 
 log = logging.getLogger(__name__)
@@ -56,6 +59,8 @@ def serve(**flags: Any) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     adopt_file()
     state, service = settings.load(StateSettings), settings.load(ServiceSettings, **flags)
+    if service.token_required and not service.token_audience:
+        log.warning(_ANY_AUDIENCE)
     limits = cgroups.limits()
     available = devices.usable_cores(os.sched_getaffinity(0), limits.cpus, socket.gethostname())
     cores = worker_cores(service, available, limits.memory)

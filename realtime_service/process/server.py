@@ -35,7 +35,7 @@ from realtime_service.serving.dispatcher import Dispatcher
 from realtime_service.serving.result_watcher import Watcher
 from realtime_service.serving.status import ReplicaStatus
 from realtime_service.settings import SERVED, ServiceSettings, lanes, variants
-from realtime_service.transport.authentication import Callers, token_keys
+from realtime_service.transport.authentication import Callers, TokenRules
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.health import Readiness
 from realtime_service.transport.listener import advertised, bind, make_listener, offer_reflection, serve_metrics
@@ -45,6 +45,7 @@ from realtime_service.transport.peer_stream_server import PeerStreams
 from realtime_service.transport.relay import Relay
 from realtime_service.transport.scoring_v1 import servicer
 from realtime_service.transport.streaming import OpenStreams
+from realtime_service.transport.token_keys import TokenKeys
 from shared_model import devices
 from shared_model.clock import SystemClock
 from shared_model.deferred import DeferredQueue
@@ -253,7 +254,10 @@ class Server:
             refused=lambda: metrics.ended(None, Outcome.REFUSED),
         )
         self._spawn(stack, watcher.run())
-        callers = Callers(token_keys(self._settings), clock)
+        keys = await asyncio.to_thread(TokenKeys, self._settings, clock)
+        if keys.current:
+            self._spawn(stack, keys.run())
+        callers = Callers(keys, TokenRules.of(self._settings), clock)
         context_reader = ContextReader(callers, trust.verifies, inflight)
         relay = None if self._lanes else Relay(forwarder, membership, clock)
         scoring = servicer.ScoringServicer(
@@ -262,7 +266,7 @@ class Server:
             deferral,
             watcher,
             streams,
-            lambda: status.describe(membership.snapshot),
+            lambda internals: status.describe(membership.snapshot, internals),
             metrics,
             relay,
         )

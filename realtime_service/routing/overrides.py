@@ -1,7 +1,8 @@
 """The routing policy: numbers that operators set in Redis override those of a process's settings.
 
 Numbers have the names of `policy set`: `latency_below_ms`, `latency.p95_ms`, `dynamic.load_target`, `quota`,
-`quota.CALLER`. A policy with one invalid number is rejected as a whole.
+`quota.CALLER`. A policy with one invalid number is rejected as a whole. CALLER is the subject of a verified token, with
+or without "token:" before it, or "addr:ADDRESS".
 """
 
 import dataclasses
@@ -26,7 +27,7 @@ class Policy:
 
     `version` grows with every change; 0 is that of a process's settings. `targets`: p95 by lane, seconds;
     `load_targets`: ρ above which a lane offloads requests, 0 for never. `quota`: texts a second of one caller, 0 for no
-    limit; `quotas`: those of callers with a quota of their own.
+    limit; `quotas`: those of callers with a quota of their own, as operators have named the callers.
     `by_operators`: the numbers that operators have set, by the names of `policy set`.
     """
 
@@ -39,9 +40,27 @@ class Policy:
     quotas: Mapping[str, float] = dataclasses.field(default_factory=dict)
     by_operators: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
+    def quota_of(self, quota_key: str) -> tuple[float, str]:
+        """The quota of a caller (`Identity.quota_key`), and its name among these numbers."""
+        for name in _names_of(quota_key) if self.quotas else ():
+            if name in self.quotas:
+                return self.quotas[name], f"quota.{name}"
+        return self.quota, "quota"
+
     def origin(self, *names: str) -> str:
         """Suffix for a reason that depends on these numbers: empty if all of them are those of the settings."""
         return " by the operators' policy" if any(name in self.by_operators for name in names) else ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _names_of(quota_key: str) -> tuple[str, ...]:
+    """The names that operators may give a caller. Addresses were named as gRPC does once."""
+    kind, _, name = quota_key.partition(":")
+    if kind == "addr":
+        return quota_key, f"ipv4:{name}", f"ipv6:%5B{name}%5D"
+    # A subject like an address gets no address's quota.
+    bare = not name.startswith(("token:", "addr:", "ipv4:", "ipv6:"))
+    return (quota_key, name) if bare else (quota_key,)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@
 | 4 | one text, and REAL_TIME or timeout < 100 ms                 | latency                                  |
 | 5 | BATCH or timeout > 1000 ms                                  | throughput                               |
 | 6 | everything else                                             | dynamic                                  |
-| 7 | load                                                        | a replica: see below                     |
+| 7 | the caller may not use that lane                            | the next fallback lane that it may use   |
+| 8 | load                                                        | a replica: see below                     |
 
 Rule 1 comes before the decision proper, because how a text is encoded depends on it.
 
@@ -28,7 +29,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from realtime_service.errors import Overloaded, ReplicaUnavailable
+from realtime_service.errors import Overloaded, PermissionDenied, ReplicaUnavailable
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import Option, Snapshot
 from shared_model.types import Priority, ServingPath
@@ -51,7 +52,7 @@ class RoutedRequest:
 
     `remaining_budget`: the latest predicted finish that is in time, None for any; `timeout`: the request's own field.
     `release`: the chosen one. `hint`: the lane that the caller names. `precomputed`: the published scores of all texts
-    were found. `here`: when this replica would answer, by lane.
+    were found. `here`: when this replica would answer, by lane. `lanes`: those that the caller may use, None for all.
     """
 
     texts: int
@@ -62,6 +63,7 @@ class RoutedRequest:
     here: Mapping[ServingPath, float]
     hint: ServingPath | None = None
     precomputed: bool = False
+    lanes: Collection[ServingPath] | None = None
 
     @property
     def real_time(self) -> bool:
@@ -86,15 +88,13 @@ def decide(request: RoutedRequest, policy: Policy, snapshot: Snapshot, draw: flo
     """`draw`: uniform in [0, 1).
 
     Raises: ReplicaUnavailable if no replica has a lane for the request; Overloaded, with a retry hint, if each would be
-    late, or the request's own lane is full everywhere.
+    late, or the request's own lane is full everywhere; PermissionDenied.
     """
-    path, reason = _path(request, policy)
-    if path is ServingPath.PRECOMPUTED:
-        return Decision(path, snapshot.local, reason)
+    if request.precomputed and not _named_lane(request):
+        return Decision(ServingPath.PRECOMPUTED, snapshot.local, "scored by this release in the published epoch")
+    path, reason = own_lane(request, policy)
     least_late = math.inf
-    for lane in (path, *_FALLBACKS[path]):
-        if lane is ServingPath.LATENCY and request.texts > 1:
-            continue
+    for lane in (path, *_fallbacks(path, request)):
         if wait := _seconds_until_room(lane, request, snapshot):
             if lane is path:
                 raise Overloaded(f"the {lane} lane is full", wait)
@@ -109,6 +109,19 @@ def decide(request: RoutedRequest, policy: Policy, snapshot: Snapshot, draw: flo
     if least_late == math.inf:
         raise ReplicaUnavailable("no replica has a lane that could take this request; try again in a moment")
     raise Overloaded("the answer would come too late", max(0.001, least_late))
+
+
+def own_lane(request: RoutedRequest, policy: Policy) -> tuple[ServingPath, str]:
+    """The lane of a request whatever the load, and why. Raises: PermissionDenied if its caller names a lane that it may
+    not use, or may use none."""
+    path, reason = _path(request, policy)
+    if _permitted(path, request):
+        return path, reason
+    if path is _named_lane(request):
+        raise PermissionDenied(f"the token does not permit the {path} lane")
+    for lane in _fallbacks(path, request):
+        return lane, f"{reason}; {path} is not permitted"
+    raise PermissionDenied("the token permits no lane that could take this request")
 
 
 def another(
@@ -126,20 +139,31 @@ def stand_in(
 ) -> Decision | None:
     """The next fallback lane, for a call whose own lane is not reachable at any replica; None if there is no such lane.
     `tried`, `draw`: as in `another`."""
-    for lane in _FALLBACKS.get(decision.path, ()):
-        if lane is ServingPath.LATENCY and request.texts > 1:
-            continue
+    for lane in _fallbacks(decision.path, request):
         moved = replace(decision, path=lane, reason=f"{decision.reason}; {decision.path} could not be reached")
         if found := another(moved, request, snapshot, tried, draw):
             return found
     return None
 
 
-def _path(request: RoutedRequest, policy: Policy) -> tuple[ServingPath, str]:  # noqa: PLR0911 - one for each rule
-    if request.hint and (request.texts == 1 or request.hint is not ServingPath.LATENCY):
-        return request.hint, "lane named by the caller"
-    if request.precomputed:
-        return ServingPath.PRECOMPUTED, "scored by this release in the published epoch"
+def _fallbacks(path: ServingPath, request: RoutedRequest) -> list[ServingPath]:
+    """The lanes that may stand in for a lane, best first."""
+    single = request.texts == 1
+    lanes = [lane for lane in _FALLBACKS.get(path, ()) if single or lane is not ServingPath.LATENCY]
+    return [lane for lane in lanes if _permitted(lane, request)]
+
+
+def _permitted(lane: ServingPath, request: RoutedRequest) -> bool:
+    return request.lanes is None or lane in request.lanes
+
+
+def _named_lane(request: RoutedRequest) -> ServingPath | None:
+    return request.hint if request.texts == 1 or request.hint is not ServingPath.LATENCY else None
+
+
+def _path(request: RoutedRequest, policy: Policy) -> tuple[ServingPath, str]:
+    if named := _named_lane(request):
+        return named, "lane named by the caller"
     timeout = request.timeout
     if request.texts == 1:
         if request.real_time:

@@ -1,5 +1,7 @@
 """Quotas of callers: how many texts a second one may have scored, on all replicas together. No request waits for Redis.
 
+A caller is the subject of a verified token or an address: claimed names never have a quota of their own.
+
 Each replica admits its share of a caller's quota, and reports the caller's demand to the others by heartbeat. With D
 the caller's demand at all replicas, at most the quota, and a reserve R for replicas that the caller may use next:
 
@@ -105,19 +107,18 @@ class Quotas:
 
     def share(self, caller: str) -> float:
         """Texts a second that the caller may have here; infinite without a quota."""
-        quota = self._quota(caller)
+        quota, _ = self._policy.quota_of(caller)
         return self._share(caller, quota) if quota else math.inf
 
     def admit(self, caller: str, texts: int, now: float) -> None:
         """Raises: Overloaded, with a retry hint, if that is more than the caller may have now."""
-        quota = self._quota(caller)
+        quota, name = self._policy.quota_of(caller)
         if not quota:
             return
         bucket = self._bucket(caller, quota, now)
         bucket.work = min(bucket.work + texts, quota * bucket.memory)
         missing = min(texts, bucket.size) - bucket.tokens
         if missing > 0:
-            name = f"quota.{caller}" if caller in self._policy.quotas else "quota"
             why = f"the caller is over its quota of {quota:g} texts a second{self._policy.origin(name)}"
             raise Overloaded(why, missing / bucket.rate)
         bucket.tokens -= texts
@@ -131,13 +132,10 @@ class Quotas:
                 break
             self._buckets.popitem(last=False)
         lately = islice(reversed(self._buckets.items()), _CONSIDERED_CALLERS)
-        demands = [(caller, bucket.demand(now), self._quota(caller)) for caller, bucket in lately]
+        demands = [(caller, bucket.demand(now), self._policy.quota_of(caller)[0]) for caller, bucket in lately]
         reported = [it for it in demands if it[2] and it[1] > it[2] * _NEGLIGIBLE]
         nearest = heapq.nlargest(_REPORTED_CALLERS, reported, key=lambda it: it[1] / it[2])
         return {caller: demand for caller, demand, _ in nearest}
-
-    def _quota(self, caller: str) -> float:
-        return self._policy.quotas.get(caller, self._policy.quota)
 
     def _bucket(self, caller: str, quota: float, now: float) -> _Bucket:
         """The caller's bucket, refilled until now."""

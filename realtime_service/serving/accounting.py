@@ -2,7 +2,7 @@
 
 import asyncio
 
-from realtime_service.errors import DeadlineExpired, Overloaded, ReplicaUnavailable, ScoringFailed
+from realtime_service.errors import DeadlineExpired, Overloaded, PermissionDenied, ReplicaUnavailable, ScoringFailed
 from realtime_service.metrics import Metrics, Outcome
 from realtime_service.models.registry import Model
 from realtime_service.serving.answer import Answer
@@ -13,6 +13,7 @@ from shared_model.errors import BadInput, UnknownRelease
 _OUTCOMES: dict[type[BaseException], Outcome] = {
     UnknownRelease: Outcome.INVALID,
     BadInput: Outcome.INVALID,
+    PermissionDenied: Outcome.INVALID,
     Overloaded: Outcome.REFUSED,
     ReplicaUnavailable: Outcome.REFUSED,
     DeadlineExpired: Outcome.EXPIRED,

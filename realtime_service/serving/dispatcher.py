@@ -10,13 +10,15 @@ import grpc
 import numpy as np
 
 from protos.scoring.v1.storage_pb2 import PublishedScore
+from realtime_service import identity
 from realtime_service.cluster.forwarder import Forwarded, Forwarder
 from realtime_service.cluster.membership import Membership
-from realtime_service.errors import DeadlineExpired, Overloaded, Relayed, ReplicaUnavailable
+from realtime_service.errors import DeadlineExpired, Overloaded, PermissionDenied, Relayed, ReplicaUnavailable
 from realtime_service.execution.devices import Devices
+from realtime_service.identity import Identity
 from realtime_service.metrics import Metrics
 from realtime_service.models.registry import Model, Models, unknown
-from realtime_service.routing.policy import Decision, RoutedRequest, another, decide
+from realtime_service.routing.policy import Decision, RoutedRequest, another, decide, own_lane
 from realtime_service.routing.quotas import Quotas
 from realtime_service.routing.snapshot import ANY_RELEASE
 from realtime_service.scheduling.scheduler import ADMITTED_SHARE
@@ -24,7 +26,7 @@ from realtime_service.serving import answer, chunked_encoding
 from realtime_service.serving.accounting import COUNTED, Accounting
 from realtime_service.serving.answer import Answer
 from realtime_service.serving.deferral import Deferral
-from realtime_service.serving.request import CallContext, RequestContext, ScoringRequest
+from realtime_service.serving.request import IDENTITY, CallContext, RequestContext, ScoringRequest
 from shared_model.clock import Clock
 from shared_model.encoding import Encoding
 from shared_model.types import ServingPath
@@ -32,7 +34,7 @@ from shared_model.types import ServingPath
 #: A text of one token: no text takes less.
 _SHORTEST = Encoding(np.ones(1, np.int32), truncated=False)
 #: Submitted work has no call any more.
-_NO_CALL = CallContext(str, None, "", b"")
+_NO_CALL = CallContext(Identity("service", "service"), None, "", b"")
 
 
 class Dispatcher:
@@ -60,7 +62,8 @@ class Dispatcher:
     async def score(self, request: ScoringRequest, call: CallContext) -> Answer | bytes:
         """Answer one request, all of it by one release. Bytes are another replica's answer, as it came.
 
-        Raises: UnknownRelease, BadInput, Overloaded, DeadlineExpired, ScoringFailed, ReplicaUnavailable, Relayed.
+        Raises: UnknownRelease, BadInput, PermissionDenied, Overloaded, DeadlineExpired, ScoringFailed,
+        ReplicaUnavailable, Relayed.
         """
         arrived = self._clock.monotonic()
         # A deadline of the transport tightens when the answer is due; the path depends on the request's own field only.
@@ -76,6 +79,8 @@ class Dispatcher:
         # An answer or a refusal of another replica is counted there.
         if isinstance(answered, Answer):
             answered.slack = self._accounting.answered(context, answered)
+            if answered.path is ServingPath.PRECOMPUTED and not call.caller.sees_precomputed:
+                self._disguise(context, answered)
         return answered
 
     async def score_deferred(self, request: ScoringRequest) -> Answer:
@@ -93,11 +98,14 @@ class Dispatcher:
         self._accounting.scored(model, scored, self._clock.monotonic() - arrived)
         return scored
 
-    def check(self, request: ScoringRequest) -> None:
+    def check(self, request: ScoringRequest, call: CallContext) -> None:
         """Raises: UnknownRelease, BadInput where a submitted request could not be answered by the releases served now,
-        as far as a process that may have loaded none can know."""
+        as far as a process that may have loaded none can know; PermissionDenied."""
+        if not call.caller.may_use(ServingPath.DEFERRED):
+            raise PermissionDenied("the token does not permit deferred work")
         serving, snapshot = self._models.serving, self._membership.snapshot
         chosen = serving.choose(request.release, caller=None)
+        _check_model(call.caller, chosen)
         if model := serving.models.get(chosen):
             model.encoder.reads.texts(request.texts, request.text_pairs)
         elif request.release and not snapshot.serves(chosen):
@@ -110,7 +118,7 @@ class Dispatcher:
         """
         policy = self._membership.snapshot.policy
         if not call.forwarded and (policy.quota or policy.quotas):
-            self._quotas.admit(call.caller(), len(request.texts), self._clock.monotonic())
+            self._quotas.admit(call.caller.quota_key, len(request.texts), self._clock.monotonic())
 
     async def _answer_or_defer(self, context: RequestContext) -> Answer | bytes:
         try:
@@ -118,7 +126,7 @@ class Dispatcher:
         except (Overloaded, Relayed) as refusal:
             # A forwarded request is deferred by the replica that forwarded it.
             relayed = isinstance(refusal, Relayed) and refusal.code is not grpc.StatusCode.RESOURCE_EXHAUSTED
-            if context.call.forwarded or relayed:
+            if context.call.forwarded or relayed or not context.call.caller.may_use(ServingPath.DEFERRED):
                 raise
             ticket = await self._deferral.accept_refused(context.request, context.left(self._clock.monotonic()))
             if ticket is None:
@@ -156,11 +164,17 @@ class Dispatcher:
         return await self._forward(context, routed, decision)
 
     def _release(self, context: RequestContext) -> str:
-        """The release that answers, here or elsewhere. Raises: UnknownRelease."""
+        """The release that answers, here or elsewhere. Raises: UnknownRelease, PermissionDenied."""
         serving, pinned, forwarded = self._models.serving, context.request.release, context.call.forwarded
+        caller = context.call.caller
         if forwarded and forwarded.release in serving.models:
+            _check_model(caller, forwarded.release)
             return forwarded.release
-        chosen = serving.choose(pinned, context.call.caller)
+        chosen = serving.choose(pinned, caller.key)
+        if not pinned and not caller.may_ask_release(chosen):
+            # Of another model than the active release.
+            chosen = serving.active
+        _check_model(caller, chosen)
         if chosen in serving.models or context.snapshot.serves(chosen):
             return chosen
         if pinned:
@@ -212,8 +226,9 @@ class Dispatcher:
             latest = context.arrived + ADMITTED_SHARE * (context.deadline - context.arrived)
             remaining_budget = latest - self._clock.monotonic()
         texts, hint = len(request.texts), context.call.hint
+        lanes = context.call.caller.lanes
         return RoutedRequest(
-            texts, request.priority, request.timeout, remaining_budget, release, finish, hint, precomputed
+            texts, request.priority, request.timeout, remaining_budget, release, finish, hint, precomputed, lanes
         )
 
     def _decide(self, context: RequestContext, routed: RoutedRequest) -> Decision:
@@ -227,6 +242,13 @@ class Dispatcher:
             self._metrics.decided(decision.path, decision.reason)
         context.path = decision.path
         return decision
+
+    def _disguise(self, context: RequestContext, answered: Answer) -> None:
+        """Show an answer of the published scores as the one that its lane would have computed: it tells that the text
+        is in the archive. How long the call took still differs."""
+        routed = self._routed(context, answered.release, {})
+        path, reason = own_lane(routed, context.snapshot.policy)
+        answer.disguise(answered, path, reason, self._device.lanes.get(path), context.elapsed(self._clock.monotonic()))
 
     async def _run(
         self,
@@ -245,7 +267,8 @@ class Dispatcher:
     async def _forward(self, context: RequestContext, routed: RoutedRequest, decision: Decision) -> bytes:
         call = context.call
         looked_up = context.model is not None and not call.hint
-        forwarded = Forwarded(call.method, call.raw, context.deadline, call.passed, looked_up, call.repeated)
+        passed = (*call.passed, (IDENTITY, identity.pack(call.caller)))
+        forwarded = Forwarded(call.method, call.raw, context.deadline, passed, looked_up, call.repeated)
         return await self._forwarder.forward(forwarded, routed, decision)
 
 
@@ -286,6 +309,12 @@ class _FinishTimes(Mapping[ServingPath, float]):
 
     def __len__(self) -> int:
         return len(self._lanes)
+
+
+def _check_model(caller: Identity, release: str) -> None:
+    """`release`: may be empty, where another replica chooses. Raises: PermissionDenied."""
+    if release and not caller.may_ask_release(release):
+        raise PermissionDenied(f"release: the token does not permit the model of {release!r}")
 
 
 def _draw() -> float:

@@ -1,11 +1,11 @@
 """A request as the dispatcher takes it, checked field by field, and the context that travels with it."""
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.cluster.forwarded_context import ForwardedContext
+from realtime_service.identity import Identity
 from realtime_service.models.registry import Model
 from realtime_service.routing.snapshot import Snapshot
 from shared_model.errors import BadInput
@@ -16,6 +16,9 @@ MAX_REQUEST_ID = 256
 #: Characters that forge lines, or the order in which a line reads, where a name is shown: control characters, line and
 #: paragraph separators, and controls of bidirectional text.
 _FORGING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+#: Metadata of a forwarded call with the identity of its caller; counts only beside the proof of a replica.
+IDENTITY = "x-tandem-caller"
 
 _PRIORITIES = {
     scoring_pb2.PRIORITY_UNSPECIFIED: Priority.UNSPECIFIED,
@@ -46,7 +49,7 @@ class ScoringRequest:
 
 @dataclass(frozen=True, slots=True)
 class CallContext:
-    """The call around a request. `caller` names the caller; `left`: seconds until the transport's own deadline, None
+    """The call around a request. `caller`: who calls; `left`: seconds until the transport's own deadline, None
     without one; `hint`: the lane that the caller names.
 
     `method` and `raw` are the call itself, unparsed, and `passed` the metadata that goes along when another replica
@@ -54,7 +57,7 @@ class CallContext:
     `repeated`: gRPC makes the call for the second time.
     """
 
-    caller: Callable[[], str]
+    caller: Identity
     left: float | None
     method: str
     raw: bytes
@@ -66,7 +69,7 @@ class CallContext:
     @property
     def payer(self) -> str | None:
         """The caller whose budgets the call uses; None for a forwarded call, which has used them where it came in."""
-        return None if self.forwarded else self.caller()
+        return None if self.forwarded else self.caller.quota_key
 
 
 @dataclass(slots=True)
@@ -88,6 +91,10 @@ class RequestContext:
     @property
     def real_time(self) -> bool:
         return self.request.priority is Priority.REAL_TIME
+
+    def elapsed(self, now: float) -> float:
+        """Seconds since the request arrived."""
+        return now - self.arrived
 
     def left(self, now: float) -> float | None:
         """Seconds until the answer is due; None without a deadline."""

@@ -67,19 +67,21 @@ class ReplicaStatus:
             utilisation=self.device.utilisation_of(path),
         )
 
-    def describe(self, snapshot: Snapshot) -> scoring_pb2.DescribeResponse:
+    def describe(self, snapshot: Snapshot, internals: bool) -> scoring_pb2.DescribeResponse:
+        """`internals`: also what only operators should see: replicas and their addresses, the names of callers with a
+        quota, and why a release failed."""
         active = self.models.active
         return scoring_pb2.DescribeResponse(
             release=active.release,
             labels=active.output.names,
             max_tokens=active.encoder.reads.max_tokens,
             lanes=[self._lane(it, snapshot) for it in self.device.lanes.values()],
-            replicas=[it.described for it in snapshot.replicas],
+            replicas=[it.described for it in snapshot.replicas] if internals else [],
             redis_available=snapshot.redis_available,
-            releases=self._releases(),
+            releases=self._releases(internals),
             output=active.output.kind,
             pairs=active.encoder.reads.pairs,
-            operators_policy=snapshot.policy.by_operators,
+            operators_policy=snapshot.policy.by_operators if internals else {},
         )
 
     def _lane(self, lane: Lane, snapshot: Snapshot) -> scoring_pb2.LaneDescription:
@@ -97,7 +99,7 @@ class ReplicaStatus:
             waiting=self.device.queue_depth(lane.path),
         )
 
-    def _releases(self) -> Iterator[scoring_pb2.ReleaseDescription]:
+    def _releases(self, internals: bool) -> Iterator[scoring_pb2.ReleaseDescription]:
         describe, serving = scoring_pb2.ReleaseDescription, self.models.serving
         yield describe(id=serving.active, state=scoring_pb2.RELEASE_ACTIVE, share=1 - serving.weight)
         if serving.canary:
@@ -105,4 +107,5 @@ class ReplicaStatus:
         if self.rollout and self.rollout.loading:
             yield describe(id=self.rollout.loading, state=scoring_pb2.RELEASE_LOADING)
         for release, failure in self.rollout.failures.items() if self.rollout else ():
-            yield describe(id=release, state=scoring_pb2.RELEASE_FAILED, failure=failure.why)
+            why = failure.why if internals else ""
+            yield describe(id=release, state=scoring_pb2.RELEASE_FAILED, failure=why)

@@ -1,17 +1,19 @@
 """Reads a call's metadata into the context that the dispatcher needs."""
 
-import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
+from realtime_service import identity
 from realtime_service.cluster import forwarded_context
 from realtime_service.cluster.forwarded_context import Metadata
+from realtime_service.errors import Unauthenticated
+from realtime_service.identity import Identity
 from realtime_service.routing.inflight import InflightBytes
-from realtime_service.serving.request import CallContext, check_name
+from realtime_service.serving.request import IDENTITY, CallContext, check_name
 from realtime_service.settings import SERVED
 from realtime_service.transport.authentication import Callers
 from realtime_service.transport.peer_call_context import PeerCallContext
-from realtime_service.transport.rpc_handlers import Context
+from realtime_service.transport.rpc_handlers import Arrival, Context
 from shared_model.errors import BadInput
 from shared_model.types import ServingPath
 
@@ -33,25 +35,42 @@ class ContextReader:
         self._is_peer = is_peer
         self._inflight = inflight
 
-    def receive(self, method: str, raw: bytes, context: Context) -> CallContext:
-        """Raises: Unauthenticated for an invalid token; BadInput for an unknown lane, a name that cannot be shown, or a
-        malformed forwarded call."""
+    async def arrive(self, context: Context) -> Arrival:
+        """The caller, and how its call came here. Another replica has identified the callers of the calls that it
+        forwards. Raises: Unauthenticated; BadInput for a malformed forwarded call."""
         metadata = context.invocation_metadata() or ()
         on_peer_stream = isinstance(context, PeerCallContext) and context.authenticated
-        forwarded = forwarded_context.read(metadata) if on_peer_stream or self._is_peer(metadata) else None
-        # A token is verified even if nothing depends on the caller.
-        caller = functools.partial(self._callers.of, context)
-        if self._callers.verify and forwarded is None:
-            caller()
+        if not (on_peer_stream or self._is_peer(metadata)):
+            return Arrival(await self._callers.identify(context))
+        caller = _passed_on(metadata) or self._callers.of_earlier_replica(context)
+        return Arrival(caller, forwarded_context.read(metadata))
+
+    def receive(self, method: str, raw: bytes, context: Context, arrival: Arrival) -> CallContext:
+        """The context of one request of a call that has arrived. Raises: BadInput for an unknown lane, or a name that
+        cannot be shown."""
+        metadata = context.invocation_metadata() or ()
         passed = tuple((name, value) for name, value in metadata if name in _PASSED)
         for name, value in passed:
             check_name(name, str(value))
         repeated = any(name == _ATTEMPTS for name, _ in metadata)
-        return CallContext(caller, context.time_remaining(), method, raw, _hint(metadata), passed, forwarded, repeated)
+        return CallContext(
+            arrival.caller, context.time_remaining(), method, raw, _hint(metadata), passed, arrival.forwarded, repeated
+        )
 
     def holding(self, call: CallContext, raw: bytes) -> AbstractContextManager[None]:
         """Hold the bytes of a request while it is under way. Raises: Overloaded."""
         return self._inflight.holding(call.payer, len(raw))
+
+
+def _passed_on(metadata: Metadata) -> Identity | None:
+    """The caller as another replica has identified it; None from one of an earlier version. Raises: Unauthenticated."""
+    for name, value in metadata:
+        if name == IDENTITY:
+            try:
+                return identity.unpack(str(value))
+            except (ValueError, KeyError, TypeError) as error:
+                raise Unauthenticated("the forwarded call names no caller that this replica can read") from error
+    return None
 
 
 def _hint(metadata: Metadata) -> ServingPath | None:

@@ -35,7 +35,7 @@ class PeerStreams:
 
     def handlers(self) -> "grpc.GenericRpcHandler[Any, Any]":
         return grpc.method_handlers_generic_handler(
-            peer_stream.SERVICE, {peer_stream.METHOD: rpc_handlers.bidi_stream(self._serve)}
+            peer_stream.SERVICE, {peer_stream.METHOD: rpc_handlers.peer_stream(self._serve)}
         )
 
     async def _serve(self, incoming: AsyncIterator[bytes], context: Context) -> None:

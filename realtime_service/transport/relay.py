@@ -1,11 +1,13 @@
 """Relays calls about models to another replica, for a process without lanes."""
 
+from realtime_service import identity
 from realtime_service.cluster.forwarder import Forwarded, Forwarder
 from realtime_service.cluster.membership import Membership
 from realtime_service.errors import MessageTooLarge
 from realtime_service.routing.policy import RoutedRequest, decide
 from realtime_service.routing.snapshot import ANY_RELEASE
-from realtime_service.transport.rpc_handlers import Context, Method
+from realtime_service.serving.request import IDENTITY
+from realtime_service.transport.rpc_handlers import Arrival, CallerMethod, Context
 from shared_model.clock import Clock
 from shared_model.types import Priority
 
@@ -21,15 +23,16 @@ class Relay:
         self._membership = membership
         self._clock = clock
 
-    def method(self, name: str) -> Method:
+    def method(self, name: str) -> CallerMethod:
         """A handler that forwards calls of a method. `name`: like "/scoring.v1.ScoringService/Describe"."""
 
-        async def handler(raw: bytes, context: Context) -> bytes:
+        async def handler(raw: bytes, context: Context, arrival: Arrival) -> bytes:
             if len(raw) > _MOST_BYTES:
                 raise MessageTooLarge(f"the message has {len(raw)} bytes, at most {_MOST_BYTES} are forwarded")
             snapshot, left = self._membership.snapshot, context.time_remaining()
             decision = decide(_ANY, snapshot.policy, snapshot, draw=0.0)
             deadline = None if left is None else self._clock.monotonic() + left
-            return await self._forwarder.forward(Forwarded(name, raw, deadline, ()), _ANY, decision)
+            who = ((IDENTITY, identity.pack(arrival.caller)),)
+            return await self._forwarder.forward(Forwarded(name, raw, deadline, who), _ANY, decision)
 
         return handler

@@ -1,19 +1,24 @@
 """gRPC handlers of all protocols: bytes in, messages out; an error ends a call with its status.
 
+`Handlers` makes those of callers: each knows who calls before its method runs, so that no method can forget to ask.
 Handlers parse raw bytes themselves, for the reason in `scoring_v1.requests`.
 """
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
 
-from realtime_service.errors import Status, status_of
+from realtime_service.cluster.forwarded_context import ForwardedContext
+from realtime_service.errors import PermissionDenied, Status, status_of
+from realtime_service.identity import Identity
 from shared_model.errors import TandemError
 
 Context = grpc.aio.ServicerContext[Any, Any]
+#: Takes the request's bytes, or an iterator over them as they arrive; returns the answer, or writes its answers.
 Method = Callable[[Any, Context], Awaitable[Any]]
 #: Quoted: the class is generic in its stubs only.
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
@@ -21,18 +26,48 @@ Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 log = logging.getLogger(__name__)
 
 
-def unary(method: Method) -> Handler:
-    """`method` takes the request's bytes and returns the answer."""
-    return grpc.unary_unary_rpc_method_handler(_answering(method), None, _serialise)
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A call when it arrives. `forwarded`: the decision of the replica that forwarded it, None for a client's call."""
+
+    caller: Identity
+    forwarded: ForwardedContext | None = None
 
 
-def server_stream(method: Callable[[bytes, Context], Awaitable[None]]) -> Handler:
-    """`method` takes the request's bytes and writes its answers to the context."""
-    return grpc.unary_stream_rpc_method_handler(_answering(method), None, _serialise)
+#: As `Method`, and knows who calls.
+CallerMethod = Callable[[Any, Context, Arrival], Awaitable[Any]]
 
 
-def bidi_stream(method: Callable[[AsyncIterator[bytes], Context], Awaitable[None]]) -> Handler:
-    """`method` takes requests' bytes as they arrive and writes its answers to the context."""
+class Handlers:
+    """`arrive` identifies the caller. Raises: Unauthenticated."""
+
+    def __init__(self, arrive: Callable[[Context], Awaitable[Arrival]]) -> None:
+        self._arrive = arrive
+
+    def unary(self, method: CallerMethod, *, scores: bool = True) -> Handler:
+        """`method` takes the request's bytes and returns the answer. `scores`: its callers need a role that scores."""
+        return grpc.unary_unary_rpc_method_handler(_answering(self._identified(method, scores)), None, _serialise)
+
+    def server_stream(self, method: Callable[[bytes, Context, Arrival], Awaitable[None]]) -> Handler:
+        """`method` takes the request's bytes and writes its answers to the context."""
+        return grpc.unary_stream_rpc_method_handler(_answering(self._identified(method, True)), None, _serialise)
+
+    def bidi_stream(self, method: Callable[[AsyncIterator[bytes], Context, Arrival], Awaitable[None]]) -> Handler:
+        """`method` takes requests' bytes as they arrive and writes its answers to the context."""
+        return grpc.stream_stream_rpc_method_handler(_answering(self._identified(method, True)), None, _serialise)
+
+    def _identified(self, method: CallerMethod, scores: bool) -> Method:
+        async def identified(request: Any, context: Context) -> Any:
+            arrival = await self._arrive(context)
+            if scores and not arrival.caller.may_score:
+                raise PermissionDenied("the roles of the token do not permit this method")
+            return await method(request, context, arrival)
+
+        return identified
+
+
+def peer_stream(method: Callable[[AsyncIterator[bytes], Context], Awaitable[None]]) -> Handler:
+    """A stream of another replica. Its own callers are not identified, but those of each call that it carries are."""
     return grpc.stream_stream_rpc_method_handler(_answering(method), None, _serialise)
 
 

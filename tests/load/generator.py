@@ -127,7 +127,7 @@ def prepared(plan: Plan) -> Load:
     connection = socket.create_connection((host, int(port)), timeout=10, source_address=source)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setblocking(False)
-    wire = Wire(host, plan.method, plan.timeout_ms or PATIENT_MS, plan.caller)
+    wire = Wire(host, plan.method, plan.timeout_ms or PATIENT_MS, plan.token)
     return Load(connection, wire, [_message(plan, text) for text in plan.texts], pacer(plan), plan.seconds)
 
 

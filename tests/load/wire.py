@@ -42,11 +42,11 @@ def prepare(message: bytes) -> Prepared:
 class Wire:
     """One connection that calls one method. `outgoing`: bytes to write to the peer; the writer clears them."""
 
-    def __init__(self, authority: str, path: str, timeout_ms: int, caller: str = "") -> None:
-        """`timeout_ms`: the gRPC deadline of every call; `caller`: the caller's name, empty for an anonymous one."""
+    def __init__(self, authority: str, path: str, timeout_ms: int, token: str = "") -> None:
+        """`timeout_ms`: the gRPC deadline of every call; `token`: proves who calls, empty for an anonymous caller."""
         self.outgoing = bytearray(_PREFACE + _frame(_SETTINGS, 0, 0, _OUR_SETTINGS))
         self.outgoing += _frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", _MORE_WINDOW))
-        self._first, self._again = _request_headers(authority, path, timeout_ms, caller)
+        self._first, self._again = _request_headers(authority, path, timeout_ms, token)
         self._next = 1
         self._unread = b""
         self._credit = 65_535
@@ -161,7 +161,7 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + struct.pack(">I", stream) + payload
 
 
-def _request_headers(authority: str, path: str, timeout_ms: int, caller: str) -> tuple[bytes, bytes]:
+def _request_headers(authority: str, path: str, timeout_ms: int, token: str) -> tuple[bytes, bytes]:
     """The header blocks of the first call and of all others, which refer to what the first put into the table."""
     kept = [
         b"\x44" + _text(path),
@@ -169,8 +169,8 @@ def _request_headers(authority: str, path: str, timeout_ms: int, caller: str) ->
         b"\x40" + _text("te") + _text("trailers"),
         b"\x5f" + _text("application/grpc"),
     ]
-    if caller:
-        kept.append(b"\x40" + _text("x-caller-id") + _text(caller))
+    if token:
+        kept.append(b"\x40" + _text("authorization") + _text(f"Bearer {token}"))
     post_http, timeout = b"\x83\x86", b"\x00" + _text("grpc-timeout") + _text(f"{timeout_ms}m")
     # The newest entry of the dynamic table is number 62.
     indexed = bytes(0x80 | 62 + len(kept) - 1 - n for n in range(len(kept)))
@@ -178,6 +178,15 @@ def _request_headers(authority: str, path: str, timeout_ms: int, caller: str) ->
 
 
 def _text(value: str) -> bytes:
-    if len(value) >= 127:
-        raise ValueError(f"{value!r} is too long for a header of this client")
-    return bytes((len(value),)) + value.encode()
+    return _length(len(value)) + value.encode()
+
+
+def _length(length: int) -> bytes:
+    """An integer with a prefix of seven bits."""
+    if length < 0x7F:
+        return bytes((length,))
+    encoded, rest = bytearray(b"\x7f"), length - 0x7F
+    while rest >= 0x80:
+        encoded.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    return bytes((*encoded, rest))

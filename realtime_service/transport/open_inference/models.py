@@ -1,7 +1,7 @@
 """The served models, their inputs and outputs. A model of the protocol is a release name, its version a release id."""
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 from protos.inference import open_inference_pb2 as pb
@@ -62,7 +62,7 @@ def elsewhere(serving: Serving, served: Collection[str], name: str, version: str
     return found[0] if found else None
 
 
-def choose(serving: Serving, name: str, version: str, caller: Callable[[], str]) -> Model:
+def choose(serving: Serving, name: str, version: str, caller: str) -> Model:
     """The model that answers: the named version; else the caller's release, if it has this name; else one that has.
 
     Raises: NotFound.
@@ -118,9 +118,10 @@ def config(model: Model) -> pb.ModelConfig:
 
 
 def index(
-    serving: Serving, rollout: Rollout | None, ready_only: bool
+    serving: Serving, rollout: Rollout | None, ready_only: bool, internals: bool
 ) -> Iterator[pb.RepositoryIndexResponse.ModelIndex]:
-    """The loaded releases and, unless `ready_only`, those that are being loaded or were found unfit."""
+    """The loaded releases and, unless `ready_only`, those that are being loaded or were found unfit; `internals`: also
+    why."""
     entry = pb.RepositoryIndexResponse.ModelIndex
     for release in serving.models:
         yield entry(name=name_of(release), version=release, state="READY")
@@ -129,7 +130,8 @@ def index(
     if rollout.loading:
         yield entry(name=name_of(rollout.loading), version=rollout.loading, state="LOADING")
     for release, failure in rollout.failures.items():
-        yield entry(name=name_of(release), version=release, state="UNAVAILABLE", reason=failure.why)
+        why = failure.why if internals else ""
+        yield entry(name=name_of(release), version=release, state="UNAVAILABLE", reason=why)
 
 
 def _metadata(tensor: Tensor) -> pb.ModelMetadataResponse.TensorMetadata:

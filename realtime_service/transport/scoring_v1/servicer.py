@@ -2,8 +2,8 @@
 
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
 
 import grpc
 
@@ -18,7 +18,7 @@ from realtime_service.serving.score_response import score_response
 from realtime_service.transport import rpc_handlers
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.relay import Relay
-from realtime_service.transport.rpc_handlers import Context
+from realtime_service.transport.rpc_handlers import Arrival, Context
 from realtime_service.transport.scoring_v1 import requests, responses
 from realtime_service.transport.scoring_v1.submit_stream import SubmitBatcher
 from realtime_service.transport.streaming import OpenStreams
@@ -41,11 +41,11 @@ class ScoringServicer:
         deferral: Deferral,
         watcher: Watcher,
         streams: OpenStreams,
-        describe: Callable[[], scoring_pb2.DescribeResponse],
+        describe: Callable[[bool], scoring_pb2.DescribeResponse],
         metrics: Metrics,
         relay: Relay | None,
     ) -> None:
-        """`relay`: for a process without lanes."""
+        """`describe`: as `ReplicaStatus.describe`; `relay`: for a process without lanes."""
         self._dispatcher = dispatcher
         self._context_reader = context_reader
         self._deferral = deferral
@@ -56,57 +56,62 @@ class ScoringServicer:
         self._relay = relay
 
     def handlers(self) -> "grpc.GenericRpcHandler[bytes, object]":
+        make = rpc_handlers.Handlers(self._context_reader.arrive)
+        describe = self._relay.method(DESCRIBE) if self._relay else self.describe
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                "Score": rpc_handlers.unary(self.score),
-                "ScoreStream": rpc_handlers.bidi_stream(self.score_stream),
-                "Submit": rpc_handlers.unary(self.submit),
-                "SubmitStream": rpc_handlers.bidi_stream(self.submit_stream),
-                "GetResult": rpc_handlers.unary(self.get_result),
-                "WatchResults": rpc_handlers.server_stream(self.watch_results),
-                "Describe": rpc_handlers.unary(self._relay.method(DESCRIBE) if self._relay else self.describe),
+                "Score": make.unary(self.score),
+                "ScoreStream": make.bidi_stream(self.score_stream),
+                "Submit": make.unary(self.submit),
+                "SubmitStream": make.bidi_stream(self.submit_stream),
+                "GetResult": make.unary(self.get_result),
+                "WatchResults": make.server_stream(self.watch_results),
+                "Describe": make.unary(describe, scores=False),
             },
         )
 
-    async def score(self, raw: bytes, context: Context) -> scoring_pb2.ScoreResponse | bytes:
-        call = self._context_reader.receive(SCORE, raw, context)
+    async def score(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.ScoreResponse | bytes:
+        call = self._context_reader.receive(SCORE, raw, context, arrival)
         with self._context_reader.holding(call, raw):
             request = await self._checked(requests.score_request, raw)
             return await self._score(request, call)
 
-    async def score_stream(self, incoming: AsyncIterator[bytes], context: Context) -> None:
-        # An invalid token ends the stream, not each of its requests.
-        self._context_reader.receive(SCORE, b"", context)
+    async def score_stream(self, incoming: AsyncIterator[bytes], context: Context, arrival: Arrival) -> None:
+        # An unknown lane ends the stream, not each of its requests.
+        self._context_reader.receive(SCORE, b"", context, arrival)
 
-        await self._streams.answer(incoming, lambda raw: self._answer_one(raw, context), context.write, in_order=False)
+        def answer(raw: bytes) -> Coroutine[Any, Any, scoring_pb2.ScoreStreamResponse]:
+            return self._answer_one(raw, context, arrival)
 
-    async def submit(self, raw: bytes, context: Context) -> scoring_pb2.SubmitResponse:
-        call = self._context_reader.receive(SUBMIT, raw, context)
+        await self._streams.answer(incoming, answer, context.write, in_order=False)
+
+    async def submit(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.SubmitResponse:
+        call = self._context_reader.receive(SUBMIT, raw, context, arrival)
         with self._context_reader.holding(call, raw):
             request, deliver_within_ms = await self._checked(requests.submit_request, raw)
-            self._dispatcher.check(request)
+            self._dispatcher.check(request, call)
             self._dispatcher.charge(request, call)
             return self._submitted(request.request_id, *await self._deferral.accept(request, deliver_within_ms))
 
-    async def submit_stream(self, incoming: AsyncIterator[bytes], context: Context) -> None:
-        call = self._context_reader.receive(SUBMIT, b"", context)
+    async def submit_stream(self, incoming: AsyncIterator[bytes], context: Context, arrival: Arrival) -> None:
+        call = self._context_reader.receive(SUBMIT, b"", context, arrival)
         batcher = SubmitBatcher(incoming, lambda raws: self._submit_together(raws, call), context.write)
         await self._streams.run(batcher)
 
-    async def get_result(self, raw: bytes, context: Context) -> scoring_pb2.GetResultResponse:
+    async def get_result(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.GetResultResponse:
         request_id = await requests.read(requests.result_request, raw)
         return responses.result_response(request_id, await self._deferral.result(request_id))
 
-    async def watch_results(self, raw: bytes, context: Context) -> None:
+    async def watch_results(self, raw: bytes, context: Context, arrival: Arrival) -> None:
         request_ids = await requests.read(requests.watch_request, raw)
         async with contextlib.aclosing(self._watcher.watch(request_ids)) as ends:
             async for request_id, item in ends:
                 await context.write(responses.result_response(request_id, item))
 
-    async def describe(self, raw: bytes, context: Context) -> scoring_pb2.DescribeResponse:
+    async def describe(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.DescribeResponse:
         await requests.read_message(scoring_pb2.DescribeRequest, raw)
-        return self._describe()
+        return self._describe(arrival.caller.sees_internals)
 
     async def _score(self, request: ScoringRequest, call: CallContext) -> scoring_pb2.ScoreResponse | bytes:
         answer = await self._dispatcher.score(request, call)
@@ -143,7 +148,7 @@ class ScoringServicer:
         try:
             held.enter_context(self._context_reader.holding(call, raw))
             request, deliver_within_ms = await self._checked(requests.submit_request, raw)
-            self._dispatcher.check(request)
+            self._dispatcher.check(request, call)
             self._dispatcher.charge(request, call)
         except Exception as error:  # noqa: BLE001 - as above
             return error
@@ -153,11 +158,11 @@ class ScoringServicer:
         self._metrics.ended(None, Outcome.DEFERRED)
         return scoring_pb2.SubmitResponse(request_id=request_id, state=state.name, duplicate=duplicate)
 
-    async def _answer_one(self, raw: bytes, context: Context) -> scoring_pb2.ScoreStreamResponse:
+    async def _answer_one(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.ScoreStreamResponse:
         """Answer one request of a stream; a failure is the answer of its request, and the stream goes on."""
         request = None
         try:
-            call = self._context_reader.receive(SCORE, raw, context)
+            call = self._context_reader.receive(SCORE, raw, context, arrival)
             with self._context_reader.holding(call, raw):
                 request = await self._checked(requests.score_request, raw)
                 if not request.request_id:

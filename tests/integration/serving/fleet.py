@@ -82,7 +82,7 @@ def end(running: RunningService) -> None:
     running.process.wait()
 
 
-def steady(address: str, rate: float, seconds: float, timeout_ms: int = 2_000, caller: str = "") -> Plan:
+def steady(address: str, rate: float, seconds: float, timeout_ms: int = 2_000, token: str = "") -> Plan:
     """So many REAL_TIME calls a second at even distances, whatever the answers do; each is made once."""
     due = (np.arange(round(rate * seconds)) / rate).tolist()
     return Plan(
@@ -92,7 +92,7 @@ def steady(address: str, rate: float, seconds: float, timeout_ms: int = 2_000, c
         due=due,
         timeout_ms=timeout_ms,
         priority="REAL_TIME",
-        caller=caller,
+        token=token,
     )
 
 

@@ -7,6 +7,7 @@ from tests.integration.serving.fleet import Fleet, steady, wait_until_answered
 from tests.load import load
 from tests.load.calls import OK, Calls, quantile, statuses
 from tests.load.plans import Plan
+from tests.realtime_service.tokens import key_file, token
 
 #: Texts a second of one caller. All of them together need less than what the replica can answer, which is 100.
 QUOTA = 20.0
@@ -24,18 +25,19 @@ def test_a_caller_far_beyond_its_quota_does_not_delay_others(
 ) -> None:
     """`ratio`: p99 of the others' calls, relative to that while the greedy caller stays within its quota."""
     ours.sleeping_replica()
-    routers = ours.start(routers=2, replicas=0, TANDEM_QUOTA=str(QUOTA))
+    keys = str(key_file(ours.folder))
+    routers = ours.start(routers=2, replicas=0, TANDEM_QUOTA=str(QUOTA), TANDEM_TOKEN_KEYS=keys)
     for router in routers:
         wait_until_answered(router)
 
     def calls(greed: float) -> tuple[list[Calls], list[Calls]]:
         """Calls of (the greedy caller, the others), when it asks for so many times its quota."""
         greedy = [
-            steady(it.address, greed * QUOTA / len(routers), seconds, caller="greedy", timeout_ms=1_000)
+            steady(it.address, greed * QUOTA / len(routers), seconds, token=token(sub="greedy"), timeout_ms=1_000)
             for it in routers
         ]
         others = [
-            steady(it.address, RATE, seconds, caller=name, timeout_ms=1_000)
+            steady(it.address, RATE, seconds, token=token(sub=name), timeout_ms=1_000)
             for it, name in zip(routers, OTHERS, strict=True)
         ]
         plans: list[Plan] = [*greedy, *others]

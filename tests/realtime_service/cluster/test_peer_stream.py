@@ -17,11 +17,12 @@ from realtime_service.cluster import forwarded_context, peer_stream
 from realtime_service.cluster.peer_stream import PeerStream
 from realtime_service.cluster.peers import STREAM_BYTES, Peer
 from realtime_service.cluster.write_coalescer import TOGETHER, WriteCoalescer
+from realtime_service.identity import Identity
 from realtime_service.rpc.retryable import Failure, by_transport, failure_of
 from realtime_service.transport import rpc_handlers
 from realtime_service.transport.listener import bind, make_listener
 from realtime_service.transport.peer_stream_server import PeerStreams
-from realtime_service.transport.rpc_handlers import Method
+from realtime_service.transport.rpc_handlers import Arrival, CallerMethod
 from realtime_service.transport.streaming import OpenStreams
 from tests.realtime_service.cluster.directory import SCORE, until
 from tests.realtime_service.cluster.stub import Stub, Takes
@@ -137,9 +138,9 @@ async def test_a_method_that_does_not_exist_is_refused_and_the_others_go_on() ->
 
 
 @contextlib.asynccontextmanager
-async def answered_by(method: Method) -> AsyncIterator[Peer]:
+async def answered_by(method: CallerMethod) -> AsyncIterator[Peer]:
     listener = make_listener(shared=False)
-    answering = grpc.method_handlers_generic_handler("a.B", {"C": rpc_handlers.unary(method)})
+    answering = grpc.method_handlers_generic_handler("a.B", {"C": rpc_handlers.Handlers(_anyone).unary(method)})
     listener.add_generic_rpc_handlers((PeerStreams([answering], OpenStreams(), trusting()).handlers(),))
     peer = Peer(bind(listener, "127.0.0.1:0"), trusting())
     await listener.start()
@@ -148,15 +149,19 @@ async def answered_by(method: Method) -> AsyncIterator[Peer]:
     await listener.stop(None)
 
 
-async def cancelled(raw: bytes, context: rpc_handlers.Context) -> bytes:
+async def _anyone(context: rpc_handlers.Context) -> Arrival:
+    return Arrival(Identity("addr:x", "addr:x"))
+
+
+async def cancelled(raw: bytes, context: rpc_handlers.Context, arrival: Arrival) -> bytes:
     raise asyncio.CancelledError
 
 
-async def not_a_message(raw: bytes, context: rpc_handlers.Context) -> int:
+async def not_a_message(raw: bytes, context: rpc_handlers.Context, arrival: Arrival) -> int:
     return 1
 
 
-async def echo(raw: bytes, context: rpc_handlers.Context) -> bytes:
+async def echo(raw: bytes, context: rpc_handlers.Context, arrival: Arrival) -> bytes:
     return raw
 
 
@@ -169,7 +174,7 @@ async def echo(raw: bytes, context: rpc_handlers.Context) -> bytes:
     ],
 )
 async def test_each_way_to_end_a_call_reaches_its_caller(
-    method: Method, metadata: forwarded_context.Metadata, code: grpc.StatusCode
+    method: CallerMethod, metadata: forwarded_context.Metadata, code: grpc.StatusCode
 ) -> None:
     async with answered_by(method) as peer:
         with pytest.raises(grpc.aio.AioRpcError) as told:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from realtime_service.errors import Overloaded, ReplicaUnavailable
+from realtime_service.errors import Overloaded, PermissionDenied, ReplicaUnavailable
 from realtime_service.routing.overrides import Policy
-from realtime_service.routing.policy import Decision, RoutedRequest, another, decide, release_for, stand_in
+from realtime_service.routing.policy import Decision, RoutedRequest, another, decide, own_lane, release_for, stand_in
 from realtime_service.routing.snapshot import Option, Snapshot
 from realtime_service.settings import SERVED
 from shared_model.types import Priority, ServingPath
@@ -86,6 +86,29 @@ def test_a_published_score_is_used_whatever_the_priority(request: RoutedRequest)
 def test_the_lane_that_the_caller_names_comes_before_all_else(request: RoutedRequest, hint: ServingPath) -> None:
     path = decide(replace(request, hint=hint), Policy(), SNAPSHOT, 0.0).path
     assert path is hint or (hint is LATENCY and request.texts > 1)
+
+
+@given(requests, st.sets(st.sampled_from(SERVED)), st.none() | st.sampled_from(SERVED), st.sampled_from((HERE, {})))
+def test_no_request_takes_a_lane_that_its_caller_may_not_use(
+    request: RoutedRequest, lanes: set[ServingPath], hint: ServingPath | None, here: Mapping[ServingPath, float]
+) -> None:
+    """On any replica, also where the first choice is lost; and none is refused while a permitted lane would do."""
+    snapshot = others(*(option("other", 0.0, lane) for lane in SERVED))
+    free = replace(request, precomputed=False, hint=hint, here=here)
+    usable = lanes if request.texts == 1 else lanes - {LATENCY}
+    named = hint if request.texts == 1 or hint is not LATENCY else None
+    asked = replace(free, lanes=frozenset(lanes))
+    if not usable or (named and named not in lanes):
+        with pytest.raises(PermissionDenied):
+            decide(asked, Policy(), snapshot, 0.0)
+        return
+    decision = decide(asked, Policy(), snapshot, 0.0)
+    assert decision.path in lanes
+    assert own_lane(asked, Policy()) == (decision.path, decision.reason)
+    if (unbound := decide(free, Policy(), snapshot, 0.0)).path in lanes:
+        assert decision == unbound
+    instead = stand_in(decision, asked, snapshot, (), 0.0)
+    assert instead is None or instead.path in lanes
 
 
 @given(requests, st.sets(st.sampled_from(SERVED), min_size=1))

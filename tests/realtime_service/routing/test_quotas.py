@@ -205,6 +205,41 @@ def test_a_caller_may_have_a_quota_of_its_own() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "caller"),
+    [
+        ("alice", "token:alice"),
+        ("token:alice", "token:alice"),
+        ("addr:10.0.0.7", "addr:10.0.0.7"),
+        # As they were named once.
+        ("ipv4:10.0.0.7", "addr:10.0.0.7"),
+        ("ipv6:%5B::1%5D", "addr:::1"),
+    ],
+)
+def test_operators_name_a_verified_caller_or_an_address(name: str, caller: str) -> None:
+    quotas = alone(quotas={name: 10.0}, by_operators={f"quota.{name}": 10.0})
+    quotas.admit(caller, 64, 0.0)
+    refused = refusal(quotas, caller, 1, 0.0)
+    assert refused
+    assert refused.why == "the caller is over its quota of 10 texts a second by the operators' policy"
+
+
+@pytest.mark.parametrize(
+    ("name", "caller"),
+    [
+        ("alice", "addr:alice"),
+        ("alice", "claimed:alice"),
+        ("addr:10.0.0.7", "token:addr:10.0.0.7"),
+        ("ipv4:10.0.0.7", "token:ipv4:10.0.0.7"),
+        ("token:alice", "token:token:alice"),
+    ],
+)
+def test_no_other_caller_has_that_quota(name: str, caller: str) -> None:
+    quotas = alone(quotas={name: 1.0})
+    for _ in range(100):
+        quotas.admit(caller, 64, 0.0)
+
+
+@pytest.mark.parametrize(
     ("by_operators", "caller", "whose"),
     [
         ({}, "other", ""),

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from realtime_service.errors import DeadlineExpired, Overloaded
+from realtime_service.identity import Identity
 from realtime_service.metrics import Metrics
 from realtime_service.models.registry import Model, Models
 from realtime_service.routing.overrides import Policy
@@ -85,7 +86,7 @@ def dispatcher(
 
 async def ask(one: Dispatcher, within: float | None, *texts: str) -> None:
     request = ScoringRequest(texts or ("card",), (), Priority.REAL_TIME, within, 3, "", "")
-    await one.score(request, CallContext(str, None, "/any", b""))
+    await one.score(request, CallContext(Identity("addr:x", "addr:x"), None, "/any", b""))
 
 
 async def test_a_request_that_would_be_late_at_any_length_is_refused_before_encoding() -> None:

@@ -1,5 +1,6 @@
 """Who calls, over a real socket: a verified token, else what the caller says, else its address."""
 
+import asyncio
 import base64
 import json
 from collections.abc import AsyncIterator, Callable
@@ -12,53 +13,34 @@ import grpc
 import grpc.aio
 import jwt
 import pytest
-from cryptography.hazmat.primitives.asymmetric import dsa, ec, rsa
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from google.protobuf.wrappers_pb2 import StringValue
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from realtime_service.errors import Unauthenticated
+from realtime_service.identity import Identity, Role, pack, unpack
 from realtime_service.settings import ServiceSettings
 from realtime_service.transport import rpc_handlers
-from realtime_service.transport.authentication import MAX_NAME, Callers, TokenKey, token_keys
+from realtime_service.transport.authentication import MAX_NAME, Callers, TokenRules
+from realtime_service.transport.rpc_handlers import Arrival
+from realtime_service.transport.token_keys import TokenKey, TokenKeys
 from shared_model.clock import SimulatedClock
 from shared_model.errors import SettingError
+from shared_model.types import ServingPath
+from tests.realtime_service import tokens
+from tests.realtime_service.tokens import EC, ED, PRIVATE, RSA, Metadata, bearer, jwk, key_file
 
-ED = Ed25519PrivateKey.generate()
-EC = ec.generate_private_key(ec.SECP256R1())
-RSA = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-PRIVATE = {"EdDSA": ED, "ES256": EC, "RS256": RSA, "PS512": RSA}
-NOW = 1_000.0
+NOW = 1_000_000.0
+REQUIRED = TokenRules(required=True)
+STRICT = TokenRules(required=True, audience="tandem", issuer="https://idp")
 
-Metadata = tuple[tuple[str, str], ...]
 Told = tuple[grpc.StatusCode, str]
 Ask = Callable[..., Any]
 
 
-def pem(key: Any) -> bytes:
-    return bytes(key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-
-
-def jwk(key: Any, algorithm: str, **more: str) -> dict[str, Any]:
-    described = jwt.get_algorithm_by_name(algorithm).to_jwk(key.public_key(), as_dict=True)
-    return {**described, "alg": algorithm, **more}
-
-
-def token(key: Any = ED, algorithm: str = "EdDSA", *, headers: dict[str, str] | None = None, **claims: Any) -> str:
-    """Of "alice", valid for a minute, unless the claims say otherwise; a claim of None is left out."""
-    all_claims = {"sub": "alice", "exp": NOW + 60, **claims}
-    return jwt.encode({k: v for k, v in all_claims.items() if v is not None}, key, algorithm, headers)
-
-
-def bearer(value: str) -> Metadata:
-    return (("authorization", f"Bearer {value}"),)
-
-
-def keys_of(file: Path, contents: bytes) -> tuple[TokenKey, ...]:
-    file.write_bytes(contents)
-    return token_keys(ServiceSettings(token_keys=str(file)))
+def token(*key: Any, **claims: Any) -> str:
+    return tokens.token(*key, now=NOW, **claims)
 
 
 @pytest.fixture
@@ -67,8 +49,13 @@ def clock() -> SimulatedClock:
 
 
 @pytest.fixture
-def callers(tmp_path: Path, clock: SimulatedClock) -> Callers:
-    return Callers(keys_of(tmp_path / "keys.pem", b"# who makes our tokens\n" + pem(ED) + pem(EC) + pem(RSA)), clock)
+def keys(tmp_path: Path, clock: SimulatedClock) -> TokenKeys:
+    return TokenKeys(ServiceSettings(token_keys=str(key_file(tmp_path))), clock)
+
+
+@pytest.fixture
+def callers(keys: TokenKeys, clock: SimulatedClock) -> Callers:
+    return Callers(keys, TokenRules(), clock)
 
 
 @pytest.fixture
@@ -76,11 +63,15 @@ async def ask() -> AsyncIterator[Ask]:
     """Calls a server on a real socket: how it ended, and who the server says called."""
     served: list[Callers] = []
 
-    async def whoami(raw: bytes, context: rpc_handlers.Context) -> StringValue:
-        return StringValue(value=served[-1].of(context))
+    async def arrive(context: rpc_handlers.Context) -> Arrival:
+        return Arrival(await served[-1].identify(context))
+
+    async def whoami(raw: bytes, context: rpc_handlers.Context, arrival: Arrival) -> StringValue:
+        return StringValue(value=f"{arrival.caller.key} {arrival.caller.quota_key}")
 
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t", {"Who": rpc_handlers.unary(whoami)}),))
+    answering = rpc_handlers.Handlers(arrive).unary(whoami)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t", {"Who": answering}),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
 
@@ -97,27 +88,73 @@ async def ask() -> AsyncIterator[Ask]:
     await server.stop(None)
 
 
-def context(metadata: Metadata) -> Any:
+def context(metadata: Metadata, peer: str = "ipv4:10.0.0.7:4711") -> Any:
     """For many calls in a row, of which the socket is not the subject."""
-    return SimpleNamespace(invocation_metadata=lambda: metadata, peer=lambda: "ipv4:10.0.0.7:4711")
+    return SimpleNamespace(invocation_metadata=lambda: metadata, peer=lambda: peer)
 
 
 async def test_without_keys_a_token_is_ignored(ask: Ask, clock: SimulatedClock) -> None:
-    callers = Callers((), clock)
+    callers = Callers(TokenKeys(ServiceSettings(), clock), TokenRules(), clock)
     named = (("x-caller-id", "bob"),)
-    assert await ask(callers, named) == (grpc.StatusCode.OK, "bob")
-    assert await ask(callers, bearer("rubbish") + named) == (grpc.StatusCode.OK, "bob")
-    assert await ask(callers, bearer(token())) == (grpc.StatusCode.OK, "ipv4:127.0.0.1")
+    bob = (grpc.StatusCode.OK, "claimed:bob addr:127.0.0.1")
+    assert await ask(callers, named) == bob
+    assert await ask(callers, bearer("rubbish") + named) == bob
+    assert await ask(callers, bearer(token())) == (grpc.StatusCode.OK, "addr:127.0.0.1 addr:127.0.0.1")
 
 
 async def test_with_keys_a_token_comes_before_what_the_caller_says(ask: Ask, callers: Callers) -> None:
     named = (("x-caller-id", "bob"),)
+    alice, bob = (grpc.StatusCode.OK, "token:alice token:alice"), (grpc.StatusCode.OK, "claimed:bob addr:127.0.0.1")
     for algorithm, key in PRIVATE.items():
-        assert await ask(callers, named + bearer(token(key, algorithm))) == (grpc.StatusCode.OK, "alice")
-    assert await ask(callers, (("authorization", f"bearer  {token()}"),)) == (grpc.StatusCode.OK, "alice")
-    assert await ask(callers, named) == (grpc.StatusCode.OK, "bob")
-    assert await ask(callers, (("authorization", "Basic Ym9iOng="), *named)) == (grpc.StatusCode.OK, "bob")
-    assert await ask(callers, (("x-caller-id", ""),)) == (grpc.StatusCode.OK, "ipv4:127.0.0.1")
+        assert await ask(callers, named + bearer(token(key, algorithm))) == alice
+    assert await ask(callers, (("authorization", f"bearer  {token()}"),)) == alice
+    assert await ask(callers, named) == bob
+    assert await ask(callers, (("authorization", "Basic Ym9iOng="), *named)) == bob
+    assert await ask(callers, (("x-caller-id", ""),)) == (grpc.StatusCode.OK, "addr:127.0.0.1 addr:127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("peer", "quota_key"),
+    [
+        ("ipv4:10.0.0.7:4711", "addr:10.0.0.7"),
+        ("ipv6:%5B::1%5D:4711", "addr:::1"),
+        ("ipv6:[fe80::1%25eth0]:4711", "addr:fe80::1%eth0"),
+        ("unix:", "addr:unix"),
+        ("unix:/run/tandem.sock", "addr:unix"),
+        ("unix-abstract:tandem", "addr:unix"),
+    ],
+)
+def test_an_unverified_caller_is_its_address_whatever_it_claims(callers: Callers, peer: str, quota_key: str) -> None:
+    assert callers.of(context((), peer)).key == quota_key
+    for name in ("alice", "bob", "token:alice"):
+        found = callers.of(context((("x-caller-id", name),), peer))
+        assert (found.key, found.quota_key, found.verified) == (f"claimed:{name}", quota_key, False)
+
+
+NEEDED = "a call needs a bearer token: metadata `authorization: Bearer TOKEN`"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        (),
+        (("x-caller-id", "alice"),),
+        (("authorization", "Basic Ym9iOng="),),
+        (("authorization", ""),),
+    ],
+)
+async def test_where_a_token_is_required_nothing_else_will_do(
+    ask: Ask, keys: TokenKeys, clock: SimulatedClock, metadata: Metadata
+) -> None:
+    callers = Callers(keys, REQUIRED, clock)
+    assert await ask(callers, metadata) == (grpc.StatusCode.UNAUTHENTICATED, NEEDED)
+    assert await ask(callers, metadata + bearer(token())) == (grpc.StatusCode.OK, "token:alice token:alice")
+
+
+def test_a_tab_is_no_space(keys: TokenKeys, clock: SimulatedClock) -> None:
+    """Other clients than gRPC's own may send it."""
+    with pytest.raises(Unauthenticated, match="needs a bearer token"):
+        Callers(keys, REQUIRED, clock).of(context((("authorization", f"Bearer\t{token()}"),)))
 
 
 def unsigned(**header: str) -> str:
@@ -126,6 +163,9 @@ def unsigned(**header: str) -> str:
 
 
 NOT_VALID = "the bearer token is not valid"
+NO_TIME = "the bearer token is not valid: its claim 'exp' is not a time"
+NO_NAME = f"the bearer token names nobody: `sub` must have 1 to {MAX_NAME} printable characters"
+TOO_LONG = "the bearer token is valid for longer than 24 hours"
 INVALID = {
     "nothing": ("", NOT_VALID),
     "rubbish": ("rubbish", NOT_VALID),
@@ -136,13 +176,25 @@ INVALID = {
     "confused": (unsigned(alg="HS256") + base64.urlsafe_b64encode(b"0" * 32).decode().rstrip("="), NOT_VALID),
     "another kind": (unsigned(alg="ES512") + "AAAA", NOT_VALID),
     "deep": (base64.urlsafe_b64encode(b"[" * 3000).decode() + ".e30.AAAA", NOT_VALID),
-    "of nobody": (token(sub=None), NOT_VALID),
-    "of no name": (token(sub=""), "the bearer token names nobody"),
-    "without an end": (token(exp=None), NOT_VALID),
-    "of an endless end": (token(exp=10**400), "the bearer token has expired"),
-    "of an odd end": (token(exp=float("nan")), "the bearer token has expired"),
-    "expired": (token(exp=NOW), "the bearer token has expired"),
-    "not yet": (token(nbf=NOW + 31), "the bearer token is not valid yet"),
+    "of nobody": (token(sub=None), "the bearer token has no claim 'sub'"),
+    "of no name": (token(sub=""), NO_NAME),
+    "of a name that would be cut": (token(sub="a" * (MAX_NAME + 1)), NO_NAME),
+    "of a name that no message could carry": (token(sub="\ud800"), NO_NAME),
+    "of a name with a line end": (token(sub="alice\nbob"), NO_NAME),
+    "without an end": (token(exp=None), "the bearer token has no claim 'exp'"),
+    "of an endless end": (token(exp=10**400), NO_TIME),
+    "of an infinite end": (token(exp=float("inf")), NO_TIME),
+    "of an odd end": (token(exp=float("nan")), NO_TIME),
+    "of a boolean end": (token(exp=True), NO_TIME),
+    "expired": (token(exp=NOW - 60), "the bearer token has expired"),
+    "not yet": (token(nbf=NOW + 61), "the bearer token is not valid yet"),
+    "of the future": (token(iat=NOW + 61), "the bearer token is not valid yet"),
+    "for too long": (token(exp=NOW + 24 * 3600 + 1), TOO_LONG),
+    "for too long since it was made": (token(iat=NOW - 24 * 3600), TOO_LONG),
+    "of roles that are no list": (
+        token(roles="operator"),
+        "the bearer token is not valid: its claim 'roles' must be a list of names",
+    ),
 }
 
 
@@ -154,12 +206,35 @@ async def test_a_token_that_is_not_valid_ends_the_call(ask: Ask, callers: Caller
         assert await ask(callers, metadata) == (grpc.StatusCode.UNAUTHENTICATED, says)
 
 
-def test_a_clock_that_is_a_little_ahead_is_no_reason(callers: Callers) -> None:
-    assert callers.of(context(bearer(token(nbf=NOW + 29, iat=NOW + 29)))) == "alice"
+def test_a_clock_may_differ_by_a_minute_and_a_token_be_valid_for_a_day(callers: Callers) -> None:
+    for claims in ({"nbf": NOW + 59, "iat": NOW + 59}, {"exp": NOW - 59}, {"exp": NOW + 24 * 3600}):
+        assert callers.of(context(bearer(token(**claims)))).key == "token:alice"
 
 
-def test_whom_a_token_was_made_for_is_not_asked(callers: Callers) -> None:
-    assert callers.of(context(bearer(token(aud="another service")))) == "alice"
+OTHER = "the bearer token is for another audience, or of another issuer"
+
+
+@pytest.mark.parametrize(
+    ("claims", "says"),
+    [
+        ({"aud": "tandem", "iss": "https://idp"}, ""),
+        ({"aud": ["other", "tandem"], "iss": "https://idp"}, ""),
+        ({"aud": "other", "iss": "https://idp"}, OTHER),
+        ({"aud": "tandem", "iss": "https://idp2"}, OTHER),
+        ({"iss": "https://idp"}, "the bearer token has no claim 'aud'"),
+        ({"aud": "tandem"}, "the bearer token has no claim 'iss'"),
+    ],
+)
+def test_a_token_is_for_us_and_of_our_issuer(
+    keys: TokenKeys, clock: SimulatedClock, claims: dict[str, Any], says: str
+) -> None:
+    strict = Callers(keys, STRICT, clock)
+    if not says:
+        assert strict.of(context(bearer(token(**claims)))).verified
+        return
+    with pytest.raises(Unauthenticated) as error:
+        strict.of(context(bearer(token(**claims))))
+    assert str(error.value) == says
 
 
 def test_a_token_is_verified_once_until_it_expires(
@@ -169,10 +244,10 @@ def test_a_token_is_verified_once_until_it_expires(
     monkeypatch.setattr(jwt, "decode", verifying)
     asking = context(bearer(token()))
     for _ in range(100):
-        assert callers.of(asking) == "alice"
+        assert callers.of(asking).key == "token:alice"
     assert verifying.call_count == 1
-    clock.advance(59.9)
-    assert callers.of(asking) == "alice"
+    clock.advance(119.9)
+    assert callers.of(asking).key == "token:alice"
     clock.advance(0.2)
     with pytest.raises(Unauthenticated, match="expired"):
         callers.of(asking)
@@ -183,18 +258,15 @@ def test_only_so_many_tokens_are_remembered(callers: Callers, monkeypatch: pytes
     verifying = Mock(side_effect=jwt.decode)
     monkeypatch.setattr(jwt, "decode", verifying)
     many = [context(bearer(token(sub=f"caller {number}"))) for number in range(40)]
-    assert [callers.of(it) for it in many] == [f"caller {number}" for number in range(40)]
-    assert [callers.of(it) for it in many[20:]] == [f"caller {number}" for number in range(20, 40)]
+    assert [callers.of(it).key for it in many] == [f"token:caller {number}" for number in range(40)]
+    assert [callers.of(it).key for it in many[20:]] == [f"token:caller {number}" for number in range(20, 40)]
     assert verifying.call_count == 40
     callers.of(many[0])
     assert verifying.call_count == 41
 
 
-def test_names_are_fit_to_be_told(callers: Callers) -> None:
-    assert callers.of(context(bearer(token(sub="a" * 1000)))) == "a" * MAX_NAME
-    assert callers.of(context((("x-caller-id", "b" * 1000),))) == "b" * MAX_NAME
-    # What no message could carry.
-    assert callers.of(context(bearer(token(sub="\ud800")))) == "?"
+def test_a_claimed_name_is_fit_to_be_told(callers: Callers) -> None:
+    assert callers.of(context((("x-caller-id", "b" * 1000),))).key == "claimed:" + "b" * MAX_NAME
 
 
 @example(rubbish="\ud800", place=0, character="e")
@@ -202,57 +274,94 @@ def test_names_are_fit_to_be_told(callers: Callers) -> None:
 def test_whatever_a_token_is_the_caller_is_told_and_nothing_else_is_raised(
     rubbish: str, place: int, character: str
 ) -> None:
-    callers = Callers((TokenKey(ED.public_key(), ("EdDSA",)),), SimulatedClock(NOW))
+    clock = SimulatedClock(NOW)
+    keys = TokenKeys(ServiceSettings(), clock)
+    keys.current = (TokenKey(ED.public_key(), ("EdDSA",)),)
+    callers = Callers(keys, REQUIRED, clock)
     whole = token()
     place %= len(whole)
     for broken in (rubbish, whole[:place] + character + whole[place + 1 :], whole[:place]):
         try:
-            assert callers.of(context(bearer(broken))) == "alice"
+            assert callers.of(context(bearer(broken))).key == "token:alice"
             assert broken == whole
         except Unauthenticated:
             pass
 
 
-def test_a_jwks_names_its_keys(tmp_path: Path, clock: SimulatedClock) -> None:
-    described = [jwk(ED, "EdDSA", kid="new"), jwk(RSA, "RS256", kid="old"), jwk(EC, "ES256", use="enc")]
-    callers = Callers(keys_of(tmp_path / "jwks.json", json.dumps({"keys": described}).encode()), clock)
-    assert callers.of(context(bearer(token(headers={"kid": "new"})))) == "alice"
-    assert callers.of(context(bearer(token(RSA, "RS256", headers={"kid": "old"})))) == "alice"
-    assert callers.of(context(bearer(token(RSA, "RS256")))) == "alice"
-    for wrong in (token(headers={"kid": "old"}), token(EC, "ES256"), token(RSA, "PS256", headers={"kid": "old"})):
-        with pytest.raises(Unauthenticated):
-            callers.of(context(bearer(wrong)))
+@pytest.mark.parametrize(
+    ("claims", "expected"),
+    [
+        ({}, {"roles": {Role.CALLER}}),
+        ({"roles": ["night", "unheard of"]}, {"roles": {Role.NIGHT}, "sees_precomputed": True}),
+        ({"roles": []}, {"roles": set()}),
+        ({"roles": ["operator"]}, {"roles": {Role.OPERATOR}, "sees_internals": True, "sees_precomputed": True}),
+        ({"lanes": ["dynamic", "fast"]}, {"lanes": {ServingPath.DYNAMIC}}),
+        ({"models": []}, {"models": set()}),
+        ({"sees_precomputed": True}, {"sees_precomputed": True}),
+        ({"sees_precomputed": "yes"}, {}),
+    ],
+)
+def test_claims_are_permissions_and_travel_to_other_replicas(
+    keys: TokenKeys, clock: SimulatedClock, claims: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    found = Callers(keys, REQUIRED, clock).of(context(bearer(token(**claims))))
+    sets = {name: frozenset(value) if isinstance(value, set) else value for name, value in expected.items()}
+    assert found == Identity("token:alice", "token:alice", verified=True, **sets)
+    assert unpack(pack(found)) == found
 
 
-def private_pem(key: Any) -> bytes:
-    return bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+@pytest.mark.parametrize(
+    ("rules", "sees"),
+    [
+        (TokenRules(), True),
+        (TokenRules(local=False), False),
+        (TokenRules(required=True), False),
+    ],
+)
+def test_only_on_a_loopback_address_without_tokens_everyone_sees_what_operators_see(
+    keys: TokenKeys, clock: SimulatedClock, rules: TokenRules, sees: bool
+) -> None:
+    found = Callers(keys, rules, clock).of(context(bearer(token())))
+    assert (found.sees_internals, found.sees_precomputed) == (sees, sees)
+    if not rules.required:
+        found = Callers(keys, rules, clock).of(context(()))
+        assert (found.sees_internals, found.sees_precomputed) == (sees, sees)
 
 
-WRONG = {
-    "empty": (b"", "holds no public key"),
-    "no keys": (b'{"keys": []}', "holds no public key"),
-    "private": (private_pem(ED), "holds a private key"),
-    "private jwk": (json.dumps(jwk(ED, "EdDSA", d="AAAA")).encode(), "it holds a secret key"),
-    "shared secret": (b'{"keys": [{"kty": "oct", "k": "AAAA"}]}', "it holds a secret key"),
-    "damaged jwk": (b'{"keys": [{"kty": "RSA"}]}', "it holds a key that cannot be read"),
-    "no jwk": (b'{"keys": [7]}', "neither JWKS nor PEM"),
-    "damaged json": (b'{"keys": ', "neither JWKS nor PEM"),
-    "damaged pem": (pem(ED).replace(b"MC", b"%%"), "neither JWKS nor PEM"),
-    "for other things": (pem(dsa.generate_private_key(2048)), "of a kind that signs no tokens"),
-}
+def test_a_token_required_without_keys_is_refused_in_one_line() -> None:
+    with pytest.raises(SettingError, match=r"^TANDEM_AUTH='required': needs TANDEM_TOKEN_KEYS, .*$"):
+        ServiceSettings(auth="required")
+    assert ServiceSettings(auth="required", token_keys="keys.pem")  # noqa: S106 - a file.token_required
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_a_file_that_holds_something_else_is_refused(tmp_path: Path, what: str) -> None:
-    contents, says = WRONG[what]
-    with pytest.raises(SettingError) as error:
-        keys_of(tmp_path / "keys", contents)
-    assert str(error.value).startswith(f"TANDEM_TOKEN_KEYS={tmp_path}/keys: ")
-    assert says in str(error.value)
-    assert "\n" not in str(error.value)
+async def test_new_keys_end_the_tokens_of_the_old(tmp_path: Path, keys: TokenKeys, clock: SimulatedClock) -> None:
+    callers = Callers(keys, REQUIRED, clock)
+    assert callers.of(context(bearer(token()))).verified
+    key_file(tmp_path, EC)
+    await keys.refresh()
+    with pytest.raises(Unauthenticated, match="not valid"):
+        callers.of(context(bearer(token())))
+    assert callers.of(context(bearer(token(EC, "ES256")))).verified
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match=r"TANDEM_TOKEN_KEYS=/nowhere: cannot be read: No such file"):
-        token_keys(ServiceSettings(token_keys=str(Path("/nowhere"))))
-    assert token_keys(ServiceSettings()) == ()
+async def test_calls_that_meet_a_new_key_wait_for_it_together(tmp_path: Path, clock: SimulatedClock) -> None:
+    file = tmp_path / "jwks.json"
+    file.write_text(json.dumps(jwk(ED, "EdDSA", kid="old")))
+    keys = TokenKeys(ServiceSettings(token_keys=str(file)), clock)
+    callers = Callers(keys, REQUIRED, clock)
+    file.write_text(json.dumps(jwk(RSA, "RS256", kid="new")))
+    fresh = context(bearer(token(RSA, "RS256", headers={"kid": "new"})))
+    found = await asyncio.gather(*(callers.identify(fresh) for _ in range(5)))
+    assert {it.key for it in found} == {"token:alice"}
+    unheard_of = context(bearer(token(headers={"kid": "unheard of"})))
+    reading = Mock(side_effect=file.read_bytes)
+    keys._read = reading
+    for _ in range(5):
+        with pytest.raises(Unauthenticated, match="not valid"):
+            await callers.identify(unheard_of)
+    assert reading.call_count == 0
+    clock.advance(10.0)
+    for _ in range(5):
+        with pytest.raises(Unauthenticated, match="not valid"):
+            await callers.identify(unheard_of)
+    assert reading.call_count == 1

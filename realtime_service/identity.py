@@ -1,0 +1,98 @@
+"""Who calls, and what it may do."""
+
+import functools
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+
+from shared_model.types import ServingPath
+
+
+class Role(StrEnum):
+    CALLER = "caller"
+    OPERATOR = "operator"
+    REPLICA = "replica"
+    NIGHT = "night"
+
+
+#: One of these roles may have texts scored, and ask for results.
+SCORERS = frozenset({Role.CALLER, Role.OPERATOR, Role.NIGHT})
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The caller of one call.
+
+    `key`: "token:SUBJECT" of a verified token, "claimed:NAME" of `x-caller-id`, else "addr:ADDRESS"; `quota_key`: what
+    quotas and fair queueing count by: the key of a verified caller, the address of any other. `lanes`, `models`: those
+    that it may use, None for all. `sees_internals`: addresses, paths and errors; `sees_precomputed`: whether an answer
+    was scored before.
+    """
+
+    key: str
+    quota_key: str
+    verified: bool = False
+    roles: frozenset[Role] = frozenset({Role.CALLER})
+    lanes: frozenset[ServingPath] | None = None
+    models: frozenset[str] | None = None
+    sees_internals: bool = False
+    sees_precomputed: bool = False
+
+    @property
+    def may_score(self) -> bool:
+        return not SCORERS.isdisjoint(self.roles)
+
+    def may_use(self, lane: ServingPath) -> bool:
+        return self.lanes is None or lane in self.lanes
+
+    def may_ask(self, model: str) -> bool:
+        """`model`: the name of a release."""
+        return self.models is None or model in self.models
+
+    def may_ask_release(self, release: str) -> bool:
+        """`release`: an id, or what a caller takes for one."""
+        return self.may_ask(release.rpartition("-")[0])
+
+
+@functools.lru_cache(maxsize=1024)
+def pack(identity: Identity) -> str:
+    """ASCII, for the metadata of a forwarded call."""
+    fields = {
+        "key": identity.key,
+        "quota_key": identity.quota_key,
+        "verified": identity.verified,
+        "roles": sorted(identity.roles),
+        "lanes": None if identity.lanes is None else sorted(identity.lanes),
+        "models": None if identity.models is None else sorted(identity.models),
+        "sees_internals": identity.sees_internals,
+        "sees_precomputed": identity.sees_precomputed,
+    }
+    return json.dumps(fields)
+
+
+@functools.lru_cache(maxsize=1024)
+def unpack(packed: str) -> Identity:
+    """The inverse of `pack`. A newer replica may send roles and lanes that this one does not know: they grant nothing.
+
+    Raises: ValueError, KeyError, TypeError for anything else.
+    """
+    fields = json.loads(packed)
+    lanes, models = fields["lanes"], fields["models"]
+    return Identity(
+        key=str(fields["key"]),
+        quota_key=str(fields["quota_key"]),
+        verified=bool(fields["verified"]),
+        roles=known_roles(fields["roles"]),
+        lanes=None if lanes is None else known_lanes(lanes),
+        models=None if models is None else frozenset(models),
+        sees_internals=bool(fields["sees_internals"]),
+        sees_precomputed=bool(fields["sees_precomputed"]),
+    )
+
+
+def known_roles(names: list[str]) -> frozenset[Role]:
+    return frozenset(role for role in Role if role in names)
+
+
+def known_lanes(names: list[str]) -> frozenset[ServingPath]:
+    return frozenset(lane for lane in ServingPath if lane in names)

@@ -1,0 +1,50 @@
+"""Whose quota a call counts against: a verified caller's own, or that of the address, whatever the caller claims."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from realtime_service.client import Client, Overloaded
+from shared_model.releases import pointer
+from shared_model.releases.store import Store
+from tests.realtime_service.conftest import RunningService, start_service
+from tests.realtime_service.rollout import tiny_releases
+from tests.realtime_service.tokens import key_file, token
+
+pytestmark = pytest.mark.heavy
+
+#: Texts a second, so few that no more than the burst of two is admitted while a test runs.
+QUOTA = 0.01
+
+
+@pytest.fixture
+def replica(own_environment: None, tmp_path: Path) -> Iterator[RunningService]:
+    """With a Redis of its own, because replicas that share one share the quotas."""
+    store = Store(tmp_path / "releases")
+    pointer.promote(store, None, tiny_releases.seal(store, "tiny").id)
+    running = start_service(
+        tmp_path,
+        Path(store.files.root),
+        TANDEM_QUOTA=str(QUOTA),
+        TANDEM_TOKEN_KEYS=str(key_file(tmp_path)),
+    )
+    yield running
+    assert running.stop() == 0
+
+
+def admitted(replica: RunningService, **caller: str) -> bool:
+    with Client(replica.address, attempts=1, **caller) as client:
+        try:
+            client.score("card")
+        except Overloaded:
+            return False
+        return True
+
+
+def test_claimed_names_share_the_quota_of_their_address_and_spend_nobody_elses(replica: RunningService) -> None:
+    assert [admitted(replica, caller_id=f"name {number}") for number in range(20)] == [True] * 2 + [False] * 18
+    assert not admitted(replica, caller_id="alice")
+    assert not admitted(replica)
+    assert [admitted(replica, token=token()) for _ in range(3)] == [True, True, False]
+    assert admitted(replica, token=token(sub="bob"), caller_id="alice")
