@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A call when it arrives. `forwarded`: the decision of the replica that forwarded it, None for a call of a client."""
+    """A call when it arrives. `forwarded`: the decision of the replica that forwarded it, None for a client's call."""
 
     caller: Identity
     forwarded: ForwardedContext | None = None

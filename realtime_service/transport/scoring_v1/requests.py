@@ -76,15 +76,18 @@ def submit_request(raw: bytes) -> tuple[ScoringRequest, int]:
     return checked, message.deliver_within_ms
 
 
-def watch_request(raw: bytes) -> list[str]:
-    """The ids of a WatchResultsRequest, each once. Raises: BadInput."""
-    ids = parse(scoring_pb2.WatchResultsRequest, raw).request_ids
+def watch_request(raw: bytes) -> dict[str, str]:
+    """The ids of a WatchResultsRequest, and their tickets. Raises: BadInput."""
+    message = parse(scoring_pb2.WatchResultsRequest, raw)
+    ids, tickets = message.request_ids, message.tickets
     if not 1 <= len(ids) <= MAX_WATCHED:
         raise BadInput("request_ids", f"holds {len(ids)} ids, must hold 1 to {MAX_WATCHED}")
     for index, request_id in enumerate(ids):
         if not request_id:
             raise BadInput(f"request_ids[{index}]", "is empty")
-    return list(dict.fromkeys(ids))
+    if tickets and len(tickets) != len(ids):
+        raise BadInput("tickets", f"holds {len(tickets)} tickets, must hold none or {len(ids)}")
+    return dict(zip(ids, tickets or [""] * len(ids), strict=True))
 
 
 def _find_bad_text(descriptor: Descriptor, raw: bytes) -> tuple[str, str] | None:

@@ -22,7 +22,7 @@ from realtime_service.transport.rpc_handlers import Arrival, Context
 from realtime_service.transport.scoring_v1 import requests, responses
 from realtime_service.transport.scoring_v1.submit_stream import SubmitBatcher
 from realtime_service.transport.streaming import OpenStreams
-from shared_model.deferred import State
+from shared_model.deferred import Accepted
 from shared_model.errors import BadInput
 
 SERVICE = "scoring.v1.ScoringService"
@@ -89,7 +89,8 @@ class ScoringServicer:
         request, deliver_within_ms = self._checked(requests.submit_request, raw)
         self._dispatcher.check(request, call)
         self._dispatcher.charge(request, call)
-        return self._submitted(request.request_id, *await self._deferral.accept(request, deliver_within_ms))
+        accepted = await self._deferral.accept(call.caller, request, deliver_within_ms)
+        return self._submitted(request.request_id, accepted)
 
     async def submit_stream(self, incoming: AsyncIterator[bytes], context: Context, arrival: Arrival) -> None:
         call = self._context_reader.receive(SUBMIT, b"", context, arrival)
@@ -97,15 +98,18 @@ class ScoringServicer:
         await self._streams.run(batcher)
 
     async def get_result(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.GetResultResponse:
-        request_id = requests.parse(scoring_pb2.GetResultRequest, raw).request_id
-        if not request_id:
+        asked = requests.parse(scoring_pb2.GetResultRequest, raw)
+        if not asked.request_id:
             raise BadInput("request_id", "is empty")
-        return responses.result_response(request_id, await self._deferral.result(request_id))
+        item = await self._deferral.result(arrival.caller, asked.request_id, asked.ticket)
+        return responses.result_response(asked.request_id, item, arrival.caller.sees_precomputed)
 
     async def watch_results(self, raw: bytes, context: Context, arrival: Arrival) -> None:
-        async with contextlib.aclosing(self._watcher.watch(requests.watch_request(raw))) as ends:
-            async for request_id, item in ends:
-                await context.write(responses.result_response(request_id, item))
+        asked, caller = requests.watch_request(raw), arrival.caller
+        named = dict(zip(await self._deferral.locate(caller, asked), asked, strict=True))
+        async with contextlib.aclosing(self._watcher.watch(list(named))) as ends:
+            async for stored_id, item in ends:
+                await context.write(responses.result_response(named[stored_id], item, caller.sees_precomputed))
 
     async def describe(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.DescribeResponse:
         requests.parse(scoring_pb2.DescribeRequest, raw)
@@ -121,9 +125,9 @@ class ScoringServicer:
         """Submit requests in one round trip to the store; a failure is the answer of its request alone."""
         parsed = [self._parsed(raw, call) for raw in raws]
         good = [it for it in parsed if not isinstance(it, Exception)]
-        stored: Iterator[tuple[State, bool] | Exception]
+        stored: Iterator[Accepted | Exception]
         try:
-            stored = iter(await self._deferral.accept_many(good))
+            stored = iter(await self._deferral.accept_many(call.caller, good))
         except Exception as error:  # noqa: BLE001 - as above
             stored = itertools.repeat(error)
         response = scoring_pb2.SubmitStreamResponse()
@@ -137,21 +141,22 @@ class ScoringServicer:
                 failure = responses.stream_error(rpc_handlers.explain(outcome))
                 response.outcomes.add(request_id=request_id, error=failure)
             else:
-                response.outcomes.add(request_id=request_id, response=self._submitted(request_id, *outcome))
+                response.outcomes.add(request_id=request_id, response=self._submitted(request_id, outcome))
         return response
 
     def _parsed(self, raw: bytes, call: CallContext) -> tuple[ScoringRequest, int] | Exception:
         try:
             request, deliver_within_ms = self._checked(requests.submit_request, raw)
+            self._deferral.check_id(request.request_id)
             self._dispatcher.check(request, call)
             self._dispatcher.charge(request, call)
         except Exception as error:  # noqa: BLE001 - as above
             return error
         return request, deliver_within_ms
 
-    def _submitted(self, request_id: str, state: State, duplicate: bool) -> scoring_pb2.SubmitResponse:
+    def _submitted(self, request_id: str, accepted: Accepted) -> scoring_pb2.SubmitResponse:
         self._metrics.ended(None, Outcome.DEFERRED)
-        return scoring_pb2.SubmitResponse(request_id=request_id, state=state.name, duplicate=duplicate)
+        return responses.submit_response(request_id, accepted)
 
     async def _answer_one(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.ScoreStreamResponse:
         """Answer one request of a stream; a failure is the answer of its request, and the stream goes on."""
