@@ -22,7 +22,15 @@ import grpc
 from google.rpc import error_details_pb2, status_pb2
 
 from realtime_service.rpc.retryable import RETRY_AFTER, Trailers, retry_after
-from shared_model.errors import BadInput, QueueFull, ReleaseError, StoreUnavailable, TandemError, UnknownRelease
+from shared_model.errors import (
+    AlreadyExists,
+    BadInput,
+    QueueFull,
+    ReleaseError,
+    StoreUnavailable,
+    TandemError,
+    UnknownRelease,
+)
 
 #: Trailer with the milliseconds after which gRPC retries a call by itself; a negative number forbids the retry.
 PUSHBACK = "grpc-retry-pushback-ms"
@@ -119,6 +127,7 @@ STATUS: dict[type[TandemError], grpc.StatusCode] = {
     PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
     NotFound: grpc.StatusCode.NOT_FOUND,
     UnknownMethod: grpc.StatusCode.UNIMPLEMENTED,
+    AlreadyExists: grpc.StatusCode.ALREADY_EXISTS,
     ScoringFailed: grpc.StatusCode.INTERNAL,
 }
 

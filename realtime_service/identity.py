@@ -1,4 +1,4 @@
-"""Who calls, and what it may do."""
+"""The identity of a caller, and the permissions that come with it."""
 
 import functools
 import json

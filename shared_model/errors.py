@@ -9,6 +9,7 @@ TandemError
 ├── OutOfMemory       a batch does not fit the device's memory; a smaller one may
 ├── StoreUnavailable  Redis did not answer, or refuses writes
 ├── QueueFull         the deferred stream is at its bound
+├── AlreadyExists     a request id was submitted before, with other content
 ├── Stale             a newer attempt owns this partition
 └── JobError          a nightly run cannot go on: input, environment, table
     ├── Refused         a partition's contents must not be committed
@@ -55,6 +56,10 @@ class StoreUnavailable(TandemError):
 
 class QueueFull(TandemError):
     """The deferred stream is at its bound; nothing was stored."""
+
+
+class AlreadyExists(TandemError):
+    """The request id was submitted before, with other content; nothing was stored."""
 
 
 class Stale(TandemError):

@@ -21,6 +21,7 @@ from batch_job.scoring.options import ScoringOptions
 from batch_job.shards import schemas
 from protos.scoring.v1.scoring_pb2 import DEFERRED, Label, Result, ScoreResponse
 from shared_model.deferred import DEFAULTS, Claimed, DeferredQueue, Lease
+from shared_model.deferred.owners import request_id_of
 from shared_model.encoding import Text
 from shared_model.errors import BadInput, ReleaseError
 from shared_model.output import OutputSpec
@@ -185,6 +186,6 @@ def _response(item: Claimed, answers: Sequence[Row], output: OutputSpec) -> Scor
         precision=answers[0]["precision"],
         batch_size=max(answer.get("batch_rows", 0) for answer in answers),
         queue_us=max(0, int(time.time() * 1000) - item.work.accepted_at_ms) * 1000,
-        request_id=item.request_id,
+        request_id=request_id_of(item.request_id),
         reason=f"deferred: drained by the nightly run{looked_up}",
     )

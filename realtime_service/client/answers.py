@@ -63,7 +63,8 @@ class Deferred:
     """Where submitted work is. `answer` once published, `failure` once failed; `duplicate`: submitted before. It has
     `ended` when it was published, failed or expired.
 
-    `computed_by`: "idle", a lane with nothing better to do, or "nightly", the Spark run.
+    `computed_by`: "idle", a lane with nothing better to do, or "nightly", the Spark run. `ticket`: the secret that a
+    service may ask for with `result` and `watch`; the client that has submitted the work remembers it.
     """
 
     request_id: str
@@ -72,6 +73,7 @@ class Deferred:
     answer: Answer | None = None
     computed_by: str = ""
     failure: str = ""
+    ticket: str = field(default="", repr=False)
     message: scoring_pb2.SubmitResponse | scoring_pb2.GetResultResponse | None = field(
         default=None, repr=False, compare=False
     )
@@ -112,7 +114,8 @@ def merged(parts: Sequence[Answer]) -> Answer:
 
 
 def submitted(message: scoring_pb2.SubmitResponse) -> Deferred:
-    return Deferred(message.request_id, _known(_STATES, message.state), message.duplicate, message=message)
+    state = _known(_STATES, message.state)
+    return Deferred(message.request_id, state, message.duplicate, ticket=message.ticket, message=message)
 
 
 def deferred(message: scoring_pb2.GetResultResponse) -> Deferred:

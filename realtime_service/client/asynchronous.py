@@ -1,7 +1,7 @@
 """The client for event loops."""
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NoReturn, TypeVar, Unpack
 
@@ -45,6 +45,7 @@ class AsyncClient:
         connects with its first call."""
         self._caller = channel.Caller(caller_id, token)
         self._attempts = attempts
+        self._tickets = calls.Tickets()
         self._service = channel.named(addresses)
         self._options = channel.options(attempts)
         self._target = channel.target(addresses)
@@ -86,7 +87,8 @@ class AsyncClient:
         )
         try:
             async for message in stream:
-                yield calls.streamed(message)
+                number, found = calls.streamed(message)
+                yield number, self._tickets.kept(found)
         except grpc.RpcError as error:
             raise errors.read(error, self._service) from None
         finally:
@@ -108,22 +110,27 @@ class AsyncClient:
         )
         try:
             async for message in stream:
-                for submitted in calls.submitted_together(message):
-                    yield submitted
+                for request_id, found in calls.submitted_together(message):
+                    yield request_id, self._tickets.kept(found)
         except grpc.RpcError as error:
             raise errors.read(error, self._service) from None
         finally:
             stream.cancel()
 
-    async def result(self, request_id: str) -> Deferred:
+    async def result(self, request_id: str, *, ticket: str = "") -> Deferred:
         """As `Client.result`."""
-        return await self._call(calls.result(request_id))
+        return await self._call(calls.result(request_id, ticket or self._tickets[request_id]))
 
     async def watch(
-        self, request_ids: Iterable[str], *, seconds: float = calls.DEFAULT_DEADLINE
+        self,
+        request_ids: Iterable[str],
+        *,
+        seconds: float = calls.DEFAULT_DEADLINE,
+        tickets: Mapping[str, str] = calls.NO_TICKETS,
     ) -> AsyncIterator[Deferred]:
         """As `Client.watch`."""
-        watched, metadata = calls.Watched(request_ids, seconds, self._attempts), self._caller.metadata()
+        asked = self._tickets.of(request_ids, tickets)
+        watched, metadata = calls.Watched(asked, seconds, self._attempts), self._caller.metadata()
         while True:
             messages = self._connected().WatchResults(watched.request(), timeout=watched.left, metadata=metadata)
             try:
@@ -147,7 +154,7 @@ class AsyncClient:
             reply = await method(call.request, timeout=call.left, metadata=metadata)
         except grpc.RpcError as error:
             raise errors.read(error, self._service, call.seconds) from None
-        return call.read(reply)
+        return self._tickets.kept(call.read(reply))
 
     def _connected(self) -> Any:
         """The stub. Raises: RuntimeError in another loop than that of the first call."""

@@ -1,7 +1,7 @@
 """The client for threads."""
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import NoReturn, TypeVar, Unpack
 
@@ -47,6 +47,7 @@ class Client:
         a network you trust. `attempts`: how often a call may be made, 1 or 2; see `channel`."""
         self._caller = channel.Caller(caller_id, token)
         self._attempts = attempts
+        self._tickets = calls.Tickets()
         self._service = channel.named(addresses)
         self._channel = grpc.insecure_channel(channel.target(addresses), options=channel.options(attempts))
         self._stub = ScoringServiceStub(self._channel)
@@ -91,7 +92,8 @@ class Client:
         metadata = self._caller.metadata(options.get("lane", ""))
         stream = self._stub.ScoreStream(calls.stream(texts, options), metadata=metadata)
         try:
-            yield from map(calls.streamed, stream)
+            for number, found in map(calls.streamed, stream):
+                yield number, self._tickets.kept(found)
         except grpc.RpcError as error:
             raise errors.read(error, self._service) from None
         finally:
@@ -110,21 +112,31 @@ class Client:
         hand in again."""
         stream = self._stub.SubmitStream(calls.submit_stream(work, options), metadata=self._caller.metadata())
         try:
-            yield from itertools.chain.from_iterable(map(calls.submitted_together, stream))
+            for request_id, found in itertools.chain.from_iterable(map(calls.submitted_together, stream)):
+                yield request_id, self._tickets.kept(found)
         except grpc.RpcError as error:
             raise errors.read(error, self._service) from None
         finally:
             stream.cancel()
 
-    def result(self, request_id: str) -> Deferred:
-        """Where submitted work is, and its answer once published."""
-        return self._call(calls.result(request_id))
+    def result(self, request_id: str, *, ticket: str = "") -> Deferred:
+        """Where submitted work is, and its answer once published. `ticket`: that of its `Deferred`, for work that
+        another client has submitted, where the service asks for it."""
+        return self._call(calls.result(request_id, ticket or self._tickets[request_id]))
 
-    def watch(self, request_ids: Iterable[str], *, seconds: float = calls.DEFAULT_DEADLINE) -> Iterator[Deferred]:
+    def watch(
+        self,
+        request_ids: Iterable[str],
+        *,
+        seconds: float = calls.DEFAULT_DEADLINE,
+        tickets: Mapping[str, str] = calls.NO_TICKETS,
+    ) -> Iterator[Deferred]:
         """The ends of submitted work (1 to 1000 ids), each once, as they come; goes on elsewhere, once, when its
-        connection breaks. Raises: DeadlineExceeded when not all have ended after `seconds`.
+        connection breaks. `tickets`: as in `result`, by request id. Raises: DeadlineExceeded when not all have ended
+        after `seconds`.
         """
-        watched, metadata = calls.Watched(request_ids, seconds, self._attempts), self._caller.metadata()
+        asked = self._tickets.of(request_ids, tickets)
+        watched, metadata = calls.Watched(asked, seconds, self._attempts), self._caller.metadata()
         broken: CallError | None = None
         while True:
             try:
@@ -151,4 +163,4 @@ class Client:
             reply = method(call.request, timeout=call.left, metadata=metadata)
         except grpc.RpcError as error:
             raise errors.read(error, self._service, call.seconds) from None
-        return call.read(reply)
+        return self._tickets.kept(call.read(reply))

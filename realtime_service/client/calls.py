@@ -2,8 +2,10 @@
 
 import time
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Generic, TypedDict, TypeVar
 
 import grpc
@@ -15,6 +17,9 @@ from realtime_service.client.errors import CallError, Unavailable
 from realtime_service.rpc.retryable import RETRY_AFTER
 from shared_model.types import MAX_TEXTS, Priority
 
+#: Tickets that a client remembers: the last ones.
+MAX_TICKETS = 100_000
+NO_TICKETS: Mapping[str, str] = MappingProxyType({})
 #: Seconds a call without a timeout of its own may take.
 DEFAULT_DEADLINE = 30.0
 
@@ -74,8 +79,9 @@ class Watched:
     """Submitted work whose ends are awaited. A stream that has brought some of them is not made again by the channel:
     what is still open is asked for again, once, when its connection breaks."""
 
-    def __init__(self, request_ids: Iterable[str], seconds: float, attempts: int) -> None:
-        self._open = dict.fromkeys(request_ids)
+    def __init__(self, tickets: Mapping[str, str], seconds: float, attempts: int) -> None:
+        """`tickets`: of each request id, "" for one without."""
+        self._open = dict(tickets)
         self._deadline = time.monotonic() + seconds
         self._attempts = attempts
         self._heard = False
@@ -86,7 +92,8 @@ class Watched:
         return max(0.0, self._deadline - time.monotonic())
 
     def request(self) -> scoring_pb2.WatchResultsRequest:
-        return scoring_pb2.WatchResultsRequest(request_ids=self._open)
+        tickets = list(self._open.values())
+        return scoring_pb2.WatchResultsRequest(request_ids=self._open, tickets=tickets if any(tickets) else [])
 
     def ended(self, message: scoring_pb2.GetResultResponse) -> Deferred:
         self._open.pop(message.request_id, None)
@@ -97,6 +104,34 @@ class Watched:
         """The stream has ended with an error. Returns whether what is open is asked for again."""
         self._attempts -= 1
         return self._attempts > 0 and self._heard and isinstance(error, Unavailable)
+
+
+class Tickets:
+    """The tickets of the work that a client has handed in, the latest ones. Safe for threads."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[str, str] = OrderedDict()
+
+    def __getitem__(self, request_id: str) -> str:
+        """Empty where none is known."""
+        return self._held.get(request_id, "")
+
+    def kept(self, found: Reply) -> Reply:
+        """Remember the ticket of a reply, if it has one. Returns the reply."""
+        request_id, ticket = "", ""
+        if isinstance(found, Answer):
+            request_id, ticket = found.ticket, found.message.ticket.ticket
+        elif isinstance(found, Deferred):
+            request_id, ticket = found.request_id, found.ticket
+        if ticket:
+            self._held[request_id] = ticket
+            if len(self._held) > MAX_TICKETS:
+                self._held.popitem(last=False)
+        return found
+
+    def of(self, request_ids: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
+        """The tickets of these requests, `given` ones first."""
+        return {request_id: given.get(request_id) or self[request_id] for request_id in request_ids}
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,8 +204,8 @@ def submit(request_id: str, texts: str | Sequence[str], options: SubmitOptions) 
     return Call("Submit", _submission(request_id, texts, options), DEFAULT_DEADLINE, answers.submitted)
 
 
-def result(request_id: str) -> Call[Deferred]:
-    request = scoring_pb2.GetResultRequest(request_id=request_id)
+def result(request_id: str, ticket: str) -> Call[Deferred]:
+    request = scoring_pb2.GetResultRequest(request_id=request_id, ticket=ticket)
     return Call("GetResult", request, DEFAULT_DEADLINE, answers.deferred)
 
 

@@ -30,7 +30,7 @@ from realtime_service.routing.inflight import InflightBytes
 from realtime_service.routing.quotas import Quotas
 from realtime_service.routing.snapshot import ANY_RELEASE, Snapshot
 from realtime_service.serving.backfill import BackfillWorker
-from realtime_service.serving.deferral import Deferral
+from realtime_service.serving.deferral import Deferral, Readers
 from realtime_service.serving.dispatcher import Dispatcher
 from realtime_service.serving.result_watcher import Watcher
 from realtime_service.serving.status import ReplicaStatus
@@ -231,7 +231,8 @@ class Server:
     async def _start_listener(self, stack: contextlib.AsyncExitStack, listener: grpc.aio.Server) -> None:
         status, membership, metrics, clock = self._status, self._membership, self._metrics, self._clock
         deferred_queue = DeferredQueue(self._default_client, self._deferred, metrics.unanswered)
-        deferral = Deferral(deferred_queue, lambda: membership.snapshot.redis_available, clock)
+        readers = Readers.of(self._settings)
+        deferral = Deferral(deferred_queue, lambda: membership.snapshot.redis_available, readers, clock)
         trust = PeerTrust(
             self._trusted,
             status.address,

@@ -11,6 +11,7 @@ from realtime_service.errors import Overloaded, Relayed
 from realtime_service.execution.device import Computed
 from realtime_service.models.registry import Model
 from realtime_service.routing.policy import Decision
+from realtime_service.serving.deferral import Ticket
 from realtime_service.settings import Lane
 from shared_model.encoding import Encoding
 from shared_model.output import OutputSpec
@@ -36,13 +37,13 @@ class Answer:
     reason: str
     every: NDArray[np.float32] | None = None
     slack: float | None = None
-    ticket: str = ""
+    ticket: Ticket | None = None
 
 
-def deferred(request_id: str, refusal: Overloaded | Relayed) -> Answer:
+def deferred(ticket: Ticket, refusal: Overloaded | Relayed) -> Answer:
     """No scores yet, and which release will give them is not known."""
     reason = f"taken as deferred work: {refusal.why if isinstance(refusal, Overloaded) else refusal}"
-    return Answer((), ServingPath.DEFERRED, "", "", 0, 0.0, 0.0, reason, ticket=request_id)
+    return Answer((), ServingPath.DEFERRED, "", "", 0, 0.0, 0.0, reason, ticket=ticket)
 
 
 def published(model: Model, found: Sequence[PublishedScore], decision: Decision, k: int) -> Answer:

@@ -128,7 +128,8 @@ class Dispatcher:
             relayed = isinstance(refusal, Relayed) and refusal.code is not grpc.StatusCode.RESOURCE_EXHAUSTED
             if context.call.forwarded or relayed or not context.call.caller.may_use(ServingPath.DEFERRED):
                 raise
-            ticket = await self._deferral.accept_refused(context.request, context.left(self._clock.monotonic()))
+            left = context.left(self._clock.monotonic())
+            ticket = await self._deferral.accept_refused(context.call.caller, context.request, left)
             if ticket is None:
                 raise
             return answer.deferred(ticket, refusal)

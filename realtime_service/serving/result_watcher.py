@@ -4,8 +4,10 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 
-from realtime_service.errors import NotFound, ReplicaUnavailable
+from realtime_service.errors import ReplicaUnavailable
+from realtime_service.serving.deferral import not_found
 from shared_model.deferred import DeferredQueue, Item, State
+from shared_model.deferred.owners import request_id_of
 from shared_model.errors import StoreUnavailable
 
 PERIOD_SECONDS = 0.1
@@ -40,7 +42,8 @@ class Watcher:
         self._watching = asyncio.Event()
 
     async def watch(self, request_ids: Sequence[str]) -> AsyncGenerator[tuple[str, Item], None]:
-        """Yields each request once, when it is published, fails or expires. `request_ids` are distinct.
+        """Yields each request once, when it is published, fails or expires. `request_ids`: those under which they are
+        stored (`Deferral.locate`), distinct.
 
         Raises: NotFound naming an id that was not submitted or is no longer kept; StoreUnavailable, but only in the
         first round trip; ReplicaUnavailable when this replica closes.
@@ -98,5 +101,5 @@ class Watcher:
             watch.pending.add(request_id)
             return None
         if item is None:
-            raise NotFound(f"request_id: {request_id!r} was not submitted, or its result is no longer kept")
+            raise not_found(request_id_of(request_id))
         return item

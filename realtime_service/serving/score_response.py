@@ -15,8 +15,9 @@ def score_response(answer: Answer, request_id: str) -> scoring_pb2.ScoreResponse
         request_id=request_id,
         reason=answer.reason,
         slack_us=None if answer.slack is None else round(answer.slack * 1e6),
-        ticket=scoring_pb2.Ticket(request_id=answer.ticket) if answer.ticket else None,
     )
+    if answer.ticket:
+        response.ticket.request_id, response.ticket.ticket = answer.ticket.request_id, answer.ticket.secret
     # Filled in place, because protobuf copies a separate message into the one that contains it.
     for score in answer.scores:
         result = response.results.add(tokens=score.tokens, truncated=score.truncated, vector=score.vector)

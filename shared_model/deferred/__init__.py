@@ -14,16 +14,18 @@ acknowledged, and only the first stored result is kept.
 from shared_model.deferred.dead_letters import DeadLetter, DeadLetters
 from shared_model.deferred.lease import Lease
 from shared_model.deferred.scripts import Unanswered
-from shared_model.deferred.store import DEFAULTS, Claimed, DeferredQueue, Item, State, Submission
+from shared_model.deferred.store import DEFAULTS, Accepted, Claimed, DeferredQueue, Item, Outcome, State, Submission
 
 __all__ = [
     "DEFAULTS",
+    "Accepted",
     "Claimed",
     "DeadLetter",
     "DeadLetters",
     "DeferredQueue",
     "Item",
     "Lease",
+    "Outcome",
     "State",
     "Submission",
     "Unanswered",

@@ -1,14 +1,17 @@
 """The deferred stream and its results, in Redis."""
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import redis.asyncio
 
 from protos.scoring.v1.scoring_pb2 import ScoreResponse
 from protos.scoring.v1.storage_pb2 import DeferredWork
+from shared_model.deferred.owners import request_id_of
 from shared_model.deferred.scripts import Scripts, UnansweredCallback, answered, ignore_unanswered
-from shared_model.errors import QueueFull
+from shared_model.errors import AlreadyExists, QueueFull
 from shared_model.redis_store import keys
 from shared_model.settings import DeferredSettings
 from shared_model.types import DeferredState
@@ -27,24 +30,49 @@ _LOOKED_AT = 500
 
 DEFAULTS = DeferredSettings()
 
+#: Code of `submit.lua`.
+_FULL = -1
+
 
 @dataclass(frozen=True)
 class Submission:
-    """Work to be accepted. `deliver_within_ms`: it expires if it has no result by then; 0: no deadline."""
+    """Work to be accepted. `deliver_within_ms`: it expires if it has no result by then; 0: no deadline. `ticket`: to be
+    shown by its readers, if any."""
 
     request_id: str
     work: DeferredWork
     deliver_within_ms: int = 0
+    ticket: str = ""
+
+    @property
+    def content(self) -> str:
+        """Hash of the request: equal for a request that is submitted again."""
+        request = self.work.request.SerializeToString(deterministic=True)
+        return hashlib.blake2b(request, digest_size=16).hexdigest()
+
+
+class Accepted(NamedTuple):
+    """`duplicate`: whether the same request had been accepted before; `ticket`: the one of then."""
+
+    state: State
+    duplicate: bool
+    ticket: str
+
+
+#: Of one submission.
+Outcome = Accepted | QueueFull | AlreadyExists
 
 
 @dataclass(frozen=True)
 class Item:
-    """A submitted request. `response` is set once it is published, `failure` once it failed."""
+    """A submitted request. `response` is set once it is published, `failure` once it failed; `ticket`: to be shown by
+    its readers, if any."""
 
     state: State
     response: ScoreResponse | None = None
     computed_by: str = ""
     failure: str = ""
+    ticket: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,21 +100,31 @@ class DeferredQueue:
         self._looked_until: bytes | str = ""
 
     async def submit(self, request_id: str, work: DeferredWork, deliver_within_ms: int = 0) -> tuple[State, bool]:
-        """Store work once. Returns its state and whether its id had been accepted before. Raises: QueueFull."""
-        [outcome] = await self.submit_many([Submission(request_id, work, deliver_within_ms)])
-        if isinstance(outcome, QueueFull):
-            raise outcome
-        return outcome
+        """Store work once. Returns its state and whether it had been accepted before.
 
-    async def submit_many(self, submissions: Sequence[Submission]) -> list[tuple[State, bool] | QueueFull]:
-        """As `submit` for several, each by itself, in one round trip. Returns their outcomes in order."""
+        Raises: QueueFull; AlreadyExists.
+        """
+        [outcome] = await self.submit_many([Submission(request_id, work, deliver_within_ms)])
+        if not isinstance(outcome, Accepted):
+            raise outcome
+        return outcome.state, outcome.duplicate
+
+    async def submit_many(self, submissions: Sequence[Submission]) -> list[Outcome]:
+        """Store several, each by itself, in one round trip. Returns their outcomes in order."""
         arguments: list[object] = [self._settings.deferred_bound, self._settings.deferred_wait_seconds]
         for it in submissions:
-            arguments += [it.request_id, it.work.SerializeToString(), it.deliver_within_ms]
+            arguments += [it.request_id, it.work.SerializeToString(), it.deliver_within_ms, it.content, it.ticket]
         items = [keys.deferred_item(it.request_id) for it in submissions]
         answers = await self._scripts.run_replicated("submit", items, arguments)
-        full = f"{self._settings.deferred_bound} deferred requests are waiting; submit again later"
-        return [QueueFull(full) if code < 0 else (State(state.decode()), code == 0) for code, state in answers]
+        return [self._outcome(it, *answer) for it, answer in zip(submissions, answers, strict=True)]
+
+    def _outcome(self, submission: Submission, code: int, state: bytes, ticket: bytes) -> Outcome:
+        if code >= 0:
+            return Accepted(State(state.decode()), code == 0, ticket.decode())
+        if code == _FULL:
+            return QueueFull(f"{self._settings.deferred_bound} deferred requests are waiting; submit again later")
+        named = request_id_of(submission.request_id)
+        return AlreadyExists(f"request_id: {named!r} was submitted before, with other content; choose another id")
 
     async def get(self, request_id: str) -> Item | None:
         """None if no such request was accepted, or it is no longer kept."""
@@ -100,7 +138,16 @@ class DeferredQueue:
             response=ScoreResponse.FromString(fields[b"result"]) if state is State.PUBLISHED else None,
             computed_by=fields.get(b"computed_by", b"").decode(),
             failure=fields.get(b"failure", b"").decode(),
+            ticket=fields.get(b"ticket", b"").decode(),
         )
+
+    async def tickets(self, request_ids: Sequence[str]) -> list[str | None]:
+        """The ticket of each, "" for one without, in one round trip; None where `get` returns None."""
+        async with self._redis.pipeline(transaction=False) as pipe:
+            for request_id in request_ids:
+                pipe.hmget(keys.deferred_item(request_id), ["state", "ticket"])
+            found = await answered(pipe.execute())
+        return [None if state is None else (ticket or b"").decode() for state, ticket in found]
 
     async def states(self, request_ids: Sequence[str]) -> list[State | None]:
         """The state of each, in one round trip; None where `get` returns None."""

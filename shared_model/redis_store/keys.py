@@ -30,19 +30,20 @@ def routing_policy() -> str:
 
 
 def deferred_stream() -> str:
-    """Stream of accepted work: fields id, work (protobuf DeferredWork)."""
+    """Stream of accepted work: fields id, work (protobuf DeferredWork), content, ticket; see `deferred_item`."""
     return "tandem:{deferred}:stream"
 
 
-def deferred_item(request_id: str) -> str:
+def deferred_item(stored_id: str) -> str:
     """Hash of one submitted request: state, entry (its id in the stream), due (its deadline, if any, in milliseconds of
-    Redis' clock), result (protobuf ScoreResponse), computed_by, failure."""
-    return f"tandem:{{deferred}}:item:{request_id}"
+    Redis' clock), result (protobuf ScoreResponse), computed_by, failure; content (hash of the request) and ticket (that
+    readers show, if any), which earlier versions did not store. `stored_id`: see `deferred.owners`."""
+    return f"tandem:{{deferred}}:item:{stored_id}"
 
 
 def dead_letters() -> str:
     """Stream of work that failed by itself or whose consumers died: fields id, work (protobuf DeferredWork),
-    deliveries."""
+    content, ticket, deliveries."""
     return "tandem:{deferred}:dead"
 
 

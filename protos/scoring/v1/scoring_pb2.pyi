@@ -129,10 +129,12 @@ class ScoreResponse(_message.Message):
     def __init__(self, results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., path: _Optional[_Union[Path, str]] = ..., release: _Optional[str] = ..., precision: _Optional[str] = ..., batch_size: _Optional[int] = ..., queue_us: _Optional[int] = ..., compute_us: _Optional[int] = ..., request_id: _Optional[str] = ..., reason: _Optional[str] = ..., slack_us: _Optional[int] = ..., ticket: _Optional[_Union[Ticket, _Mapping]] = ...) -> None: ...
 
 class Ticket(_message.Message):
-    __slots__ = ("request_id",)
+    __slots__ = ("request_id", "ticket")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
     request_id: str
-    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+    ticket: str
+    def __init__(self, request_id: _Optional[str] = ..., ticket: _Optional[str] = ...) -> None: ...
 
 class StreamError(_message.Message):
     __slots__ = ("code", "message", "retry_after_ms")
@@ -163,14 +165,16 @@ class SubmitRequest(_message.Message):
     def __init__(self, request: _Optional[_Union[ScoreRequest, _Mapping]] = ..., deliver_within_ms: _Optional[int] = ...) -> None: ...
 
 class SubmitResponse(_message.Message):
-    __slots__ = ("request_id", "state", "duplicate")
+    __slots__ = ("request_id", "state", "duplicate", "ticket")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     DUPLICATE_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     state: DeferredState
     duplicate: bool
-    def __init__(self, request_id: _Optional[str] = ..., state: _Optional[_Union[DeferredState, str]] = ..., duplicate: bool = ...) -> None: ...
+    ticket: str
+    def __init__(self, request_id: _Optional[str] = ..., state: _Optional[_Union[DeferredState, str]] = ..., duplicate: bool = ..., ticket: _Optional[str] = ...) -> None: ...
 
 class SubmitStreamResponse(_message.Message):
     __slots__ = ("outcomes",)
@@ -189,16 +193,20 @@ class SubmitOutcome(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., response: _Optional[_Union[SubmitResponse, _Mapping]] = ..., error: _Optional[_Union[StreamError, _Mapping]] = ...) -> None: ...
 
 class GetResultRequest(_message.Message):
-    __slots__ = ("request_id",)
+    __slots__ = ("request_id", "ticket")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    TICKET_FIELD_NUMBER: _ClassVar[int]
     request_id: str
-    def __init__(self, request_id: _Optional[str] = ...) -> None: ...
+    ticket: str
+    def __init__(self, request_id: _Optional[str] = ..., ticket: _Optional[str] = ...) -> None: ...
 
 class WatchResultsRequest(_message.Message):
-    __slots__ = ("request_ids",)
+    __slots__ = ("request_ids", "tickets")
     REQUEST_IDS_FIELD_NUMBER: _ClassVar[int]
+    TICKETS_FIELD_NUMBER: _ClassVar[int]
     request_ids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, request_ids: _Optional[_Iterable[str]] = ...) -> None: ...
+    tickets: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_ids: _Optional[_Iterable[str]] = ..., tickets: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetResultResponse(_message.Message):
     __slots__ = ("request_id", "state", "response", "computed_by", "failure")

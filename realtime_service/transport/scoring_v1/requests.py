@@ -26,8 +26,8 @@ MAX_MESSAGE_BYTES = MAX_TEXTS * MAX_TEXT_BYTES + 64 * 1024
 #: which reads it to its end, in a hundred.
 TRANSPORT_MESSAGE_BYTES = 4 * MAX_MESSAGE_BYTES
 MAX_WATCHED = 1000
-#: Fields of a valid message, at most: ids to watch, or 64 texts and pairs with the parameters of a tensor.
-MAX_FIELDS = 1200
+#: Fields of a valid message, at most: ids to watch and their tickets, or 64 texts and pairs with the parameters of a tensor.
+MAX_FIELDS = 2_400
 #: A larger message is parsed by a thread, its fields are counted first, and a damaged one is refused as a whole.
 SMALL_BYTES = 64 * 1024
 #: Fields of a damaged message that are searched for the one to name.
@@ -104,21 +104,24 @@ def submit_request(raw: bytes) -> tuple[ScoringRequest, int]:
     return checked, message.deliver_within_ms
 
 
-def result_request(raw: bytes) -> str:
-    """The id of a GetResultRequest. Raises: BadInput, MessageTooLarge."""
-    request_id = parse(scoring_pb2.GetResultRequest, raw).request_id
-    _check_asked("request_id", request_id)
-    return request_id
+def result_request(raw: bytes) -> tuple[str, str]:
+    """The id of a GetResultRequest, and its ticket. Raises: BadInput, MessageTooLarge."""
+    message = parse(scoring_pb2.GetResultRequest, raw)
+    _check_asked("request_id", message.request_id)
+    return message.request_id, message.ticket
 
 
-def watch_request(raw: bytes) -> list[str]:
-    """The ids of a WatchResultsRequest, each once. Raises: BadInput, MessageTooLarge."""
-    ids = parse(scoring_pb2.WatchResultsRequest, raw).request_ids
+def watch_request(raw: bytes) -> dict[str, str]:
+    """The ids of a WatchResultsRequest, and their tickets. Raises: BadInput, MessageTooLarge."""
+    message = parse(scoring_pb2.WatchResultsRequest, raw)
+    ids, tickets = message.request_ids, message.tickets
     if not 1 <= len(ids) <= MAX_WATCHED:
         raise BadInput("request_ids", f"holds {len(ids)} ids, must hold 1 to {MAX_WATCHED}")
+    if tickets and len(tickets) != len(ids):
+        raise BadInput("tickets", f"holds {len(tickets)} tickets, must hold none or {len(ids)}")
     for index, request_id in enumerate(ids):
         _check_asked(f"request_ids[{index}]", request_id)
-    return list(dict.fromkeys(ids))
+    return dict(zip(ids, tickets or [""] * len(ids), strict=True))
 
 
 def _has_more_fields(descriptor: Descriptor, raw: bytes, most: int) -> bool:

@@ -22,7 +22,7 @@ from realtime_service.transport.rpc_handlers import Arrival, Context
 from realtime_service.transport.scoring_v1 import requests, responses
 from realtime_service.transport.scoring_v1.submit_stream import SubmitBatcher
 from realtime_service.transport.streaming import OpenStreams
-from shared_model.deferred import State
+from shared_model.deferred import Accepted
 from shared_model.errors import BadInput
 
 SERVICE = "scoring.v1.ScoringService"
@@ -92,7 +92,8 @@ class ScoringServicer:
             request, deliver_within_ms = await self._checked(requests.submit_request, raw)
             self._dispatcher.check(request, call)
             self._dispatcher.charge(request, call)
-            return self._submitted(request.request_id, *await self._deferral.accept(request, deliver_within_ms))
+            accepted = await self._deferral.accept(call.caller, request, deliver_within_ms)
+            return self._submitted(request.request_id, accepted)
 
     async def submit_stream(self, incoming: AsyncIterator[bytes], context: Context, arrival: Arrival) -> None:
         call = self._context_reader.receive(SUBMIT, b"", context, arrival)
@@ -100,14 +101,16 @@ class ScoringServicer:
         await self._streams.run(batcher)
 
     async def get_result(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.GetResultResponse:
-        request_id = await requests.read(requests.result_request, raw)
-        return responses.result_response(request_id, await self._deferral.result(request_id))
+        request_id, ticket = await requests.read(requests.result_request, raw)
+        item = await self._deferral.result(arrival.caller, request_id, ticket)
+        return responses.result_response(request_id, item, arrival.caller.sees_precomputed)
 
     async def watch_results(self, raw: bytes, context: Context, arrival: Arrival) -> None:
-        request_ids = await requests.read(requests.watch_request, raw)
-        async with contextlib.aclosing(self._watcher.watch(request_ids)) as ends:
-            async for request_id, item in ends:
-                await context.write(responses.result_response(request_id, item))
+        asked, caller = await requests.read(requests.watch_request, raw), arrival.caller
+        named = dict(zip(await self._deferral.locate(caller, asked), asked, strict=True))
+        async with contextlib.aclosing(self._watcher.watch(list(named))) as ends:
+            async for stored_id, item in ends:
+                await context.write(responses.result_response(named[stored_id], item, caller.sees_precomputed))
 
     async def describe(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.DescribeResponse:
         await requests.read_message(scoring_pb2.DescribeRequest, raw)
@@ -122,9 +125,9 @@ class ScoringServicer:
         with contextlib.ExitStack() as held:
             parsed = [await self._parsed(raw, call, held) for raw in raws]
             good = [it for it in parsed if not isinstance(it, Exception)]
-            stored: Iterator[tuple[State, bool] | Exception]
+            stored: Iterator[Accepted | Exception]
             try:
-                stored = iter(await self._deferral.accept_many(good))
+                stored = iter(await self._deferral.accept_many(call.caller, good))
             except Exception as error:  # noqa: BLE001 - as above
                 stored = itertools.repeat(error)
         response = scoring_pb2.SubmitStreamResponse()
@@ -138,7 +141,7 @@ class ScoringServicer:
                 failure = responses.stream_error(rpc_handlers.explain(outcome))
                 response.outcomes.add(request_id=request_id, error=failure)
             else:
-                response.outcomes.add(request_id=request_id, response=self._submitted(request_id, *outcome))
+                response.outcomes.add(request_id=request_id, response=self._submitted(request_id, outcome))
         return response
 
     async def _parsed(
@@ -148,15 +151,16 @@ class ScoringServicer:
         try:
             held.enter_context(self._context_reader.holding(call, raw))
             request, deliver_within_ms = await self._checked(requests.submit_request, raw)
+            self._deferral.check_id(request.request_id)
             self._dispatcher.check(request, call)
             self._dispatcher.charge(request, call)
         except Exception as error:  # noqa: BLE001 - as above
             return error
         return request, deliver_within_ms
 
-    def _submitted(self, request_id: str, state: State, duplicate: bool) -> scoring_pb2.SubmitResponse:
+    def _submitted(self, request_id: str, accepted: Accepted) -> scoring_pb2.SubmitResponse:
         self._metrics.ended(None, Outcome.DEFERRED)
-        return scoring_pb2.SubmitResponse(request_id=request_id, state=state.name, duplicate=duplicate)
+        return responses.submit_response(request_id, accepted)
 
     async def _answer_one(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.ScoreStreamResponse:
         """Answer one request of a stream; a failure is the answer of its request, and the stream goes on."""

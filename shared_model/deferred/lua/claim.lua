@@ -9,15 +9,6 @@
 local items, dead = {}, 0
 local most, most_again = tonumber(ARGV[4]), tonumber(ARGV[5])
 
-local function fields_of(entry)
-  local found = redis.call('XRANGE', KEYS[1], entry, entry)[1]
-  local fields = {}
-  for index = 1, found and #found[2] or 0, 2 do
-    fields[found[2][index]] = found[2][index + 1]
-  end
-  return found and fields
-end
-
 -- Whether an entry still needs work: it has neither a result nor another end.
 local function needs_work(entry, item)
   local state = state_of(item)
@@ -46,7 +37,7 @@ end
 local function dead_letter(entry, fields, deliveries)
   local item = ARGV[9] .. fields.id
   if needs_work(entry, item) then
-    redis.call('XADD', KEYS[2], '*', 'id', fields.id, 'work', fields.work, 'deliveries', deliveries)
+    add(KEYS[2], fields.id, fields.work, fields, 'deliveries', deliveries)
     finish(item, entry, 'state', 'failed', 'failure', ARGV[11])
     dead = dead + 1
   end
@@ -71,7 +62,7 @@ end
 for _, row in ipairs(rows) do
   local entry, deliveries = row[1], row[4]
   if row[3] >= tonumber(ARGV[6]) then
-    local fields = fields_of(entry)
+    local fields = fields_of(KEYS[1], entry)
     if not fields then
       -- The stream was trimmed from outside.
       redis.call('XACK', KEYS[1], ARGV[1], entry)

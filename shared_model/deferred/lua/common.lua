@@ -37,6 +37,34 @@ local function state_of(item)
   return state
 end
 
+-- The fields of an entry by name, false if it is gone.
+local function fields_of(stream, entry)
+  local found = redis.call('XRANGE', stream, entry, entry)[1]
+  local fields = {}
+  for index = 1, found and #found[2] or 0, 2 do
+    fields[found[2][index]] = found[2][index + 1]
+  end
+  return found and fields
+end
+
+-- Add an entry. `guards`: anything with the fields `content` and `ticket`, which earlier versions did not store; more
+-- fields and their values may follow. Entries carry them because an item may expire before its entry.
+local function add(stream, id, work, guards, ...)
+  return redis.call(
+    'XADD', stream, '*', 'id', id, 'work', work,
+    'content', guards.content or '', 'ticket', guards.ticket or '', ...
+  )
+end
+
+-- Set an item's fields `content` and `ticket`, as far as it has them.
+local function guard(item, guards)
+  for _, name in ipairs({'content', 'ticket'}) do
+    if guards[name] and guards[name] ~= '' then
+      redis.call('HSET', item, name, guards[name])
+    end
+  end
+end
+
 -- The XPENDING row of an entry that this consumer holds, else nil.
 local function held(entry, consumer)
   local rows = redis.pcall('XPENDING', KEYS[1], ARGV[1], entry, entry, 1, consumer)

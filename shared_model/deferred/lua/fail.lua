@@ -8,7 +8,7 @@ if state == 'scored' or has_ended(state) then
   return {expired, 0}
 end
 if KEYS[3] then
-  redis.call('XADD', KEYS[3], '*', 'id', ARGV[6], 'work', ARGV[7], 'deliveries', ARGV[8])
+  add(KEYS[3], ARGV[6], ARGV[7], fields_of(KEYS[1], ARGV[4]) or {}, 'deliveries', ARGV[8])
 end
 finish(KEYS[2], ARGV[4], 'state', 'failed', 'failure', ARGV[5], 'computed_by', ARGV[3])
 return {expired, 1}

@@ -5,20 +5,18 @@
 -- submitted again after its failure had expired is dropped.
 local replayed = 0
 for index = 3, #KEYS do
-  local letter = redis.call('XRANGE', KEYS[2], ARGV[index + 1], ARGV[index + 1])[1]
-  if letter then
-    local fields, state = {}, redis.call('HGET', KEYS[index], 'state')
-    for position = 1, #letter[2], 2 do
-      fields[letter[2][position]] = letter[2][position + 1]
-    end
+  local fields = fields_of(KEYS[2], ARGV[index + 1])
+  if fields then
+    local state = redis.call('HGET', KEYS[index], 'state')
     if not state or state == 'failed' then
-      local entry = redis.call('XADD', KEYS[1], '*', 'id', fields.id, 'work', fields.work)
+      local entry = add(KEYS[1], fields.id, fields.work, fields)
       redis.call('DEL', KEYS[index])
       redis.call('HSET', KEYS[index], 'state', 'accepted', 'entry', entry)
+      guard(KEYS[index], fields)
       redis.call('EXPIRE', KEYS[index], ARGV[3])
       replayed = replayed + 1
     end
-    redis.call('XDEL', KEYS[2], letter[1])
+    redis.call('XDEL', KEYS[2], ARGV[index + 1])
   end
 end
 return {expired, replayed}

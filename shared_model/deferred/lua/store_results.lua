@@ -6,9 +6,12 @@ for index = 2, #KEYS do
   local item, entry, result = KEYS[index], ARGV[2 * index], ARGV[2 * index + 1]
   local state, kept = state_of(item), 0
   -- Work may outlive its item hash. If neither exists, Redis has lost both and the result is not stored.
-  local outlived = not state and #redis.call('XRANGE', KEYS[1], entry, entry) > 0
+  local outlived = not state and fields_of(KEYS[1], entry)
   if state == 'accepted' or state == 'claimed' or outlived then
     redis.call('HSET', item, 'state', 'scored', 'result', result, 'computed_by', ARGV[3])
+    if outlived then
+      guard(item, outlived)
+    end
     redis.call('EXPIRE', item, ARGV[2])
     kept = 1
   end

@@ -26,7 +26,8 @@ from batch_job.scoring.options import ScoringOptions
 from batch_job.shards import schemas
 from batch_job.shards.shard_files import FileReport, Target, write_file
 from batch_job.tables import table
-from protos.scoring.v1.scoring_pb2 import ScoreResponse
+from protos.scoring.v1.scoring_pb2 import ScoreRequest, ScoreResponse
+from protos.scoring.v1.storage_pb2 import DeferredWork
 from shared_model.deferred import DeferredQueue, State
 from shared_model.errors import JobError
 from shared_model.releases.store import Release
@@ -60,10 +61,14 @@ async def test_what_is_committed_is_what_is_answered(
     release: Release,
 ) -> None:
     one, two = await submit(deferred, "where is my card"), await submit(deferred, "help", "I forgot my passcode")
-    assert await drain(spark, deferred, options, scores, limit=10) == 2
+    request = ScoreRequest(texts=["where is my card"], request_id="hers")
+    await DeferredQueue(deferred).submit("token:alice/hers", DeferredWork(request=request, accepted_at_ms=1))
+    assert await drain(spark, deferred, options, scores, limit=10) == 3
+    assert (await answer(deferred, "token:alice/hers")).request_id == "hers"
     found = {row["id"]: row for row in read_scores(spark, scores.folder, DAY).collect()}
     assert {(row["id"], row["source"]) for row in found.values()} == {
         (one, "deferred"),
+        ("token:alice/hers", "deferred"),
         (f"{two}#0", "deferred"),
         (f"{two}#1", "deferred"),
     }

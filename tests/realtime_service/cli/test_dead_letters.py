@@ -95,6 +95,14 @@ def test_some_or_all_are_accepted_again(cli: Cli, redis_url: str) -> None:
     assert cli("list")[1] == ["0 dead letters"]
 
 
+def test_the_owner_of_a_letter_is_shown_and_names_it(cli: Cli, redis_url: str) -> None:
+    mine = ("token:alice/one", "token:bob/one")
+    dead_letter(redis_url, *mine)
+    assert [line.split("\t")[0] for line in cli("list")[1]] == [*mine, "2 dead letters"]
+    assert cli("replay", "token:bob/one") == (0, ["1 accepted again"], "")
+    assert states(redis_url, *mine) == [State.FAILED, State.ACCEPTED]
+
+
 def test_an_unknown_id_is_named_and_nothing_is_replayed(cli: Cli, redis_url: str) -> None:
     dead_letter(redis_url, "one")
     status, lines, complaint = cli("replay", "one", "never")

@@ -25,6 +25,9 @@ class Threads:
     def submit(self, *arguments: Any, **options: Any) -> Any:
         return self.client.submit(*arguments, **options)
 
+    def result(self, request_id: str, **options: Any) -> Any:
+        return self.client.result(request_id, **options)
+
     def listed(self, method: str, *arguments: Any, **options: Any) -> list[Any]:
         """Everything that `stream` or `watch` gives."""
         return list(getattr(self.client, method)(*arguments, **options))
@@ -54,6 +57,9 @@ class Loop:
 
     def submit(self, *arguments: Any, **options: Any) -> Any:
         return self._runner.run(self.client.submit(*arguments, **options))
+
+    def result(self, request_id: str, **options: Any) -> Any:
+        return self._runner.run(self.client.result(request_id, **options))
 
     def listed(self, method: str, *arguments: Any, **options: Any) -> list[Any]:
         async def collect() -> list[Any]:

@@ -148,8 +148,10 @@ def test_a_text_scored_last_night_is_answered_from_the_published_epoch(
 
 def test_submitted_work_is_answered_by_an_idle_lane_once(client: Client, redis_client: "redis.Redis") -> None:
     assert client.submit("job-1", ["where is my card", "close my account"]).state == DeferredState.ACCEPTED
-    again = client.submit("job-1", "something else entirely")
-    assert again.duplicate
+    assert client.submit("job-1", ["where is my card", "close my account"]).duplicate
+    says = refused(lambda: client.submit("job-1", "something else entirely"))
+    assert says[0] is grpc.StatusCode.ALREADY_EXISTS
+    assert says[1] == "request_id: 'job-1' was submitted before, with other content; choose another id"
     eventually(lambda: client.result("job-1").state == DeferredState.PUBLISHED)
     result = client.result("job-1")
     assert result.computed_by == "idle"

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.heavy
 
 #: More texts than the queue of the dynamic lane holds, so that the request is always refused.
 REFUSED = ["where is my card", "card", "please"]
+REFUSED_CODE = grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +89,10 @@ def test_a_refused_request_that_may_be_deferred_gets_a_ticket(stage: Stage, stub
     state = stub.GetResult(scoring_pb2.GetResultRequest(request_id="mine"), timeout=10).state
     assert state == scoring_pb2.ACCEPTED
     # A repeated request gets the same ticket.
-    assert score(stub, allow_deferred=True, request_id="mine").ticket.request_id == "mine"
+    again = score(stub, allow_deferred=True, request_id="mine", top_k=2).ticket
+    assert (again, len(again.ticket)) == (answer.ticket, 22)
+    # Its id is taken: another request is refused.
+    assert refusal(lambda: score(stub, allow_deferred=True, request_id="mine")).code() is REFUSED_CODE
     assert len(stored(stage)) == 1
 
 

@@ -39,7 +39,7 @@ class Encoder:
 class Store:
     """A deferral that refuses all."""
 
-    async def accept_refused(self, request: ScoringRequest, left: float | None) -> None:
+    async def accept_refused(self, caller: Identity, request: ScoringRequest, left: float | None) -> None:
         return None
 
 

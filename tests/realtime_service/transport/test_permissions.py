@@ -1,5 +1,6 @@
 """What a caller may do where tokens are required, at a replica and through a router."""
 
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from protos.inference import open_inference_pb2 as pb
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.storage_pb2 import PublishedScore
+from realtime_service import __main__ as command
+from realtime_service.cli import chat
 from realtime_service.client import Client
 from realtime_service.cluster.peers import Peer
 from shared_model.published.epochs import Epoch
@@ -208,6 +211,24 @@ def test_a_model_that_is_not_permitted_is_refused(stage: Stage, connect: Callabl
     )
 
 
+def test_two_callers_use_one_request_id_and_read_their_own_results(connect: Callable[..., Client]) -> None:
+    name = uuid.uuid4().hex
+    alice, bob = connect(sub="alice"), connect(sub="bob")
+    alice.submit(name, "card")
+    for read in (lambda: bob.result(name), lambda: list(bob.watch([name]))):
+        code, details = refusal(read)
+        assert code is grpc.StatusCode.NOT_FOUND
+        assert details == f"request_id: {name!r} was not submitted, or its result is no longer kept"
+    bob.submit(name, ["card", "please"])
+    assert refusal(lambda: alice.submit(name, "please"))[0] is grpc.StatusCode.ALREADY_EXISTS
+    for client, texts in ((alice, 1), (bob, 2)):
+        [ended] = client.watch([name])
+        assert ended.answer
+        assert (ended.request_id, ended.answer.message.request_id) == (name, name)
+        assert len(ended.answer.results) == texts
+        assert client.result(name).answer == ended.answer
+
+
 def test_only_operators_see_other_replicas_and_the_policy(stage: Stage, connect: Callable[..., Client]) -> None:
     eventually(lambda: len(connect(roles=["operator"]).describe().replicas) == 2)
     shown = connect().describe()
@@ -232,3 +253,30 @@ def test_only_permitted_callers_learn_that_a_text_was_scored_before(
     assert (answer.path, answer.reason) == (ServingPath.LATENCY, "priority REAL_TIME")
     assert (answer.precision, answer.batch_size, answer.queue_us) == ("int8", 1, 0)
     assert answer.compute_us > 0
+
+
+def test_commands_read_the_token_from_a_file_before_each_call(
+    stage: Stage, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, address = tmp_path / "token", ["--address", stage.replica.address]
+    assert command.main(["call", "card", *address]) == 1
+    assert "UNAUTHENTICATED: a call needs a bearer token" in capsys.readouterr().err
+    assert command.main(["describe", *address, "--token-file", str(file)]) == 2
+    assert f"--token-file: {file} cannot be read" in capsys.readouterr().err
+    file.write_text(token() + "\n")
+    for arguments in (["call", "card"], ["describe", "--json"]):
+        assert command.main([*arguments, *address, "--token-file", str(file)]) == 0
+    assert stage.release.id in capsys.readouterr().out
+    # `chat` keeps one client: the file is renewed between two lines.
+    lines = iter([token(), "rubbish"])
+
+    def typed(*_: object) -> Iterator[str]:
+        for renewed in lines:
+            file.write_text(renewed)
+            yield "card"
+
+    monkeypatch.setattr(chat, "typed", typed)
+    command.main(["chat", *address, "--token-file", str(file)])
+    said = capsys.readouterr().out
+    assert "label-0" in said
+    assert "the bearer token is not valid" in said

@@ -155,7 +155,8 @@ def test_each_request_is_answered_by_itself(stage: Stage, stub: ScoringServiceSt
     unknown = wanted("elsewhere", release="gone-0123456789ab")
     found = outcomes(stub, [*good, *bad, unknown])
     assert len(found) == 1004
-    assert all(found[f"s{n}"].response == accepted(f"s{n}") for n in range(1000))
+    assert len({found[f"s{n}"].response.ticket for n in range(1000)}) == 1000
+    assert all(found[f"s{n}"].response == accepted(f"s{n}", found[f"s{n}"].response.ticket) for n in range(1000))
     for request_id in ("no text", "urgent", "past", "elsewhere"):
         assert found[request_id].error.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
     assert "deliver_within_ms: is -1" in found["past"].error.message
@@ -165,8 +166,8 @@ def test_each_request_is_answered_by_itself(stage: Stage, stub: ScoringServiceSt
     assert [it.response.duplicate for it in again.values()] == [True, True]
 
 
-def accepted(request_id: str) -> scoring_pb2.SubmitResponse:
-    return scoring_pb2.SubmitResponse(request_id=request_id, state=scoring_pb2.ACCEPTED)
+def accepted(request_id: str, ticket: str) -> scoring_pb2.SubmitResponse:
+    return scoring_pb2.SubmitResponse(request_id=request_id, state=scoring_pb2.ACCEPTED, ticket=ticket)
 
 
 def test_a_request_without_a_result_in_time_expires_and_ends_its_watch(stub: ScoringServiceStub) -> None:

@@ -10,7 +10,7 @@ import redis.asyncio
 
 from protos.scoring.v1.scoring_pb2 import ScoreRequest, ScoreResponse
 from protos.scoring.v1.storage_pb2 import DeferredWork
-from shared_model.deferred import Claimed, DeadLetters, DeferredQueue, Lease, State, Submission, Unanswered
+from shared_model.deferred import Accepted, Claimed, DeadLetters, DeferredQueue, Lease, State, Submission, Unanswered
 from shared_model.deferred.store import LAST_DELIVERY
 from shared_model.errors import BadInput, QueueFull, StoreUnavailable
 from shared_model.redis_store import keys
@@ -222,7 +222,7 @@ async def test_a_chunk_is_stored_in_one_call_each_item_by_itself(client: "redis.
     deferred_queue = DeferredQueue(client, DeferredSettings(deferred_bound=3))
     await deferred_queue.submit("old", work("old"))
     outcomes = await deferred_queue.submit_many([Submission(it, work(it)) for it in ("a", "old", "b", "a", "c")])
-    new, again = (State.ACCEPTED, False), (State.ACCEPTED, True)
+    new, again = Accepted(State.ACCEPTED, False, ""), Accepted(State.ACCEPTED, True, "")
     assert outcomes[:4] == [new, again, new, again]
     assert isinstance(outcomes[4], QueueFull)
     assert await deferred_queue.waiting() == 3
