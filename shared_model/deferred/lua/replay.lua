@@ -1,11 +1,12 @@
 -- Accept dead letters again, as if they had never been delivered and without their deadlines.
--- KEYS[2] stream of dead letters   KEYS[3..] item hashes
--- ARGV[3] seconds an unfinished item is kept   ARGV[4..] dead letters, one for each item
+-- KEYS[2] stream of dead letters   KEYS[3] audit stream   KEYS[4..] item hashes
+-- ARGV[3] seconds an unfinished item is kept   ARGV[4..7] audit record, its signer and signature, records to keep
+-- ARGV[8..] dead letters, one for each item
 -- Returns how many were accepted. A dead letter that another process replayed meanwhile is skipped. One whose id was
 -- submitted again after its failure had expired is dropped.
 local replayed = 0
-for index = 3, #KEYS do
-  local letter = redis.call('XRANGE', KEYS[2], ARGV[index + 1], ARGV[index + 1])[1]
+for index = 4, #KEYS do
+  local letter = redis.call('XRANGE', KEYS[2], ARGV[index + 4], ARGV[index + 4])[1]
   if letter then
     local fields, state = {}, redis.call('HGET', KEYS[index], 'state')
     for position = 1, #letter[2], 2 do
@@ -20,5 +21,8 @@ for index = 3, #KEYS do
     end
     redis.call('XDEL', KEYS[2], letter[1])
   end
+end
+if replayed > 0 then
+  redis.call('XADD', KEYS[3], 'MAXLEN', '~', ARGV[7], '*', 'record', ARGV[4], 'signer', ARGV[5], 'signature', ARGV[6])
 end
 return {expired, replayed}
