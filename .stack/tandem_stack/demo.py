@@ -63,8 +63,10 @@ def run() -> int:
 
 
 def demo_state(state: StateSettings) -> StateSettings:
-    """A state of the demo's own; only the releases are shared, which take minutes to build."""
-    return dataclasses.replace(state, state=state.state / "demo", releases=state.releases_root, messages="", scores="")
+    """A state of the demo's own; only the releases are shared, which take minutes to build, and the keys that sign the
+    pointer to them."""
+    shared = {"releases": state.releases_root, "keys": str(state.keys_dir)}
+    return dataclasses.replace(state, state=state.state / "demo", messages="", scores="", **shared)
 
 
 def _nights(running: Stack) -> tuple[list[Nightly], calls.Outcome]:

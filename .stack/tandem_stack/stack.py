@@ -12,6 +12,7 @@ from realtime_service.settings import ServiceSettings
 from shared_model import settings
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings, setting
+from shared_model.trust import keyring
 from tandem_stack import airflow_standalone, checks
 from tandem_stack.airflow_api import AirflowApi
 from tandem_stack.airflow_standalone import Airflow
@@ -83,6 +84,8 @@ def running(plan: Plan, *preparations: list[str]) -> Iterator[Stack]:
     """
     checks.need_ports(plan.ports())
     with RedisServer(plan.state) as redis_server, Supervisor(plan.logs) as supervisor:
+        # Children take this Redis for one of others, which keys are not made for.
+        keyring.load(plan.state)
         ours = environ(plan.state, redis_server.url)
         tasks = plan.airflow.environ(os.environ, {**ours, **_task_environ(plan)})
         migration = plan.airflow.start_migration(supervisor, tasks)

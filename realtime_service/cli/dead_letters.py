@@ -10,6 +10,7 @@ from shared_model.deferred import DeadLetter, DeadLetters
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import DeferredSettings, StateSettings
 from shared_model.storage import escaped
+from shared_model.trust import keyring
 
 
 def listed(count: int) -> list[str]:
@@ -34,7 +35,7 @@ def replay(request_ids: Sequence[str] | None) -> int:
     async def accept() -> int:
         async with _connected() as letters:
             chosen = [it async for it in letters.all()] if request_ids is None else await letters.find(request_ids)
-            return await letters.replay(chosen)
+            return await letters.replay(chosen, keyring.load(settings.load(StateSettings)))
 
     return asyncio.run(accept())
 

@@ -1,10 +1,12 @@
 """`policy show`, `set`, `reset`: the numbers that operators may change at run time. Each returns the printed table."""
 
 import math
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import redis
+from google.protobuf.message import DecodeError
 
 from protos.scoring.v1.storage_pb2 import RoutingPolicy
 from realtime_service.process import main
@@ -13,9 +15,11 @@ from realtime_service.routing.overrides import Policy
 from realtime_service.settings import ServiceSettings
 from shared_model import settings
 from shared_model.commands import common
-from shared_model.errors import BadInput, StoreUnavailable
+from shared_model.errors import BadInput, StoreUnavailable, Untrusted
 from shared_model.redis_store import keys
 from shared_model.settings import StateSettings
+from shared_model.trust import audit, keyring, policy_signature
+from shared_model.trust.keyring import Keyring
 
 _SCRIPT = (Path(__file__).parent / "move_policy.lua").read_text()
 
@@ -24,14 +28,15 @@ Change = Callable[[bytes], bytes]
 
 
 def show() -> str:
-    return _apply(lambda stored: stored)
+    return _apply("", lambda stored: stored)
 
 
 def by_operators() -> dict[str, float]:
     """The numbers that operators have set. Raises: BadInput where they are damaged; StoreUnavailable."""
     main.adopt_file()
-    with common.redis_client(settings.load(StateSettings)) as client:
-        stored = move(client, lambda stored: stored)
+    state = settings.load(StateSettings)
+    with common.redis_client(state) as client:
+        stored = move(client, keyring.load(state), "", lambda stored: stored)
     return overrides.numbers(overrides.decode(stored)) if stored else {}
 
 
@@ -47,12 +52,12 @@ def set_(assignments: Iterable[str]) -> str:
         if not name or math.isnan(number):
             raise BadInput(text, "expected NAME=NUMBER")
         changes[name] = number
-    return _apply(_changing(changes))
+    return _apply("policy set", _changing(changes))
 
 
 def reset(names: Iterable[str]) -> str:
     """Reset these numbers to the settings."""
-    return _apply(_changing(dict.fromkeys(names)))
+    return _apply("policy reset", _changing(dict.fromkeys(names)))
 
 
 def reset_all() -> str:
@@ -65,23 +70,60 @@ def reset_all() -> str:
             version = 0
         return RoutingPolicy(version=version + 1).SerializeToString()
 
-    return _apply(emptied)
+    return _apply("policy reset --all", emptied, over_any=True)
 
 
-def move(client: "redis.Redis", change: Change) -> bytes:
-    """Change the policy atomically: retry if another change came first. Raises: StoreUnavailable; the errors of
-    `change`."""
+def move(client: "redis.Redis", trusted: Keyring, what: str, change: Change, over_any: bool = False) -> bytes:
+    """Change the policy atomically: retry if another change came first. `what`: for the audit; `over_any`: whatever is
+    stored, also unsigned.
+
+    Raises: BadInput for a policy that no operator signed; SettingError without a key to sign with; StoreUnavailable;
+    the errors of `change`.
+    """
     try:
         while True:
             stored = _stored(client)
+            if stored and not over_any:
+                _check_signature(stored, trusted)
             new = change(stored)
-            if new == stored or client.eval(_SCRIPT, 1, keys.routing_policy(), stored, new):
+            if new == stored:
                 return new
+            signed = policy_signature.signed(_dated(new, stored, trusted), trusted)
+            record = audit.arguments(trusted, what, _words(stored), _words(signed))
+            if client.eval(_SCRIPT, 2, keys.routing_policy(), keys.audit("routing"), stored, signed, *record):
+                return signed
     except redis.RedisError as error:
         raise StoreUnavailable(f"Redis did not answer: {error}; see `policy show` when it does") from error
 
 
-def _apply(change: Change) -> str:
+def _check_signature(stored: bytes, trusted: Keyring) -> None:
+    try:
+        policy_signature.check(stored, trusted)
+    except Untrusted as error:
+        raise BadInput("policy", f"{error}; `policy reset --all` writes it anew") from error
+
+
+def _dated(new: bytes, stored: bytes, trusted: Keyring) -> RoutingPolicy:
+    """Replicas that verify policies refuse a version below one that they saw. Where none is stored, because Redis lost
+    it, the next version is the time."""
+    policy = RoutingPolicy.FromString(new)
+    if trusted.operator and not stored:
+        policy.version = max(policy.version, int(time.time()))
+    return policy
+
+
+def _words(stored: bytes) -> str:
+    """For the audit."""
+    try:
+        message = RoutingPolicy.FromString(stored)
+        found = overrides.numbers(message)
+    except DecodeError:
+        return "damaged"
+    said = ", ".join(f"{name}={value:.10g}" for name, value in sorted(found.items()))
+    return f"version {message.version}: {said or 'no numbers'}" if stored else ""
+
+
+def _apply(what: str, change: Change, over_any: bool = False) -> str:
     """Raises: BadInput if a replica with these settings would reject the policy; SettingError; StoreUnavailable."""
     main.adopt_file()
     ours = overrides.of(settings.load(ServiceSettings))
@@ -91,8 +133,9 @@ def _apply(change: Change) -> str:
         overrides.read(new or None, ours)
         return new
 
-    with common.redis_client(settings.load(StateSettings)) as client:
-        return _table(move(client, accepted), ours)
+    state = settings.load(StateSettings)
+    with common.redis_client(state) as client:
+        return _table(move(client, keyring.load(state), what, accepted, over_any), ours)
 
 
 def _changing(changes: dict[str, float | None]) -> Change:

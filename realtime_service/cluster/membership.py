@@ -20,10 +20,11 @@ from realtime_service.routing import overrides
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import Replica, Snapshot, as_real_time, options
 from shared_model.clock import Clock, SystemClock
-from shared_model.errors import BadInput, ReleaseError
+from shared_model.errors import BadInput, ReleaseError, Untrusted
 from shared_model.redis_store import keys
 from shared_model.releases import pointer
 from shared_model.releases.pointer import Pointer
+from shared_model.trust import policy_signature
 from shared_model.trust.keyring import WITHOUT_KEYS, Keyring
 from shared_model.types import ServingPath
 
@@ -66,6 +67,7 @@ class Membership:
         self._keys = (keys.replica(initial.local), keys.replicas(), keys.replica_word(), keys.routing_policy())
         self._subscribers: list[Callable[[Snapshot], None]] = []
         self._complaint = ""
+        self._newest_policy = 0
         # By profile.
         self._known: dict[bytes, Replica] = {}
         self._unreadable: set[bytes] = set()
@@ -180,8 +182,11 @@ class Membership:
     def _read_policy(self, stored: bytes | None) -> Policy:
         """The policy with operators' numbers; the former policy if the stored one is invalid."""
         try:
+            if stored:
+                policy_signature.check(stored, self._trusted)
             changed = overrides.read(stored, self._settings)
-        except BadInput as error:
+            self._check_policy_version(changed)
+        except (BadInput, Untrusted) as error:
             if str(error) != self._complaint:
                 log.error("the routing policy in Redis is refused, the one before stays: %s", error)
             self._complaint = str(error)
@@ -191,12 +196,22 @@ class Membership:
             log.info("routing policy %d is in force", changed.version)
         return changed
 
+    def _check_policy_version(self, changed: Policy) -> None:
+        """Raises: Untrusted for a policy that operators have replaced since."""
+        if self._trusted.operators and 0 < changed.version < self._newest_policy:
+            raise Untrusted(f"version {changed.version} comes after version {self._newest_policy}")
+        self._newest_policy = max(self._newest_policy, changed.version)
+
     def _read_pointer(self, pointed: dict[bytes, bytes]) -> Pointer | None:
         if pointed == self._pointed:
             return self.snapshot.pointer
         self._pointed = pointed
         try:
-            return pointer.decode(pointed)
+            found = pointer.decode(pointed, self._trusted)
+            before = self.snapshot.pointer
+            if self._trusted.operators and found and before and found.version < before.version:
+                raise ReleaseError(f"the pointer in Redis is version {found.version}, after {before.version}")
+            return found
         except ReleaseError as error:
             # A damaged pointer does not affect the release that is being served.
             log.error("%s; this replica keeps the last valid pointer", error)

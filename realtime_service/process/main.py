@@ -106,6 +106,7 @@ def _run(service: ServiceSettings, state: StateSettings, redis_url: str, place: 
     trusted = keyring.load(state)
     store, deferred = Store.from_settings(state), settings.load(DeferredSettings)
     with clients.connect(redis_url, timeout=5.0, connect_timeout=5.0) as client:
+        pointer.settle(store, client)
         # A router loads no model, and may start before the first release exists.
         release_id = service.release or (pointer.read(store, client).active if service.served else "")
 

@@ -170,6 +170,8 @@ def change(message: RoutingPolicy, changes: Mapping[str, float | None]) -> Routi
     """The next version, with these numbers; None resets one to the settings. Raises: BadInput."""
     changed = RoutingPolicy()
     changed.CopyFrom(message)
+    # It covers the version before; the new one is signed when it is stored.
+    changed.ClearField("signature")
     changed.version += 1
     for name, value in changes.items():
         field, key = _locate(name)

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, TypeVar
 
 import redis
@@ -18,6 +19,7 @@ from shared_model.releases import manifest, naming, pointer
 from shared_model.releases.pointer import Pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
+from shared_model.trust import keyring
 
 Found = TypeVar("Found")
 Parser = argparse.ArgumentParser
@@ -38,7 +40,7 @@ class Moved:
 
 def store_of(state: StateSettings) -> Store:
     """The store without signature checks: for building, signing and inspecting releases."""
-    return Store(state.releases_root)
+    return Store(state.releases_root, load_keys=partial(keyring.load, state))
 
 
 def add_command(commands: "argparse._SubParsersAction[Any]", name: str, run: Run, **text: str) -> Parser:

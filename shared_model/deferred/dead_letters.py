@@ -11,9 +11,13 @@ from shared_model.deferred.scripts import Scripts, answered, ignore_unanswered
 from shared_model.errors import BadInput
 from shared_model.redis_store import keys
 from shared_model.settings import DeferredSettings
+from shared_model.trust import audit
+from shared_model.trust.keyring import WITHOUT_KEYS, Keyring
 
 #: Dead letters read, or accepted again, in one round trip.
 _PAGE = 500
+#: Characters of their names in the audit.
+_NAMES = 1000
 
 
 @dataclass(frozen=True)
@@ -51,15 +55,18 @@ class DeadLetters:
                 yield DeadLetter(entry, fields[b"id"].decode(), work, int(fields[b"deliveries"]))
             start = f"({page[-1][0].decode()}"
 
-    async def replay(self, letters: Iterable[DeadLetter]) -> int:
+    async def replay(self, letters: Iterable[DeadLetter], trusted: Keyring = WITHOUT_KEYS) -> int:
         """Accept these again, as if they had never been delivered. Returns how many were accepted; letters that another
         process has replayed meanwhile are skipped."""
         wanted, replayed = list(letters), 0
         for start in range(0, len(wanted), _PAGE):
             page = wanted[start : start + _PAGE]
             items = [keys.deferred_item(letter.request_id) for letter in page]
-            arguments = [self._settings.deferred_wait_seconds, *(letter.entry for letter in page)]
-            replayed += await self._scripts.run_replicated("replay", [keys.dead_letters(), *items], arguments)
+            names = ", ".join(letter.request_id for letter in page)[:_NAMES]
+            record = audit.arguments(trusted, "dead-letters replay", f"{len(page)} dead letters: {names}", "accepted")
+            arguments = [self._settings.deferred_wait_seconds, *record, *(letter.entry for letter in page)]
+            streams = [keys.dead_letters(), keys.audit("deferred")]
+            replayed += await self._scripts.run_replicated("replay", [*streams, *items], arguments)
         return replayed
 
     async def find(self, request_ids: Iterable[str]) -> list[DeadLetter]:

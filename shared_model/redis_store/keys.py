@@ -5,7 +5,7 @@ import hashlib
 
 
 def release_pointer() -> str:
-    """Hash {version, active, previous, canary, weight}: the release pointer."""
+    """Hash {version, active, previous, canary, weight, signer, signature}: the release pointer."""
     return "tandem:{release}:pointer"
 
 
@@ -45,6 +45,15 @@ def dead_letters() -> str:
     """Stream of work that failed by itself or whose consumers died: fields id, work (protobuf DeferredWork),
     content, ticket, deliveries."""
     return "tandem:{deferred}:dead"
+
+
+#: The subjects whose changes by operators are recorded: each is a hash tag.
+AUDITED = ("release", "routing", "deferred")
+
+
+def audit(subject: str) -> str:
+    """Stream of operators' changes: fields record (JSON), signer, signature."""
+    return f"tandem:{{{subject}}}:audit"
 
 
 def partition_token(ds: str) -> str:

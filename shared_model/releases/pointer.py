@@ -4,25 +4,28 @@
     canary ID weight    canary = ID for that share of callers
     rollback            drops the canary; without one, active = previous
 
-Versions only grow, and readers take the newer copy, so either copy may be lost or damaged.
+Versions only grow, and readers take the newer copy, so either copy may be lost or damaged. Where operators have keys, a
+copy that none of them signed counts as damaged.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import redis
 
-from shared_model.errors import ReleaseError, StoreUnavailable
+from shared_model.errors import ReleaseError, StoreUnavailable, Untrusted
 from shared_model.redis_store import keys
-from shared_model.releases import manifest
+from shared_model.releases import manifest, pointer_signature, settling
 from shared_model.releases.files import reason
 from shared_model.releases.store import Store
+from shared_model.trust import audit
+from shared_model.trust.keyring import WITHOUT_KEYS, Keyring
 
-FILE = "ACTIVE.json"
-#: Moves the pointer in Redis forward; `arguments` makes its ARGV.
+FILE = settling.FILE
+#: Moves the pointer in Redis forward: see `script_keys` and `script_arguments`.
 SCRIPT = (Path(__file__).parent / "lua" / "move_pointer.lua").read_text()
 
 #: Versions are below this: numbers in Redis' Lua are doubles.
@@ -50,6 +53,7 @@ def read(store: Store, client: "redis.Redis | None") -> Pointer:
 
 def find(store: Store, client: "redis.Redis | None") -> Pointer | None:
     """As `read`, but None if no release was ever active."""
+    settle(store, client)
     found, damage = _newest(store, client)
     if damage and not found:
         raise damage
@@ -65,7 +69,7 @@ def promote(store: Store, client: "redis.Redis | None", release_id: str) -> Poin
             return Pointer(0, release_id, old.previous if old else "")
         return Pointer(0, release_id, old.active)
 
-    return _move(store, client, change)
+    return _move(store, client, change, "promote")
 
 
 def start_canary(store: Store, client: "redis.Redis | None", release_id: str, weight: float) -> Pointer:
@@ -81,7 +85,7 @@ def start_canary(store: Store, client: "redis.Redis | None", release_id: str, we
             raise ReleaseError(f"release {release_id} is the active one already")
         return replace(old, canary=release_id, weight=weight)
 
-    return _move(store, client, change)
+    return _move(store, client, change, "canary")
 
 
 def rollback(store: Store, client: "redis.Redis | None") -> Pointer:
@@ -95,30 +99,42 @@ def rollback(store: Store, client: "redis.Redis | None") -> Pointer:
         # Not swapped: a second, hasty rollback must not restore the release that was just rolled back.
         return Pointer(0, old.previous)
 
-    return _move(store, client, change)
+    return _move(store, client, change, "rollback")
 
 
-def decode(found: Mapping[bytes, bytes]) -> Pointer | None:
-    """The pointer from the fields of a Redis hash; None for an empty hash. Raises: ReleaseError if it is damaged."""
+def decode(found: Mapping[bytes, bytes], trusted: Keyring = WITHOUT_KEYS) -> Pointer | None:
+    """The pointer from the fields of a Redis hash; None for an empty hash. Raises: ReleaseError if it is damaged, or no
+    operator signed it."""
     if not found:
         return None
     try:
-        return _pointer({name.decode(): value.decode() for name, value in found.items()})
+        document = {name.decode(): value.decode() for name, value in found.items()}
+        return _verified(document, trusted)
+    except Untrusted as error:
+        raise ReleaseError(f"{keys.release_pointer()} in Redis {error}") from error
     except (ValueError, KeyError) as error:
         raise ReleaseError(f"{keys.release_pointer()} in Redis is damaged; {_REMEDY}") from error
 
 
-def arguments(pointer: Pointer) -> list[str]:
-    """ARGV of SCRIPT, whose one key is `keys.release_pointer()`."""
-    return [str(value) for value in asdict(pointer).values()]
+def script_keys() -> tuple[str, str]:
+    """KEYS of SCRIPT."""
+    return keys.release_pointer(), keys.audit("release")
+
+
+def script_arguments(document: Mapping[str, Any], record: Sequence[str]) -> list[str]:
+    """ARGV of SCRIPT. `document`: a pointer's fields, and its signature if it has one; `record`: see `trust.audit`."""
+    names = (*(field.name for field in fields(Pointer)), "signer", "signature")
+    return [*(str(document.get(name, "")) for name in names), *record]
 
 
 def read_file(store: Store) -> Pointer | None:
     """The pointer in the file; None if there is no file. Raises: ReleaseError if it cannot be read."""
     try:
-        return _pointer(json.loads(store.files.read(FILE)))
+        return _verified(json.loads(store.files.read(FILE)), store.keys)
     except FileNotFoundError:
         return None
+    except Untrusted as error:
+        raise ReleaseError(f"{place(store)} {error}") from error
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ReleaseError(f"{place(store)} is damaged; {_REMEDY}") from error
     except OSError as error:
@@ -130,35 +146,40 @@ def place(store: Store) -> str:
     return f"{store.files.root}/{FILE}"
 
 
-def _move(store: Store, client: "redis.Redis | None", change: Callable[[Pointer | None], Pointer]) -> Pointer:
+def _move(
+    store: Store, client: "redis.Redis | None", change: Callable[[Pointer | None], Pointer], what: str
+) -> Pointer:
     """Change the pointer exclusively, in Redis and in the file.
 
     If Redis does not answer, the file is still written: replicas without Redis follow it.
     """
+    settle(store, client)
     with store.files.locked():
         unreached: redis.RedisError | None = None
         held = 0
         while True:
             old, _ = _newest(store, client)
             new = replace(change(old), version=max(held, old.version if old else 0) + 1)
+            document = pointer_signature.signed(asdict(new), store.keys)
+            arguments = script_arguments(document, audit.arguments(store.keys, what, _words(old), _words(new)))
             try:
                 # Redis refuses a version that is not newer and returns the one it holds: read again, and retry.
-                held = int(client.eval(SCRIPT, 1, keys.release_pointer(), *arguments(new))) if client else 0
+                held = int(client.eval(SCRIPT, 2, *script_keys(), *arguments)) if client else 0
             except redis.RedisError as error:
                 unreached = error
                 break
             if not held:
                 break
-        _write_file(store, new)
+        _write_file(store, document)
     if unreached:
         problem = f"{place(store)} names {new.active}, but Redis was not told: {unreached}"
         raise StoreUnavailable(problem) from unreached
     return new
 
 
-def _write_file(store: Store, pointer: Pointer) -> None:
+def _write_file(store: Store, document: Mapping[str, Any]) -> None:
     try:
-        store.files.write(FILE, json.dumps(asdict(pointer)).encode())
+        store.files.write(FILE, json.dumps(document).encode())
     except OSError as error:
         raise ReleaseError(f"{place(store)} cannot be written: {reason(error)}") from error
 
@@ -166,7 +187,10 @@ def _write_file(store: Store, pointer: Pointer) -> None:
 def _newest(store: Store, client: "redis.Redis | None") -> tuple[Pointer | None, ReleaseError | None]:
     """The newer copy, and the error of a damaged one, which counts as lost. If both have the same version, the copy in
     Redis wins: all replicas see it."""
-    copies: tuple[Callable[[], Pointer | None], ...] = (lambda: _from_redis(client), lambda: read_file(store))
+    copies: tuple[Callable[[], Pointer | None], ...] = (
+        lambda: _from_redis(client, store.keys),
+        lambda: read_file(store),
+    )
     found: list[Pointer] = []
     damage: ReleaseError | None = None
     for read_copy in copies:
@@ -179,11 +203,11 @@ def _newest(store: Store, client: "redis.Redis | None") -> tuple[Pointer | None,
     return max(found, key=lambda pointer: pointer.version, default=None), damage
 
 
-def _from_redis(client: "redis.Redis | None") -> Pointer | None:
+def _from_redis(client: "redis.Redis | None", trusted: Keyring) -> Pointer | None:
     if client is None:
         return None
     try:
-        return decode(client.hgetall(keys.release_pointer()))
+        return decode(client.hgetall(keys.release_pointer()), trusted)
     except redis.ResponseError as error:
         raise ReleaseError(f"{keys.release_pointer()} in Redis is no pointer ({error}); {_REMEDY}") from error
     except redis.RedisError:
@@ -191,7 +215,29 @@ def _from_redis(client: "redis.Redis | None") -> Pointer | None:
         return None
 
 
-def _pointer(document: Mapping[str, Any]) -> Pointer:
+def _verified(document: Mapping[str, Any], trusted: Keyring) -> Pointer:
+    """Raises: Untrusted; ValueError, KeyError for a damaged one."""
+    pointer = parse(document)
+    pointer_signature.check(asdict(pointer), document, trusted)
+    return pointer
+
+
+def settle(store: Store, client: "redis.Redis | None") -> None:
+    """Sign what was stored before this machine had an operator key. `read` and all changes do so, too."""
+    if store.keys.unsettled:
+        settling.settle(store, client, lambda document: asdict(parse(document)))
+
+
+def _words(pointer: Pointer | None) -> str:
+    """For the audit."""
+    if pointer is None:
+        return ""
+    beside = f", {pointer.canary} for {pointer.weight:.2%}" if pointer.canary else ""
+    return f"version {pointer.version}: {pointer.active}{beside}"
+
+
+def parse(document: Mapping[str, Any]) -> Pointer:
+    """Raises: ValueError, KeyError for a damaged one."""
     pointer = Pointer(
         version=int(document["version"]),
         active=str(document["active"]),

@@ -1,8 +1,9 @@
 """The store of releases: `ROOT/<name>/<id>/`. Each file is read once, so the loaded bytes are the verified bytes."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from shared_model.encoding import Encoder
@@ -14,7 +15,9 @@ from shared_model.releases import signature
 from shared_model.releases.files import Files, open_files, reason
 from shared_model.releases.manifest import Facts, Manifest, Variant
 from shared_model.settings import StateSettings
+from shared_model.trust import keyring
 from shared_model.trust.ed25519 import PublicKeys
+from shared_model.trust.keyring import WITHOUT_KEYS, Keyring
 from shared_model.types import Device, Precision
 
 
@@ -106,15 +109,33 @@ class Store:
     `trusted`: public keys, one of which must have signed a release to open it; None: signatures are not checked.
     """
 
-    def __init__(self, root: str | Path, trusted: PublicKeys | None = None) -> None:
-        """Raises: SettingError for an unsupported URL."""
+    def __init__(
+        self,
+        root: str | Path,
+        trusted: PublicKeys | None = None,
+        load_keys: Callable[[], Keyring] = lambda: WITHOUT_KEYS,
+    ) -> None:
+        """`load_keys`: those of the operators; called where they are needed, since it may make them. Raises:
+        SettingError for an unsupported URL."""
         self.files = open_files(root)
         self._trusted = trusted
+        self._load_keys = load_keys
+        self._keys: Keyring | None = None
 
     @classmethod
     def from_settings(cls, state: StateSettings) -> "Store":
         """The store that the settings name. Raises: SettingError."""
-        return cls(state.releases_root, signature.trusted_keys(state))
+        return cls(state.releases_root, signature.trusted_keys(state), partial(keyring.load, state))
+
+    @property
+    def keys(self) -> Keyring:
+        """The operators' keys, by which the pointer to these releases is signed. Raises: SettingError."""
+        if self._keys is None:
+            self._keys = self._load_keys()
+        return self._keys
+
+    def reload_keys(self) -> None:
+        self._keys = None
 
     def open(self, release_id: str) -> Release:
         """Raises: UnknownRelease if it does not exist, ReleaseError if its manifest does not match its id or no trusted

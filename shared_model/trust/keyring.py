@@ -88,6 +88,10 @@ class Keyring:
         if not ed25519.verifies(statement, signature.signer, signature.value):
             raise Untrusted(f"has a wrong signature by {ed25519.key_id(signature.signer)}: it was changed by others")
 
+    def accepts(self, statement: bytes, signature: Signature) -> bool:
+        """Whether one of these operators made the signature."""
+        return signature.signer in self.operators and ed25519.verifies(statement, signature.signer, signature.value)
+
 
 #: Of a process without keys: it signs nothing and verifies nothing.
 WITHOUT_KEYS = Keyring()

@@ -24,7 +24,7 @@ def warned(environ: dict[str, str]) -> list[str]:
         ("TANDEM_LATENCY_MAXROWS", ": did you mean TANDEM_LATENCY_MAX_ROWS?"),
         ("TANDEM_THROUGHPUT_MAX_DELAY", ": did you mean TANDEM_THROUGHPUT_MAX_DELAY_MS?"),
         ("TANDEM_QUARANTINE_SECONDS", " any more; CHANGELOG.md says why"),
-        ("TANDEM_XYZ", "; the packages' README.md list them all"),
+        ("TANDEM_QWFP", "; the packages' README.md list them all"),
     ],
 )
 def test_a_mistyped_name_is_told_with_the_nearest(name: str, nearest: str) -> None:

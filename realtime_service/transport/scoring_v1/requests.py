@@ -26,7 +26,7 @@ MAX_MESSAGE_BYTES = MAX_TEXTS * MAX_TEXT_BYTES + 64 * 1024
 #: which reads it to its end, in a hundred.
 TRANSPORT_MESSAGE_BYTES = 4 * MAX_MESSAGE_BYTES
 MAX_WATCHED = 1000
-#: Fields of a valid message, at most: ids to watch and their tickets, or 64 texts and pairs with the parameters of a tensor.
+#: Fields of a valid message, at most: ids to watch and their tickets. 64 texts and pairs of a tensor have fewer.
 MAX_FIELDS = 2_400
 #: A larger message is parsed by a thread, its fields are counted first, and a damaged one is refused as a whole.
 SMALL_BYTES = 64 * 1024

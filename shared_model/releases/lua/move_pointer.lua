@@ -1,6 +1,7 @@
 -- Move the release pointer, forward only. A value that is not a hash, or has no valid version, counts as no pointer.
--- KEYS[1]: hash {version, active, previous, canary, weight}
--- ARGV: version, active, previous, canary, weight
+-- KEYS[1]: hash {version, active, previous, canary, weight, signer, signature}   KEYS[2]: the audit stream
+-- ARGV: version, active, previous, canary, weight, signer, signature, both empty if it is unsigned; then an audit record
+--       with its signer and signature, and the number of records to keep
 -- Returns 0 if it was moved, else the version that Redis holds, which is the same or later.
 if redis.call('TYPE', KEYS[1])['ok'] ~= 'hash' then
   redis.call('DEL', KEYS[1])
@@ -13,4 +14,10 @@ if held >= tonumber(ARGV[1]) then
   return held
 end
 redis.call('HSET', KEYS[1], 'version', ARGV[1], 'active', ARGV[2], 'previous', ARGV[3], 'canary', ARGV[4], 'weight', ARGV[5])
+if ARGV[6] == '' then
+  redis.call('HDEL', KEYS[1], 'signer', 'signature')
+else
+  redis.call('HSET', KEYS[1], 'signer', ARGV[6], 'signature', ARGV[7])
+end
+redis.call('XADD', KEYS[2], 'MAXLEN', '~', ARGV[11], '*', 'record', ARGV[8], 'signer', ARGV[9], 'signature', ARGV[10])
 return 0

@@ -10,6 +10,7 @@ from realtime_service.cli import policy_command
 from realtime_service.client import Client
 from realtime_service.client.calls import ScoreOptions
 from realtime_service.routing import overrides
+from shared_model.trust.keyring import WITHOUT_KEYS
 from shared_model.types import Priority, ServingPath
 from tests.integration.serving.conftest import Measured
 from tests.integration.serving.fleet import (
@@ -70,7 +71,7 @@ def test_two_routers_agree_before_and_after_the_policy_changes(ours: Fleet) -> N
     with redis.Redis.from_url(ours.redis.url) as client:
         changes = {"latency_below_ms": 50.0, "throughput_above_ms": 400.0}
         policy = overrides.change(RoutingPolicy(), changes).SerializeToString()
-        policy_command.move(client, lambda stored: policy)
+        policy_command.move(client, WITHOUT_KEYS, "policy set", lambda stored: policy)
     eventually(lambda: paths(routers[0]) != before)
     eventually(lambda: paths(routers[1]) == paths(routers[0]))
 

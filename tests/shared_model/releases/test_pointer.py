@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,15 @@ from shared_model.redis_store import keys
 from shared_model.releases import pointer
 from shared_model.releases.pointer import Pointer
 from shared_model.releases.store import Store
+from shared_model.trust import audit
+from shared_model.trust.keyring import WITHOUT_KEYS
 
 A, B, C = (f"small-{digit * 12}" for digit in "abc")
+
+
+def arguments_of(new: Pointer) -> list[str]:
+    """Arguments of the script that moves the pointer."""
+    return pointer.script_arguments(asdict(new), audit.arguments(WITHOUT_KEYS, "promote", "", ""))
 
 
 @pytest.fixture
@@ -106,7 +114,7 @@ def test_of_equal_versions_redis_decides(store: Store, elsewhere: Store, redis_c
     """Two hosts may promote on their own while Redis is down; all must end up with one."""
     pointer.promote(store, None, A)
     pointer.promote(elsewhere, None, B)
-    redis_client.eval(pointer.SCRIPT, 1, keys.release_pointer(), *pointer.arguments(pointer.read(store, None)))
+    redis_client.eval(pointer.SCRIPT, 2, *pointer.script_keys(), *arguments_of(pointer.read(store, None)))
     assert pointer.read(elsewhere, redis_client) == pointer.read(store, redis_client) == Pointer(1, A)
 
 
@@ -120,7 +128,7 @@ def test_a_change_passes_the_newest_twin(store: Store, elsewhere: Store, redis_c
 
 def test_the_script_goes_forward_only(redis_client: "redis.Redis") -> None:
     def move(new: Pointer) -> int:
-        return int(redis_client.eval(pointer.SCRIPT, 1, keys.release_pointer(), *pointer.arguments(new)))
+        return int(redis_client.eval(pointer.SCRIPT, 2, *pointer.script_keys(), *arguments_of(new)))
 
     assert move(Pointer(5, A)) == 0
     for version in (4, 5):

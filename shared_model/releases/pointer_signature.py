@@ -1,0 +1,44 @@
+"""The operator's signature of the release pointer: two fields beside those that it covers, `signer` and `signature`.
+
+The signature begins with the version that it covers. A promotion by a former version of Tandem leaves the signature of
+the pointer before it, which so counts as none.
+"""
+
+import base64
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from shared_model.trust.keyring import Keyring, Signature, encoded
+
+
+def signed(fields: Mapping[str, Any], keys: Keyring) -> dict[str, Any]:
+    """The fields of a pointer with a signature, where there is a key. Raises: SettingError: see `Keyring.sign`."""
+    signature = keys.sign(_statement(fields))
+    if signature is None:
+        return dict(fields)
+    written = f"{fields['version']} {encoded(signature.value)}"
+    return {**fields, "signer": encoded(signature.signer), "signature": written}
+
+
+def found(fields: Mapping[str, Any], document: Mapping[str, Any]) -> Signature | None:
+    """The signature beside these fields, unverified. Raises: ValueError if it is malformed."""
+    version, _, value = str(document.get("signature", "")).partition(" ")
+    if version != str(fields["version"]):
+        return None
+    signer = base64.b64decode(str(document.get("signer", "")), validate=True)
+    return Signature(signer, base64.b64decode(value, validate=True))
+
+
+def check(fields: Mapping[str, Any], document: Mapping[str, Any], keys: Keyring) -> None:
+    """Raises: Untrusted; ValueError if the signature is malformed."""
+    keys.check(_statement(fields), found(fields, document))
+
+
+def proves(fields: Mapping[str, Any], signature: Signature) -> bool:
+    """Whether the owner of a key, whoever that is, signed these fields."""
+    return Keyring(operators=(signature.signer,)).accepts(_statement(fields), signature)
+
+
+def _statement(fields: Mapping[str, Any]) -> bytes:
+    return b"tandem pointer\n" + json.dumps(fields, sort_keys=True).encode()
