@@ -1,10 +1,10 @@
 """Settings of one serving process, documented in README.md."""
 
-import ipaddress
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from shared_model.addresses import is_loopback
 from shared_model.devices import HALF_PRECISION, cores
 from shared_model.errors import SettingError
 from shared_model.settings import POSITIVE, Check, group, setting
@@ -112,11 +112,7 @@ class ServiceSettings:
         """Whether gRPC reflection is served; `auto`: on a loopback address only."""
         if self.reflection != "auto":
             return _SAID[self.reflection.lower()]
-        host = self.grpc_address.rpartition(":")[0].strip("[]")
-        try:
-            return host == "localhost" or ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.grpc_address.rpartition(":")[0])
 
     @property
     def width(self) -> int:

@@ -1,4 +1,4 @@
-"""python -m shared_model: build, look at, sign, promote and remove releases; write demo messages.
+"""python -m shared_model: build, look at, sign, promote and remove releases; make certificates; write demo messages.
 
 Exit status: 1 if the gate refuses a release, 2 for a wrong argument, setting or file, 3 if Redis was not reached.
 """
@@ -8,7 +8,7 @@ import os
 import sys
 
 from shared_model import settings, variables
-from shared_model.commands import inspect_release, list_releases, make_release, messages, promote, sign
+from shared_model.commands import certificates, inspect_release, list_releases, make_release, messages, promote, sign
 from shared_model.errors import StoreUnavailable, TandemError
 from shared_model.settings import StateSettings
 
@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(prog="python -m shared_model", description=__doc__)
     commands = whole.add_subparsers(dest="command", required=True)
-    for subject in (make_release, list_releases, inspect_release, promote, sign, messages):
+    for subject in (make_release, list_releases, inspect_release, promote, sign, certificates, messages):
         subject.add_to(commands)
     return whole
 

@@ -12,6 +12,7 @@ import grpc.aio
 
 from realtime_service.cluster.forwarder import Forwarder
 from realtime_service.cluster.membership import Membership
+from realtime_service.cluster.peers import PeerTls
 from realtime_service.execution.devices import Devices
 from realtime_service.metrics import Metrics
 from realtime_service.models import precomputed
@@ -48,6 +49,7 @@ from shared_model.clock import SystemClock
 from shared_model.deferred import DeferredQueue
 from shared_model.releases.store import Store
 from shared_model.settings import DeferredSettings
+from shared_model.tls import CertificateFiles, TlsSettings
 from shared_model.types import ServingPath
 
 #: Services that stand for the whole replica in health checks, and that reflection lists.
@@ -72,8 +74,12 @@ class Server:
         redis_url: str,
         place: Place,
         deferred: DeferredSettings,
+        tls: TlsSettings | None = None,
     ) -> None:
-        """`release_id`: the first release; later ones follow the release pointer unless the settings name one."""
+        """`release_id`: the first release; later ones follow the release pointer unless the settings name one.
+
+        Raises: SettingError for certificates that cannot be used.
+        """
         self._settings = settings
         self._place = place
         self._store = store
@@ -84,6 +90,10 @@ class Server:
         self._variants = variants(self._lanes, half_device)
         self._redis_url = redis_url
         self._deferred = deferred
+        tls = tls or TlsSettings()
+        files = CertificateFiles(tls)
+        self._certificates = files if tls.serves else None
+        self._peer_tls = PeerTls(tls, files)
         self._background_tasks = BackgroundTasks()
         self._stack = contextlib.AsyncExitStack()
         self._metrics = Metrics(list(self._lanes.values()))
@@ -144,15 +154,17 @@ class Server:
         models = await self._load(stack, device)
         listener = make_listener(self._place.shared)
         # Bound before Redis hears of us: the heartbeat carries the address, which is this process's alone.
-        public = bind(listener, settings.grpc_address)
-        own = bind(listener, f"{public.rpartition(':')[0]}:0") if self._place.shared else public
+        certificates = self._certificates
+        public = bind(listener, settings.grpc_address, certificates)
+        own = bind(listener, f"{public.rpartition(':')[0]}:0", certificates) if self._place.shared else public
         address = advertised(own, settings.advertised_host)
-        self.metrics_address = serve_metrics(stack, settings.metrics_address, metrics.registry)
+        self.metrics_address = serve_metrics(stack, settings.metrics_address, metrics.registry, certificates)
         snapshot = Snapshot(f"{socket.gethostname()}-{os.getpid()}")
         self._quotas = quotas = Quotas(snapshot)
         self._status = ReplicaStatus(
             replica=snapshot.local,
             address=address,
+            tls=bool(certificates),
             models=models,
             device=device,
             variants=self._variants,
@@ -225,7 +237,7 @@ class Server:
         status, membership, metrics, clock = self._status, self._membership, self._metrics, self._clock
         deferred_queue = DeferredQueue(self._default_client, self._deferred, metrics.unanswered)
         deferral = Deferral(deferred_queue, lambda: membership.snapshot.redis_available, clock)
-        forwarder = Forwarder(membership, metrics, clock)
+        forwarder = Forwarder(membership, metrics, clock, tls=self._peer_tls)
         stack.push_async_callback(forwarder.close)
         self._spawn(stack, forwarder.run())
         dispatcher = Dispatcher(
