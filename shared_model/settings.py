@@ -154,6 +154,11 @@ class StateSettings:
     )
     trusted_keys: str = setting("", "File of public keys, one of which must have signed a release; empty: none need.")
     redis_url: str = setting("", "Redis; empty means REDIS_URL, else an embedded server in STATE/redis.")
+    redis_ca: str = setting(
+        "", "PEM file of authorities for the certificates of Redis and Sentinels; empty: the system's."
+    )
+    redis_cert: str = setting("", "PEM file of a certificate to show to them; needs TANDEM_REDIS_KEY.")
+    redis_key: str = setting("", "PEM file of its key.")
     redis_fsync: str = setting(
         "everysec",
         "When the embedded Redis has what it stores on disk: within a second, or always before it says so.",

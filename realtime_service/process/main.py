@@ -25,7 +25,6 @@ from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.redis_store import clients
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import DeferredSettings, StateSettings
-from shared_model.storage import without_user
 from shared_model.tls import CertificateFiles, TlsSettings
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ def _look_for_redis(url: str, router: bool) -> None:
         with clients.connect(url, _REDIS_SECONDS, _REDIS_SECONDS) as client:
             client.ping()
     except (redis.RedisError, OSError) as error:
-        place, lost = without_user(url), _ROUTER_WITHOUT if router else _WITHOUT
+        place, lost = clients.shown(url), _ROUTER_WITHOUT if router else _WITHOUT
         log.warning("Redis at %s is not reached (%s): %s, until it is", place, error, lost)
 
 
