@@ -28,8 +28,8 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
         "certificates",
         _run,
         help="make certificates for hosts, and an authority that signs them",
-        more=f"FOLDER/{AUTHORITY} is public, FOLDER/{AUTHORITY_KEY} a secret. Each host gets "
-        f"FOLDER/HOST/{CERTIFICATE} and {KEY}. An authority that is there is kept, certificates are renewed.",
+        more=f"FOLDER/{AUTHORITY} is public, FOLDER/{AUTHORITY_KEY} a secret. FOLDER/HOST gets {CERTIFICATE}, {KEY} "
+        f"and a copy of {AUTHORITY}. An authority that is there is kept, certificates are renewed.",
         example=".deploy/certificates --host router --host redis",
     )
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where they are, or are to be")
@@ -80,6 +80,7 @@ def make(folder: Path, hosts: Sequence[Sequence[str]], days: float = 365, group:
         leaf = _leaf(issuer, key, names, days)
         # A reader between the two finds a pair that does not match, and keeps the one before.
         _write_key(place / KEY, key, 0o640 if group else 0o600)
+        atomic_write(place / AUTHORITY, _pem(issuer))
         atomic_write(place / CERTIFICATE, _pem(_signed(leaf, issuer_key)))
 
 

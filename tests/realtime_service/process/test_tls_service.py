@@ -12,7 +12,7 @@ from shared_model.releases import pointer
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 from tests.certified import Certified, certified, scraped, serial
-from tests.realtime_service.conftest import RunningService, start_service
+from tests.realtime_service.conftest import RunningService, eventually, start_service
 from tests.realtime_service.process.test_lifecycle import serve_and_fail
 from tests.realtime_service.rollout import tiny_releases
 
@@ -47,9 +47,9 @@ def running(own: Certified, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def test_a_router_forwards_to_a_worker_over_mutual_tls(running: dict[str, RunningService], tls: Tls) -> None:
     with Client(running["router"].address, tls=tls) as client:
         assert client.score("where is my card").release.startswith("tiny-")
+        # The router's, and the worker's own.
+        eventually(lambda: len(client.describe().replicas) == 2)
         addresses = {it.address: it.tls for it in client.describe().replicas}
-    # The router's, and the worker's own.
-    assert len(addresses) == 2
     assert all(addresses.values())
     assert running["endpoint"].address not in addresses
     for address in (*addresses, running["endpoint"].address):
