@@ -21,7 +21,7 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 SEEDED = $(if $(SEED),--hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up setup release unit test readme proof attack bench-release bench-switch bench-online bench-router bench-nightly check proto docs lock clean
+.PHONY: help demo up setup release unit test readme proof attack bench-release bench-switch bench-online bench-router bench-nightly check proto docs sbom lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -80,11 +80,12 @@ bench-nightly: release ## Spark against the bare engine and against stock Spark;
 		$(if $(ROUNDS),--rounds "$(ROUNDS)") $(if $(ROWS),--rows "$(ROWS)") $(if $(PRICE),--price "$(PRICE)") \
 		$(if $(DATA),--data "$(DATA)")
 
-check: setup $(PROTOC) ## lint, format, types, import law, generated code up to date
+check: setup $(PROTOC) ## lint, format, types, import law, known vulnerabilities, generated code up to date
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@MYPYPATH=.stack $(BIN)/mypy $(addprefix -p ,$(PACKAGES) tandem_stack)
 	@$(BIN)/lint-imports
+	@$(STACK) $(RUNTIME) -m tandem_stack.audit
 	@$(call generate,.tandem/proto-check) && for file in $$(cd .tandem/proto-check && find protos -type f); do \
 		diff -q ".tandem/proto-check/$$file" "$$file" || { echo "run make proto" >&2; exit 2; }; done
 
@@ -92,11 +93,18 @@ proto: setup $(PROTOC) ## generate the Python modules beside the .proto files
 	@$(call generate,.)
 
 # The CPU build of torch is what is resolved, so that no CUDA library is locked; it comes from PyTorch's index or from WHEELS.
+# The hashes of both builds are allowed, because the host decides which one is installed.
 lock: ## write the lock files again; UPGRADE=1: with the newest versions; WHEELS=DIR has a CPU build of torch
 	@echo "$(TORCH)+cpu" | $(LOCK) $(if $(WHEELS),--find-links "$(WHEELS)",--torch-backend cpu) --no-emit-package torch \
 		--output-file requirements-runtime.lock - requirements-runtime.in pyproject.toml >/dev/null
-	@echo "$(TORCH)" >>requirements-runtime.lock
+	@cpu=$$($(if $(WHEELS),sha256sum "$(WHEELS)"/torch-*+cpu-*.whl | sed 's/^/sha256:/',$(call hashes_of_torch,$(TORCH)+cpu,--torch-backend cpu))) \
+		&& pypi=$$($(call hashes_of_torch,$(subst ==,===,$(TORCH)))) && { echo "$(TORCH) \\"; \
+		echo "$$cpu $$pypi" | grep -o 'sha256:[0-9a-f]*' | sort -u | sed 's/.*/    --hash=& \\/; $$s/ .$$//'; } >>requirements-runtime.lock
+	@$(LOCK) --constraint requirements-runtime.lock --output-file requirements-development.lock requirements-development.in >/dev/null
 	@$(LOCK) --output-file requirements-airflow.lock requirements-airflow.in >/dev/null
+
+sbom: setup ## a CycloneDX SBOM and a list of licences for each environment, in OUT (.tandem/sbom)
+	@$(STACK) $(RUNTIME) -m tandem_stack.sbom "$(or $(OUT),.tandem/sbom)"
 
 docs: setup ## write the tables of settings and metrics in the READMEs of packages
 	@$(RUNTIME) -m tests.docs.tables
@@ -107,6 +115,9 @@ clean: ## remove environments, state and caches; the next run starts cold
 $(PROTOC): | setup
 	@rm -rf $@.part && $(RUNTIME) -m pip --disable-pip-version-check install --quiet --no-deps --only-binary :all: \
 		--target $@.part grpcio-tools==$(PROTOC_VERSION) && mv $@.part $@
+
+# $(1): a build of torch, with === for PyPI's and none other; $(2): options that name its index.
+hashes_of_torch = echo "$(1)" | $(LOCK) --no-deps --no-header $(2) -
 
 # $(1): folder to write to. Only services have stubs.
 define generate

@@ -2,16 +2,14 @@
 
 import argparse
 import contextlib
-import functools
 import json
 import os
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
-from realtime_service.cli import printing
-from realtime_service.client import DEFAULT_ADDRESS, DEFAULT_DEADLINE, CallError, Client
+from realtime_service.cli import connection, printing
+from realtime_service.client import DEFAULT_DEADLINE, CallError
 from realtime_service.client.calls import ScoreOptions
 from shared_model import variables
 from shared_model.errors import BadInput, TandemError
@@ -50,6 +48,7 @@ def _serve(args: argparse.Namespace) -> int:
         grpc_address=args.address,
         metrics_address=args.metrics,
         lanes=args.lanes,
+        insecure=args.insecure,
         workers=args.workers,
         reflection="true" if args.reflection else None,
     )
@@ -64,7 +63,7 @@ def _call(args: argparse.Namespace) -> None:
         "release": args.release,
         "lane": args.lane,
     }
-    with _client(args, caller_id=args.caller) as client:
+    with connection.client(args, args.caller) as client:
         answer = client.score(args.text, **options)
         if args.json:
             print(json.dumps(printing.answer_data(answer)))
@@ -79,7 +78,7 @@ def _call(args: argparse.Namespace) -> None:
 def _chat(args: argparse.Namespace) -> None:
     from realtime_service.cli import chat
 
-    with _client(args) as client:
+    with connection.client(args) as client:
         try:
             chat.chat(client, chat.typed(print), print, args.timeout_ms)
         except KeyboardInterrupt:
@@ -88,22 +87,9 @@ def _chat(args: argparse.Namespace) -> None:
 
 
 def _describe(args: argparse.Namespace) -> None:
-    with _client(args) as client:
+    with connection.client(args) as client:
         described = client.describe()
     print(json.dumps(printing.description_data(described)) if args.json else printing.description(described))
-
-
-def _client(args: argparse.Namespace, caller_id: str = "") -> Client:
-    file: Path | None = args.token_file
-    return Client(args.address, caller_id=caller_id, token=functools.partial(_read_token, file) if file else "")
-
-
-def _read_token(file: Path) -> str:
-    """Read before each call, because its writer renews the token. Raises: BadInput."""
-    try:
-        return file.read_text().strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput("--token-file", f"{file} cannot be read: {error}") from error
 
 
 def _show_policy(args: argparse.Namespace) -> None:
@@ -152,12 +138,12 @@ def _parser() -> argparse.ArgumentParser:
     example = "chat --timeout-ms 200"
     chat = _add(commands, "chat", _chat, "type to the bot: intent, path and milliseconds of each line", more, example)
     _add_timeout(chat, f"milliseconds the bot may take for an answer (default: {_DEFAULT_MS})")
-    _add_service(chat)
+    connection.add_to(chat)
 
     more = "Its release, lanes with targets and state, the operators' policy, releases and replicas."
     describe = _add(commands, "describe", _describe, "print what a service serves", more, "describe --json")
     _add_json(describe)
-    _add_service(describe)
+    connection.add_to(describe)
 
     _add_policy(commands)
     _add_dead_letters(commands)
@@ -193,6 +179,9 @@ def _add_serve(commands: Commands) -> None:
     serve.add_argument(
         "--reflection", action="store_true", help="serve gRPC reflection (default: on a loopback address)"
     )
+    serve.add_argument(
+        "--insecure", action="store_true", help="listen beyond loopback without TLS (default: refused there)"
+    )
 
 
 def _add_call(commands: Commands) -> None:
@@ -221,7 +210,7 @@ def _add_call(commands: Commands) -> None:
         "--release", default="", metavar="ID", help="a release to be answered by (default: the active one)"
     )
     _add_json(call)
-    _add_service(call)
+    connection.add_to(call)
 
 
 def _add_policy(commands: Commands) -> None:
@@ -273,13 +262,6 @@ def _add_timeout(parser: argparse.ArgumentParser, meaning: str) -> None:
 
 def _add_json(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print one line of JSON, for programs")
-
-
-def _add_service(parser: argparse.ArgumentParser) -> None:
-    meaning = "the service, or several with commas (default %(default)s)"
-    parser.add_argument("--address", default=DEFAULT_ADDRESS, metavar="HOST:PORT", help=meaning)
-    meaning = "a file with the bearer token of the caller, read before each call"
-    parser.add_argument("--token-file", type=Path, metavar="FILE", help=meaning)
 
 
 def _positive(text: str) -> int:

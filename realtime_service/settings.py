@@ -1,10 +1,10 @@
 """Settings of one serving process, documented in README.md."""
 
-import ipaddress
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from shared_model.addresses import is_loopback
 from shared_model.devices import HALF_PRECISION, cores
 from shared_model.errors import SettingError
 from shared_model.settings import POSITIVE, Check, group, setting
@@ -99,7 +99,6 @@ class ServiceSettings:
     token_audience: str = setting("", "The audience (`aud`) that a token must name; empty: any.")
     token_issuer: str = setting("", "The issuer (`iss`) that a token must name; empty: any.")
     token_max_hours: float = setting(24.0, "Longest lifetime of a token.", POSITIVE)
-    insecure: bool = setting(False, "Secrets and calls may go to other hosts in clear, without TLS.")
     interactive_unit_ms: float = setting(10.0, "Longest bulk batch soon after an interactive request.", POSITIVE)
     latency: LaneSettings = group(_LATENCY)
     dynamic: LaneSettings = group(LaneSettings())
@@ -131,11 +130,7 @@ class ServiceSettings:
     @property
     def local(self) -> bool:
         """Whether gRPC listens where only this host can call."""
-        host = self.grpc_address.rpartition(":")[0].strip("[]")
-        try:
-            return host == "localhost" or ipaddress.ip_address(host).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.grpc_address.rpartition(":")[0])
 
     @property
     def width(self) -> int:

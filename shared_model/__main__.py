@@ -1,4 +1,4 @@
-"""python -m shared_model: build, look at, sign, promote and remove releases; keys and audit; demo messages.
+"""python -m shared_model: build, look at, sign, promote and remove releases; keys, certificates, audit; demo messages.
 
 Exit status: 1 if the gate refuses a release, 2 for a wrong argument, setting or file, 3 if Redis was not reached.
 """
@@ -8,7 +8,16 @@ import os
 import sys
 
 from shared_model import settings, variables
-from shared_model.commands import inspect_release, list_releases, make_release, messages, promote, sign, trust
+from shared_model.commands import (
+    certificates,
+    inspect_release,
+    list_releases,
+    make_release,
+    messages,
+    promote,
+    sign,
+    trust,
+)
 from shared_model.errors import StoreUnavailable, TandemError
 from shared_model.settings import StateSettings
 
@@ -35,7 +44,8 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(prog="python -m shared_model", description=__doc__)
     commands = whole.add_subparsers(dest="command", required=True)
-    for subject in (make_release, list_releases, inspect_release, promote, sign, trust, messages):
+    subjects = (make_release, list_releases, inspect_release, promote, sign, trust, certificates, messages)
+    for subject in subjects:
         subject.add_to(commands)
     return whole
 

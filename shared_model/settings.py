@@ -160,6 +160,11 @@ class StateSettings:
         Check(lambda value: value == "accept", "accept, or nothing"),
     )
     redis_url: str = setting("", "Redis; empty means REDIS_URL, else an embedded server in STATE/redis.")
+    redis_ca: str = setting(
+        "", "PEM file of authorities for the certificates of Redis and Sentinels; empty: the system's."
+    )
+    redis_cert: str = setting("", "PEM file of a certificate to show to them; needs TANDEM_REDIS_KEY.")
+    redis_key: str = setting("", "PEM file of its key.")
     redis_fsync: str = setting(
         "everysec",
         "When the embedded Redis has what it stores on disk: within a second, or always before it says so.",

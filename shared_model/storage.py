@@ -7,10 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
-def atomic_write(path: Path, data: bytes) -> None:
-    """Replace one file in one step, creating its folder: a reader sees the old contents or the new. Raises: OSError."""
+def atomic_write(path: Path, data: bytes, mode: int | None = None) -> None:
+    """Replace one file in one step, creating its folder: a reader sees the old contents or the new. `mode`: its
+    permissions, from the first byte on; None: the usual ones. Raises: OSError."""
     hidden = f".{path.name.removeprefix('.')}.{secrets.token_hex(4)}.part"
     with temporary_file(path.with_name(hidden)) as temporary:
+        if mode is not None:
+            temporary.touch(0o600)
+            temporary.chmod(mode)
         temporary.write_bytes(data)
         temporary.replace(path)
 

@@ -28,17 +28,23 @@ _CPU_INDEX = ("--torch-backend", "cpu")
 
 @dataclass(frozen=True)
 class Environment:
-    """One virtual environment. With `project`, the repository itself is installed into it, editable."""
+    """One virtual environment. With `project`, the repository itself is installed into it, editable. `tools`: the lock
+    file of what tests and checks need besides."""
 
     name: str
     root: Path
     prefix: Path
     lock_file: Path
     project: bool
+    tools: Path | None = None
 
     @property
     def python(self) -> Path:
         return self.prefix / "bin" / "python"
+
+    @property
+    def lock_files(self) -> list[Path]:
+        return [path for path in (self.lock_file, self.tools) if path]
 
     @property
     def stamp_file(self) -> Path:
@@ -50,7 +56,7 @@ class Environment:
             "installer": "uv",
             "prefix": str(self.prefix),
             "python": sys.version.split()[0],
-            "lock": hashlib.sha256(self.lock_file.read_bytes()).hexdigest(),
+            "lock": hashlib.sha256(b"".join(path.read_bytes() for path in self.lock_files)).hexdigest(),
         }
 
     def found_stamp(self) -> dict[str, str]:
@@ -67,7 +73,14 @@ class Environment:
 
 def environments(root: Path = ROOT) -> tuple[Environment, Environment]:
     return (
-        Environment("runtime", root, root / ".venv", root / "requirements-runtime.lock", project=True),
+        Environment(
+            "runtime",
+            root,
+            root / ".venv",
+            root / "requirements-runtime.lock",
+            project=True,
+            tools=root / "requirements-development.lock",
+        ),
         Environment("airflow", root, root / ".venv-airflow", root / "requirements-airflow.lock", project=False),
     )
 
@@ -116,7 +129,8 @@ class Installer:
         # Only another lock file can be followed in place: anything else starts from nothing.
         if {**found, "lock": ""} != {**wanted, "lock": ""}:
             self._call("venv", "--clear", "--no-project", "--python", sys.executable, str(environment.prefix))
-        self._pip("--exact", *_BUILD, *self.torch_options(), "-r", str(environment.lock_file))
+        locks = [word for path in environment.lock_files for word in ("-r", str(path))]
+        self._pip("--exact", *_BUILD, *self.torch_options(), *locks)
         if environment.project:
             self._pip("--no-deps", "--no-build-isolation", "-e", str(environment.root))
         environment.stamp_file.write_text(json.dumps(wanted))

@@ -21,6 +21,7 @@ from realtime_service.client.errors import (
     ServiceFailed,
     Unavailable,
 )
+from realtime_service.client.tls import Tls
 
 __all__ = [
     "DEFAULT_ADDRESS",
@@ -35,5 +36,6 @@ __all__ = [
     "NotFound",
     "Overloaded",
     "ServiceFailed",
+    "Tls",
     "Unavailable",
 ]

@@ -22,6 +22,7 @@ from realtime_service.client.calls import (
     Work,
 )
 from realtime_service.client.errors import CallError
+from realtime_service.client.tls import Tls, check_token, secured
 
 Reply = TypeVar("Reply")
 
@@ -40,9 +41,13 @@ class AsyncClient:
         caller_id: str = "",
         token: channel.Token = "",
         attempts: int = 2,
+        tls: bool | Tls = False,
+        insecure: bool = False,
     ) -> None:
         """As `Client`; a function that returns the token must not block. May be made before there is a loop; it
         connects with its first call."""
+        check_token(token, addresses, tls, insecure)
+        self._tls = secured(tls, addresses)
         self._caller = channel.Caller(caller_id, token)
         self._attempts = attempts
         self._tickets = calls.Tickets()
@@ -160,7 +165,12 @@ class AsyncClient:
         """The stub. Raises: RuntimeError in another loop than that of the first call."""
         loop = asyncio.get_running_loop()
         if self._channel is None:
-            self._loop, self._channel = loop, grpc.aio.insecure_channel(self._target, options=self._options)
+            self._loop, secure = loop, self._tls
+            self._channel = (
+                grpc.aio.secure_channel(self._target, secure.credentials(), (*self._options, *secure.options))
+                if secure
+                else grpc.aio.insecure_channel(self._target, self._options)
+            )
             self._stub = ScoringServiceStub(self._channel)
         if loop is not self._loop:
             raise RuntimeError("this client has called in another event loop: make one for each loop")

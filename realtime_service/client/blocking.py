@@ -21,6 +21,7 @@ from realtime_service.client.calls import (
     Work,
 )
 from realtime_service.client.errors import CallError
+from realtime_service.client.tls import Tls, check_token, secured
 
 Reply = TypeVar("Reply")
 
@@ -40,16 +41,25 @@ class Client:
         caller_id: str = "",
         token: channel.Token = "",
         attempts: int = 2,
+        tls: bool | Tls = False,
+        insecure: bool = False,
     ) -> None:
         """`addresses`: see `channel.target`. `caller_id`: who calls, by default the host; a canary release answers a
         caller always or never. `token`: a bearer token that proves who calls, or a function that returns it, called
-        before each call so that it can renew it. **Connections have no TLS: a token travels in clear.** Use it only on
-        a network you trust. `attempts`: how often a call may be made, 1 or 2; see `channel`."""
+        before each call so that it can renew it. `attempts`: how often a call may be made, 1 or 2; see `channel`.
+        `tls`: True for the system's authorities, or a `Tls`. A token is not sent to other hosts without TLS, unless the
+        call is `insecure`. Raises: BadInput."""
+        check_token(token, addresses, tls, insecure)
         self._caller = channel.Caller(caller_id, token)
         self._attempts = attempts
         self._tickets = calls.Tickets()
         self._service = channel.named(addresses)
-        self._channel = grpc.insecure_channel(channel.target(addresses), options=channel.options(attempts))
+        target, options, secure = channel.target(addresses), channel.options(attempts), secured(tls, addresses)
+        self._channel = (
+            grpc.secure_channel(target, secure.credentials(), options=(*options, *secure.options))
+            if secure
+            else grpc.insecure_channel(target, options=options)
+        )
         self._stub = ScoringServiceStub(self._channel)
 
     def __enter__(self) -> "Client":

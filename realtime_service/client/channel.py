@@ -84,6 +84,14 @@ def named(addresses: str | Sequence[str]) -> str:
     return addresses if isinstance(addresses, str) else ", ".join(addresses)
 
 
+def hosts(addresses: str | Sequence[str]) -> list[str]:
+    """The host of each address of a list; empty for one target of gRPC's own."""
+    if isinstance(addresses, str) and _SCHEME.match(addresses):
+        return []
+    several = addresses.split(",") if isinstance(addresses, str) else addresses
+    return [address.strip().rpartition(":")[0].strip("[]") for address in several]
+
+
 def target(addresses: str | Sequence[str]) -> str:
     """The gRPC target of the replicas at `addresses`: `HOST:PORT`, several of them (a sequence, or with commas), or a
     target of gRPC's own (`ipv4:…`, `dns:///…`, `unix:…`).

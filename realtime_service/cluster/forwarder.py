@@ -19,7 +19,7 @@ import grpc.aio
 from realtime_service.cluster.forwarded_context import ForwardedContext
 from realtime_service.cluster.outlier_detection import OutlierDetector, Sign, sign_of
 from realtime_service.cluster.peer_trust import PeerTrust
-from realtime_service.cluster.peers import Peers
+from realtime_service.cluster.peers import Peers, PeerTls
 from realtime_service.errors import NEVER_AGAIN, DeadlineExpired, Relayed, ReplicaUnavailable
 from realtime_service.metrics import Metrics
 from realtime_service.routing.policy import Decision, RoutedRequest, another, stand_in
@@ -86,13 +86,14 @@ class Forwarder:
         clock: Clock,
         trust: PeerTrust,
         draw: Callable[[], float] = random.random,
+        tls: PeerTls | None = None,
     ) -> None:
-        """`draw`: uniform in [0, 1)."""
+        """`draw`: uniform in [0, 1). `tls`: of the connections to other replicas."""
         self._membership = membership
         self._metrics = metrics
         self._clock = clock
         self._draw = draw
-        self._peers = Peers(trust)
+        self._peers = Peers(trust, tls)
         self._outliers = OutlierDetector(draw)
         self._budget = RetryBudget()
 
@@ -105,9 +106,9 @@ class Forwarder:
     async def run_once(self) -> None:
         """Connect to new replicas, eject those that cannot be reached, and put those that can on trial."""
         snapshot = self._membership.snapshot
-        others = {it.id: it.described.address for it in snapshot.replicas if it.id != snapshot.local}
-        await self._peers.follow(others.values())
-        looks = {replica: self._peers.at(address).reachable for replica, address in others.items()}
+        others = [it.described for it in snapshot.replicas if it.id != snapshot.local]
+        await self._peers.follow({it.address: it.tls for it in others})
+        looks = {it.id: self._peers.at(it.address, it.tls).reachable for it in others}
         for replica in (replica for replica, reachable in looks.items() if reachable is False):
             self._hear(replica, Sign.UNREACHABLE)
         reachable = [replica for replica, reachable in looks.items() if reachable]
@@ -169,7 +170,8 @@ class Forwarder:
             raise DeadlineExpired("the deadline passed before a replica could be asked")
         forwarded_context = ForwardedContext(decision.path, life.request.release, decision.reason, call.looked_up)
         try:
-            peer = self._peers.at(snapshot.address(decision.replica))
+            described = snapshot.described(decision.replica)
+            peer = self._peers.at(described.address, described.tls)
         except KeyError as error:
             life.failures.append(Failure.NOT_SENT)
             raise ReplicaUnavailable("the replica has left; try again in a moment") from error

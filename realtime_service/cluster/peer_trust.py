@@ -7,12 +7,12 @@ another host.
 """
 
 import hmac
-import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from realtime_service.cluster.forwarded_context import Metadata
 from realtime_service.errors import ReplicaUnavailable
+from shared_model.addresses import stays_here
 from shared_model.clock import Clock
 from shared_model.trust import mac
 from shared_model.trust.keyring import CLUSTER, COMMAND, Keyring
@@ -23,9 +23,9 @@ CLUSTER_TOKEN, PROOF = "x-tandem-word", "x-tandem-proof"
 Credentials = tuple[tuple[str, str], ...]
 
 
-def may_send(address: str, insecure: bool, tls: bool = False) -> bool:
+def may_send(address: str, insecure: bool, tls: bool) -> bool:
     """Whether a secret may be sent to HOST:PORT as it is: over TLS, within this host, or where operators say so."""
-    return insecure or tls or _on_this_host(address)
+    return insecure or tls or stays_here(address)
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,12 @@ class PeerTrust:
     def uses_token(self) -> bool:
         return not self.keys.cluster or self.keys.accept_unsigned
 
-    def credentials(self, address: str) -> Credentials:
-        """Of a unary call to a replica, and of a peer stream that opens. Raises: ReplicaUnavailable without any."""
-        token = self.token(address)
+    def credentials(self, address: str, tls: bool = False) -> Credentials:
+        """Of a unary call to a replica, and of a peer stream that opens. `tls`: of the connection to it.
+
+        Raises: ReplicaUnavailable without any.
+        """
+        token = self.token(address, tls)
         if self.keys.cluster:
             return ((PROOF, mac.proof(self.keys.cluster, address, self.clock.wall())), *token)
         if not token:
@@ -55,10 +58,10 @@ class PeerTrust:
             )
         return token
 
-    def token(self, address: str) -> Credentials:
+    def token(self, address: str, tls: bool = False) -> Credentials:
         """Of each call on a peer stream: a replica of a former version does not look at the stream's own."""
         token = self.cluster_token() if self.uses_token else ""
-        return ((CLUSTER_TOKEN, token),) if token and may_send(address, self.insecure) else ()
+        return ((CLUSTER_TOKEN, token),) if token and may_send(address, self.insecure, tls) else ()
 
     def verifies(self, metadata: Metadata) -> bool:
         """Whether a replica or a router sent this. All else is a caller's, whatever it claims, so that quotas hold."""
@@ -68,14 +71,4 @@ class PeerTrust:
                 return True
             if name == CLUSTER_TOKEN and token and hmac.compare_digest(str(value).encode(), token.encode()):
                 return True
-        return False
-
-
-def _on_this_host(address: str) -> bool:
-    if address.startswith("unix:"):
-        return True
-    host = address.rpartition(":")[0].strip("[]")
-    try:
-        return host == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
         return False

@@ -25,7 +25,7 @@ from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.redis_store import clients
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import DeferredSettings, StateSettings
-from shared_model.storage import without_user
+from shared_model.tls import CertificateFiles, TlsSettings
 from shared_model.trust import keyring
 
 if TYPE_CHECKING:
@@ -49,8 +49,9 @@ _ROUTER_WITHOUT = "a router finds no endpoint without it, so no call is answered
 log = logging.getLogger(__name__)
 
 
-def serve(**flags: Any) -> int:
-    """`python -m realtime_service serve`: until SIGTERM or Ctrl-C. `flags` override settings of their names.
+def serve(insecure: bool = False, **flags: Any) -> int:
+    """`python -m realtime_service serve`: until SIGTERM or Ctrl-C. `flags` override settings of their names, and
+    `insecure` that of TlsSettings.
 
     Raises: TandemError if it cannot start. Returns the exit status.
     """
@@ -58,9 +59,17 @@ def serve(**flags: Any) -> int:
     asked_to_stop = _note_sigterm()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     adopt_file()
+    if insecure:
+        # Workers are to know, too.
+        os.environ["TANDEM_INSECURE"] = "yes"
     state, service = settings.load(StateSettings), settings.load(ServiceSettings, **flags)
     if service.token_required and not service.token_audience:
         log.warning(_ANY_AUDIENCE)
+    tls = settings.load(TlsSettings)
+    tls.check_bind("TANDEM_GRPC_ADDRESS", service.grpc_address)
+    tls.check_bind("TANDEM_METRICS_ADDRESS", service.metrics_address)
+    # Before workers are started: each would say the same.
+    CertificateFiles(tls)
     limits = cgroups.limits()
     available = devices.usable_cores(os.sched_getaffinity(0), limits.cpus, socket.gethostname())
     cores = worker_cores(service, available, limits.memory)
@@ -103,7 +112,7 @@ def _run(service: ServiceSettings, state: StateSettings, redis_url: str, place: 
     from shared_model.releases import pointer
     from shared_model.releases.store import Store
 
-    trusted = keyring.load(state)
+    trusted, tls = keyring.load(state), settings.load(TlsSettings)
     store, deferred = Store.from_settings(state), settings.load(DeferredSettings)
     with clients.connect(redis_url, timeout=5.0, connect_timeout=5.0) as client:
         pointer.settle(store, client)
@@ -114,17 +123,18 @@ def _run(service: ServiceSettings, state: StateSettings, redis_url: str, place: 
         stop = _stop_event(asked)
         if place.shared:
             _stop_with_supervisor(stop)
-        async with Server(service, store, release_id, redis_url, place, deferred, trusted) as running:
+        async with Server(service, store, release_id, redis_url, place, deferred, trusted, tls) as running:
             await running.run_until(stop, lambda: ready(running))
 
     def ready(running: "Server") -> None:
         # The objects of the start live as long as the process; a full collection of them would stop it for 35 ms.
         gc.freeze()
         release, address, metrics = running.release, running.address, running.metrics_address
-        line = f"ready in {time.monotonic() - started:.1f} s: {release} on {address}, metrics on http://{metrics}"
+        scheme = "https" if tls.serves else "http"
+        line = f"ready in {time.monotonic() - started:.1f} s: {release} on {address}, metrics on {scheme}://{metrics}"
         if place.shared:
             # For the supervisor, which reads it as `supervisor.Ready`.
-            line = json.dumps({"release": release, "address": address, "metrics": metrics})
+            line = json.dumps({"release": release, "address": address, "metrics": f"{scheme}://{metrics}"})
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 
@@ -139,14 +149,16 @@ def _look_for_redis(url: str, router: bool) -> None:
         with clients.connect(url, _REDIS_SECONDS, _REDIS_SECONDS) as client:
             client.ping()
     except (redis.RedisError, OSError) as error:
-        place, lost = without_user(url), _ROUTER_WITHOUT if router else _WITHOUT
+        place, lost = clients.shown(url), _ROUTER_WITHOUT if router else _WITHOUT
         log.warning("Redis at %s is not reached (%s): %s, until it is", place, error, lost)
 
 
 def adopt_file() -> None:
     """Set environment variables from the settings file unless they are set, so that child processes have them, too."""
     if path := os.environ.get(settings.CONFIG):
-        written = settings.read_file(Path(path), StateSettings, DeferredSettings, ServiceSettings, GateSettings)
+        written = settings.read_file(
+            Path(path), StateSettings, DeferredSettings, ServiceSettings, TlsSettings, GateSettings
+        )
         for name, value in written.items():
             os.environ.setdefault(name, value)
 

@@ -13,6 +13,7 @@ import grpc.aio
 from realtime_service.cluster.forwarder import Forwarder
 from realtime_service.cluster.membership import Membership
 from realtime_service.cluster.peer_trust import PeerTrust
+from realtime_service.cluster.peers import PeerTls
 from realtime_service.execution.devices import Devices
 from realtime_service.metrics import Metrics, Outcome
 from realtime_service.models import precomputed
@@ -51,6 +52,7 @@ from shared_model.clock import SystemClock
 from shared_model.deferred import DeferredQueue
 from shared_model.releases.store import Store
 from shared_model.settings import DeferredSettings
+from shared_model.tls import CertificateFiles, TlsSettings
 from shared_model.trust.keyring import WITHOUT_KEYS, Keyring
 from shared_model.types import ServingPath
 
@@ -77,9 +79,13 @@ class Server:
         place: Place,
         deferred: DeferredSettings,
         trusted: Keyring = WITHOUT_KEYS,
+        tls: TlsSettings | None = None,
     ) -> None:
         """`release_id`: the first release; later ones follow the release pointer unless the settings name one.
-        `trusted`: the keys of cluster and operators."""
+        `trusted`: the keys of cluster and operators.
+
+        Raises: SettingError for certificates that cannot be used.
+        """
         self._settings = settings
         self._place = place
         self._store = store
@@ -91,6 +97,10 @@ class Server:
         self._redis_url = redis_url
         self._deferred = deferred
         self._trusted = trusted
+        self._tls = tls or TlsSettings()
+        files = CertificateFiles(self._tls)
+        self._certificates = files if self._tls.serves else None
+        self._peer_tls = PeerTls(self._tls, files)
         self._background_tasks = BackgroundTasks()
         self._stack = contextlib.AsyncExitStack()
         self._metrics = Metrics(list(self._lanes.values()))
@@ -151,15 +161,17 @@ class Server:
         models = await self._load(stack, device)
         listener = make_listener(self._place.shared)
         # Bound before Redis hears of us: the heartbeat carries the address, which is this process's alone.
-        public = bind(listener, settings.grpc_address)
-        own = bind(listener, f"{public.rpartition(':')[0]}:0") if self._place.shared else public
+        certificates = self._certificates
+        public = bind(listener, settings.grpc_address, certificates)
+        own = bind(listener, f"{public.rpartition(':')[0]}:0", certificates) if self._place.shared else public
         address = advertised(own, settings.advertised_host)
-        self.metrics_address = serve_metrics(stack, settings.metrics_address, metrics.registry)
+        self.metrics_address = serve_metrics(stack, settings.metrics_address, metrics.registry, certificates)
         snapshot = Snapshot(f"{socket.gethostname()}-{os.getpid()}")
         self._quotas = quotas = Quotas(snapshot)
         self._status = ReplicaStatus(
             replica=snapshot.local,
             address=address,
+            tls=bool(certificates),
             models=models,
             device=device,
             variants=self._variants,
@@ -234,13 +246,9 @@ class Server:
         readers = Readers.of(self._settings)
         deferral = Deferral(deferred_queue, lambda: membership.snapshot.redis_available, readers, clock)
         trust = PeerTrust(
-            self._trusted,
-            status.address,
-            lambda: membership.snapshot.cluster_token,
-            clock,
-            self._settings.insecure,
+            self._trusted, status.address, lambda: membership.snapshot.cluster_token, clock, self._tls.insecure
         )
-        forwarder = Forwarder(membership, metrics, clock, trust)
+        forwarder = Forwarder(membership, metrics, clock, trust, tls=self._peer_tls)
         stack.push_async_callback(forwarder.close)
         self._spawn(stack, forwarder.run())
         dispatcher = Dispatcher(

@@ -37,7 +37,7 @@ class CannotStart(Exception):
 
 @dataclass(frozen=True)
 class Ready:
-    """The line that a worker prints once it takes calls: its first release and its own addresses."""
+    """The line that a worker prints once it takes calls: its first release, its own address, the URL of its metrics."""
 
     release: str
     address: str
@@ -116,7 +116,7 @@ class Supervisor:
             code = await worker.ended(self._changed)
             del self._workers[index]
             if worker.ready:
-                self._metrics[index] = worker.ready.metrics
+                self._metrics[index] = worker.ready.metrics.partition("://")[2]
             if self._stopping:
                 return
             failures = 0 if worker.settled else failures + 1
@@ -151,7 +151,7 @@ class Supervisor:
         while len(ready := [it.ready for it in self._workers.values() if it.ready]) < len(self._cores):
             self._changed.clear()
             await self._changed.wait()
-        metrics = " ".join(f"http://{it.metrics}" for it in ready)
+        metrics = " ".join(it.metrics for it in ready)
         seconds, release = time.monotonic() - started, ready[0].release
         sys.stdout.write(
             f"ready in {seconds:.1f} s: {release} on {self._address}, metrics on {metrics} ({len(ready)} workers)\n"

@@ -119,10 +119,9 @@ class Snapshot:
         """Whether another replica has a lane for this release."""
         return any((release, path) in self.options for path in SERVED)
 
-    def address(self, replica: str) -> str:
-        """The address of a replica. Raises: KeyError."""
-        address: str = self.by_id[replica].described.address
-        return address
+    def described(self, replica: str) -> ReplicaDescription:
+        """A replica's description of itself. Raises: KeyError."""
+        return self.by_id[replica].described
 
     def backlogged_by(self, path: ServingPath, replica: str) -> list[Option]:
         """The lanes of another replica that a request to one of them delays: that lane and less urgent ones."""

@@ -21,9 +21,9 @@ TYPICAL_TOKENS = 16
 
 @dataclass
 class ReplicaStatus:
-    """`demand`: texts a second that callers with a quota ask of this replica. `pinned`: it serves one release,
-    whatever the pointer names. `rollout`: None on a replica that is pinned, or not warm yet; `draining` is set when
-    it takes no new calls."""
+    """`demand`: texts a second that callers with a quota ask of this replica. `tls`: its listener has TLS. `pinned`: it
+    serves one release, whatever the pointer names. `rollout`: None on a replica that is pinned, or not warm yet;
+    `draining` is set when it takes no new calls."""
 
     replica: str
     address: str
@@ -31,6 +31,7 @@ class ReplicaStatus:
     device: Devices
     variants: Mapping[Precision, DeviceKind]
     demand: Callable[[], Mapping[str, float]]
+    tls: bool = False
     pinned: bool = False
     rollout: Rollout | None = None
     draining: bool = False
@@ -44,6 +45,7 @@ class ReplicaStatus:
             release=serving.active,
             draining=self.draining,
             releases=sorted(serving.models),
+            tls=self.tls,
         )
         loads = {path: load for path in opened if (load := self._load(path))}
         following = Following(pinned=self.pinned)

@@ -2,10 +2,16 @@
 
 Clients never retry: the library's default retries stall a caller for a minute if the server is stopped, and may repeat
 a write. A client of a Sentinel asks for the master on every connect, so it follows a failover.
+
+`rediss://` and `rediss+sentinel://` mean TLS, the latter to Sentinels and master alike. The URL's query may name files:
+`ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`. They are read for each connection, so that renewals need no restart.
 """
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 import redis
 import redis.asyncio
@@ -15,12 +21,27 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-_SENTINEL = "redis+sentinel"
+from shared_model.addresses import is_loopback
+from shared_model.storage import without_user
+
+_SENTINEL = re.compile(r"redis(s?)\+sentinel://")
 #: The accepted forms of a URL, for error messages.
 EXPECTED = (
-    "redis://HOST:PORT, rediss://HOST:PORT, unix://PATH or redis+sentinel://HOST:PORT,HOST:PORT/SERVICE, where the "
-    "hosts are Sentinels"
+    "redis://HOST:PORT, rediss://HOST:PORT, unix://PATH or redis+sentinel://HOST:PORT,HOST:PORT/SERVICE (with TLS "
+    "rediss+sentinel://), where the hosts are Sentinels"
 )
+
+
+@dataclass(frozen=True)
+class SentinelUrl:
+    """The parts of a URL of Sentinels: their addresses, the service that they watch, the options of a connection to its
+    master, and of one to a Sentinel. User and password before the hosts are those of Redis; `sentinel_username` and
+    `sentinel_password` in the query are those of the Sentinels."""
+
+    sentinels: list[tuple[str, int]]
+    service: str
+    master: dict[str, Any]
+    asking: dict[str, Any]
 
 
 def connect(url: str, timeout: float, connect_timeout: float) -> "redis.Redis":
@@ -32,11 +53,11 @@ def connect(url: str, timeout: float, connect_timeout: float) -> "redis.Redis":
     retry = Retry(NoBackoff(), 0)
     if not _names_sentinel(url):
         return redis.Redis.from_url(url, **waits, retry=retry)
-    sentinels, service, options = _read(url)
+    read = _read(url)
     # To ask who is the master is a part of connecting.
-    asking = _waits(connect_timeout, connect_timeout)
-    found = redis.sentinel.Sentinel(sentinels, sentinel_kwargs={**asking, "retry": retry})
-    return found.master_for(service, **waits, **options, retry=retry)
+    asking = {**_waits(connect_timeout, connect_timeout), **read.asking, "retry": retry}
+    found = redis.sentinel.Sentinel(read.sentinels, sentinel_kwargs=asking)
+    return found.master_for(read.service, **waits, **read.master, retry=retry)
 
 
 def connect_asyncio(url: str, timeout: float, connect_timeout: float) -> "redis.asyncio.Redis":
@@ -45,11 +66,11 @@ def connect_asyncio(url: str, timeout: float, connect_timeout: float) -> "redis.
     retry = AsyncRetry(NoBackoff(), 0)
     if not _names_sentinel(url):
         return redis.asyncio.Redis.from_url(url, **waits, retry=retry)
-    sentinels, service, options = _read(url)
+    read = _read(url)
     # To ask who is the master is a part of connecting.
-    asking = _waits(connect_timeout, connect_timeout)
-    found = redis.asyncio.sentinel.Sentinel(sentinels, sentinel_kwargs={**asking, "retry": retry})
-    return found.master_for(service, redis_class=_Following, **waits, **options, retry=retry)
+    asking = {**_waits(connect_timeout, connect_timeout), **read.asking, "retry": retry}
+    found = redis.asyncio.sentinel.Sentinel(read.sentinels, sentinel_kwargs=asking)
+    return found.master_for(read.service, redis_class=_Following, **waits, **read.master, retry=retry)
 
 
 def check(url: str) -> None:
@@ -58,6 +79,30 @@ def check(url: str) -> None:
         _read(url)
     else:
         redis.ConnectionPool.from_url(url)
+
+
+def has_tls(url: str) -> bool:
+    return url.startswith("rediss")
+
+
+def stays_here(url: str) -> bool:
+    """Whether a valid URL leads to this host alone."""
+    if _names_sentinel(url):
+        return all(is_loopback(host) for host, _ in _read(url).sentinels)
+    return url.startswith("unix:") or is_loopback(urlsplit(url).hostname or "localhost")
+
+
+def shown(url: str) -> str:
+    """A URL for people: without passwords, which the query may hold, too."""
+    return without_user(url).partition("?")[0]
+
+
+def with_query(url: str, values: Mapping[str, str]) -> str:
+    """The URL with these values in its query, where it has none of that name, and where they are not empty."""
+    place, _, query = url.partition("?")
+    there = parse_qs(query)
+    added = urlencode({name: value for name, value in values.items() if value and name not in there})
+    return "?".join(filter(None, (place, "&".join(filter(None, (query, added))))))
 
 
 class _Following(redis.asyncio.Redis):  # type: ignore[misc]  # the library has no types
@@ -73,22 +118,31 @@ def _waits(timeout: float, connect_timeout: float) -> dict[str, Any]:
 
 
 def _names_sentinel(url: str) -> bool:
-    return url.startswith(f"{_SENTINEL}://")
+    return bool(_SENTINEL.match(url))
 
 
-def _read(url: str) -> tuple[list[tuple[str, int]], str, dict[str, Any]]:
-    """The Sentinels, the service that they watch, and the options of a connection to its master: user and password are
-    those of Redis. Raises: ValueError."""
+def _read(url: str) -> SentinelUrl:
+    """Raises: ValueError."""
     # The library's own parser accepts neither several hosts nor an IPv6 address among them.
-    place, _, path = url.removeprefix(f"{_SENTINEL}://").partition("?")[0].partition("/")
+    found = _SENTINEL.match(url)
+    if not found:
+        raise ValueError("it names no Sentinels")
+    rest, _, query = url[found.end() :].partition("?")
+    place, _, path = rest.partition("/")
     credentials, _, hosts = place.rpartition("@")
     service, _, database = path.strip("/").partition("/")
     if not service:
         raise ValueError("no service is named")
-    sentinels = [_address(host) for host in hosts.split(",")]
     user, _, password = credentials.partition(":")
-    options: dict[str, Any] = {"username": unquote(user) or None, "password": unquote(password) or None}
-    return sentinels, unquote(service), {**options, "db": int(database or 0)}
+    # The library's own parser knows the types of the values.
+    given = redis.connection.parse_url(f"rediss://?{query}")
+    tls = {"ssl": True, **{name: it for name, it in given.items() if name.startswith("ssl_")}} if found[1] else {}
+    return SentinelUrl(
+        [_address(host) for host in hosts.split(",")],
+        unquote(service),
+        {"username": unquote(user) or None, "password": unquote(password) or None, "db": int(database or 0), **tls},
+        {"username": given.get("sentinel_username"), "password": given.get("sentinel_password"), **tls},
+    )
 
 
 def _address(host: str) -> tuple[str, int]:

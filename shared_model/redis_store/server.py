@@ -9,6 +9,7 @@ starts `watchdog`, which stops the server once the lock is free: a killed proces
 import fcntl
 import hashlib
 import importlib.util
+import logging
 import os
 import shutil
 import socket
@@ -28,6 +29,14 @@ from shared_model.settings import StateSettings
 #: A server that has not answered by then has failed, and one that has not stopped by then is killed.
 _STARTUP_SECONDS = 10.0
 _STOP_SECONDS = 10.0
+
+
+#: Settings of files → the names under which a URL may have them.
+_FILES = {"redis_ca": "ssl_ca_certs", "redis_cert": "ssl_certfile", "redis_key": "ssl_keyfile"}
+#: Set when a process has warned of a URL: its children do not warn again.
+_WARNED = "_TANDEM_PLAIN_REDIS"
+
+log = logging.getLogger(__name__)
 
 
 class RedisServer:
@@ -96,7 +105,8 @@ class RedisServer:
 
 
 def external_url(settings: StateSettings) -> str:
-    """URL of an external Redis, or an empty string. Raises: SettingError, without the password."""
+    """URL of an external Redis with the files that settings name, or an empty string. Warns once, here and in child
+    processes, if what is sent there can be read on its way. Raises: SettingError, without the password."""
     name, url = "TANDEM_REDIS_URL", settings.redis_url
     if not url:
         name, url = "REDIS_URL", os.environ.get("REDIS_URL", "")
@@ -105,6 +115,19 @@ def external_url(settings: StateSettings) -> str:
             clients.check(url)
     except ValueError:
         raise SettingError(f"{name}: expected {clients.EXPECTED}") from None
+    files = {query: getattr(settings, field) for field, query in _FILES.items() if getattr(settings, field)}
+    for path in files.values():
+        if not os.access(path, os.R_OK):
+            raise SettingError(f"{name}: {path}, which is set for its TLS, cannot be read")
+    if clients.has_tls(url):
+        return clients.with_query(url, files)
+    if url and files:
+        raise SettingError(f"{name}: files for TLS are set, and the URL has none: write rediss instead of redis")
+    if url and not clients.stays_here(url) and not os.environ.get(_WARNED):
+        os.environ[_WARNED] = name
+        log.warning(
+            "%s: Redis at %s is called without TLS: password and texts travel in clear", name, clients.shown(url)
+        )
     return url
 
 

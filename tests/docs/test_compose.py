@@ -1,11 +1,21 @@
-"""docker-compose.yml: every process is there, and nothing listens beyond this machine."""
+"""docker-compose.yml: every process is there, nothing listens beyond this machine, and all of ours have TLS."""
 
+import itertools
 import re
+import shlex
+import ssl
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml  # type: ignore[import-untyped]
+
+import realtime_service.__main__ as service_command
+import shared_model.__main__ as model_command
+from shared_model import settings
+from shared_model.tls import CertificateFiles, TlsSettings
 
 REPOSITORY = Path(__file__).parents[2]
 TEXT = (REPOSITORY / "docker-compose.yml").read_text()
@@ -13,12 +23,34 @@ COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 
 EXPECTED = {
-    "redis", "release",
+    "certificates", "redis", "release",
     "router", "latency", "throughput",
     "spark-master", "spark-worker",
     "postgres", "airflow-init", "airflow-apiserver", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer",
     "prometheus", "grafana",
 }  # fmt: skip
+
+
+#: Where the certificates are on the host, and where each service finds its own.
+MADE, MOUNTED = "./.deploy/certificates", "/run/tandem/tls"
+REPLICAS = sorted(name for name, service in SERVICES.items() if service.get("image") == "tandem/realtime-service")
+CALL_REDIS = sorted(name for name, service in SERVICES.items() if "REDIS_URL" in service.get("environment", {}))
+
+
+def certificate_of(name: str) -> str:
+    """The host whose certificate a service mounts."""
+    (found,) = [it.split(":")[0] for it in SERVICES[name]["volumes"] if it.split(":")[1] == MOUNTED]
+    return str(found.removeprefix(f"{MADE}/"))
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Those that compose's own command makes."""
+    folder = tmp_path_factory.mktemp("certificates")
+    command = shlex.split(SERVICES["certificates"]["command"])
+    assert command[:3] == ["python", "-m", "shared_model"]
+    assert model_command.main([str(folder) if it == "/certificates" else it for it in command[3:]]) == 0
+    return folder
 
 
 def dockerfiles() -> set[str]:
@@ -60,7 +92,8 @@ def test_what_services_refer_to_exists() -> None:
         assert set(service.get("depends_on", [])) <= set(SERVICES), name
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
-            assert (REPOSITORY / source).exists() if source.startswith(".") else source in COMPOSE["volumes"], name
+            if not source.startswith(MADE):
+                assert (REPOSITORY / source).exists() if source.startswith(".") else source in COMPOSE["volumes"], name
 
 
 @pytest.mark.parametrize("dockerfile", sorted(dockerfiles()))
@@ -87,3 +120,94 @@ def test_every_replica_is_scraped() -> None:
     targets = {target for job in scraped for group in job["static_configs"] for target in group["targets"]}
     replicas = {name for name, service in SERVICES.items() if service.get("image") == "tandem/realtime-service"}
     assert targets == {f"{name}:9464" for name in replicas}
+
+
+def test_one_command_makes_every_certificate_that_is_mounted(certificates: Path) -> None:
+    mounting = [name for name, service in SERVICES.items() if MOUNTED in str(service.get("volumes"))]
+    assert {*REPLICAS, *CALL_REDIS, "redis", "prometheus"} == set(mounting)
+    for name in mounting:
+        folder = certificates / certificate_of(name)
+        assert sorted(it.name for it in folder.iterdir()) == ["ca.pem", "cert.pem", "key.pem"], name
+        # Readable by the group of our containers; the authority's key by its owner alone, and in none of these folders.
+        assert (folder / "key.pem").stat().st_mode & 0o777 == 0o640
+    assert (certificates / "ca.key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize("name", REPLICAS)
+def test_replicas_have_tls_under_the_name_that_they_advertise(name: str, certificates: Path) -> None:
+    environment = SERVICES[name]["environment"]
+    assert environment["TANDEM_ADVERTISED_HOST"] == name == certificate_of(name)
+    here = {key: str(it).replace(MOUNTED, str(certificates / name)) for key, it in environment.items()}
+    tls = settings.load(TlsSettings, here)
+    for variable in ("TANDEM_GRPC_ADDRESS", "TANDEM_METRICS_ADDRESS"):
+        assert environment[variable].startswith("0.0.0.0:")
+        tls.check_bind(variable, environment[variable])
+    assert not tls.insecure
+    assert CertificateFiles(tls).current().ca == (certificates / "ca.pem").read_bytes()
+    _check_names(certificates / name, [name, "localhost"])
+
+
+def _check_names(folder: Path, names: list[str]) -> None:
+    from cryptography import x509
+
+    read = x509.load_pem_x509_certificate((folder / "cert.pem").read_bytes())
+    found = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert set(found.get_values_for_type(x509.DNSName)) == set(names)
+    assert {str(it) for it in found.get_values_for_type(x509.IPAddress)} == {"127.0.0.1", "::1"}
+    ssl.create_default_context(cafile=str(folder / "ca.pem")).load_cert_chain(folder / "cert.pem", folder / "key.pem")
+
+
+def test_redis_listens_with_tls_alone_and_is_called_so(certificates: Path) -> None:
+    words = SERVICES["redis"]["command"][-1].split()
+    options = {word: value for word, value in itertools.pairwise(words) if word.startswith("--")}
+    assert (options["--port"], options["--tls-port"]) == ("0", "6379")
+    assert (options["--tls-cert-file"], options["--tls-key-file"]) == (f"{MOUNTED}/cert.pem", f"{MOUNTED}/key.pem")
+    _check_names(certificates / certificate_of("redis"), ["redis", "localhost"])
+    for name in CALL_REDIS:
+        environment = SERVICES[name]["environment"]
+        url = urlsplit(environment["REDIS_URL"])
+        assert (url.scheme, url.hostname, url.port) == ("rediss", "redis", 6379), name
+        assert environment["TANDEM_REDIS_CA"] == f"{MOUNTED}/ca.pem", name
+
+
+def test_health_checks_and_prometheus_trust_the_authority() -> None:
+    for name in REPLICAS:
+        test = SERVICES[name]["healthcheck"]["test"]
+        assert test[:4] == ["CMD", "python", "-m", "realtime_service"]
+        parsed = service_command._parser().parse_args(test[4:])
+        assert (parsed.command, str(parsed.ca)) == ("describe", f"{MOUNTED}/ca.pem")
+        assert SERVICES[name]["environment"]["TANDEM_GRPC_ADDRESS"].endswith(parsed.address.rpartition(":")[2])
+    assert SERVICES["redis"]["healthcheck"]["test"][1:4] == ["redis-cli", "--tls", "--cacert"]
+    (job,) = yaml.safe_load((REPOSITORY / ".deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
+    assert (job["scheme"], job["tls_config"]["ca_file"]) == ("https", f"{MOUNTED}/ca.pem")
+
+
+def ignored(path: str) -> bool:
+    """Whether .dockerignore keeps a path out of the build context: the last line that matches it, or a folder above
+    it, decides."""
+    verdict = False
+    for line in (REPOSITORY / ".dockerignore").read_text().splitlines():
+        if line and not line.startswith("#"):
+            pattern = line.removeprefix("!").removeprefix("**/")
+            parts = path.split("/")
+            places = ["/".join(parts[: n + 1]) for n in range(len(parts))] + (parts if "**/" in line else [])
+            if any(fnmatch(place, pattern) for place in places):
+                verdict = not line.startswith("!")
+    return verdict
+
+
+def test_the_build_context_is_what_dockerfiles_copy() -> None:
+    for dockerfile in dockerfiles():
+        copies = re.findall(r"^COPY (.+)$", (REPOSITORY / dockerfile).read_text(), re.MULTILINE)
+        for source in (word for line in copies for word in line.split()[:-1] if not word.startswith("--")):
+            assert not ignored(source), source
+    for path in (
+        ".env",
+        ".venv/bin/python",
+        ".tandem/releases",
+        ".git/HEAD",
+        ".deploy/certificates/ca.key",
+        "tests/a.py",
+    ):
+        assert ignored(path), path
+    assert ignored("shared_model/__pycache__/tls.pyc")

@@ -21,6 +21,7 @@ PACKAGES = tables.PAGES
 PAGES = [README, ARCHITECTURE, REPOSITORY / "CONTRIBUTING.md", REPOSITORY / "CHANGELOG.md", *PACKAGES]
 SETTINGS_MODULES = (
     "shared_model.settings",
+    "shared_model.tls",
     "shared_model.evaluation.gate_settings",
     "realtime_service.settings",
     "batch_job.settings",

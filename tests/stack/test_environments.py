@@ -1,6 +1,8 @@
 """An environment is what its lock file says, or it is made again. Real virtual environments, nothing downloaded."""
 
+import hashlib
 import re
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -147,21 +149,66 @@ def test_cuda_libraries_come_only_where_they_are_needed_or_unavoidable(
 
 @pytest.mark.parametrize("environment", environments.environments(), ids=lambda each: each.name)
 def test_lock_files_pin_everything_and_name_no_place(environment: Environment) -> None:
-    lines = environment.lock_file.read_text().splitlines()
+    lines = [line for path in environment.lock_files for line in path.read_text().splitlines()]
     pins = [line for line in lines if line and not line.startswith(("#", " "))]
 
     assert pins
     assert [pin for pin in pins if pin.partition(";")[0].count("==") != 1 or "/" in pin or "@" in pin] == []
 
 
-def test_only_the_build_of_torch_is_left_open() -> None:
-    locks = [each.lock_file.read_text().splitlines() for each in environments.environments(REPOSITORY)]
-
-    without_hash = [line for lock in locks for line in lock if "==" in line and not line.endswith("\\")]
-
+def test_every_pin_has_a_hash_and_torch_those_of_both_builds() -> None:
+    lines = [line for each in environments.environments(REPOSITORY) for path in each.lock_files for line in lock(path)]
+    assert [line for line in lines if "==" in line and not line.endswith("\\")] == []
     torch = re.search(r'"(torch==.*)"', (REPOSITORY / "pyproject.toml").read_text())
     assert torch
-    assert without_hash == [torch[1]]
+    runtime = (REPOSITORY / "requirements-runtime.lock").read_text()
+    (hashes,) = re.findall(rf"^{re.escape(torch[1])} \\\n((?: +--hash=\S+(?: \\)?\n)+)", runtime, re.MULTILINE)
+    # PyPI's, and PyTorch's CPU builds for Linux, of two versions of Python and two kinds of processors.
+    assert len(hashes.splitlines()) > 4
+
+
+def lock(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+def test_the_runtimes_lock_file_has_no_tool_of_tests_and_checks() -> None:
+    runtime, tools = (REPOSITORY / f"requirements-{name}.lock" for name in ("runtime", "development"))
+    pins = {path: {line.partition("==")[0] for line in lock(path) if "==" in line} for path in (runtime, tools)}
+    asked = re.findall(r"^([a-z][a-z0-9-]*)", (REPOSITORY / "requirements-development.in").read_text(), re.MULTILINE)
+    assert {"pytest", "mypy", "ruff", "hypothesis", "tritonclient"} <= set(asked) <= pins[tools]
+    # Which transformers needs, too.
+    assert pins[runtime] & set(asked) <= {"pyyaml"}
+    # One version of what both name: they are installed together.
+    both = [line.rstrip(" \\") for path in (runtime, tools) for line in lock(path) if re.match(r"[a-z0-9-]+==", line)]
+    versions = {pin.partition(" ;")[0] for pin in both}
+    assert len(versions) == len({pin.partition("==")[0] for pin in versions})
+
+
+def test_a_file_with_another_hash_is_refused_also_as_a_tool(tmp_path: Path) -> None:
+    wheel = tmp_path / "tiny-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as packed:
+        for name, text in (
+            ("WHEEL", "Wheel-Version: 1.0\nTag: py3-none-any\n"),
+            ("METADATA", "Name: tiny\nVersion: 1.0\n"),
+        ):
+            packed.writestr(
+                f"tiny-1.0.dist-info/{name}", f"Metadata-Version: 2.1\n{text}" if name == "METADATA" else text
+            )
+        packed.writestr("tiny-1.0.dist-info/RECORD", "")
+    (tmp_path / "none.lock").write_text("# nothing\n")
+    made = Environment("tiny", tmp_path, tmp_path / "venv", tmp_path / "none.lock", False, tmp_path / "tools.lock")
+    for digest in ("0" * 64, hashlib.sha256(wheel.read_bytes()).hexdigest()):
+        pin = f"tiny==1.0 --hash=sha256:{digest}"
+        assert made.tools
+        made.tools.write_text(f"--no-index\n--find-links {tmp_path}\n{pin}\n")
+        if digest.startswith("0000"):
+            with pytest.raises(Problem, match="Hash mismatch for `tiny"):
+                ensure(made)
+            assert not made.is_ready()
+    ensure(made)
+    assert made.is_ready()
+    made.tools.write_text(f"{made.tools.read_text()}# said differently\n")
+    assert not made.is_ready()
 
 
 def test_the_environments_never_share_a_spark() -> None:

@@ -261,18 +261,20 @@ class ReleaseDescription(_message.Message):
     def __init__(self, id: _Optional[str] = ..., state: _Optional[_Union[ReleaseState, str]] = ..., share: _Optional[float] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class ReplicaDescription(_message.Message):
-    __slots__ = ("id", "address", "release", "draining", "releases")
+    __slots__ = ("id", "address", "release", "draining", "releases", "tls")
     ID_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     RELEASES_FIELD_NUMBER: _ClassVar[int]
+    TLS_FIELD_NUMBER: _ClassVar[int]
     id: str
     address: str
     release: str
     draining: bool
     releases: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., release: _Optional[str] = ..., draining: bool = ..., releases: _Optional[_Iterable[str]] = ...) -> None: ...
+    tls: bool
+    def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., release: _Optional[str] = ..., draining: bool = ..., releases: _Optional[_Iterable[str]] = ..., tls: bool = ...) -> None: ...
 
 class DescribeResponse(_message.Message):
     __slots__ = ("release", "labels", "max_tokens", "lanes", "replicas", "redis_available", "releases", "output", "pairs", "operators_policy")

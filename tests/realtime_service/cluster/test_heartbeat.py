@@ -105,7 +105,7 @@ async def test_lanes_come_and_go_with_the_heartbeats_of_a_replica(pair: Pair) ->
     pair.described.releases[:] = ["r-2"]
     assert set((await pair.exchange()).options) == {("r-2", LANE), (ANY_RELEASE, LANE)}
     pair.described.address = "elsewhere:1"
-    assert (await pair.exchange()).address("b") == "elsewhere:1"
+    assert (await pair.exchange()).described("b").address == "elsewhere:1"
     pair.described.draining = True
     assert not (await pair.exchange()).options
     pair.described.draining = False

@@ -11,7 +11,7 @@ from tests.realtime_service.cluster.trusts import trusting
 async def test_a_replica_is_connected_before_it_is_called() -> None:
     peers = Peers(trusting())
     async with listening(Stub()) as stub:
-        await peers.follow([stub.address])
+        await peers.follow({stub.address: False})
         await until(lambda: peers.at(stub.address).reachable)
         assert await peers.at(stub.address).call(SCORE, b"hello", 5.0, ()) == b"olleh"
         await peers.close()
@@ -23,9 +23,9 @@ async def test_a_replica_that_leaves_answers_the_calls_under_way() -> None:
         peer = peers.at(stub.address)
         call = asyncio.create_task(peer.call(SCORE, b"hello", 5.0, ()))
         await until(lambda: peer.busy)
-        await peers.follow([])
+        await peers.follow({})
         assert await call == b"olleh"
-        await peers.follow([])
+        await peers.follow({})
         assert peers.at(stub.address) is not peer
         await peers.close()
 

@@ -1,0 +1,38 @@
+"""Arguments of the commands that call a service: its address, the caller's token, and TLS."""
+
+import argparse
+import functools
+from pathlib import Path
+
+from realtime_service.client import DEFAULT_ADDRESS, Client, Tls
+from shared_model.errors import BadInput
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    meaning = "the service, or several with commas (default %(default)s)"
+    parser.add_argument("--address", default=DEFAULT_ADDRESS, metavar="HOST:PORT", help=meaning)
+    meaning = "a file with the bearer token of the caller, read before each call"
+    parser.add_argument("--token-file", type=Path, metavar="FILE", help=meaning)
+    tls = parser.add_argument_group("TLS")
+    tls.add_argument("--tls", action="store_true", help="call with TLS, trusting the system's authorities")
+    tls.add_argument("--ca", type=Path, metavar="FILE", help="call with TLS, trusting the authorities in this PEM file")
+    tls.add_argument("--cert", type=Path, metavar="FILE", help="PEM file of a certificate to show, with --key")
+    tls.add_argument("--key", type=Path, metavar="FILE", help="PEM file of its key")
+    tls.add_argument("--tls-name", default="", metavar="NAME", help="name in the certificate (default: the host)")
+    tls.add_argument("--insecure", action="store_true", help="allow a token to travel to other hosts without TLS")
+
+
+def client(args: argparse.Namespace, caller_id: str = "") -> Client:
+    """Raises: BadInput."""
+    asked = args.tls or args.ca or args.cert or args.key or args.tls_name
+    tls = Tls(args.ca or b"", args.cert or b"", args.key or b"", args.tls_name) if asked else False
+    token = functools.partial(_read_token, args.token_file) if args.token_file else ""
+    return Client(args.address, caller_id=caller_id, token=token, tls=tls, insecure=args.insecure)
+
+
+def _read_token(file: Path) -> str:
+    """Read before each call, because its writer renews the token. Raises: BadInput."""
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput("--token-file", f"{file} cannot be read: {error}") from error

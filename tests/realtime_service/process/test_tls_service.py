@@ -1,0 +1,108 @@
+"""Whole services with mutual TLS: a supervisor's workers, a router, and the rule for other addresses."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from realtime_service.__main__ import main
+from realtime_service.client import Client, Tls, Unavailable
+from shared_model.redis_store.server import RedisServer
+from shared_model.releases import pointer
+from shared_model.releases.store import Store
+from shared_model.settings import StateSettings
+from tests.certified import Certified, certified, scraped, serial
+from tests.realtime_service.conftest import RunningService, eventually, start_service
+from tests.realtime_service.process.test_lifecycle import serve_and_fail
+from tests.realtime_service.rollout import tiny_releases
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Certified:
+    return certified(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture(scope="module")
+def tls(own: Certified) -> Tls:
+    return Tls(own.ca, own.cert, own.key)
+
+
+@pytest.fixture(scope="module")
+def running(own: Certified, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RunningService]]:
+    """A supervised endpoint with one worker, and a router."""
+    folder = tmp_path_factory.mktemp("services")
+    store = Store(folder / "releases")
+    pointer.promote(store, None, tiny_releases.seal(store, "tiny").id)
+    root = Path(store.files.root)
+    with RedisServer(StateSettings(state=folder)) as server:
+        shared = {"REDIS_URL": server.url, **own.environment(mutual=True)}
+        endpoint = start_service(folder / "endpoint", root, TANDEM_WORKERS="1", TANDEM_LANES="dynamic", **shared)
+        router = start_service(folder / "router", root, TANDEM_LANES="none", **shared)
+        yield {"endpoint": endpoint, "router": router}
+        assert (router.stop(), endpoint.stop()) == (0, 0)
+
+
+def test_a_router_forwards_to_a_worker_over_mutual_tls(running: dict[str, RunningService], tls: Tls) -> None:
+    with Client(running["router"].address, tls=tls) as client:
+        assert client.score("where is my card").release.startswith("tiny-")
+        # The router's, and the worker's own.
+        eventually(lambda: len(client.describe().replicas) == 2)
+        addresses = {it.address: it.tls for it in client.describe().replicas}
+    assert all(addresses.values())
+    assert running["endpoint"].address not in addresses
+    for address in (*addresses, running["endpoint"].address):
+        for refused in (Tls(tls.ca), False):
+            with Client(address, tls=refused, attempts=1) as client, pytest.raises(Unavailable):
+                client.describe()
+
+
+def test_a_renewal_reaches_workers_routers_and_metrics(running: dict[str, RunningService], own: Certified) -> None:
+    for service in running.values():
+        assert service.metrics.startswith("https://127.0.0.1:")
+    listeners = [address for it in running.values() for address in (it.address, it.metrics.partition("://")[2])]
+    before = {serial(address, own.ca, own) for address in listeners}
+    own.renew()
+    after = {serial(address, own.ca, own) for address in listeners}
+    assert len(before) == len(after) == 1
+    assert before != after
+    with Client(running["router"].address, tls=Tls(own.ca, own.cert, own.key)) as client:
+        assert client.score("where is my card").release.startswith("tiny-")
+
+
+def test_metrics_want_a_certificate_of_who_scrapes(running: dict[str, RunningService], own: Certified) -> None:
+    url = running["router"].metrics
+    with pytest.raises(OSError):  # noqa: PT011 - the connection is closed in one of several ways
+        scraped(url, own.ca)
+    assert "tandem_redis_up 1.0" in scraped(url, own.ca, own)
+
+
+def test_commands_call_with_tls(
+    running: dict[str, RunningService], own: Certified, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address, files = running["router"].address, ("--cert", str(own.cert), "--key", str(own.key))
+    assert main(["call", "where is my card", "--address", address, "--ca", str(own.ca), *files]) == 0
+    assert main(["describe", "--address", address, "--ca", str(own.ca), *files]) == 0
+    assert "tiny-" in capsys.readouterr().out
+    assert main(["describe", "--address", address]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "it may want TLS (`--tls`, `--ca`)" in line
+    assert main(["describe", "--address", address, "--ca", "/absent.pem"]) == 2
+
+
+@pytest.mark.parametrize("variable", ["TANDEM_GRPC_ADDRESS", "TANDEM_METRICS_ADDRESS"])
+def test_an_address_of_other_hosts_is_refused_without_tls(variable: str, tmp_path: Path, own: Certified) -> None:
+    line = serve_and_fail(tmp_path, tmp_path, **{variable: "0.0.0.0:0"})
+    assert line.startswith(f"realtime_service serve: {variable}=0.0.0.0:0: other hosts reach this address")
+    assert "--insecure" in line
+    assert "TANDEM_INSECURE=yes" in line
+    # Allowed by either, and with TLS, a start gets as far as the release, which is missing.
+    for allowed in ({"TANDEM_INSECURE": "yes"}, own.environment()):
+        assert "release" in serve_and_fail(tmp_path, tmp_path / "none", **{variable: "0.0.0.0:0"}, **allowed)
+
+
+def test_a_wrong_certificate_ends_the_start_in_one_line(tmp_path: Path) -> None:
+    mismatched = {**certified(tmp_path / "own").environment(), "TANDEM_TLS_KEY": str(certified(tmp_path / "b").key)}
+    line = serve_and_fail(tmp_path, tmp_path, TANDEM_WORKERS="2", **mismatched)
+    assert line.startswith(f"realtime_service serve: TANDEM_TLS_KEY={tmp_path}/b/localhost/key.pem: is not the key of ")
