@@ -101,9 +101,11 @@ class Device:
         deadline: float | None,
         real_time: bool = False,
         finish_in: float | None = None,
+        caller: str = "",
     ) -> list[Computed]:
         """Score one request's texts, all or none, on one model, which the caller has leased. `real_time`: before all
-        others of its lane. `finish_in`: the prediction of `finish_of`, where it was asked a moment ago.
+        others of its lane. `finish_in`: the prediction of `finish_of`, where it was asked a moment ago. `caller`: by
+        whom fair shares are counted.
 
         Raises: Overloaded, ReplicaUnavailable before any work is spent; DeadlineExpired; ScoringFailed.
         """
@@ -112,7 +114,9 @@ class Device:
         latency = self._latency(model, path)
         if latency is None:
             raise ReplicaUnavailable(f"the {path} lane is not here, or still warming up")
-        jobs = [_Job(path, it, latency, arrived, deadline, real_time, model=model, wait=wait) for it in encodings]
+        jobs = [
+            _Job(path, it, latency, arrived, deadline, real_time, caller, model=model, wait=wait) for it in encodings
+        ]
         seconds = sum(_share(self.lanes[path], latency.narrow, job.tokens) for job in jobs)
         self.utilisation.arrived(path, seconds, arrived)
         now = self._clock.monotonic()
@@ -133,7 +137,7 @@ class Device:
         return [job.computed for job in jobs if job.computed]
 
     def finish_of(
-        self, model: Model, path: ServingPath, encodings: Sequence[Encoding], real_time: bool
+        self, model: Model, path: ServingPath, encodings: Sequence[Encoding], real_time: bool, caller: str = ""
     ) -> float | None:
         """Seconds until a request of these texts would be answered if admitted now; None if its lane is not served
         here, or still warms up."""
@@ -143,7 +147,7 @@ class Device:
         now, predict = self._clock.monotonic(), latency.narrow.predict
         widths = Counter(coarse_bucket(encoding.tokens) for encoding in encodings)
         seconds = sum(predict(count, tokens) for tokens, count in widths.items())
-        return self.scheduler.predicted_finish(path, seconds, now, real_time) - now
+        return self.scheduler.predicted_finish(path, seconds, now, real_time, caller) - now
 
     def typical(self, model: Model, path: ServingPath, tokens: int) -> tuple[float, float, float] | None:
         """For a text of `tokens` tokens: seconds until it would be answered, the same for a real-time one, and the

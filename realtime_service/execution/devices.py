@@ -53,16 +53,17 @@ class Devices:
         deadline: float | None,
         real_time: bool = False,
         finish_in: float | None = None,
+        caller: str = "",
     ) -> list[Computed]:
         if path not in self._of:
             raise ReplicaUnavailable(f"the {path} lane is not here")
-        return await self._of[path].compute(model, path, encodings, arrived, deadline, real_time, finish_in)
+        return await self._of[path].compute(model, path, encodings, arrived, deadline, real_time, finish_in, caller)
 
     def finish_of(
-        self, model: Model, path: ServingPath, encodings: Sequence[Encoding], real_time: bool
+        self, model: Model, path: ServingPath, encodings: Sequence[Encoding], real_time: bool, caller: str = ""
     ) -> float | None:
         device = self._of.get(path)
-        return device.finish_of(model, path, encodings, real_time) if device else None
+        return device.finish_of(model, path, encodings, real_time, caller) if device else None
 
     def typical(self, model: Model, path: ServingPath, tokens: int) -> tuple[float, float, float] | None:
         return self._of[path].typical(model, path, tokens)

@@ -1,8 +1,9 @@
-"""The queue of one lane: tasks grouped by engine and padded width, each group ordered by deadline."""
+"""The queue of one lane: tasks grouped by engine and padded width, each group in its order."""
 
 import heapq
 from dataclasses import dataclass, field
 
+from realtime_service.scheduling.caller_shares import CallerShares
 from realtime_service.scheduling.latency_model import VariantLatency
 from realtime_service.settings import Lane
 from shared_model.encoding import Encoding, coarse_bucket
@@ -14,7 +15,7 @@ class Task:
     """One text to score. Times are monotonic seconds; `deadline`: None without one.
 
     `latency`: of the variant that will run the task; tasks of two releases never share it. `real_time`: the task goes
-    before all others of its lane.
+    before all others of its lane whose callers are within their shares. `caller`: by whom shares are counted.
     """
 
     lane: ServingPath
@@ -23,6 +24,7 @@ class Task:
     arrived: float
     deadline: float | None
     real_time: bool = False
+    caller: str = ""
     withdrawn: bool = False
     queued: bool = False
     #: Seconds of device time that the task was predicted to add when it was admitted.
@@ -55,7 +57,9 @@ class Queue:
     #: Seconds of device time of all queued tasks, and of the real-time ones among them.
     backlog: float = 0.0
     real_time_backlog: float = 0.0
-    _heaps: dict[_Kind, list[_Entry]] = field(default_factory=dict)
+    shares: CallerShares = field(default_factory=CallerShares)
+    #: By caller. None of them is empty.
+    _heaps: dict[_Kind, dict[str, list[_Entry]]] = field(default_factory=dict)
     _sequence: int = 0
 
     def push(self, task: Task) -> None:
@@ -65,7 +69,9 @@ class Queue:
         joins = self.lane.max_rows > 1 and kind in self._heaps
         task.cost = task.latency.narrow.share(task.tokens) if joins else task.seconds
         task.queued = True
-        heapq.heappush(self._heaps.setdefault(kind, []), (not task.real_time, self.due(task), self._sequence, task))
+        heap = self._heaps.setdefault(kind, {}).setdefault(task.caller, [])
+        heapq.heappush(heap, (not task.real_time, self.due(task), self._sequence, task))
+        self.shares.entered(task.caller, task.cost, task.real_time)
         self.size += 1
         self.backlog += task.cost
         self.real_time_backlog += task.cost if task.real_time else 0.0
@@ -73,6 +79,7 @@ class Queue:
     def forget(self, task: Task) -> None:
         """Stop counting a queued task that was withdrawn or taken."""
         task.queued = False
+        self.shares.left(task.caller, task.cost, task.real_time)
         self.size -= 1
         self.backlog -= task.cost
         self.real_time_backlog -= task.cost if task.real_time else 0.0
@@ -85,20 +92,41 @@ class Queue:
         """The most urgent task of each kind, most urgent first."""
         if not self.size:
             return []
-        for kind in [kind for kind, heap in self._heaps.items() if not _live(heap)]:
-            del self._heaps[kind]
-        return [heap[0][-1] for heap in sorted(self._heaps.values())]
+        beyond, first = self.shares.beyond(), []
+        for kind, heaps in list(self._heaps.items()):
+            for caller in [caller for caller, heap in heaps.items() if not _live(heap)]:
+                del heaps[caller]
+            if heaps:
+                first.append(min([(caller in beyond, heap[0]) for caller, heap in heaps.items()]))
+            else:
+                del self._heaps[kind]
+        return [entry[-1] for _, entry in sorted(first)]
 
     def batch_mates(self, head: Task, most: int) -> list[Task]:
         """`head` and the tasks that may share a batch with it, at most `most`, in order. They stay queued."""
-        heap = self._heaps[head.latency, head.tokens]
-        if most == 1 or len(heap) == 1:
+        heaps = self._heaps[head.latency, head.tokens]
+        if most == 1 or (len(heaps) == 1 and len(heaps[head.caller]) == 1):
             return [head]
-        return [entry[-1] for entry in heapq.nsmallest(most, (entry for entry in heap if not entry[-1].withdrawn))]
+        beyond = self.shares.beyond()
+        queued = (
+            (caller in beyond, entry) for caller, heap in heaps.items() for entry in heap if not entry[-1].withdrawn
+        )
+        return [entry[-1] for _, entry in heapq.nsmallest(most, queued)]
+
+    def serve(self, head: Task) -> None:
+        """Remove the head of its kind and caller, because it runs now."""
+        self.shares.charge(head.caller, head.cost)
+        self.take(head)
+
+    def ahead(self, caller: str | None, seconds: float, real_time: bool) -> float:
+        """Seconds of queued work before a request of this caller, None for a new one."""
+        if not self.shares.contended and (caller is None or self.shares.only(caller)):
+            return self.real_time_backlog if real_time else self.backlog
+        return self.shares.ahead(caller, seconds, real_time)
 
     def take(self, head: Task) -> None:
-        """Remove the head of its kind."""
-        heap = self._heaps[head.latency, head.tokens]
+        """Remove the head of its kind and caller."""
+        heap = self._heaps[head.latency, head.tokens][head.caller]
         if _live(heap):
             heapq.heappop(heap)
         self.forget(head)

@@ -15,7 +15,8 @@ that ends by then. The device never idles for it.
 Weighted fair share: each lane below the first gains credit, a small share of the device's time, while tasks are queued
 in it. It goes first once its credit covers the time of its next text, so that no lane starves.
 
-Within a lane, real-time tasks go first, then the earliest deadline. The most urgent task leads a batch, and tasks of
+Within a lane, callers within their fair share go first (`caller_shares`); among them real-time tasks, then the earliest
+deadline. The most urgent task leads a batch, and tasks of
 the same variant and padded width join it in that order. So an answer never depends on batch mates, and no batch mixes
 releases. Each stream runs one batch at a time; a text alone on the device may use all cores, and then no other batch
 runs. A batch cannot be stopped, so batches of lower lanes must be short.
@@ -73,7 +74,7 @@ class Scheduler:
     def __init__(self, lanes: Mapping[ServingPath, Lane], streams: int = 1, bulk_batch_seconds: float = 0.010) -> None:
         self._queues = {path: Queue(lane) for path, lane in lanes.items()}
         queues = list(self._queues.values())
-        self._ahead = {path: queues[: place + 1] for place, path in enumerate(lanes)}  # its own queue, too
+        self._ahead = {path: queues[:place] for place, path in enumerate(lanes)}
         self._below = {path: queues[place + 1 :] for place, path in enumerate(lanes)}
         self._streams = streams
         self._bulk_batch_seconds = bulk_batch_seconds
@@ -85,10 +86,12 @@ class Scheduler:
         """Admit all tasks of one request (of one lane and engine), or none. `finish`: the prediction of
         `predicted_finish`, where it was asked a moment ago. Raises: Overloaded with a retry hint."""
         queue = self._queues[tasks[0].lane]
-        if queue.size + len(tasks) > queue.lane.max_concurrent:
+        full = queue.size + len(tasks) > queue.lane.max_concurrent
+        if full and not queue.shares.has_room(tasks[0].caller, len(tasks), queue.lane.max_concurrent):
             raise Overloaded(f"the {queue.lane.path} lane is full", max(0.001, queue.backlog))
         if finish is None:
-            finish = self.predicted_finish(queue.lane.path, _seconds(tasks), now, tasks[0].real_time)
+            first = tasks[0]
+            finish = self.predicted_finish(first.lane, _seconds(tasks), now, first.real_time, first.caller)
         for task in tasks:
             if task.deadline is None:
                 continue
@@ -100,13 +103,14 @@ class Scheduler:
         if queue.lane.path in INTERACTIVE:
             self._last_interactive = now
 
-    def predicted_finish(self, path: ServingPath, seconds: float, now: float, real_time: bool = False) -> float:
-        """When a request would be answered if admitted now: after the running batches, the backlog of its own and of
-        more urgent lanes, and its own device time, `seconds`."""
+    def predicted_finish(
+        self, path: ServingPath, seconds: float, now: float, real_time: bool = False, caller: str | None = None
+    ) -> float:
+        """When a request would be answered if admitted now: after the running batches, the backlog of more urgent
+        lanes, the part of its own lane's that goes before it, and its own device time, `seconds`. `caller`: None for
+        the one that has tasks in the lane, and for a new one if there are several."""
         own = self._queues[path]
-        ahead = sum([queue.backlog for queue in self._ahead[path]])
-        if real_time:
-            ahead -= own.backlog - own.real_time_backlog
+        ahead = sum([queue.backlog for queue in self._ahead[path]]) + own.ahead(caller, seconds, real_time)
         free_at = now
         if not self._has_free_stream():
             # If a batch overruns its prediction, its remaining time is taken to be the overrun so far. The prediction
@@ -222,7 +226,7 @@ def _next_of(queue: Queue, now: float, limit: float, expired: list[Task]) -> Bat
         batch_mates = queue.batch_mates(leader, _most_rows(queue.lane, leader))
         tasks = tuple(batch_mates[: _rows(batch_mates, end, now)])
         for task in tasks:
-            queue.take(task)
+            queue.serve(task)
         predicted = leader.latency.narrow.predict(len(tasks), leader.tokens)
         return Batch(queue.lane.path, tasks, leader.tokens, predicted)
     return None

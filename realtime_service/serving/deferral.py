@@ -23,7 +23,7 @@ _TICKET_BYTES = 16
 
 
 class Readers(Enum):
-    """The readers of the result of a deferred request. EVERYONE: on a loopback address, by its id. TICKET_HOLDERS: if
+    """The readers of a deferred request's result. EVERYONE: on a loopback address, by its id. TICKET_HOLDERS: where
     other hosts can call, with the ticket that its submitter got. OWNER: where tokens are required, its submitter.
 
     Requests that earlier versions have stored have neither ticket nor owner: their ids are enough.

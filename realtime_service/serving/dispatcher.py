@@ -148,7 +148,7 @@ class Dispatcher:
         with model.leases:
             encodings = await self._encode(context, model)
             published = await self._look_up(context, model, encodings)
-            finish = _FinishTimes(self._device, model, encodings, context.real_time, snapshot.lanes)
+            finish = _FinishTimes(self._device, model, encodings, context)
             routed = self._routed(context, release, finish, published is not None)
             decision = self._decide(context, routed)
             if published is not None:
@@ -202,7 +202,7 @@ class Dispatcher:
         if model.precomputed and model.precomputed.epoch:
             return
         shortest = [*encoded, *[_SHORTEST] * (len(context.request.texts) - len(encoded))]
-        finish = _FinishTimes(self._device, model, shortest, context.real_time, context.snapshot.lanes)
+        finish = _FinishTimes(self._device, model, shortest, context)
         decide(self._routed(context, model.release, finish), context.snapshot.policy, context.snapshot, _draw())
 
     async def _look_up(
@@ -261,7 +261,14 @@ class Dispatcher:
     ) -> Answer:
         """Compute the answer here. `finish_in`: seconds, as predicted for the decision; None where it was not."""
         rows = await self._device.compute(
-            model, decision.path, encodings, context.arrived, context.deadline, context.real_time, finish_in
+            model,
+            decision.path,
+            encodings,
+            context.arrived,
+            context.deadline,
+            context.real_time,
+            finish_in,
+            context.call.caller.quota_key,
         )
         return answer.computed(model, encodings, rows, decision, context.request.top_k)
 
@@ -281,21 +288,23 @@ class _FinishTimes(Mapping[ServingPath, float]):
         device: Devices,
         model: Model,
         encodings: Sequence[Encoding],
-        real_time: bool,
-        lanes: Sequence[ServingPath],
+        context: RequestContext,
     ) -> None:
         self._device = device
         self._model = model
         self._encodings = encodings
-        self._real_time = real_time
-        self._lanes = lanes
+        self._real_time = context.real_time
+        self._caller = context.call.caller.quota_key
+        self._lanes = context.snapshot.lanes
         self._found: dict[ServingPath, float | None] = {}
 
     def __getitem__(self, path: ServingPath) -> float:
         if path not in self._lanes:
             raise KeyError(path)
         if path not in self._found:
-            self._found[path] = self._device.finish_of(self._model, path, self._encodings, self._real_time)
+            self._found[path] = self._device.finish_of(
+                self._model, path, self._encodings, self._real_time, self._caller
+            )
         finish = self._found[path]
         if finish is None:
             raise KeyError(path)

@@ -116,7 +116,7 @@ async def test_work_that_outlives_its_item_keeps_its_ticket(
     assert await ticket_of(deferred_queue) == "secret"
 
 
-names = st.text(st.characters(exclude_categories=["C"]), min_size=1, max_size=20)
+names = st.text("a/%é", min_size=1, max_size=4)
 
 
 @given(st.tuples(names, names), st.tuples(names, names))
