@@ -1,9 +1,9 @@
 -- Publishes a replica's heartbeat and returns those of all: one command with one reply is much faster to read.
--- KEYS[1]: own heartbeat   KEYS[2]: set of replica ids   KEYS[3]: the cluster token   KEYS[4]: the policy
+-- KEYS[1]: own heartbeat   KEYS[2]: set of replica ids   KEYS[3]: the cluster token
 -- ARGV[1]: own id   ARGV[2]: own state   ARGV[3]: its expiry in milliseconds
 -- ARGV[4]: a cluster token if none is stored; empty: replicas have a key instead
 -- ARGV[5]: prefix of the keys of heartbeats
--- Returns {the cluster token, the policy or nil, protobuf ReplicaStates in no order}. A replica whose heartbeat has
+-- Returns {the cluster token, protobuf ReplicaStates in no order}. A replica whose heartbeat has
 -- expired is removed from the set.
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
 redis.call('SADD', KEYS[2], ARGV[1])
@@ -28,4 +28,4 @@ for _, id in ipairs(ids) do
     redis.call('SREM', KEYS[2], id)
   end
 end
-return {token, redis.call('GET', KEYS[4]), table.concat(parts)}
+return {token, table.concat(parts)}

@@ -64,7 +64,7 @@ class Membership:
         self._settings = settings
         self._ejected: frozenset[str] = frozenset()
         self._grace_beats_left = 0
-        self._keys = (keys.replica(initial.local), keys.replicas(), keys.replica_word(), keys.routing_policy())
+        self._keys = (keys.replica(initial.local), keys.replicas(), keys.replica_word())
         self._subscribers: list[Callable[[Snapshot], None]] = []
         self._complaint = ""
         self._newest_policy = 0
@@ -127,7 +127,9 @@ class Membership:
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.eval(_BEAT, len(self._keys), *self._keys, local, state, TTL_MS, new_token, keys.replica(""))
             pipe.hgetall(keys.release_pointer())
-            (cluster_token, policy, states), pointed = await pipe.execute()
+            # Not by the script: Redis 7 wants write access to all keys of a script, and a replica may only read this.
+            pipe.get(keys.routing_policy())
+            (cluster_token, states), pointed, policy = await pipe.execute()
         # Built after the last await, so that concurrent changes of the snapshot are kept.
         return dataclasses.replace(
             self.snapshot,

@@ -1,0 +1,183 @@
+"""The users of Redis in docker-compose.yml: each role does its real work, and nothing of the others."""
+
+import asyncio
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import redis
+
+from batch_job.tables import fence
+from protos.scoring.v1.scoring_pb2 import ScoreRequest
+from protos.scoring.v1.storage_pb2 import DeferredWork, PublishedScore, RoutingPolicy
+from realtime_service.cli import policy_command
+from realtime_service.client import Client
+from shared_model.deferred import DeadLetters, DeferredQueue
+from shared_model.published.epochs import Epoch
+from shared_model.published.publish import publish
+from shared_model.redis_store import clients, keys
+from shared_model.redis_store.server import find_binary
+from shared_model.releases import pointer
+from shared_model.releases.store import Store
+from shared_model.settings import DeferredSettings
+from shared_model.trust import audit
+from shared_model.trust.keyring import WITHOUT_KEYS
+from tests.conftest import REPOSITORY
+from tests.realtime_service.conftest import start_service
+from tests.realtime_service.rollout import tiny_releases
+from tests.redis_nodes import free_port
+
+pytestmark = pytest.mark.heavy
+
+START = REPOSITORY / ".deploy" / "redis" / "start.sh"
+USERS = ("service", "nightly", "operator", "health")
+PASSWORDS = {f"REDIS_{user.upper()}_PASSWORD": f"secret{user}" for user in USERS}
+RELEASE = "small-0123456789ab"
+
+
+@dataclass(frozen=True)
+class Server:
+    port: int
+
+    def url(self, user: str) -> str:
+        return f"redis://{user}:secret{user}@127.0.0.1:{self.port}/0"
+
+    def client(self, user: str) -> "redis.Redis":
+        return clients.connect(self.url(user), 5.0, 5.0)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("users")
+    (folder / "bin").mkdir()
+    (folder / "bin" / "redis-server").symlink_to(find_binary())
+    environ = {
+        **os.environ, **PASSWORDS, "TANDEM_REDIS_USERS": str(folder / "users.acl"),
+        "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ['PATH']}",
+    }  # fmt: skip
+    port = free_port()
+    process = subprocess.Popen(
+        ["/bin/sh", START, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", folder],
+        env=environ, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        found, deadline = Server(port), time.monotonic() + 20
+        while True:
+            try:
+                with found.client("health") as client:
+                    assert client.ping()
+                break
+            except redis.ConnectionError:
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+        assert (folder / "users.acl").stat().st_mode & 0o777 == 0o600
+        yield found
+    finally:
+        process.terminate()
+        process.wait(20)
+
+
+def test_a_service_its_callers_an_operator_and_a_night_do_their_work(server: Server, tmp_path: Path) -> None:
+    store = Store(tmp_path / "releases")
+    release = tiny_releases.seal(store, "first", 0)
+    with server.client("operator") as client:
+        pointer.promote(store, client, release.id)
+    service = start_service(tmp_path / "state", tmp_path / "releases", REDIS_URL=server.url("service"))
+    with Client(service.address) as caller:
+        assert caller.score("where is my card").release == release.id
+        caller.submit("ticket-1", "where is my card")
+        (ended,) = caller.watch(["ticket-1"], seconds=60.0)
+        assert ended.answer
+        assert caller.describe().replicas
+    with server.client("operator") as client:
+        policy_command.move(
+            client, WITHOUT_KEYS, "policy set", lambda _: RoutingPolicy(version=1, quota=9.0).SerializeToString()
+        )
+        assert pointer.promote(store, client, release.id).version == 2
+        assert len(list(audit.lines(client, WITHOUT_KEYS))) == 3
+    assert service.stop() == 0
+    with server.client("nightly") as client:
+        assert pointer.read(store, client).active == release.id
+        assert fence.Fence.take(client, "2026-01-14", 0).token == 1
+        assert publish(client, Epoch(release.id, "bf16", "2026-01-14", 1), [(b"k" * 16, PublishedScore())]).keys == 1
+        client.set(keys.last_run(), "{}")
+
+
+async def test_a_night_drains_and_an_operator_replays(server: Server) -> None:
+    async def fail_one() -> int:
+        async with clients.connect_asyncio(server.url("nightly"), 5.0, 5.0) as client:
+            queue = DeferredQueue(client)
+            await queue.submit("poison", DeferredWork(request=ScoreRequest(texts=["a"])))
+            (claimed,) = await queue.claim("night", 1)
+            assert await queue.dead_letter(claimed, "it kills", "night", 3)
+        async with clients.connect_asyncio(server.url("operator"), 5.0, 5.0) as client:
+            letters = DeadLetters(client, DeferredSettings())
+            return await letters.replay([it async for it in letters.all()])
+
+    assert await asyncio.wait_for(fail_one(), 20) == 1
+
+
+#: Of every role: commands that it must not run.
+NOBODY = (
+    ("FLUSHALL",), ("CONFIG", "GET", "*"), ("ACL", "LIST"), ("KEYS", "*"), ("SHUTDOWN",), ("GET", "other"),
+    ("SET", "other", "1"), ("PUBLISH", "other", "1"), ("REPLICAOF", "NO", "ONE"),
+)  # fmt: skip
+FORBIDDEN = {
+    "service": (
+        ("XADD", keys.audit("release"), "*", "a", "b"), ("XRANGE", keys.audit("routing"), "-", "+"),
+        ("INCR", keys.partition_token("2026-01-14")),
+    ),
+    "nightly": (
+        ("SET", keys.routing_policy(), "x"), ("GET", keys.replica("a")), ("SET", keys.replica("a"), "x"),
+        ("SADD", keys.replicas(), "a"), ("SET", keys.replica_word(), "x"),
+        ("XADD", keys.audit("release"), "*", "a", "b"),
+    ),
+    "operator": (("INCR", keys.partition_token("2026-01-14")), ("SET", keys.replica_word(), "x")),
+    "health": (("GET", keys.routing_policy()), ("SADD", keys.replicas(), "a"), ("EVAL", "return 1", "0")),
+}  # fmt: skip
+#: What may be read and not written, where Redis can tell the difference.
+READ_ONLY = {
+    "service": (
+        ("SET", keys.routing_policy(), "x"), ("HSET", keys.release_pointer(), "active", "x"),
+        ("DEL", keys.release_pointer()), ("HSET", keys.epoch_scores(RELEASE, "e"), "k", "v"),
+        ("SET", keys.last_run(), "x"),
+        ("EVAL", f"return redis.call('SET', '{keys.routing_policy()}', 'x')", "0"),
+    ),
+    "nightly": (("HSET", keys.release_pointer(), "active", "x"), ("DEL", keys.release_pointer())),
+    "operator": (("SET", keys.replica("evil"), "x"), ("SADD", keys.replicas(), "evil"), ("SET", keys.last_run(), "x")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("user", USERS)
+def test_each_role_is_refused_what_is_not_its_own(server: Server, user: str) -> None:
+    with server.client(user) as client:
+        version = subprocess.run([find_binary(), "--version"], capture_output=True, text=True, check=True).stdout
+        read_only = READ_ONLY.get(user, ()) if " v=6." not in version else ()
+        for command in (*NOBODY, *FORBIDDEN[user], *read_only):
+            with pytest.raises(redis.ResponseError, match=r"(?i)no permissions|NOPERM|can't access|permission"):
+                client.execute_command(*command)
+
+
+def test_nobody_without_a_password_gets_in(server: Server) -> None:
+    with redis.Redis(port=server.port) as client, pytest.raises(redis.AuthenticationError):
+        client.ping()
+
+
+@pytest.mark.parametrize("password", ["", "change-me", "a b", "$(id)"])
+def test_redis_does_not_start_without_passwords(tmp_path: Path, password: str) -> None:
+
+    (tmp_path / "redis-server").symlink_to(find_binary())
+    environ = {
+        **os.environ,
+        **PASSWORDS,
+        "REDIS_SERVICE_PASSWORD": password,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+    }
+    environ["TANDEM_REDIS_USERS"] = str(tmp_path / "users.acl")
+    ended = subprocess.run(["/bin/sh", START], env=environ, capture_output=True, text=True, check=False, timeout=20)
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("REDIS_SERVICE_PASSWORD: expected letters and digits")
