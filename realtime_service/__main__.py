@@ -8,6 +8,9 @@ import sys
 import time
 from typing import Any
 
+# Before gRPC is imported, which would write a line for each handshake that fails, also of strangers at a listener.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
 from realtime_service.cli import connection, printing
 from realtime_service.client import DEFAULT_DEADLINE, CallError
 from realtime_service.client.calls import ScoreOptions

@@ -6,14 +6,16 @@ such as `--ignore-vuln ID`.
 """
 
 import os
+import re
 import subprocess
 import sys
+import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Sequence
 
 from tandem_stack.checks import Problem
-from tandem_stack.environments import environments
+from tandem_stack.environments import Environment, environments
 from tandem_stack.progress import complain, say
 from tandem_stack.uv import Uv
 
@@ -40,10 +42,21 @@ def main(options: Sequence[str]) -> int:
         say(f"vulnerabilities: not looked up, {DATABASE} is not reached ({why})")
         return 0
     uv = Uv.find()
-    locks = [word for made in environments() for path in made.lock_files for word in ("-r", str(path))]
+    return max([_audit(uv, environment, options) for environment in environments()])
+
+
+def _audit(uv: Uv, environment: Environment, options: Sequence[str]) -> int:
+    """The exit status of pip-audit, which refuses a package that two lock files name."""
+    written = "\n".join(path.read_text() for path in environment.lock_files)
+    pins = sorted(set(re.findall(r"^([a-z0-9-]+==.*?) *\\?$", written, re.MULTILINE)))
     asked = ["--vulnerability-service", "osv", "--osv-url", f"{DATABASE}/v1/query", "--disable-pip", "--no-deps"]
     command = [uv.program, "tool", "run", *uv.options, "--from", TOOL, "pip-audit", *asked, "--progress-spinner", "off"]
-    return subprocess.run([*command, *locks, *options], env=dict(uv.environ), check=False).returncode
+    say(f"vulnerabilities of {len(pins)} packages of the {environment.name} environment")
+    with tempfile.NamedTemporaryFile("w", prefix=f"{environment.name}-", suffix=".txt") as listed:
+        listed.write("\n".join(pins))
+        listed.flush()
+        environ = {**uv.environ, "PIP_AUDIT_LOGLEVEL": "ERROR"}
+        return subprocess.run([*command, "-r", listed.name, *options], env=environ, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -16,6 +16,7 @@ from tests.benchmarks.online import groups, texts
 from tests.benchmarks.online.memory import memory
 from tests.benchmarks.online.stage import Generators, Stage
 from tests.benchmarks.online.texts import Material
+from tests.benchmarks.online.tls import tls
 from tests.benchmarks.rounds import Group, Measured, Round
 from tests.load import load
 
@@ -67,6 +68,7 @@ GROUPS: Mapping[str, Group[Stage]] = {
             Target("refusal_p99_ms", "ms", "<= 20"),
         ),
     ),
+    "tls": Group(tls, (Target("tls_overhead_ms", "ms", "<= 0.3"),)),
     # Last: what a process holds after it has served is more than what it holds after it has started.
     "memory": Group(memory, (Target("rss_mb", "MB", "<= 800"), Target("rss_switch_mb", "MB", "<= 1200"))),
 }

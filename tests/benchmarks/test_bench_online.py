@@ -162,6 +162,7 @@ def test_figures_carry_the_bounds_that_were_promised() -> None:
         "sleep_x5": ">= 0.85",
         "sleep_x10": ">= 0.85",
         "refusal_p99_ms": "<= 20",
+        "tls_overhead_ms": "<= 0.3",
         "rss_mb": "<= 800",
         "rss_switch_mb": "<= 1200",
     }

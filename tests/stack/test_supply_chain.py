@@ -35,8 +35,9 @@ def database() -> Iterator[str]:
 
 def audit(folder: Path, status: int, url: str) -> Any:
     """`tandem_stack.audit` with a uv that notes its arguments and ends with `status`."""
+    shows = 'echo "ran: $*"; cat $(echo "$*" | grep -o "/[^ ]*[.]txt")'
     uv = write_script(
-        folder / "bin", "uv", f'case "$1" in --version) echo "uv 99.0.0";; *) echo "ran: $*"; exit {status};; esac'
+        folder / "bin", "uv", f'case "$1" in --version) echo "uv 99.0.0";; *) {shows}; exit {status};; esac'
     )
     environ = {**os.environ, "PATH": f"{uv.parent}:{os.environ['PATH']}", "OSV_URL": url}
     return run_python("-m", "tandem_stack.audit", "--ignore-vuln", "GHSA-1", environ=environ)
@@ -57,8 +58,14 @@ def test_with_the_database_every_lock_file_is_audited_and_a_finding_fails(
 ) -> None:
     done = audit(tmp_path, status, database)
     assert done.returncode == status, done.stderr
-    for name in ("requirements-runtime.lock", "requirements-development.lock", "requirements-airflow.lock"):
-        assert name in done.stdout
+    assert done.stdout.count("ran: ") == 2
+    runtime, airflow = (page.splitlines() for page in done.stdout.split("ran: ")[1:])
+    for pins, names in ((runtime, {"grpcio", "pytest", "torch"}), (airflow, {"apache-airflow"})):
+        found = [line.partition("==")[0] for line in pins if "==" in line.partition(" ")[0]]
+        # Each once, without hashes: as pip-audit takes them.
+        assert names <= set(found)
+        assert len([line for line in pins if line.startswith("grpcio==")]) <= 1
+    assert "sha256" not in done.stdout
     assert f"--osv-url {database}/v1/query" in done.stdout
     assert "--ignore-vuln GHSA-1" in done.stdout
 

@@ -1,5 +1,7 @@
 """Whole services with mutual TLS: a supervisor's workers, a router, and the rule for other addresses."""
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -89,6 +91,20 @@ def test_commands_call_with_tls(
     (line,) = capsys.readouterr().err.splitlines()
     assert "it may want TLS (`--tls`, `--ca`)" in line
     assert main(["describe", "--address", address, "--ca", "/absent.pem"]) == 2
+
+
+def test_a_command_that_trusts_another_authority_says_so_in_one_line(
+    running: dict[str, RunningService], tmp_path: Path
+) -> None:
+    """gRPC adds none of its own."""
+    address, ca = running["router"].address, str(certified(tmp_path / "other").ca)
+    command = [sys.executable, "-m", "realtime_service", "describe", "--address", address, "--ca", ca]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(
+        f"realtime_service describe: UNAVAILABLE: the service at {address} has a certificate that is"
+    )
 
 
 @pytest.mark.parametrize("variable", ["TANDEM_GRPC_ADDRESS", "TANDEM_METRICS_ADDRESS"])
