@@ -2,6 +2,6 @@
 
 import sys
 
-# Whoever imports OpenVINO or NNCF gets their own stub of telemetry. The package would tell Google Analytics of each
-# conversion of a model, by 36 forks of the process, which cost as much as the conversion.
+# OpenVINO and NNCF then use their own stubs of telemetry. The package would send 36 messages to Google Analytics for
+# each conversion of a model, each from a fork of the process; the forks cost more than the conversion.
 sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]

@@ -1,5 +1,5 @@
-"""A tiny release for whole nights and stacks: opening the default one takes each process seconds. `make demo` runs them
-on that one."""
+"""A tiny release for whole nights and stacks: each process needs seconds to open the default one, which `make demo`
+uses."""
 
 from pathlib import Path
 

@@ -107,7 +107,7 @@ def test_pairs_are_read_as_pairs(stage: Stage, client: Client) -> None:
 
 
 def refused(client: Client, fields: dict[str, list[str]]) -> str:
-    """What a caller is told whose request does not fit the model, whether it waits for the answer or not."""
+    """Details of the refusal of a request that does not fit the model; Score and Submit give the same."""
     said = set()
     for call in (lambda: client.score(**fields), lambda: client.submit("wrong", **fields)):
         with pytest.raises(grpc.RpcError) as raised:

@@ -135,7 +135,7 @@ ONE_TEXT, FORTY = Recipe(1), Recipe(40)
 def exhausted(
     workbench: tuple[openvino.Model, Evaluator, Encoder],
 ) -> Quantised:
-    """Every recipe is tried, as none passes: two read all forty texts, one a single text."""
+    """Every recipe fails: two read all forty texts, one reads a single text."""
     return try_recipes(workbench, [FORTY, Recipe(400), ONE_TEXT], least=1.0)
 
 
@@ -187,9 +187,7 @@ def test_a_recipe_that_fails_is_said_and_the_next_is_tried(
     assert try_recipes(workbench, [nothing], least=0.1)[0] is None
 
 
-def test_a_conversion_starts_no_process_and_so_tells_nobody(
-    tiny_checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_conversion_sends_no_telemetry(tiny_checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenVINO's telemetry sends each of its messages from a fork."""
     started: list[object] = []
 
