@@ -14,10 +14,14 @@ from realtime_service.client import Client
 from shared_model.published.epochs import Epoch
 from shared_model.published.publish import publish
 from shared_model.redis_store.server import RedisServer
-from shared_model.releases.store import Release
+from shared_model.releases import pointer
+from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 from shared_model.types import DeferredState, Priority, ServingPath
 from tests.realtime_service.conftest import RunningService, eventually, start_service
+from tests.realtime_service.rollout import tiny_releases
+
+pytestmark = pytest.mark.heavy
 
 #: One way to ask for each device path.
 WAYS = {
@@ -42,16 +46,17 @@ def own_redis(state: StateSettings) -> Iterator[RedisServer]:
 
 
 @pytest.fixture(scope="module")
-def service(
-    own_redis: RedisServer, releases_dir: Path, release: Release, state: StateSettings
-) -> Iterator[RunningService]:
+def service(own_redis: RedisServer, state: StateSettings) -> Iterator[RunningService]:
+    store = Store(state.state / "releases")
+    release = tiny_releases.seal_counting(store, "tiny")
+    pointer.promote(store, None, release.id)
     encoder = release.encoder()
     score = PublishedScore(labels=[0], scores=[1.0], tokens=9)
     with redis.Redis.from_url(own_redis.url) as client:
         publish(
             client, Epoch(release.id, "bf16", "2026-01-14", 1), {encoder.key(encoder.encode(PUBLISHED)): score}.items()
         )
-    running = start_service(state.state / "service", releases_dir, REDIS_URL=own_redis.url)
+    running = start_service(state.state / "service", Path(store.files.root), REDIS_URL=own_redis.url)
     yield running
     assert running.stop() == 0
 

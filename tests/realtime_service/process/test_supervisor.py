@@ -179,7 +179,7 @@ def test_a_text_that_kills_workers_fails_its_own_call_after_two_deaths(
         before = len(answered)
         eventually(lambda: len(answered) > before + 20)
         # On a connection of its own: that of `client` may pause after the deaths.
-        assert patiently(running.address, "my card please").label == "label-0"
+        assert patiently(running.address, "my card please").results[0].labels[0].name == "label-0"
     assert failed == []
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -37,11 +37,17 @@ def seal(store: Store, name: str, favourite: int = 0, output: OutputSpec = LABEL
     return seal_graph(store, name, embedding(table(output.width, favourite)), output, **changes)
 
 
-def table(width: int = LABELLED.width, favourite: int = 0) -> np.ndarray:
+def table(width: int = LABELLED.width, favourite: int = 0, words: Sequence[str] = WORDS) -> np.ndarray:
     """The numbers of each word, (words, width)."""
-    numbers = np.random.default_rng(7).normal(0.0, 1.0, (len(WORDS), width)).astype(np.float32)
+    numbers = np.random.default_rng(7).normal(0.0, 1.0, (len(words), width)).astype(np.float32)
     numbers[:, favourite] += 9.0
     return numbers
+
+
+def seal_counting(store: Store, name: str) -> Release:
+    """A release that reads the numbers below 2,000, too, and so tells texts apart that differ in one."""
+    words = (*WORDS, *map(str, range(2_000)))
+    return seal_files(store, name, *_serialised(embedding(table(words=words))), words=words)
 
 
 def seal_poisonable(store: Store, name: str) -> Release:
@@ -65,10 +71,16 @@ def seal_unproven(store: Store, name: str, graphs: Mapping[str, ov.Model]) -> Re
 
 
 def seal_files(
-    store: Store, name: str, xml: bytes, weights: bytes, output: OutputSpec = LABELLED, **changes: object
+    store: Store,
+    name: str,
+    xml: bytes,
+    weights: bytes,
+    output: OutputSpec = LABELLED,
+    words: Sequence[str] = WORDS,
+    **changes: object,
 ) -> Release:
     """A sealed release with the attestation of a gate that passed."""
-    files = {_FILES["model.xml"]: xml, _FILES["model.bin"]: weights, "tokenizer.json": tokenizer()}
+    files = {_FILES["model.xml"]: xml, _FILES["model.bin"]: weights, "tokenizer.json": tokenizer(words)}
     facts = dataclasses.replace(_FACTS, name=name, output=output, **changes)  # type: ignore[arg-type]
     release = store.seal(files, facts)
     passed = [{"precision": it.precision, "device": it.device, "passed": True} for it in release.manifest.variants]
@@ -138,8 +150,8 @@ def _serialised(model: ov.Model) -> tuple[bytes, bytes]:
         return path.read_bytes(), path.with_suffix(".bin").read_bytes()
 
 
-def tokenizer() -> bytes:
-    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token=WORDS[1]))
+def tokenizer(words: Sequence[str] = WORDS) -> bytes:
+    made = Tokenizer(models.WordLevel({word: number for number, word in enumerate(words)}, unk_token=words[1]))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     made.post_processor = processors.TemplateProcessing(
         single="$A [SEP]", pair="$A [SEP] $B:1 [SEP]:1", special_tokens=[("[SEP]", 2)]

@@ -43,17 +43,20 @@ def int8_of(found: ReleaseReport) -> Verdict:
     return variant
 
 
-@pytest.fixture
-def copied(release: Release, tmp_path: Path) -> Release:
-    """The default release somewhere else: a report belongs to a place, not to the bytes."""
+@pytest.fixture(params=["tiny", pytest.param("release", marks=pytest.mark.proof)])
+def copied(request: pytest.FixtureRequest, tmp_path: Path) -> Release:
+    """A tiny release, or the default one, somewhere else: a report belongs to a place, not to the bytes."""
+    found = request.getfixturevalue(request.param)
+    release: Release = found if request.param == "release" else found[0]
     shutil.copytree(release.place, tmp_path / release.manifest.name / release.id)
     return Store(tmp_path).open(release.id)
 
 
-def test_the_default_release_passes_without_labelled_data(copied: Release) -> None:
+def test_a_release_passes_without_labelled_data(copied: Release) -> None:
     """As on a fresh machine, which has none."""
     # How fast it is here, beside the rest of a suite, is for `make bench-release` to say.
-    bounds = GateSettings(gate_latency_ms=1000, gate_batch_ms=10_000)
+    tiny, default = tiny_builds.BOUNDS, GateSettings(gate_latency_ms=1000, gate_batch_ms=10_000)
+    bounds = tiny if copied.manifest.name == "tiny" else default
     evaluator = gate.release_evaluator(copied, corpora.generated_texts(copied.manifest.reads), bounds)
     gate.evaluate_release(copied, evaluator, say=lambda line: None)
     found = json.loads(copied.read_note(report.JSON) or b"")
@@ -66,15 +69,18 @@ def test_the_default_release_passes_without_labelled_data(copied: Release) -> No
     copied.verify()  # the report lies outside the id
     assert (copied.read_note(report.MARKDOWN) or b"").startswith(f"# {copied.id}: passed\n".encode())
     assert found["calibration_sha256"] == copied.manifest.calibration
+    longest = copied.manifest.reads.max_tokens
     for variant in found["variants"]:
         assert variant["compiled"] in (variant["precision"], "fp32")
         timed = [(latency["threads"], latency["rows"], latency["tokens"]) for latency in variant["latency"]]
         shapes = [(1, 8), (1, 16), (1, 32), (1, 64), (1, 128), (1, 256), (64, 32)]
         widths = dict.fromkeys((devices.cores(), 1)) if variant["device"] == "cpu" else [1]
-        assert timed == [(width, *shape) for width in widths for shape in shapes]
+        assert timed == [(width, *shape) for width in widths for shape in shapes if shape[1] <= longest]
         assert sum(confusion["texts"] for confusion in variant["confusion"]) <= (1 - variant["agreement"]) * 1000 + 0.5
     sizes = {v["precision"]: v["size_bytes"] for v in found["variants"]}
-    assert sizes["int8"] == sum(len(copied.read(path)) for path in INT8) < sizes["fp32"]
+    assert sizes["int8"] == sum(len(copied.read(path)) for path in INT8)
+    # A tiny model's graph is longer than its weights.
+    assert copied.manifest.name == "tiny" or sizes["int8"] < sizes["fp32"]
 
 
 def test_a_variant_that_is_too_slow_is_refused_with_its_budget(

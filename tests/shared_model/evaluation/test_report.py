@@ -107,9 +107,12 @@ def test_a_pause_of_the_machine_refuses_nothing(busy_calls: int, refused: bool) 
     said = benchmark.over_budget(Busy(5, busy_calls), InputSpec(16), budget)
     assert (said is not None) == refused
     if said:
-        assert re.fullmatch(
-            r"takes 5\.\d ms for 1×16 tokens on 2 threads, its lane allows 2 ms \(TANDEM_GATE_LATENCY_MS\)", said
+        # A pause may make the best call longer than it is.
+        told = re.fullmatch(
+            r"takes (\d+\.\d) ms for 1×16 tokens on 2 threads, its lane allows 2 ms \(TANDEM_GATE_LATENCY_MS\)", said
         )
+        assert told
+        assert float(told[1]) >= 5
 
 
 @pytest.mark.parametrize("precision", Precision)
