@@ -23,7 +23,7 @@ CLUSTER_TOKEN, PROOF = "x-tandem-word", "x-tandem-proof"
 Credentials = tuple[tuple[str, str], ...]
 
 
-def may_send(address: str, insecure: bool, tls: bool) -> bool:
+def may_send(address: str, insecure: bool, tls: bool = False) -> bool:
     """Whether a secret may be sent to HOST:PORT as it is: over TLS, within this host, or where operators say so."""
     return insecure or tls or stays_here(address)
 

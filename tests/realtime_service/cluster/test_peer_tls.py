@@ -17,6 +17,7 @@ from shared_model.tls import CertificateFiles, TlsSettings
 from tests.certified import Certified, certified
 from tests.realtime_service.cluster.directory import SCORE, until
 from tests.realtime_service.cluster.stub import Stub, listening
+from tests.realtime_service.cluster.trusts import trusting
 
 
 @pytest.fixture
@@ -42,7 +43,7 @@ async def replica(settings: TlsSettings) -> AsyncIterator[str]:
 
 
 async def connects(settings: TlsSettings, address: str) -> bool:
-    peers = Peers(peer_tls(settings))
+    peers = Peers(trusting(), peer_tls(settings))
     try:
         await peers.follow({address: True})
         await until(lambda: peers.at(address).reachable is not None)
@@ -82,7 +83,7 @@ def test_a_heartbeat_cannot_talk_a_replica_out_of_tls(
 
 
 async def test_a_replica_that_gets_tls_at_the_same_address_is_called_with_it(own: Certified) -> None:
-    peers = Peers(peer_tls(own.settings()))
+    peers = Peers(trusting(), peer_tls(own.settings()))
     async with listening(Stub()) as stub:
         await peers.follow({stub.address: False})
         assert await peers.at(stub.address).call(SCORE, b"hello", 5.0, ()) == b"olleh"
@@ -98,7 +99,7 @@ async def test_renewed_certificates_take_effect_without_a_failed_call(own: Certi
     """Calls go on all the time; each is answered, and in the end by a connection with the new certificate."""
     mutual, stop, answers = own.settings(mutual=True), asyncio.Event(), list[bytes]()
     async with replica(mutual) as address:
-        peers = Peers(peer_tls(mutual))
+        peers = Peers(trusting(), peer_tls(mutual))
 
         async def call() -> None:
             while not stop.is_set():
@@ -127,7 +128,7 @@ async def test_a_new_authority_that_the_other_does_not_know_keeps_the_connection
     theirs, mine = own.settings(mutual=True), tmp_path / "ca.pem"
     mine.write_bytes(own.ca.read_bytes())
     async with replica(theirs) as address:
-        peers = Peers(peer_tls(replace(theirs, tls_ca=str(mine))))
+        peers = Peers(trusting(), peer_tls(replace(theirs, tls_ca=str(mine))))
         await peers.follow({address: True})
         assert await peers.at(address).call(SCORE, b"hello", 5.0, ()) == b"olleh"
         mine.write_bytes(certified(tmp_path / "other").ca.read_bytes())

@@ -13,11 +13,14 @@ from realtime_service.cluster.forwarded_context import PATH, REASON, RELEASE, Fo
 from realtime_service.cluster.peer_trust import CLUSTER_TOKEN, PROOF, PeerTrust, may_send
 from realtime_service.cluster.peers import STREAM_BYTES, Peer
 from realtime_service.errors import ReplicaUnavailable
-from realtime_service.transport.authentication import Callers
+from realtime_service.routing.inflight import InflightBytes
+from realtime_service.settings import ServiceSettings
+from realtime_service.transport.authentication import Callers, TokenRules
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.listener import bind, make_listener
 from realtime_service.transport.peer_stream_server import PeerStreams
 from realtime_service.transport.streaming import OpenStreams
+from realtime_service.transport.token_keys import TokenKeys
 from shared_model.clock import SimulatedClock, SystemClock
 from shared_model.errors import BadInput
 from shared_model.trust.keyring import WITHOUT_KEYS, Keyring
@@ -127,9 +130,10 @@ async def test_calls_on_an_authenticated_stream_carry_no_credentials_and_large_o
     await listener.stop(None)
 
 
-def received(metadata: Metadata) -> object:
+async def received(metadata: Metadata) -> object:
     clock = SystemClock()
-    reader = ContextReader(Callers((), clock), trusting(HERE, KEY).verifies)
+    callers = Callers(TokenKeys(ServiceSettings(), clock), TokenRules(required=False), clock)
+    reader = ContextReader(callers, trusting(HERE, KEY).verifies, InflightBytes(1000, 500))
 
     class Context:
         def invocation_metadata(self) -> Metadata:
@@ -141,12 +145,12 @@ def received(metadata: Metadata) -> object:
         def peer(self) -> str:
             return "ipv4:127.0.0.1:9"
 
-    return reader.receive("/any", b"", Context()).forwarded  # type: ignore[arg-type]
+    return (await reader.arrive(Context())).forwarded  # type: ignore[arg-type]
 
 
-def test_a_forwarded_call_without_credentials_is_a_callers() -> None:
-    assert received(FORWARDED) is None
-    assert received((*trusting(keys=KEY).credentials(HERE), *FORWARDED)) == forwarded_context.read(FORWARDED)
+async def test_a_forwarded_call_without_credentials_is_a_callers() -> None:
+    assert await received(FORWARDED) is None
+    assert await received((*trusting(keys=KEY).credentials(HERE), *FORWARDED)) == forwarded_context.read(FORWARDED)
 
 
 @pytest.mark.parametrize(
@@ -158,9 +162,9 @@ def test_a_forwarded_call_without_credentials_is_a_callers() -> None:
         (((PATH, b"dynamic"), (RELEASE, "r-1"), (REASON, "because")), PATH),
     ],
 )
-def test_a_malformed_forwarded_call_names_its_field(metadata: Metadata, field: str) -> None:
+async def test_a_malformed_forwarded_call_names_its_field(metadata: Metadata, field: str) -> None:
     with pytest.raises(BadInput, match=field):
-        received((*trusting(keys=KEY).credentials(HERE), *metadata))
+        await received((*trusting(keys=KEY).credentials(HERE), *metadata))
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "[::1]:1", "localhost:1", "unix:/run/a.sock"])

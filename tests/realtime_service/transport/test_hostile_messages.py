@@ -128,7 +128,8 @@ def test_a_large_damaged_message_is_refused_as_a_whole() -> None:
 
 def test_the_largest_valid_messages_have_few_enough_fields() -> None:
     ids = [f"{number:0256}" for number in range(requests.MAX_WATCHED)]
-    assert requests.watch_request(scoring_pb2.WatchResultsRequest(request_ids=ids).SerializeToString()) == ids
+    watch = scoring_pb2.WatchResultsRequest(request_ids=ids, tickets=["t" * 22] * len(ids))
+    assert list(requests.watch_request(watch.SerializeToString())) == ids
     texts = ["x" * 60_000] * 64
     assert len(requests.score_request(scoring_pb2.ScoreRequest(texts=texts).SerializeToString()).texts) == 64
     many = ["a"] * MAX_FIELDS + ["x" * SMALL_BYTES]

@@ -17,7 +17,6 @@ from protos.scoring.v1.storage_pb2 import PublishedScore
 from realtime_service import __main__ as command
 from realtime_service.cli import chat
 from realtime_service.client import Client
-from realtime_service.cluster.peers import Peer
 from shared_model.published.epochs import Epoch
 from shared_model.published.publish import publish
 from shared_model.redis_store.server import RedisServer
@@ -132,15 +131,6 @@ def test_health_checks_need_none(stage: Stage) -> None:
     for running in stage.processes:
         with grpc.insecure_channel(running.address) as channel:
             assert health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=20).status == 1
-
-
-async def test_a_call_on_a_stream_between_replicas_needs_one_too(stage: Stage) -> None:
-    peer = Peer(stage.replica.address)
-    for method in (f"/{SCORING}/Score", f"/{SCORING}/Describe"):
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await peer.call(method, b"", 20.0, ())
-        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-    await peer.close()
 
 
 @pytest.mark.parametrize("role", ALL_ROLES)

@@ -113,8 +113,8 @@ def test_other_names_are_taken(name: str) -> None:
 
 @pytest.mark.parametrize("name", FORGING)
 def test_what_was_stored_under_such_a_name_stays_readable(name: str) -> None:
-    assert requests.result_request(scoring_pb2.GetResultRequest(request_id=name).SerializeToString()) == name
-    assert requests.watch_request(scoring_pb2.WatchResultsRequest(request_ids=[name]).SerializeToString()) == [name]
+    assert requests.result_request(scoring_pb2.GetResultRequest(request_id=name).SerializeToString()) == (name, "")
+    assert requests.watch_request(scoring_pb2.WatchResultsRequest(request_ids=[name]).SerializeToString()) == {name: ""}
     stored = scoring_pb2.ScoreRequest(texts=["a"], request_id=name)
     assert check_request(stored).request_id == name
 
