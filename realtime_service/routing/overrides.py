@@ -59,7 +59,7 @@ def _names_of(quota_key: str) -> tuple[str, ...]:
     if kind == "addr":
         return quota_key, f"ipv4:{name}", f"ipv6:%5B{name}%5D"
     # A subject like an address gets no address's quota.
-    bare = not name.startswith(("token:", "addr:", "ipv4:", "ipv6:"))
+    bare = kind == "token" and not name.startswith(("token:", "addr:", "ipv4:", "ipv6:"))
     return (quota_key, name) if bare else (quota_key,)
 
 
