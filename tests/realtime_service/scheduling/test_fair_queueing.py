@@ -112,14 +112,15 @@ def test_two_floods_get_equal_parts_of_the_device(count: int, real_time: bool, l
         assert abs(used["a"] - used["b"]) <= most + 1e-9
 
 
-@given(floods, st.booleans())
-def test_admission_predicts_what_the_order_does(flood: Kinds, real_time: bool) -> None:
+@given(st.lists(kinds, min_size=30, max_size=40), st.booleans(), st.integers(1, 8))
+def test_admission_predicts_what_the_order_does(flood: Kinds, real_time: bool, count: int) -> None:
     simulation = OneLane(LATENCY)
     simulation.flood(flood)
     simulation.step()
-    light = simulation.of("light", real_time)
-    predicted = simulation.scheduler.predicted_finish(LATENCY, light.seconds, simulation.now, real_time, "light")
-    simulation.scheduler.admit([light], simulation.now)
+    for _ in range(count):
+        light = simulation.of("light", real_time)
+        predicted = simulation.scheduler.predicted_finish(LATENCY, light.seconds, simulation.now, real_time, "light")
+        simulation.scheduler.admit([light], simulation.now)
     simulation.flood(flood[:4])
     while light.queued:
         simulation.step()
@@ -142,9 +143,11 @@ def test_a_flood_makes_no_other_caller_late_or_refused() -> None:
     assert simulation.scheduler.predicted_finish(LATENCY, 0.002, simulation.now) > simulation.now + 0.1
     light = simulation.of("light", timeout=timeout)
     simulation.scheduler.admit([light], simulation.now)
+    # The lane is full again, but not of this caller's tasks.
+    simulation.scheduler.admit([simulation.of("another", timeout=timeout)], simulation.now)
     with pytest.raises(Overloaded, match="the latency lane is full"):
         simulation.scheduler.admit([simulation.of(FLOOD, timeout=timeout)], simulation.now)
-    for _ in range(3):
+    for _ in range(4):
         simulation.step()
     assert not light.queued
     with pytest.raises(Overloaded, match="the answer would come too late"):
