@@ -1,1 +1,1 @@
-"""Shared by the client library and by replicas that call each other: keepalive, and which failures may be retried."""
+"""Shared by the client library and by replicas: keepalive, TLS credentials, and which failures may be retried."""
