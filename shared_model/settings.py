@@ -153,6 +153,7 @@ class StateSettings:
         "", "The scores table (Delta); empty means STATE/scores, or a folder in STATE/inputs.", Check(_is_local, _LOCAL)
     )
     trusted_keys: str = setting("", "File of public keys, one of which must have signed a release; empty: none need.")
+    revoked: str = setting("", "Release ids, by comma, or a file of them: they are neither loaded nor promoted.")
     keys: str = setting("", "Folder of the keys of cluster and operators; empty means STATE/keys.")
     unsigned: str = setting(
         "",

@@ -96,9 +96,16 @@ def _kinds(table: DeltaTable) -> dict[str, pa.DataType]:
     return {field.name: field.type for field in pa.schema(table.schema().to_arrow())}
 
 
+def _inside(location: str, name: str) -> str:
+    """Raises: JobError for a path that leads out of the table: its log is written by others."""
+    if name.startswith("/") or ":" in name.partition("/")[0] or ".." in name.split("/") or "\\" in name:
+        raise JobError(f"{location} names a file outside of it: {name!r}; restore its _delta_log")
+    return name
+
+
 def _file(folder: Folder, action: dict[str, Any], names: Collection[str], id_type: str) -> InputFile:
     # On disk a path is escaped once, in the log twice.
-    name = unquote(action["path"])
+    name = _inside(folder.location, unquote(action["path"]))
     lines = action["num_records"]
     # A writer need not say how many rows there are.
     lines = folder.look(name, parquet.rows) if lines is None else int(lines)

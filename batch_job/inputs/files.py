@@ -3,9 +3,9 @@
 import gzip
 import hashlib
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 import fsspec
 import pyarrow as pa
@@ -39,11 +39,19 @@ class Folder:
             return bool(self._fs.isdir(self._full(name)))
 
     def names(self) -> list[str]:
-        """Its files, sorted, without those that Spark does not see either."""
+        """Its files, sorted, without those that Spark does not see either. Raises: JobError for a symbolic link."""
         with self._reached():
             entries = self._fs.ls(self._path, detail=True)
-        names = (entry["name"].rpartition("/")[2] for entry in entries if entry["type"] != "directory")
+        files = [entry for entry in entries if entry["type"] != "directory"]
+        for entry in files:
+            self._refuse_link(entry)
+        names = (entry["name"].rpartition("/")[2] for entry in files)
         return sorted(name for name in names if name[:1] not in "._")
+
+    def _refuse_link(self, entry: Mapping[str, Any]) -> None:
+        """Raises: JobError for a symbolic link, as releases refuse one: it may lead anywhere on this machine."""
+        if entry.get("islink"):
+            raise JobError(f"{entry['name']} is a symbolic link; put the file itself there")
 
     def size(self, name: str) -> int | None:
         """Bytes; None where there is no such file."""
@@ -61,6 +69,7 @@ class Folder:
         """What `look` makes of a file's bytes, unpacked if its name ends in .gz. Raises: JobError naming the file."""
         try:
             with as_oserror():
+                self._refuse_link(self._fs.info(self._full(name)))
                 opened = self._fs.open(self._full(name), "rb")
             with opened as raw:
                 return look(cast("BinaryIO", gzip.GzipFile(fileobj=raw) if name.endswith(".gz") else raw))

@@ -53,6 +53,9 @@ SPARK_CONF = {
     "spark.python.worker.reuse": "true",
     # With them, SQL would have Python workers of its own, beside those of other jobs.
     "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
+    # Only the driver talks to Redis: Python workers, which run the archive's texts, do not get its password.
+    "spark.executorEnv.REDIS_URL": "",
+    "spark.executorEnv.TANDEM_REDIS_URL": "",
     # The run reports its own progress; a web server per run would be one more open port.
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",

@@ -12,8 +12,10 @@ from pyspark.sql import SparkSession
 
 from batch_job.launch import spark_submit
 from batch_job.run_record import Runtime
-from batch_job.spark import gpus, priority
+from batch_job.settings import NightlySettings
+from batch_job.spark import authentication, gpus, priority
 from batch_job.spark.failures import cause_line
+from shared_model import settings
 from shared_model.errors import JobError
 from shared_model.types import Device
 
@@ -51,9 +53,10 @@ def check_workers(spark: SparkSession, runtime: Runtime) -> Device:
 
 
 def start(name: str) -> SparkSession:
-    """The driver's Spark, with the options of spark-submit. Raises: JobError where it does not start."""
+    """The driver's Spark, with the options of spark-submit. Raises: JobError where it does not start; SettingError."""
     builder, master = SparkSession.builder.appName(name), _master()
-    for option, value in gpus.local_conf(master).items():
+    secret = settings.load(NightlySettings).spark_secret_file
+    for option, value in {**gpus.local_conf(master), **authentication.conf(master, secret)}.items():
         builder = builder.config(option, value)
     try:
         return builder.getOrCreate()

@@ -13,6 +13,7 @@ import logging
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import sys
 import tempfile
@@ -58,11 +59,10 @@ class RedisServer:
     def __enter__(self) -> "RedisServer":
         if self._external:
             return self
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / "redis.sock"
-        if len(os.fsencode(path)) > 100:  # a Unix socket's path has at most 107 bytes
-            name = hashlib.sha256(os.fsencode(self._folder)).hexdigest()[:16]
-            path = Path(tempfile.gettempdir()) / f"tandem-{name}.sock"
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # It holds callers' texts.
+        self._folder.chmod(0o700)
+        path = _socket(self._folder)
         self.url = f"unix://{path}"
         # Two processes that start at once must end up with one server.
         with open(self._folder / "lock", "w") as lock:
@@ -131,6 +131,20 @@ def external_url(settings: StateSettings) -> str:
     return url
 
 
+def _socket(folder: Path) -> Path:
+    """The server's socket, in its folder if that is short enough. Raises: StoreUnavailable where the folder for the
+    other ones belongs to somebody else, who could listen there."""
+    path = folder / "redis.sock"
+    if len(os.fsencode(path)) <= 100:  # a Unix socket's path has at most 107 bytes
+        return path
+    own = Path(os.environ.get("XDG_RUNTIME_DIR") or Path(tempfile.gettempdir()) / f"tandem-{os.getuid()}")
+    own.mkdir(parents=True, exist_ok=True, mode=0o700)
+    found = own.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise StoreUnavailable(f"{own} is not a folder of this user alone: remove it, or set XDG_RUNTIME_DIR")
+    return own / f"tandem-{hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]}.sock"
+
+
 def find_binary() -> str:
     if on_path := shutil.which("redis-server"):
         return on_path
@@ -156,7 +170,9 @@ def _start(folder: Path, path: Path, fsync: str) -> subprocess.Popen[bytes]:
     command += ["--dir", str(folder), "--appendonly", "yes", "--appendfsync", fsync, "--save", ""]
     with open(folder / "log", "ab") as log:
         # A session of its own: Ctrl-C in the terminal must only reach the parent, which stops the server last.
-        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, umask=0o077
+        )
 
 
 def _users(folder: Path) -> Path:

@@ -11,7 +11,7 @@ from shared_model.engine import Engine, open_engine
 from shared_model.errors import ReleaseError, UnknownRelease
 from shared_model.output import OutputSpec
 from shared_model.releases import manifest as manifests
-from shared_model.releases import signature
+from shared_model.releases import revocation, signature
 from shared_model.releases.files import Files, open_files, reason
 from shared_model.releases.manifest import Facts, Manifest, Variant
 from shared_model.settings import StateSettings
@@ -114,18 +114,20 @@ class Store:
         root: str | Path,
         trusted: PublicKeys | None = None,
         load_keys: Callable[[], Keyring] = lambda: WITHOUT_KEYS,
+        revoked: str = "",
     ) -> None:
-        """`load_keys`: those of the operators; called where they are needed, since it may make them. Raises:
-        SettingError for an unsupported URL."""
+        """`load_keys`: those of the operators; called where they are needed, since it may make them. `revoked`: see
+        `releases.revocation`. Raises: SettingError for an unsupported URL."""
         self.files = open_files(root)
         self._trusted = trusted
+        self._revoked = revoked
         self._load_keys = load_keys
         self._keys: Keyring | None = None
 
     @classmethod
     def from_settings(cls, state: StateSettings) -> "Store":
         """The store that the settings name. Raises: SettingError."""
-        return cls(state.releases_root, signature.trusted_keys(state), partial(keyring.load, state))
+        return cls(state.releases_root, signature.trusted_keys(state), partial(keyring.load, state), state.revoked)
 
     @property
     def keys(self) -> Keyring:
@@ -139,7 +141,8 @@ class Store:
 
     def open(self, release_id: str) -> Release:
         """Raises: UnknownRelease if it does not exist, ReleaseError if its manifest does not match its id or no trusted
-        key signed it."""
+        key signed it, or it is revoked."""
+        revocation.check(release_id, self._revoked)
         release = self._open(release_id)
         if self._trusted is not None:
             signature.check(release.manifest, release.read_note(signature.NOTE), self._trusted)

@@ -23,14 +23,38 @@ def environment(own: Mapping[str, str]) -> dict[str, str]:
     return {**settings, **spark_submit.spark_environment(settings), **brief}
 
 
+#: Of master and workers, as docker-compose.yml writes it.
+_SECURE = """
+spark.authenticate true
+spark.network.crypto.enabled true
+spark.master.rest.enabled false
+spark.authenticate.secret {}
+"""
+
+
 @contextmanager
-def standalone(environment: Mapping[str, str], folder: Path, hosts: Sequence[str], cores: int) -> Iterator[str]:
+def standalone(
+    environment: Mapping[str, str], folder: Path, hosts: Sequence[str], cores: int, secret: Path | None = None
+) -> Iterator[str]:
     """The URL of a master; each of `hosts`, addresses of loopback, has a worker with so many cores."""
     url = f"spark://127.0.0.1:{(port := _free_port())}"
     size = ["--cores", str(cores), "--memory", "1g", "--webui-port", "0", "--work-dir", str(folder)]
+    conf = folder / "spark.conf"
+    conf.write_text(_SECURE.format(secret.read_text()) if secret else "")
+    secured = ["--properties-file", str(conf)]
     commands = [
-        ["master.Master", "--host", "127.0.0.1", "--webui-port", "0", "--port", str(port)],
-        *(["worker.Worker", "--host", host, *size, url] for host in hosts),
+        [
+            "master.Master",
+            "--host",
+            "127.0.0.1",
+            "--webui-port",
+            "0",
+            "--port",
+            str(port),
+            "--properties-file",
+            str(conf),
+        ],
+        *(["worker.Worker", "--host", host, *size, *secured, url] for host in hosts),
     ]
     with open(folder / "cluster.log", "w") as log:
         started = [

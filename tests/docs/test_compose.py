@@ -76,7 +76,7 @@ def test_published_ports_differ() -> None:
 def test_secrets_come_from_the_environment_only() -> None:
     for name, service in SERVICES.items():
         for variable, value in service.get("environment", {}).items():
-            if re.search("PASSWORD|SECRET|FERNET|_AUTH$", variable):
+            if re.search("(PASSWORD|SECRET|FERNET).*(?<!_FILE)$|_AUTH$", variable):
                 assert re.fullmatch(r"\$\{\w+\}", value), f"{name}: {variable}"
     assert not re.search(r"://\w*:(?!\$\{)[^@/\s]+@", TEXT), "a password in a URL"
 

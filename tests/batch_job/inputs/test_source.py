@@ -303,3 +303,21 @@ def test_a_log_that_is_damaged_is_named(tmp_path: Path) -> None:
     (tmp_path / "_delta_log" / "00000000000000000000.json").write_text("{")
     with pytest.raises(JobError, match=f"{tmp_path} cannot be read as a Delta table"):
         delta.open_table(str(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["../other/x.parquet", "/etc/passwd", "file:///etc/passwd", "a/../../x.parquet"])
+def test_a_delta_log_that_names_a_file_outside_of_its_table_is_refused(name: str) -> None:
+    folder = delta.Folder("/nowhere")
+    with pytest.raises(JobError, match=r"/nowhere names a file outside of it: .*; restore its _delta_log"):
+        delta._file(folder, {"path": name, "size_bytes": 1, "num_records": 1}, ["id"], "string")
+
+
+def test_a_symbolic_link_among_the_messages_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "day").mkdir()
+    (tmp_path / "elsewhere").write_text("secret\n")
+    (tmp_path / "day" / "p.jsonl").symlink_to(tmp_path / "elsewhere")
+    folder = delta.Folder(str(tmp_path / "day"))
+    with pytest.raises(JobError, match=r"p\.jsonl is a symbolic link; put the file itself there"):
+        folder.names()
+    with pytest.raises(JobError, match="is a symbolic link"):
+        folder.look("p.jsonl", lambda raw: raw.read())

@@ -203,3 +203,26 @@ def test_a_server_that_cannot_start_names_its_log(state: StateSettings) -> None:
     (folder / "appendonly.aof").write_bytes(b"no append-only file")
     with pytest.raises(StoreUnavailable, match=f"its log is {folder / 'log'}"), RedisServer(state):
         pytest.fail("it started")
+
+
+def test_only_its_user_can_read_what_redis_stores(state: StateSettings) -> None:
+    with RedisServer(state) as server:
+        client(server).set("a", "b")
+    folder = state.state / "redis"
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert [it.name for it in folder.rglob("*") if it.name.startswith("appendonly") and it.stat().st_mode & 0o077] == []
+    assert list(folder.glob("appendonly*"))
+
+
+def test_a_folder_for_sockets_that_others_own_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    deep = StateSettings(state=tmp_path / ("d" * 100))
+    taken = tmp_path / "taken"
+    taken.mkdir(mode=0o777)
+    taken.chmod(0o777)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(taken))
+    with pytest.raises(StoreUnavailable, match=r"is not a folder of this user alone"), RedisServer(deep):
+        pass
+    taken.chmod(0o700)
+    with RedisServer(deep) as server:
+        assert client(server).ping()
+        assert server.url.startswith(f"unix://{taken}/tandem-")
