@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from shared_model.errors import BadInput
 from shared_model.types import ServingPath
 
 #: Metadata of a forwarded call.
@@ -32,9 +33,14 @@ class ForwardedContext:
 def arrived_by(metadata: Metadata, cluster_token: str) -> ForwardedContext | None:
     """The context of a call that a replica forwarded; None for a call of a caller.
 
-    A call without the cluster token is a caller's, whatever else it claims, so that quotas hold for it.
+    A call without the cluster token is a caller's, whatever else it claims, so that quotas hold for it. Raises:
+    BadInput.
     """
     found = dict(metadata)
     if not cluster_token or found.get(CLUSTER_TOKEN) != cluster_token:
         return None
-    return ForwardedContext(ServingPath(str(found[PATH])), str(found[RELEASE]), str(found[REASON]), LOOKED_UP in found)
+    try:
+        path, release, reason = (str(found[name]) for name in (PATH, RELEASE, REASON))
+        return ForwardedContext(ServingPath(path), release, reason, LOOKED_UP in found)
+    except (KeyError, ValueError) as error:
+        raise BadInput(PATH, f"a forwarded call lacks its decision, or has a wrong one: {error}") from error

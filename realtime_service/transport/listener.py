@@ -1,30 +1,41 @@
-"""The listening sockets of a serving process: gRPC with reflection, and metrics."""
+"""The gRPC listener of a serving process, its limits, and reflection."""
 
-import contextlib
 import socket
 from collections.abc import Sequence
 
 import grpc.aio
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection
-from prometheus_client import CollectorRegistry, start_http_server
 
 from realtime_service.rpc.keepalive import TAKING_PINGS
-from realtime_service.settings import address_taken
+from realtime_service.settings import ServiceSettings, address_taken
 from realtime_service.transport.scoring_v1.requests import TRANSPORT_MESSAGE_BYTES
-from shared_model.errors import SettingError
 
+#: From the opening of a connection to its first frame.
+HANDSHAKE_MS = 20_000
+_DEFAULTS = ServiceSettings()
 _EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - looked for, not bound
 
 
-def make_listener(shared: bool) -> grpc.aio.Server:
+def make_listener(shared: bool, settings: ServiceSettings = _DEFAULTS) -> grpc.aio.Server:
     """`shared`: other workers of this service listen on the same port; otherwise a second service there must fail."""
+    # Calls that this process has not accepted yet: with fewer places than calls, gRPC ends those of other callers with
+    # CANCELLED.
+    pending = 2 * settings.max_calls
     return grpc.aio.server(
         options=[
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", TRANSPORT_MESSAGE_BYTES),
+            ("grpc.max_concurrent_streams", settings.max_streams),
+            ("grpc.server.max_pending_requests", pending),
+            ("grpc.server.max_pending_requests_hard_limit", 2 * pending),
+            ("grpc.max_connection_idle_ms", round(settings.connection_idle_seconds * 1000)),
+            ("grpc.max_connection_age_ms", round(settings.connection_age_seconds * 1000)),
+            ("grpc.max_connection_age_grace_ms", round(settings.connection_grace_seconds * 1000)),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
             *TAKING_PINGS,
-        ]
+        ],
+        maximum_concurrent_rpcs=settings.max_calls,
     )
 
 
@@ -47,20 +58,3 @@ def advertised(address: str, host: str) -> str:
 
 def offer_reflection(listener: grpc.aio.Server, services: Sequence[str]) -> None:
     reflection.enable_server_reflection((*services, health.SERVICE_NAME, reflection.SERVICE_NAME), listener)
-
-
-def serve_metrics(stack: contextlib.AsyncExitStack, address: str, registry: CollectorRegistry) -> str:
-    """Serve metrics until the stack closes. Returns the address with its port. Raises: SettingError."""
-    host, _, port = address.rpartition(":")
-    try:
-        server, thread = start_http_server(int(port), host, registry)
-    except OSError as error:
-        raise SettingError(f"TANDEM_METRICS_ADDRESS={address}: cannot listen there: {error.strerror}") from error
-
-    def stop() -> None:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-    stack.callback(stop)
-    return f"{host}:{server.server_port}"

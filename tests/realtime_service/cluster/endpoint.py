@@ -17,7 +17,7 @@ from realtime_service.transport.listener import bind, make_listener
 from realtime_service.transport.peer_stream_server import PeerStreams
 from realtime_service.transport.streaming import OpenStreams
 from shared_model.types import ServingPath
-from tests.realtime_service.cluster.stub import Stub
+from tests.realtime_service.cluster.stub import FORWARDED, Stub
 
 _RELEASE = "tiny-000000000000"
 
@@ -32,7 +32,7 @@ class Endpoint(Stub):
 
     async def start(self) -> None:
         self._server = make_listener(shared=False)
-        self._server.add_generic_rpc_handlers((PeerStreams([self], OpenStreams()).handlers(), self))
+        self._server.add_generic_rpc_handlers((PeerStreams([self], FORWARDED, OpenStreams()).handlers(), self))
         self.address = bind(self._server, "127.0.0.1:0")
         await self._server.start()
         self._redis = redis_connections.default_client(self._redis_url)
