@@ -101,7 +101,7 @@ class PeerStreamHandler:
         self._write_coalescer.put(LinkAnswer(leaving=True))
 
     async def _read(self) -> None:
-        """Raises: BadInput for a message that is none of a replica's."""
+        """Raises: BadInput for a message that a replica does not send."""
         async for raw in self._incoming:
             calls = requests.parse(LinkCalls, raw, _MOST_FIELDS).calls
             if len(calls) > TOGETHER:

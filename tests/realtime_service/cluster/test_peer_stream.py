@@ -273,7 +273,7 @@ def calls(numbers: Iterable[int], request: bytes = b"hello", **fields: Any) -> L
 
 @pytest.mark.parametrize(("size", "most"), [(10, WINDOW), (40_000, WINDOW // 5)])
 async def test_a_replica_that_reads_no_answers_is_not_read_from(size: int, most: int) -> None:
-    # Answers that the transport does not buffer: nobody reads them.
+    # Unread answers, more than the transport buffers.
     async with connected(Big(100_000)) as (replica, _), raw_stream(replica) as stream:
         for first in itertools.count(1, TOGETHER):
             try:
