@@ -92,6 +92,14 @@ class ServiceSettings:
     )
     inflight_megabytes: float = setting(64.0, "Bytes of requests under way; more are refused.", POSITIVE)
     inflight_caller_share: float = setting(0.25, "The share of them that one caller may hold.", SHARE)
+    max_streams: int = setting(512, "Calls and streams of one connection at once.", POSITIVE)
+    max_calls: int = setting(4096, "Calls and streams of all connections at once; more are refused.", POSITIVE)
+    stream_idle_seconds: float = setting(
+        600.0, "A stream of requests on which nothing happens ends after so long; 0: never.", NOT_NEGATIVE
+    )
+    connection_idle_seconds: float = setting(600.0, "A connection without calls is closed after so long.", POSITIVE)
+    connection_age_seconds: float = setting(3600.0, "An older connection takes no new calls.", POSITIVE)
+    connection_grace_seconds: float = setting(21600.0, "How long its calls and streams may go on.", POSITIVE)
     auth: str = setting("optional", "Whether every call needs a valid token; health checks never do.", _AUTH)
     token_keys: str = setting(
         "", "Public keys for callers' tokens: a file, JWKS or PEM, or the URL of a JWKS; empty: tokens are ignored."

@@ -5,6 +5,8 @@ import csv
 from collections.abc import Iterable, Iterator, Sequence
 from typing import BinaryIO
 
+from batch_job.inputs.lines import lines
+
 #: Characters of one field. Past them it is no text but an unclosed quote, which would take in the whole file.
 FIELD_LIMIT = 16 << 20
 
@@ -60,7 +62,7 @@ def rows(content: BinaryIO) -> int:
 
 
 def _lines(content: BinaryIO) -> Iterator[bytes]:
-    return (line.removesuffix(b"\n") for line in content)
+    return (line.removesuffix(b"\n") for line in lines(content))
 
 
 def _decoded(lines: Iterable[bytes], taken: list[bytes]) -> Iterator[str]:

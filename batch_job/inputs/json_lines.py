@@ -6,9 +6,8 @@ from itertools import islice
 from typing import BinaryIO
 
 from batch_job.inputs import ids
+from batch_job.inputs.lines import lines
 from batch_job.inputs.messages import Number, Unreadable, id_text, parse_line
-
-_CHUNK = 1 << 20
 
 #: JSON's names of what a parsed line holds; Python reads NaN and Infinity as floats.
 _KINDS: dict[type, str] = {
@@ -42,7 +41,7 @@ def problem(content: BinaryIO, names: Sequence[str]) -> str:
         held.update(values)
         if all(isinstance(held.get(name), str) for name in names):
             return ""
-    seen = f"any of its first {MOST_LINES:,} rows" if content.readline() else "any row"
+    seen = f"any of its first {MOST_LINES:,} rows" if content.read(1) else "any row"
     return _wrong(held, names, seen) if objects else ""
 
 
@@ -51,15 +50,6 @@ def id_type(content: BinaryIO, name: str) -> str:
     found = (record.get(name) for record in _objects(content))
     first = next((value for value in found if isinstance(value, str | Number | bool)), "")
     return ids.TEXT if isinstance(first, str) else _KINDS[type(first)]
-
-
-def rows(content: BinaryIO) -> int:
-    """Lines as Spark's text source sees them: a last line needs no newline."""
-    lines, last = 0, b"\n"
-    while chunk := content.read(_CHUNK):
-        lines += chunk.count(b"\n")
-        last = chunk[-1:]
-    return lines + (last != b"\n")
 
 
 def _wrong(held: dict[str, object], names: Sequence[str], seen: str) -> str:
@@ -74,7 +64,7 @@ def _wrong(held: dict[str, object], names: Sequence[str], seen: str) -> str:
 
 def _objects(content: BinaryIO) -> Iterator[dict[str, object]]:
     """Those of its first MOST_LINES that are objects."""
-    for line in islice(content, MOST_LINES):
+    for line in islice(lines(content), MOST_LINES):
         with suppress(Unreadable):
             record = parse_line(line)
             if isinstance(record, dict):

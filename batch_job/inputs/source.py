@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from batch_job import identity
-from batch_job.inputs import csv_records, delta, json_lines, parquet
+from batch_job.inputs import csv_records, delta, json_lines, lines, parquet
 from batch_job.inputs.files import Folder
 from batch_job.run_record import COLUMNS, Columns, Format, Input, InputFile
 from batch_job.settings import DAY_FIELDS, InputSettings
@@ -31,7 +31,7 @@ class _Rules:
 
 
 _RULES = {
-    Format.JSON_LINES: _Rules((".jsonl", ".jsonl.gz"), json_lines.problem, json_lines.rows, id_type=json_lines.id_type),
+    Format.JSON_LINES: _Rules((".jsonl", ".jsonl.gz"), json_lines.problem, lines.count, id_type=json_lines.id_type),
     Format.CSV: _Rules((".csv", ".csv.gz"), csv_records.problem, csv_records.rows),
     Format.PARQUET: _Rules((".parquet",), parquet.problem, parquet.rows, parquet.id_type),
 }

@@ -40,7 +40,6 @@ class Sign(StrEnum):
 #: The replica's own fault, or the connection's. With any other status it refused the request, and is alive.
 _FAULTS = {
     grpc.StatusCode.UNAVAILABLE,
-    grpc.StatusCode.CANCELLED,
     grpc.StatusCode.INTERNAL,
     grpc.StatusCode.UNKNOWN,
     grpc.StatusCode.DATA_LOSS,
@@ -51,6 +50,9 @@ def sign_of(code: grpc.StatusCode, details: str, seconds: float) -> Sign:
     """The sign of a call that ended with this status after so many seconds."""
     if retryable.hung(details):
         return Sign.UNREACHABLE
+    # A burst of another caller ends calls like this; a replica that is gone is found by its connection.
+    if code is grpc.StatusCode.CANCELLED or retryable.stream_refused(details):
+        return Sign.NONE
     if code is grpc.StatusCode.DEADLINE_EXCEEDED and retryable.by_transport(details):
         return Sign.FAILED if seconds >= SILENCE_SECONDS else Sign.NONE
     return Sign.FAILED if code in _FAULTS else Sign.ALIVE

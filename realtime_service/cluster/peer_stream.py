@@ -139,6 +139,10 @@ def _lose(answer: "asyncio.Future[bytes]", error: grpc.aio.AioRpcError | None) -
         answer.cancel()
         return
     # The stream's status is not the call's: grpc.aio reports INTERNAL for a write to a connection that had just broken.
+    # That it was cancelled by others is kept: it says nothing of the replica.
+    code = grpc.StatusCode.UNAVAILABLE
+    if error.code() is grpc.StatusCode.CANCELLED:
+        code = grpc.StatusCode.CANCELLED
     details = error.details() or ""
     details = details if by_transport(details) else f"{_ENDED}: {details}"
-    answer.set_exception(_error(grpc.StatusCode.UNAVAILABLE, details))
+    answer.set_exception(_error(code, details))

@@ -48,6 +48,7 @@ class Peer:
         )
         self._stream: PeerStream | None = None
         self._met = False
+        self._missed = False
         self._calls = 0
 
     @property
@@ -57,12 +58,16 @@ class Peer:
 
     @property
     def reachable(self) -> bool | None:
-        """None while the first connection is being made. Reading this property starts a connection."""
+        """None while a connection is being made: the first one, or another for one that the replica has closed because
+        of its age. Reading this property starts a connection; made by the next look, it is in time."""
         state = self._channel.get_state(try_to_connect=True)
         if state is grpc.ChannelConnectivity.READY:
-            self._met = True
+            self._met, self._missed = True, False
             return True
-        return False if self._met or state is grpc.ChannelConnectivity.TRANSIENT_FAILURE else None
+        if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE or self._missed:
+            return False
+        self._missed = self._met
+        return None
 
     async def call(self, method: str, raw: bytes, seconds: float | None, metadata: Metadata) -> bytes:
         """`seconds`: how long the call may take. Raises: grpc.aio.AioRpcError; ReplicaUnavailable where no credentials

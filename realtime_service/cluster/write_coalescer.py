@@ -1,6 +1,7 @@
 """Writes to a stream that takes one message at a time: entries that arrive during a write share the next message."""
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
@@ -13,7 +14,7 @@ Entry = TypeVar("Entry")
 class WriteCoalescer(Generic[Entry]):
     def __init__(self, write: Callable[[Sequence[Entry]], Awaitable[None]]) -> None:
         self._write = write
-        self._waiting: list[Entry] = []
+        self._waiting = deque[Entry]()
         self._news = asyncio.Event()
         self._closed = False
 
@@ -32,5 +33,4 @@ class WriteCoalescer(Generic[Entry]):
             await self._news.wait()
             self._news.clear()
             while self._waiting:
-                some, self._waiting = self._waiting[:TOGETHER], self._waiting[TOGETHER:]
-                await self._write(some)
+                await self._write([self._waiting.popleft() for _ in range(min(TOGETHER, len(self._waiting)))])

@@ -39,7 +39,8 @@ from realtime_service.settings import SERVED, ServiceSettings, lanes, variants
 from realtime_service.transport.authentication import Callers, TokenRules
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.health import Readiness
-from realtime_service.transport.listener import advertised, bind, make_listener, offer_reflection, serve_metrics
+from realtime_service.transport.listener import advertised, bind, make_listener, offer_reflection
+from realtime_service.transport.metrics_server import serve_metrics
 from realtime_service.transport.open_inference import servicer as open_inference
 from realtime_service.transport.open_inference.servicer import OpenInferenceServicer
 from realtime_service.transport.peer_stream_server import PeerStreams
@@ -159,7 +160,7 @@ class Server:
         device = Devices(self._lanes, self._variants, settings.width, bulk_batch_seconds, clock)
         stack.callback(device.close)
         models = await self._load(stack, device)
-        listener = make_listener(self._place.shared)
+        listener = make_listener(self._place.shared, settings)
         # Bound before Redis hears of us: the heartbeat carries the address, which is this process's alone.
         certificates = self._certificates
         public = bind(listener, settings.grpc_address, certificates)
@@ -255,7 +256,7 @@ class Server:
             status.models, status.device, membership, forwarder, self._quotas, deferral, metrics, clock
         )
         self._backfill = BackfillWorker(deferred_queue, dispatcher, status.device, metrics, clock, status.replica)
-        watcher, streams = Watcher(deferred_queue), OpenStreams()
+        watcher, streams = Watcher(deferred_queue), OpenStreams(self._settings.stream_idle_seconds)
         most_bytes = round(self._settings.inflight_megabytes * 1e6)
         inflight = InflightBytes(
             most_bytes,
@@ -283,10 +284,13 @@ class Server:
             dispatcher, context_reader, streams, status, membership, self._readiness, metrics, relay
         )
         offered = (scoring.handlers(), inference.handlers())
-        listener.add_generic_rpc_handlers((*offered, PeerStreams(offered, streams, trust).handlers()))
+        forwarded = (*servicer.FORWARDED, *open_inference.FORWARDED)
+        longest_seconds = self._settings.connection_grace_seconds / 2
+        peer_streams = PeerStreams(offered, forwarded, streams, trust, longest_seconds)
+        listener.add_generic_rpc_handlers((*offered, peer_streams.handlers()))
         if self._settings.reflects:
             offer_reflection(listener, SERVICES)
-        await self._readiness.serve(listener)
+        listener.add_generic_rpc_handlers((self._readiness.handlers(),))
         await listener.start()
         for path in self._settings.served:
             lane = self._lanes[path]
@@ -299,7 +303,7 @@ class Server:
     async def _lane_ready(self, lane: ServingPath) -> None:
         """From now on callers and the router may choose the lane."""
         self._membership.open_lane(lane)
-        await self._readiness.set(lane, True)
+        self._readiness.set(lane, True)
 
     async def _mirror(self) -> None:
         """For a router: its health is that of what is behind it, until cancelled."""
@@ -314,11 +318,11 @@ class Server:
         """A lane is ready while any replica has it."""
         options = self._membership.snapshot.options
         for lane in SERVED:
-            await self._readiness.set(lane, (ANY_RELEASE, lane) in options)
+            self._readiness.set(lane, (ANY_RELEASE, lane) in options)
 
     async def _drain(self, listener: grpc.aio.Server, watcher: Watcher, streams: OpenStreams) -> None:
         self._status.draining = True
-        await self._readiness.close()
+        self._readiness.close()
         await self._membership.run_once()
         await asyncio.sleep(LAME_DUCK_SECONDS)
         watcher.close()

@@ -36,6 +36,8 @@ _NOT_SENT = ("connections to all backends failing", "failed to connect to all ad
 #: How it begins those of its own that come later.
 _ENDED = ("Stream removed", "Deadline Exceeded")
 _HUNG = "ping timeout"
+#: Of a stream that HTTP/2 resets with REFUSED_STREAM: nothing of it was processed.
+_REFUSED = "RST_STREAM with error code 7"
 
 
 class Failure(StrEnum):
@@ -53,7 +55,7 @@ def failure_of(code: grpc.StatusCode, details: str, hint: float | None) -> Failu
     """`hint`: seconds after which the service wants to be asked again; None without one."""
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return Failure.FINAL if hint is None else Failure.REFUSED
-    if code is grpc.StatusCode.UNAVAILABLE and details.startswith(_NOT_SENT):
+    if code is grpc.StatusCode.UNAVAILABLE and (details.startswith(_NOT_SENT) or stream_refused(details)):
         return Failure.NOT_SENT
     if code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}:
         return Failure.LOST
@@ -68,6 +70,11 @@ def by_transport(details: str) -> bool:
 def hung(details: str) -> bool:
     """Whether the call ended because the other side did not answer a ping."""
     return by_transport(details) and _HUNG in details
+
+
+def stream_refused(details: str) -> bool:
+    """Whether the other side took no further stream on this connection."""
+    return _REFUSED in details
 
 
 def trailers_of(error: grpc.RpcError) -> Trailers:

@@ -1,4 +1,4 @@
-"""Encodes the texts of a request chunk by chunk, so that one that turns out to be hopeless is given up on the way."""
+"""Encodes the texts of a request in chunks. The work ends on the way where the request cannot be answered in time."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence

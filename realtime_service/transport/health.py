@@ -1,16 +1,25 @@
-"""The standard gRPC health service of a replica, for the whole and for each lane."""
+"""The standard gRPC health service of a replica, for the whole and for each lane.
+
+Its handlers take raw bytes like all others: the servicer of grpcio-health-checking answers a message that cannot be
+parsed with UNKNOWN and a traceback.
+"""
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
 
+import grpc
 import grpc.aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2
 
+from realtime_service.errors import NotFound
+from realtime_service.transport import rpc_handlers
+from realtime_service.transport.rpc_handlers import Context
+from realtime_service.transport.scoring_v1.requests import read_message
 from shared_model.types import ServingPath
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
+_UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
 
 
 class Readiness:
@@ -20,10 +29,13 @@ class Readiness:
     def __init__(self, services: Sequence[str], lanes: Sequence[ServingPath]) -> None:
         self._services = ("", *services)
         self._named = services[0]
-        self._lanes = tuple(lanes)
         self._up: set[ServingPath] = set()
         self._any_up = asyncio.Event()
-        self._health: Any = health.aio.HealthServicer()  # type: ignore[attr-defined]  # the stubs predate it
+        # No lane is ready yet.
+        self._statuses: dict[str, int] = dict.fromkeys((*self._services, *map(self._name, lanes)), _NOT_SERVING)
+        self._closed = False
+        # Set, and replaced, at each change.
+        self._change = asyncio.Event()
 
     @property
     def ready(self) -> bool:
@@ -34,28 +46,49 @@ class Readiness:
         """Wait until a lane takes calls."""
         await self._any_up.wait()
 
-    async def serve(self, listener: grpc.aio.Server) -> None:
-        """Start to answer health checks; no lane is ready yet."""
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, listener)
-        for name in (*self._services, *map(self._name, self._lanes)):
-            await self._health.set(name, _NOT_SERVING)
+    def handlers(self) -> "grpc.GenericRpcHandler[bytes, object]":
+        methods = {"Check": rpc_handlers.unary(self._check), "Watch": rpc_handlers.server_stream(self._watch)}
+        return grpc.method_handlers_generic_handler(health.SERVICE_NAME, methods)
 
-    async def set(self, lane: ServingPath, up: bool) -> None:
+    def set(self, lane: ServingPath, up: bool) -> None:
         """Set whether a lane takes calls."""
         if up is (lane in self._up):
             return
-        await self._health.set(self._name(lane), _SERVING if up else _NOT_SERVING)
+        self._set(up, self._name(lane))
         was = self.ready
         self._up ^= {lane}
         if self.ready is not was:
-            for name in self._services:
-                await self._health.set(name, _SERVING if up else _NOT_SERVING)
+            self._set(up, *self._services)
         if up:
             self._any_up.set()
 
-    async def close(self) -> None:
+    def close(self) -> None:
         """Set all names to NOT_SERVING for good."""
-        await self._health.enter_graceful_shutdown()
+        self._set(False, *self._statuses)
+        self._closed = True
+
+    def _set(self, up: bool, *names: str) -> None:
+        if self._closed:
+            return
+        self._statuses |= dict.fromkeys(names, _SERVING if up else _NOT_SERVING)
+        self._change.set()
+        self._change = asyncio.Event()
+
+    async def _check(self, raw: bytes, context: Context) -> health_pb2.HealthCheckResponse:
+        name = (await read_message(health_pb2.HealthCheckRequest, raw)).service
+        if name not in self._statuses:
+            raise NotFound(f"service: {name[:100]!r} is not served here")
+        return health_pb2.HealthCheckResponse(status=self._statuses[name])
+
+    async def _watch(self, raw: bytes, context: Context) -> None:
+        name, told = (await read_message(health_pb2.HealthCheckRequest, raw)).service, None
+        while True:
+            # Before the status is read: a change during the write is seen.
+            change, status = self._change, self._statuses.get(name, _UNKNOWN)
+            if status != told:
+                await context.write(health_pb2.HealthCheckResponse(status=status))
+                told = status
+            await change.wait()
 
     def _name(self, lane: ServingPath) -> str:
         return f"{self._named}/{lane}"

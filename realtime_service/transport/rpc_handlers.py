@@ -46,15 +46,15 @@ class Handlers:
 
     def unary(self, method: CallerMethod, *, scores: bool = True) -> Handler:
         """`method` takes the request's bytes and returns the answer. `scores`: its callers need a role that scores."""
-        return grpc.unary_unary_rpc_method_handler(_answering(self._identified(method, scores)), None, _serialise)
+        return unary(self._identified(method, scores))
 
     def server_stream(self, method: Callable[[bytes, Context, Arrival], Awaitable[None]]) -> Handler:
         """`method` takes the request's bytes and writes its answers to the context."""
-        return grpc.unary_stream_rpc_method_handler(_answering(self._identified(method, True)), None, _serialise)
+        return server_stream(self._identified(method, True))
 
     def bidi_stream(self, method: Callable[[AsyncIterator[bytes], Context, Arrival], Awaitable[None]]) -> Handler:
         """`method` takes requests' bytes as they arrive and writes its answers to the context."""
-        return grpc.stream_stream_rpc_method_handler(_answering(self._identified(method, True)), None, _serialise)
+        return bidi_stream(self._identified(method, True))
 
     def _identified(self, method: CallerMethod, scores: bool) -> Method:
         async def identified(request: Any, context: Context) -> Any:
@@ -66,8 +66,18 @@ class Handlers:
         return identified
 
 
-def peer_stream(method: Callable[[AsyncIterator[bytes], Context], Awaitable[None]]) -> Handler:
-    """A stream of another replica. Its own callers are not identified, but those of each call that it carries are."""
+def unary(method: Method) -> Handler:
+    """As in `Handlers`, for callers that are not identified: of health checks, and other replicas."""
+    return grpc.unary_unary_rpc_method_handler(_answering(method), None, _serialise)
+
+
+def server_stream(method: Method) -> Handler:
+    """As `unary`."""
+    return grpc.unary_stream_rpc_method_handler(_answering(method), None, _serialise)
+
+
+def bidi_stream(method: Method) -> Handler:
+    """As `unary`."""
     return grpc.stream_stream_rpc_method_handler(_answering(method), None, _serialise)
 
 

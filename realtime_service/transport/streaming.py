@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
-from realtime_service.errors import ReplicaUnavailable
+from realtime_service.errors import DeadlineExpired, ReplicaUnavailable
 
 #: Slots of a stream for requests that are read and whose answers are not written.
 WINDOW = 64
@@ -14,10 +14,37 @@ SLOT_BYTES = 64 * 1024
 Answer = TypeVar("Answer")
 
 
+class Window:
+    """Slots of a stream; a request takes one, and one more for each `slot_bytes` of it. One task takes them."""
+
+    def __init__(self, slots: int, slot_bytes: int) -> None:
+        self._slots = self._free = slots
+        self._slot_bytes = slot_bytes
+        self._released = asyncio.Event()
+
+    async def take(self, size: int) -> int:
+        """Wait until a request of so many bytes has its slots; returns their number."""
+        slots = min(self._slots, 1 + size // self._slot_bytes)
+        while self._free < slots:
+            self._released.clear()
+            await self._released.wait()
+        self._free -= slots
+        return slots
+
+    def release(self, slots: int) -> None:
+        self._free += slots
+        self._released.set()
+
+
 class Stoppable(Protocol):
-    """A stream. `stopped`: whether this replica ended it before the client had sent all requests."""
+    """A stream. `stopped`: whether this replica ended it before the client had sent all requests. `taken`: requests
+    read so far; `busy`: whether any of them has no answer yet."""
 
     stopped: bool
+    taken: int
+
+    @property
+    def busy(self) -> bool: ...
 
     async def run(self) -> None: ...
 
@@ -26,10 +53,12 @@ class Stoppable(Protocol):
 
 
 class OpenStreams:
-    """The open streams of this replica."""
+    """The open streams of this replica. `idle_seconds`: how long nothing may happen on a stream of requests; 0: for
+    ever."""
 
-    def __init__(self) -> None:
+    def __init__(self, idle_seconds: float = 0.0) -> None:
         self._open: set[Stoppable] = set()
+        self._idle_seconds = idle_seconds
 
     async def answer(
         self,
@@ -43,17 +72,22 @@ class OpenStreams:
 
         A request keeps its slots until its answer is written, and `write` returns once the transport has taken it. So a
         client that does not read answers is not read from, and buffers stay small. `answer` turns failures into
-        answers. Raises: ReplicaUnavailable if this replica closes, after the answers of the requests that it had read.
+        answers. Raises: ReplicaUnavailable if this replica closes, after the answers of the requests that it had read;
+        DeadlineExpired after an idle time.
         """
         await self.run(_Stream(incoming, answer, write, in_order))
 
-    async def run(self, stream: "Stoppable") -> None:
+    async def run(self, stream: "Stoppable", idle_ends: bool = True) -> None:
         """Run a stream until it has answered all requests. Raises: as `answer`, and the errors of the stream."""
+        idle = _IdleWatch(stream, self._idle_seconds if idle_ends else 0.0)
         self._open.add(stream)
         try:
             await stream.run()
         finally:
+            idle.close()
             self._open.discard(stream)
+        if idle.over:
+            raise DeadlineExpired(f"nothing happened on this stream for {self._idle_seconds:.0f} s; open another")
         if stream.stopped:
             raise ReplicaUnavailable("this replica is closing; send what has no answer yet to another")
 
@@ -61,6 +95,33 @@ class OpenStreams:
         """Stop all streams: each reads no further request, and ends once those that were read are answered."""
         for stream in self._open:
             stream.stop()
+
+
+class _IdleWatch:
+    """Stops a stream on which nothing has happened for `seconds`, at the latest after twice as long. `over`: whether it
+    did. A stream pays for it once in that time, not for each request."""
+
+    def __init__(self, stream: Stoppable, seconds: float) -> None:
+        self.over = False
+        self._stream = stream
+        self._seconds = seconds
+        self._timer = self._next()
+
+    def close(self) -> None:
+        if self._timer:
+            self._timer.cancel()
+
+    def _next(self) -> asyncio.TimerHandle | None:
+        if not self._seconds:
+            return None
+        return asyncio.get_running_loop().call_later(self._seconds, self._look, self._stream.taken)
+
+    def _look(self, taken: int) -> None:
+        if self._stream.busy or self._stream.taken != taken:
+            self._timer = self._next()
+        else:
+            self.over = True
+            self._stream.stop()
 
 
 class _Stream(Generic[Answer]):
@@ -78,9 +139,14 @@ class _Stream(Generic[Answer]):
         self._answer = answer
         self._write = write
         self._in_order = in_order
-        self._window = asyncio.Semaphore(WINDOW)
+        self.taken = 0
+        self._window = Window(WINDOW, SLOT_BYTES)
         self._slots: dict[asyncio.Future[Answer], int] = {}
         self._ready: asyncio.Queue[asyncio.Future[Answer] | None] = asyncio.Queue()
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._slots)
 
     async def run(self) -> None:
         self._reader = asyncio.create_task(self._read())
@@ -90,8 +156,7 @@ class _Stream(Generic[Answer]):
             while self._slots or not self._reader.done():
                 if (answer := await self._ready.get()) is not None:
                     await self._write(await answer)
-                    for _ in range(self._slots.pop(answer)):
-                        self._window.release()
+                    self._window.release(self._slots.pop(answer))
             if not self._reader.cancelled():
                 self._reader.result()
         finally:
@@ -106,9 +171,8 @@ class _Stream(Generic[Answer]):
 
     async def _read(self) -> None:
         async for raw in self._incoming:
-            slots = min(WINDOW, 1 + len(raw) // SLOT_BYTES)
-            for _ in range(slots):
-                await self._window.acquire()
+            self.taken += 1
+            slots = await self._window.take(len(raw))
             answer = asyncio.ensure_future(self._answer(raw))
             self._slots[answer] = slots
             if self._in_order:

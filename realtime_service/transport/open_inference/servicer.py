@@ -29,6 +29,8 @@ SERVICE = "inference.GRPCInferenceService"
 INFER = f"/{SERVICE}/ModelInfer"
 #: Methods that only a process with models can answer.
 _OF_MODELS = ("ModelReady", "ModelMetadata", "ModelConfig", "ModelStatistics", "RepositoryIndex")
+#: Methods that other replicas forward.
+FORWARDED = (INFER, *(f"/{SERVICE}/{name}" for name in _OF_MODELS))
 
 
 class OpenInferenceServicer:

@@ -27,6 +27,8 @@ from shared_model.errors import BadInput
 
 SERVICE = "scoring.v1.ScoringService"
 SCORE, SUBMIT, DESCRIBE = (f"/{SERVICE}/{method}" for method in ("Score", "Submit", "Describe"))
+#: Methods that other replicas forward.
+FORWARDED = (SCORE, DESCRIBE)
 
 Checked = TypeVar("Checked")
 

@@ -25,11 +25,17 @@ class SubmitBatcher:
         write: Callable[[SubmitStreamResponse], Awaitable[None]],
     ) -> None:
         self.stopped = False
+        self.taken = 0
         self._incoming = incoming
         self._store = store
         self._write = write
         self._arrived: list[bytes] = []
+        self._storing = False
         self._arrival, self._room = asyncio.Event(), asyncio.Event()
+
+    @property
+    def busy(self) -> bool:
+        return self._storing or bool(self._arrived)
 
     async def run(self) -> None:
         self._reader = asyncio.create_task(self._read())
@@ -37,7 +43,9 @@ class SubmitBatcher:
         self._reader.add_done_callback(lambda _: self._arrival.set())
         try:
             while chunk := await self._next_chunk():
+                self._storing = True
                 await self._write(await self._store(chunk))
+                self._storing = False
             if not self._reader.cancelled():
                 self._reader.result()
         finally:
@@ -60,6 +68,7 @@ class SubmitBatcher:
     async def _read(self) -> None:
         size = 0
         async for raw in self._incoming:
+            self.taken += 1
             size = size + len(raw) if self._arrived else len(raw)
             self._arrived.append(raw)
             self._arrival.set()

@@ -105,9 +105,9 @@ class Counted(io.BytesIO):
 
     asked = 0
 
-    def __next__(self) -> bytes:
+    def readline(self, size: int | None = -1, /) -> bytes:
         self.asked += 1
-        return super().__next__()
+        return super().readline(size)
 
 
 @pytest.mark.parametrize(

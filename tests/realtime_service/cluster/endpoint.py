@@ -20,7 +20,7 @@ from realtime_service.transport.streaming import OpenStreams
 from shared_model.clock import SystemClock
 from shared_model.trust.keyring import WITHOUT_KEYS, Keyring
 from shared_model.types import ServingPath
-from tests.realtime_service.cluster.stub import Stub
+from tests.realtime_service.cluster.stub import FORWARDED, Stub
 
 _RELEASE = "tiny-000000000000"
 
@@ -41,7 +41,7 @@ class Endpoint(Stub):
         initial = Snapshot(self.address, self.lanes)
         membership = Membership(self._redis, initial, self._describe, Policy(), self._keys)
         trust = PeerTrust(self._keys, self.address, lambda: membership.snapshot.cluster_token, SystemClock())
-        self._server.add_generic_rpc_handlers((PeerStreams([self], OpenStreams(), trust).handlers(), self))
+        self._server.add_generic_rpc_handlers((PeerStreams([self], FORWARDED, OpenStreams(), trust).handlers(), self))
         await self._server.start()
         await membership.run_once()
         self._beating = asyncio.create_task(membership.run())

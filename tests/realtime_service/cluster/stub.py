@@ -14,9 +14,14 @@ import grpc.aio
 
 from realtime_service.rpc.retryable import Trailers
 from realtime_service.transport.listener import bind, make_listener
+from realtime_service.transport.open_inference import servicer as open_inference
 from realtime_service.transport.peer_stream_server import PeerStreams
+from realtime_service.transport.scoring_v1 import servicer as scoring
 from realtime_service.transport.streaming import OpenStreams
 from tests.realtime_service.cluster.trusts import trusting
+
+#: Methods that replicas forward to each other.
+FORWARDED = (*scoring.FORWARDED, *open_inference.FORWARDED)
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,15 @@ class Takes:
     seconds: float
 
 
+@dataclass(frozen=True)
+class Big:
+    """Answer the call with so many bytes."""
+
+    size: int
+
+
 #: A step of the script; None answers a call with its own bytes, reversed.
-Step = Ends | Takes | None
+Step = Ends | Takes | Big | None
 
 
 @dataclass(frozen=True)
@@ -69,6 +81,8 @@ class Stub(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # it is generic i
 
     async def _play(self, raw: bytes, context: Any) -> bytes:
         step = self.steps.pop(0) if len(self.steps) > 1 else self.steps[0]
+        if isinstance(step, Big):
+            return bytes(step.size)
         if step is not None and step.seconds:
             await self._wait(step.seconds)
         if isinstance(step, Ends):
@@ -87,7 +101,7 @@ class Stub(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # it is generic i
 async def listening(stub: Stub) -> AsyncIterator[Stub]:
     """Listen like a replica until the block ends."""
     server = make_listener(shared=False)
-    server.add_generic_rpc_handlers((PeerStreams([stub], OpenStreams(), trusting()).handlers(), stub))
+    server.add_generic_rpc_handlers((PeerStreams([stub], FORWARDED, OpenStreams(), trusting()).handlers(), stub))
     stub.address = bind(server, "127.0.0.1:0")
     await server.start()
     try:

@@ -137,7 +137,8 @@ def test_a_replica_that_is_gone_is_forgotten() -> None:
         (grpc.StatusCode.UNAVAILABLE, "Stream removed (Socket closed)", 0.1, Sign.FAILED),
         (grpc.StatusCode.UNAVAILABLE, "failed to connect to all addresses; last error: …", 0.0, Sign.FAILED),
         (grpc.StatusCode.UNAVAILABLE, "the text 'ping timeout' killed a worker", 0.0, Sign.FAILED),
-        (grpc.StatusCode.CANCELLED, "Cancelling all calls", 0.1, Sign.FAILED),
+        (grpc.StatusCode.CANCELLED, "Cancelling all calls", 0.1, Sign.NONE),
+        (grpc.StatusCode.UNAVAILABLE, "Received RST_STREAM with error code 7", 0.1, Sign.NONE),
         (grpc.StatusCode.INTERNAL, "internal error", 0.1, Sign.FAILED),
         (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", 0.3, Sign.FAILED),
         # A caller with a timeout of a few milliseconds cannot have a replica ejected.

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from typing import Any
 
 import grpc
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protos.scoring.v1.link_pb2 import LinkAnswers
+from protos.scoring.v1.link_pb2 import LinkAnswers, LinkCall, LinkCalls
 from realtime_service.cluster import forwarded_context, peer_stream
 from realtime_service.cluster.peer_stream import PeerStream
 from realtime_service.cluster.peers import STREAM_BYTES, Peer
@@ -21,11 +21,13 @@ from realtime_service.identity import Identity
 from realtime_service.rpc.retryable import Failure, by_transport, failure_of
 from realtime_service.transport import rpc_handlers
 from realtime_service.transport.listener import bind, make_listener
-from realtime_service.transport.peer_stream_server import PeerStreams
+from realtime_service.transport.peer_stream_server import WINDOW, PeerStreams
 from realtime_service.transport.rpc_handlers import Arrival, CallerMethod
 from realtime_service.transport.streaming import OpenStreams
+from shared_model.errors import BadInput
+from shared_model.types import ServingPath
 from tests.realtime_service.cluster.directory import SCORE, until
-from tests.realtime_service.cluster.stub import Stub, Takes
+from tests.realtime_service.cluster.stub import Big, Stub, Takes
 from tests.realtime_service.cluster.trusts import trusting
 
 _NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True).filter(lambda name: not name.endswith("-bin"))
@@ -41,7 +43,7 @@ class Replica:
         self.opened = 0
         self.listener = make_listener(shared=False)
         self.address = bind(self.listener, "127.0.0.1:0")
-        self._handlers = PeerStreams([stub], self.streams, trusting()).handlers()
+        self._handlers = PeerStreams([stub], [SCORE], self.streams, trusting()).handlers()
         self.listener.add_generic_rpc_handlers((self, stub))  # type: ignore[arg-type]  # it has what is asked for
 
     def service(self, details: grpc.HandlerCallDetails) -> object:
@@ -50,7 +52,7 @@ class Replica:
 
 
 @contextlib.asynccontextmanager
-async def connected(*steps: Takes | None) -> AsyncIterator[tuple[Replica, Peer]]:
+async def connected(*steps: Takes | Big | None) -> AsyncIterator[tuple[Replica, Peer]]:
     replica = Replica(Stub(*steps))
     await replica.listener.start()
     peer = Peer(replica.address, trusting())
@@ -141,7 +143,7 @@ async def test_a_method_that_does_not_exist_is_refused_and_the_others_go_on() ->
 async def answered_by(method: CallerMethod) -> AsyncIterator[Peer]:
     listener = make_listener(shared=False)
     answering = grpc.method_handlers_generic_handler("a.B", {"C": rpc_handlers.Handlers(_anyone).unary(method)})
-    listener.add_generic_rpc_handlers((PeerStreams([answering], OpenStreams(), trusting()).handlers(),))
+    listener.add_generic_rpc_handlers((PeerStreams([answering], ["/a.B/C"], OpenStreams(), trusting()).handlers(),))
     peer = Peer(bind(listener, "127.0.0.1:0"), trusting())
     await listener.start()
     yield peer
@@ -261,3 +263,79 @@ async def test_a_stream_is_not_open_after_its_channel_is_closed() -> None:
         with pytest.raises(asyncio.CancelledError):
             await call
         assert not one.open
+
+
+@contextlib.asynccontextmanager
+async def raw_stream(replica: Replica) -> AsyncIterator[Any]:
+    """A peer stream of which a test writes every message itself."""
+    async with grpc.aio.insecure_channel(replica.address) as channel:
+        link: Any = channel.stream_stream
+        yield link(
+            f"/{peer_stream.SERVICE}/{peer_stream.METHOD}", LinkCalls.SerializeToString, LinkAnswers.FromString
+        )()
+
+
+def calls(numbers: Iterable[int], request: bytes = b"hello", **fields: Any) -> LinkCalls:
+    return LinkCalls(calls=[LinkCall(number=it, method=SCORE, request=request, **fields) for it in numbers])
+
+
+@pytest.mark.parametrize(("size", "most"), [(10, WINDOW), (40_000, WINDOW // 5)])
+async def test_a_replica_that_reads_no_answers_is_not_read_from(size: int, most: int) -> None:
+    # Unread answers, more than the transport buffers.
+    async with connected(Big(100_000)) as (replica, _), raw_stream(replica) as stream:
+        for first in itertools.count(1, TOGETHER):
+            try:
+                async with asyncio.timeout(1.0):
+                    await stream.write(calls(range(first, first + TOGETHER), bytes(size)))
+            except TimeoutError:
+                break
+        asked = len(replica.stub.asked)
+        await asyncio.sleep(0.1)
+        # Some answers fit the buffers of the transport.
+        assert len(replica.stub.asked) == asked <= most + 100
+        # What it holds up is its own stream.
+        peer = Peer(replica.address)
+        assert len(await peer.call(SCORE, b"hello", 20.0, ())) == 100_000
+        await peer.close()
+
+
+async def test_calls_that_are_cancelled_before_they_begin_hold_no_place() -> None:
+    async with connected() as (replica, _), raw_stream(replica) as stream:
+        for number in range(1, 4 * WINDOW):
+            await stream.write(LinkCalls(calls=[*calls([number]).calls, LinkCall(number=number, cancelled=True)]))
+            [answer] = (await stream.read()).answers
+            assert (answer.number, answer.code) == (number, grpc.StatusCode.CANCELLED.value[0])
+        await stream.write(calls([10**9]))
+        assert [it.response for it in (await stream.read()).answers] == [b"olleh"]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [calls(range(TOGETHER + 1)), calls([7, 7]), calls([1], metadata=[b""] * 70_000)],
+    ids=["too many", "the same number", "too many fields"],
+)
+async def test_a_message_that_no_replica_sends_ends_the_stream(message: LinkCalls) -> None:
+    async with connected(Takes(20)) as (replica, _), raw_stream(replica) as stream:
+        await stream.write(message)
+        assert await stream.code() is grpc.StatusCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("metadata", [[b"odd"], [b"\xff", b"x"], [b"x", b"\xff"]])
+async def test_malformed_metadata_is_the_failure_of_its_call_alone(
+    metadata: list[bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    async with connected() as (replica, _), raw_stream(replica) as stream:
+        await stream.write(calls([1], metadata=metadata))
+        [answer] = (await stream.read()).answers
+        assert answer.code == grpc.StatusCode.INVALID_ARGUMENT.value[0]
+        await stream.write(calls([2]))
+        assert [it.response for it in (await stream.read()).answers] == [b"olleh"]
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("changed", [{"x-tandem-path": "none"}, {"x-tandem-path": None}, {"x-tandem-reason": None}])
+def test_a_forwarded_call_without_its_decision_is_refused(changed: dict[str, str | None]) -> None:
+    sent = dict(forwarded_context.ForwardedContext(ServingPath.LATENCY, "r-1", "why").metadata("secret")) | changed
+    metadata = [(name, value) for name, value in sent.items() if value is not None]
+    with pytest.raises(BadInput, match="x-tandem-path: a forwarded call"):
+        forwarded_context.arrived_by(metadata, "secret")

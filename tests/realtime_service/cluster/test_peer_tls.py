@@ -16,7 +16,7 @@ from realtime_service.transport.streaming import OpenStreams
 from shared_model.tls import CertificateFiles, TlsSettings
 from tests.certified import Certified, certified
 from tests.realtime_service.cluster.directory import SCORE, until
-from tests.realtime_service.cluster.stub import Stub, listening
+from tests.realtime_service.cluster.stub import FORWARDED, Stub, listening
 from tests.realtime_service.cluster.trusts import trusting
 
 
@@ -33,7 +33,7 @@ def peer_tls(settings: TlsSettings) -> PeerTls:
 async def replica(settings: TlsSettings) -> AsyncIterator[str]:
     """The address of a replica that reverses what it is sent."""
     listener, stub = make_listener(shared=False), Stub()
-    listener.add_generic_rpc_handlers((PeerStreams([stub], OpenStreams()).handlers(), stub))
+    listener.add_generic_rpc_handlers((PeerStreams([stub], FORWARDED, OpenStreams(), trusting()).handlers(), stub))
     address = bind(listener, "127.0.0.1:0", CertificateFiles(settings))
     await listener.start()
     try:

@@ -75,7 +75,7 @@ def test_several_texts_are_for_another_replica(channel: grpc.Channel) -> None:
 
 async def test_health_follows_each_lane_and_the_whole_any_of_them() -> None:
     readiness, listener = Readiness((SERVICE, "inference.Other"), SERVED), make_listener(shared=False)
-    await readiness.serve(listener)
+    listener.add_generic_rpc_handlers((readiness.handlers(),))
     address = bind(listener, "127.0.0.1:0")
     await listener.start()
     async with grpc.aio.insecure_channel(address) as channel:
@@ -89,19 +89,19 @@ async def test_health_follows_each_lane_and_the_whole_any_of_them() -> None:
         whole = {"", SERVICE, "inference.Other"}
         latency, dynamic, throughput = (f"{SERVICE}/{lane}" for lane in SERVED)
         assert await serving() == set()
-        await readiness.set(ServingPath.LATENCY, True)
+        readiness.set(ServingPath.LATENCY, True)
         assert await serving() == {*whole, latency}
-        await readiness.set(ServingPath.DYNAMIC, True)
-        await readiness.set(ServingPath.LATENCY, True)
+        readiness.set(ServingPath.DYNAMIC, True)
+        readiness.set(ServingPath.LATENCY, True)
         assert await serving() == {*whole, latency, dynamic}
-        await readiness.set(ServingPath.THROUGHPUT, True)
-        await readiness.set(ServingPath.DYNAMIC, False)
-        await readiness.set(ServingPath.LATENCY, False)
+        readiness.set(ServingPath.THROUGHPUT, True)
+        readiness.set(ServingPath.DYNAMIC, False)
+        readiness.set(ServingPath.LATENCY, False)
         assert await serving() == {*whole, throughput}
-        await readiness.set(ServingPath.THROUGHPUT, False)
+        readiness.set(ServingPath.THROUGHPUT, False)
         assert await serving() == set()
-        await readiness.set(ServingPath.DYNAMIC, True)
+        readiness.set(ServingPath.DYNAMIC, True)
         assert await serving() == {*whole, dynamic}
-        await readiness.close()
+        readiness.close()
         assert await serving() == set()
     await listener.stop(None)

@@ -1,13 +1,15 @@
 """A stream answers every request, in the order it promised, and reads no more than is read of it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from realtime_service.errors import ReplicaUnavailable
+from realtime_service.errors import DeadlineExpired, ReplicaUnavailable
+from realtime_service.transport.scoring_v1.submit_stream import SubmitBatcher
 from realtime_service.transport.streaming import SLOT_BYTES, WINDOW, OpenStreams
 
 
@@ -151,3 +153,53 @@ async def test_a_stream_that_had_sent_all_ends_well_although_the_replica_closes(
     release.set()
     await stream
     assert sorted(peer.answers) == [b"1", b"2"]
+
+
+class Silent(Peer):
+    """Sends its requests and then nothing, for ever."""
+
+    async def incoming(self) -> AsyncIterator[bytes]:
+        async for request in super().incoming():
+            yield request
+        await asyncio.Event().wait()
+
+
+async def test_a_stream_on_which_nothing_happens_ends() -> None:
+    peer = Silent([b"1", b"2"])
+    peer.reads.set()
+    with pytest.raises(DeadlineExpired, match="nothing happened on this stream"):
+        await asyncio.wait_for(OpenStreams(0.02).answer(peer.incoming(), echo, peer.write, in_order=False), 20)
+    assert peer.answers == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("idle_seconds", [0.0, 0.02])
+async def test_a_stream_that_owes_an_answer_is_not_idle(idle_seconds: float) -> None:
+    """Nor is any where idle streams are allowed."""
+    peer, answer = Silent([b"1"] if idle_seconds else []), asyncio.Event()
+
+    async def slow(raw: bytes) -> bytes:
+        await answer.wait()
+        return raw
+
+    stream = asyncio.create_task(OpenStreams(idle_seconds).answer(peer.incoming(), slow, peer.write, in_order=False))
+    peer.reads.set()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(stream), 0.2)
+    answer.set()
+    if idle_seconds:
+        with pytest.raises(DeadlineExpired):
+            await asyncio.wait_for(stream, 20)
+        assert peer.answers == [b"1"]
+    stream.cancel()
+
+
+async def test_a_stream_of_submissions_on_which_nothing_happens_ends() -> None:
+    peer = Silent([b"1"])
+    peer.reads.set()
+
+    async def store(raws: Sequence[bytes]) -> Any:
+        return list(raws)
+
+    with pytest.raises(DeadlineExpired):
+        await asyncio.wait_for(OpenStreams(0.02).run(SubmitBatcher(peer.incoming(), store, cast(Any, peer.write))), 20)
+    assert peer.answers == [[b"1"]]

@@ -1,0 +1,102 @@
+"""Serves metrics over HTTP: prometheus_client's application, on a server that bounds connections and their time."""
+
+import contextlib
+import socket
+import sys
+import threading
+import time
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from shared_model.errors import SettingError
+from shared_model.tls import CertificateFiles
+
+#: Seconds from the opening of a connection to its end, and connections at once. Further ones are closed.
+REQUEST_SECONDS = 5.0
+MAX_CONNECTIONS = 16
+
+
+def serve_metrics(
+    stack: contextlib.AsyncExitStack, address: str, registry: CollectorRegistry, files: CertificateFiles | None = None
+) -> str:
+    """Serve metrics until the stack closes, with TLS by `files`. Returns the address with its port. Raises:
+    SettingError."""
+    host, _, port = address.rpartition(":")
+    try:
+        server = _Server(host, int(port), registry, files)
+    except OSError as error:
+        raise SettingError(f"TANDEM_METRICS_ADDRESS={address}: cannot listen there: {error.strerror}") from error
+    thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+    thread.start()
+
+    def stop() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    stack.callback(stop)
+    return f"{host}:{server.server_port}"
+
+
+class _Handler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Scrapes are not logged."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A thread for each connection. The accepting thread ends those that take too long, twice a second."""
+
+    daemon_threads = True
+    request_queue_size = 4 * MAX_CONNECTIONS
+    # A thread whose connection was ended needs no wait.
+    block_on_close = False
+
+    def __init__(self, host: str, port: int, registry: CollectorRegistry, files: CertificateFiles | None) -> None:
+        family, *_, place = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        self.address_family = family
+        self._files = files
+        self._lock = threading.Lock()
+        # When each is to end, in monotonic seconds.
+        self._ends: dict[socket.socket, float] = {}
+        super().__init__((str(place[0]), port), _Handler)
+        self.set_app(make_wsgi_app(registry))
+
+    def get_request(self) -> tuple[Any, Any]:
+        connection, peer = super().get_request()
+        if self._files and (context := self._files.current().context):
+            # The handshake comes with the first read, in the connection's own thread.
+            connection = context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return connection, peer
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            full = len(self._ends) >= MAX_CONNECTIONS
+            if not full:
+                self._ends[request] = time.monotonic() + REQUEST_SECONDS
+        if full:
+            self.shutdown_request(request)
+        else:
+            super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._ends.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        now = time.monotonic()
+        with self._lock:
+            late = [connection for connection, end in self._ends.items() if end < now]
+            for connection in late:
+                # The thread that reads from it sees its end.
+                with contextlib.suppress(OSError):
+                    connection.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection that breaks, was ended, or is refused in its handshake, is the caller's affair."""
+        # An ended connection with TLS raises ValueError when it is read.
+        if not isinstance(sys.exception(), OSError | ValueError):
+            super().handle_error(request, client_address)

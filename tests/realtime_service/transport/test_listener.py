@@ -1,0 +1,88 @@
+"""The limits of a listener on real connections: bursts on one of them, and connections that grow old."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+
+import grpc
+import grpc.aio
+
+from realtime_service.cluster.peers import STREAM_BYTES, Peer
+from realtime_service.settings import ServiceSettings
+from realtime_service.transport.listener import bind, make_listener
+from realtime_service.transport.peer_stream_server import PeerStreams
+from realtime_service.transport.streaming import OpenStreams
+from tests.load import wire
+from tests.realtime_service.cluster.directory import SCORE
+from tests.realtime_service.cluster.stub import FORWARDED, Stub, Takes
+
+
+@contextlib.asynccontextmanager
+async def listening(settings: ServiceSettings, stub: Stub, longest_seconds: float = 300.0) -> AsyncIterator[str]:
+    listener = make_listener(False, settings)
+    peer_streams = PeerStreams([stub], FORWARDED, OpenStreams(), trusting(), longest_seconds)
+    listener.add_generic_rpc_handlers((peer_streams.handlers(), stub))
+    address = bind(listener, "127.0.0.1:0")
+    await listener.start()
+    try:
+        yield address
+    finally:
+        await listener.stop(None)
+
+
+def pipelined(address: str, calls: int, sent: threading.Event) -> Counter[int]:
+    """Make so many calls at once on one connection; returns how many ended with which status."""
+    host, _, port = address.rpartition(":")
+    connected, statuses = wire.Wire(address, SCORE, 20_000), Counter[int]()
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        for _ in range(calls):
+            connected.call(wire.prepare(b"hello"))
+        while statuses.total() < calls:
+            connection.sendall(connected.outgoing)
+            connected.outgoing.clear()
+            sent.set()
+            statuses.update(status for _, status in connected.receive(connection.recv(1 << 20)))
+    return statuses
+
+
+async def test_a_burst_is_answered_or_refused_and_no_call_of_it_cancelled() -> None:
+    """While the event loop accepts nothing, more calls come than gRPC keeps by default."""
+    connections, each = 12, 500
+    async with listening(ServiceSettings(), Stub()) as address:
+        sent = [threading.Event() for _ in range(connections)]
+        with ThreadPoolExecutor(connections) as threads:
+            bursts = [threads.submit(pipelined, address, each, event) for event in sent]
+            for event in sent:
+                event.wait(20)
+            time.sleep(1.0)  # noqa: ASYNC251 - the loop is to stand still
+            statuses = sum(await asyncio.gather(*map(asyncio.wrap_future, bursts)), Counter[int]())
+    assert set(statuses) <= {grpc.StatusCode.OK.value[0], grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]}
+    assert statuses.total() == connections * each
+
+
+async def test_more_calls_than_the_bound_are_refused() -> None:
+    async with listening(ServiceSettings(max_calls=4), Stub(Takes(0.5))) as address:
+        statuses = await asyncio.to_thread(pipelined, address, 10, threading.Event())
+    assert statuses == {grpc.StatusCode.OK.value[0]: 4, grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]: 6}
+
+
+async def test_calls_survive_the_age_of_their_connection() -> None:
+    """Of replicas, on a stream of their own and beside it, and of clients."""
+    aged = ServiceSettings(connection_age_seconds=0.3, connection_grace_seconds=1.0)
+    async with listening(aged, Stub(Takes(0.05)), longest_seconds=0.5) as address:
+        peer, until = Peer(address), time.monotonic() + 4.0
+        async with grpc.aio.insecure_channel(address) as channel:
+            client = channel.unary_unary(SCORE)  # type: ignore[call-arg]
+            looks = set[bool | None]()
+            while time.monotonic() < until:
+                raws = (b"hello", b"a" * (STREAM_BYTES + 1))
+                answers = await asyncio.gather(*(peer.call(SCORE, raw, 20.0, ()) for raw in raws), client(b"hello"))
+                assert answers == [*(raw[::-1] for raw in raws), b"olleh"]
+                looks.add(peer.reachable)
+        await peer.close()
+    assert False not in looks
