@@ -119,7 +119,7 @@ def test_invalid_watches_are_refused_with_the_reason(stub: ScoringServiceStub, i
 
 def test_the_error_of_a_very_long_id_is_short(stub: ScoringServiceStub) -> None:
     code, details = refusal(lambda: list(watch(stub, "é" * 1_000_000)))
-    assert code is grpc.StatusCode.NOT_FOUND
+    assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert len(details) < 1000
 
 
