@@ -27,7 +27,8 @@ from shared_model.trust.keyring import WITHOUT_KEYS, Keyring
 from shared_model.trust.mac import WINDOW_SECONDS
 from shared_model.types import ServingPath
 from tests.realtime_service.cluster.directory import SCORE
-from tests.realtime_service.cluster.stub import FORWARDED, Stub
+from tests.realtime_service.cluster.stub import FORWARDED as METHODS
+from tests.realtime_service.cluster.stub import Stub
 from tests.realtime_service.cluster.trusts import CLUSTER_TOKEN as TOKEN
 from tests.realtime_service.cluster.trusts import trusting
 
@@ -80,7 +81,7 @@ async def test_which_replicas_know_each_other(caller: Keyring, replica: Keyring,
     listener, stub = make_listener(shared=False), Stub()
     address = bind(listener, "127.0.0.1:0")
     trust = trusting(address, replica)
-    listener.add_generic_rpc_handlers((PeerStreams([stub], FORWARDED, OpenStreams(), trust).handlers(),))
+    listener.add_generic_rpc_handlers((PeerStreams([stub], METHODS, OpenStreams(), trust).handlers(),))
     await listener.start()
     assert trust.verifies(trusting(keys=caller).credentials(address)) is known
     peer = Peer(address, trusting(keys=caller))
@@ -101,7 +102,9 @@ async def test_a_caller_cannot_use_the_peer_stream(keys: Keyring) -> None:
     """With a key the stream does not open; without, its first call ends it, unread."""
     listener, stub = make_listener(shared=False), Stub()
     address = bind(listener, "127.0.0.1:0")
-    listener.add_generic_rpc_handlers((PeerStreams([stub], FORWARDED, OpenStreams(), trusting(address, keys)).handlers(),))
+    listener.add_generic_rpc_handlers(
+        (PeerStreams([stub], METHODS, OpenStreams(), trusting(address, keys)).handlers(),)
+    )
     await listener.start()
     flood = LinkCalls(calls=[LinkCall(number=number, method=SCORE, request=b"a") for number in range(1000)])
     async with grpc.aio.insecure_channel(address) as channel:
@@ -118,7 +121,7 @@ async def test_calls_on_an_authenticated_stream_carry_no_credentials_and_large_o
     listener, stub = make_listener(shared=False), Stub()
     address = bind(listener, "127.0.0.1:0")
     trust = trusting(address, KEY)
-    listener.add_generic_rpc_handlers((PeerStreams([stub], FORWARDED, OpenStreams(), trust).handlers(), stub))
+    listener.add_generic_rpc_handlers((PeerStreams([stub], METHODS, OpenStreams(), trust).handlers(), stub))
     await listener.start()
     peer = Peer(address, trusting(keys=KEY))
     for raw in (b"small", bytes(STREAM_BYTES + 1)):

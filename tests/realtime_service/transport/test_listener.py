@@ -20,6 +20,7 @@ from realtime_service.transport.streaming import OpenStreams
 from tests.load import wire
 from tests.realtime_service.cluster.directory import SCORE
 from tests.realtime_service.cluster.stub import FORWARDED, Stub, Takes
+from tests.realtime_service.cluster.trusts import trusting
 
 
 @contextlib.asynccontextmanager
