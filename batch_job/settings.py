@@ -63,9 +63,7 @@ class NightlySettings:
             "local[…], spark://HOST:PORT, yarn or k8s://…",
         ),
     )
-    spark_secret_file: str = setting(
-        "", "File with the secret of a standalone Spark cluster."
-    )
+    spark_secret_file: str = setting("", "File with the secret of a standalone Spark cluster.")
     nightly_batch_rows: int = setting(64, "Most rows of one engine batch.", POSITIVE)
     nightly_batch_tokens: int = setting(2048, "Most tokens of one engine batch, padding included.", POSITIVE)
     nightly_task_rows: int = setting(16_384, "Lines of one Spark task: what a lost executor costs.", POSITIVE)
