@@ -2,6 +2,6 @@
 
 import sys
 
-# Before openvino and nncf are imported, which then report to nobody: their telemetry takes the absence of a file in ~
+# Before openvino and nncf are imported, which then send no reports: their telemetry takes the absence of a file in ~
 # for consent, writes that file, and sends to Google Analytics. `NNCF_CI` alone does not keep it from writing.
 sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ def parse(text: str) -> Version:
 
 
 def advice(version: Version) -> str:
-    """What an operator should do about this version; empty if nothing is known against it."""
+    """The remedy for an operator of this version; empty if nothing is known against it."""
     if version == _DEBIAN:
         return f"on Debian 12 it needs package version {_DEBIAN_FIXED} or later: `dpkg -s redis-server` tells"
     fixed = _FIXED.get(version[:2])

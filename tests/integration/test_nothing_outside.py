@@ -1,4 +1,4 @@
-"""A build and a service write into the state folder only, and talk to nobody: HOME stays empty."""
+"""A build and a service write into the state folder only; HOME stays empty."""
 
 import os
 import subprocess
