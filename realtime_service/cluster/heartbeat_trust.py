@@ -1,4 +1,4 @@
-"""Heartbeats that only holders of the cluster key can write, and that nobody can replay.
+"""Heartbeats that only holders of the cluster key can write, and that cannot be replayed.
 
 A heartbeat with a wrong MAC, with a counter below one that was seen, or with an old time is ignored, and logged once.
 """
@@ -90,7 +90,7 @@ class HeartbeatTrust:
         return False
 
     def _meet(self, replica: str, seen: _Seen) -> None:
-        # What is forgotten is too old to be stored again.
+        # Forgotten heartbeats are too old to be stored again.
         self._seen = {it: was for it, was in self._seen.items() if seen.since - was.since < 3 * SKEW_SECONDS}
         self._seen[replica] = seen
 

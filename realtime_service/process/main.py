@@ -74,6 +74,7 @@ def serve(insecure: bool = False, **flags: Any) -> int:
     available = devices.usable_cores(os.sched_getaffinity(0), limits.cpus, socket.gethostname())
     cores = worker_cores(service, available, limits.memory)
     with address_lock.holding(service.grpc_address, state.state), RedisServer(state) as server:
+        server.log_version()
         # Made here, where they are missing, before a worker looks for them.
         keyring.warn_of_missing(keyring.load(state))
         _look_for_redis(server.url, router=not service.served)

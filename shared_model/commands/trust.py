@@ -30,7 +30,7 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
         "audit",
         _audit,
         help="operators' changes of pointer, policy and dead letters, oldest first",
-        more="Each with the key that signed it: anybody who writes Redis may add a record, and nobody a signature.",
+        more="Each with the key that signed it: a writer of Redis may add a record, but no signature.",
         example="--count 20",
     )
     audited.add_argument("--count", type=int, default=100, help="the newest so many (default: %(default)s)")

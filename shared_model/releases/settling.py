@@ -1,7 +1,7 @@
 """Signs what was stored before a machine had an operator key, once: pointer, its file copy and routing policy.
 
-Keys are made at their first use with the embedded Redis, and by an operator's command otherwise. What is there at that
-moment has no signature, or that of another state folder's operator whose releases this one shares: it is taken over.
+Keys are made at their first use with the embedded Redis, and by an operator's command otherwise. The values stored
+before have no signature, or that of an operator of another state folder with the same releases, who is trusted then.
 """
 
 import json

@@ -63,7 +63,7 @@ def lines(client: "redis.Redis", keys: Keyring) -> Iterator[str]:
 
 
 def _shown(written: bytes) -> str:
-    """A record for people; whoever writes Redis may have stored anything."""
+    """A record for people; a writer of Redis may have stored anything."""
     try:
         return repr(str(Record(**json.loads(written))))[1:-1]
     except (ValueError, TypeError):

@@ -117,7 +117,7 @@ def warn_of_missing(keys: Keyring) -> None:
     missing = [name for name, found in ((CLUSTER, keys.cluster), (OPERATORS, keys.operators)) if not found]
     if missing:
         log.warning(
-            "no %s in %s: whoever writes Redis can direct this service; `%s` makes them", " and no ".join(missing),
+            "no %s in %s: each writer of Redis can direct this service; `%s` makes them", " and no ".join(missing),
             keys.folder, COMMAND,
         )  # fmt: skip
 

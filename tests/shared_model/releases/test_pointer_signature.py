@@ -1,4 +1,4 @@
-"""A signed pointer: whoever writes Redis or the file cannot change it, nor bring back one of before."""
+"""A signed pointer: a writer of Redis or the file cannot change it, nor bring back one of before."""
 
 import json
 from dataclasses import asdict
@@ -144,7 +144,7 @@ def test_each_change_is_recorded_with_its_operator(
     assert "  canary  by " in canary
     assert f"version 1: {A} -> version 2: {A}, {B} for 25.00%" in canary
     assert f"-> version 3: {A}  [signed by " in rollback
-    # A writer of Redis may add and change records, and nobody signs them.
+    # A writer of Redis may add and change records, but not sign them.
     record = redis_client.xrange(keys.audit("release"))[0][1]
     redis_client.xadd(keys.audit("release"), {**record, b"record": record[b"record"].replace(A.encode(), C.encode())})
     redis_client.xadd(keys.audit("release"), {b"record": b'{"x": "\x1b[2J"}'})
