@@ -24,8 +24,6 @@ from realtime_service.transport.listener import bind, make_listener
 from realtime_service.transport.peer_stream_server import WINDOW, PeerStreams
 from realtime_service.transport.rpc_handlers import Arrival, CallerMethod
 from realtime_service.transport.streaming import OpenStreams
-from shared_model.errors import BadInput
-from shared_model.types import ServingPath
 from tests.realtime_service.cluster.directory import SCORE, until
 from tests.realtime_service.cluster.stub import Big, Stub, Takes
 from tests.realtime_service.cluster.trusts import trusting
@@ -270,9 +268,9 @@ async def raw_stream(replica: Replica) -> AsyncIterator[Any]:
     """A peer stream of which a test writes every message itself."""
     async with grpc.aio.insecure_channel(replica.address) as channel:
         link: Any = channel.stream_stream
-        yield link(
-            f"/{peer_stream.SERVICE}/{peer_stream.METHOD}", LinkCalls.SerializeToString, LinkAnswers.FromString
-        )()
+        yield link(f"/{peer_stream.SERVICE}/{peer_stream.METHOD}", LinkCalls.SerializeToString, LinkAnswers.FromString)(
+            metadata=trusting().credentials(replica.address)
+        )
 
 
 def calls(numbers: Iterable[int], request: bytes = b"hello", **fields: Any) -> LinkCalls:
@@ -294,7 +292,7 @@ async def test_a_replica_that_reads_no_answers_is_not_read_from(size: int, most:
         # Some answers fit the buffers of the transport.
         assert len(replica.stub.asked) == asked <= most + 100
         # What it holds up is its own stream.
-        peer = Peer(replica.address)
+        peer = Peer(replica.address, trusting())
         assert len(await peer.call(SCORE, b"hello", 20.0, ())) == 100_000
         await peer.close()
 
@@ -331,11 +329,3 @@ async def test_malformed_metadata_is_the_failure_of_its_call_alone(
         await stream.write(calls([2]))
         assert [it.response for it in (await stream.read()).answers] == [b"olleh"]
     assert not caplog.records
-
-
-@pytest.mark.parametrize("changed", [{"x-tandem-path": "none"}, {"x-tandem-path": None}, {"x-tandem-reason": None}])
-def test_a_forwarded_call_without_its_decision_is_refused(changed: dict[str, str | None]) -> None:
-    sent = dict(forwarded_context.ForwardedContext(ServingPath.LATENCY, "r-1", "why").metadata("secret")) | changed
-    metadata = [(name, value) for name, value in sent.items() if value is not None]
-    with pytest.raises(BadInput, match="x-tandem-path: a forwarded call"):
-        forwarded_context.arrived_by(metadata, "secret")

@@ -12,6 +12,7 @@ from realtime_service.cluster import forwarded_context, peer_stream
 from realtime_service.cluster.forwarded_context import PATH, REASON, RELEASE, ForwardedContext, Metadata
 from realtime_service.cluster.peer_trust import CLUSTER_TOKEN, PROOF, PeerTrust, may_send
 from realtime_service.cluster.peers import STREAM_BYTES, Peer
+from realtime_service.cluster.write_coalescer import TOGETHER
 from realtime_service.errors import ReplicaUnavailable
 from realtime_service.routing.inflight import InflightBytes
 from realtime_service.settings import ServiceSettings
@@ -106,7 +107,7 @@ async def test_a_caller_cannot_use_the_peer_stream(keys: Keyring) -> None:
         (PeerStreams([stub], METHODS, OpenStreams(), trusting(address, keys)).handlers(),)
     )
     await listener.start()
-    flood = LinkCalls(calls=[LinkCall(number=number, method=SCORE, request=b"a") for number in range(1000)])
+    flood = LinkCalls(calls=[LinkCall(number=number, method=SCORE, request=b"a") for number in range(TOGETHER)])
     async with grpc.aio.insecure_channel(address) as channel:
         stream: Any = channel.stream_stream(f"/{peer_stream.SERVICE}/{peer_stream.METHOD}")  # type: ignore[call-arg]
         opened = stream(metadata=((CLUSTER_TOKEN, "guessed"), (PROOF, "0" * 64)))

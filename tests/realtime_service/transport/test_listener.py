@@ -76,7 +76,7 @@ async def test_calls_survive_the_age_of_their_connection() -> None:
     """Of replicas, on a stream of their own and beside it, and of clients."""
     aged = ServiceSettings(connection_age_seconds=0.3, connection_grace_seconds=1.0)
     async with listening(aged, Stub(Takes(0.05)), longest_seconds=0.5) as address:
-        peer, until = Peer(address), time.monotonic() + 4.0
+        peer, until = Peer(address, trusting()), time.monotonic() + 4.0
         async with grpc.aio.insecure_channel(address) as channel:
             client = channel.unary_unary(SCORE)  # type: ignore[call-arg]
             looks = set[bool | None]()

@@ -13,7 +13,8 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter
 
 from realtime_service.rpc.credentials import ChannelTls
-from realtime_service.transport.listener import bind, make_listener, serve_metrics
+from realtime_service.transport.listener import bind, make_listener
+from realtime_service.transport.metrics_server import serve_metrics
 from shared_model.tls import CertificateFiles, TlsSettings
 from tests.certified import Certified, certified, scraped, serial, spoken
 from tests.realtime_service.cluster.stub import Stub
