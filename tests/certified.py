@@ -86,7 +86,7 @@ def spoken(address: str, latest: ssl.TLSVersion) -> str:
     """The version of TLS that a listener agrees to with a caller that knows none after `latest`; empty for none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    # What the system's OpenSSL would itself refuse to offer.
+    # The system's OpenSSL would itself refuse to offer these.
     context.set_ciphers("ALL:@SECLEVEL=0")
     context.set_alpn_protocols(["h2", "http/1.1"])
     with warnings.catch_warnings():

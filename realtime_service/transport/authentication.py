@@ -170,7 +170,7 @@ def _identity(claims: dict[str, Any], local: bool) -> Identity:
     subject = claims["sub"]
     # It is a name in heartbeats, keys of Redis and log lines. A cut or replaced one could be that of another caller.
     if not (0 < len(subject) <= MAX_NAME and subject.isprintable()):
-        raise Unauthenticated(f"the bearer token names nobody: `sub` must have 1 to {MAX_NAME} printable characters")
+        raise Unauthenticated(f"the bearer token names no caller: `sub` must have 1 to {MAX_NAME} printable characters")
     roles, lanes, models = (_names(claims, claim) for claim in ("roles", "lanes", "models"))
     held = frozenset({Role.CALLER}) if roles is None else known_roles(roles)
     operator = Role.OPERATOR in held

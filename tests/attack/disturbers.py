@@ -24,7 +24,7 @@ from protos.scoring.v1.link_pb2 import LinkCall, LinkCalls
 from tests.attack import hostile
 from tests.load.wire import Wire, prepare
 
-#: Statuses that no input may cause: of a failure of the server, and of a call that nobody cancelled.
+#: Statuses that no input may cause: of a failure of the server, and of a call that its caller did not cancel.
 WRONG = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED, grpc.StatusCode.DATA_LOSS)
 PEER_STREAM = "/scoring.v1.Replica/Link"
 #: Longest wait for the end of a call.
@@ -35,7 +35,7 @@ _CHUNK = 1 << 16
 
 @dataclass
 class Sent:
-    """What was sent: messages, streams or connections; their bytes as they travel; and what ended wrongly."""
+    """Counts of one disturber: messages, streams or connections; their bytes as they travel; wrong ends by status."""
 
     messages: int = 0
     bytes: int = 0
@@ -80,7 +80,7 @@ async def long_texts(place: Place, sent: Sent) -> None:
 
 
 async def peer_streams(place: Place, sent: Sent) -> None:
-    """Streams as replicas open them, each with a message of 90,000 calls whose answers nobody reads, once a second."""
+    """Streams as replicas open them, each with a message of 90,000 calls whose answers stay unread, once a second."""
     call = LinkCall(number=1, method="/scoring.v1.ScoringService/Describe")
     raw = LinkCalls(calls=[call] * 90_000).SerializeToString()
     async with grpc.aio.insecure_channel(place.address) as channel:

@@ -44,7 +44,7 @@ class Target:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """What ran beside the good caller: sent messages, their bytes, statuses that no input may cause."""
+    """The load beside the good caller: sent messages, their bytes, statuses that no input may cause."""
 
     sent: int
     bytes: int

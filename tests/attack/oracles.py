@@ -1,4 +1,4 @@
-"""What was seen of a service while it was attacked, and which promises that breaks: no I/O."""
+"""Measures of a service under attack, and the promises that they break: no I/O."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

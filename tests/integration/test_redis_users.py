@@ -139,7 +139,7 @@ FORBIDDEN = {
     "operator": (("INCR", keys.partition_token("2026-01-14")), ("SET", keys.replica_word(), "x")),
     "health": (("GET", keys.routing_policy()), ("SADD", keys.replicas(), "a"), ("EVAL", "return 1", "0")),
 }  # fmt: skip
-#: What may be read and not written, where Redis can tell the difference.
+#: Keys that may be read and not written, where Redis can tell the difference.
 READ_ONLY = {
     "service": (
         ("SET", keys.routing_policy(), "x"), ("HSET", keys.release_pointer(), "active", "x"),

@@ -29,7 +29,7 @@ def address(own_environment: None, tmp_path_factory: pytest.TempPathFactory) -> 
         folder,
         Path(store.files.root),
         TANDEM_GRPC_ADDRESS="0.0.0.0:0",
-        TANDEM_INSECURE="yes", TANDEM_INSECURE="yes",
+        TANDEM_INSECURE="yes",
         TANDEM_ADVERTISED_HOST="127.0.0.1",
         TANDEM_DYNAMIC_CONCURRENCY="2",
     )

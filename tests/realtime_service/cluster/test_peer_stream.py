@@ -291,7 +291,7 @@ async def test_a_replica_that_reads_no_answers_is_not_read_from(size: int, most:
         await asyncio.sleep(0.1)
         # Some answers fit the buffers of the transport.
         assert len(replica.stub.asked) == asked <= most + 100
-        # What it holds up is its own stream.
+        # It holds up its own stream alone.
         peer = Peer(replica.address, trusting())
         assert len(await peer.call(SCORE, b"hello", 20.0, ())) == 100_000
         await peer.close()

@@ -1,4 +1,4 @@
-"""Who may read the result of a deferred request: everyone, ticket holders, or its owner."""
+"""The readers of the result of a deferred request: everyone, ticket holders, or its owner."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable

@@ -164,7 +164,7 @@ def unsigned(**header: str) -> str:
 
 NOT_VALID = "the bearer token is not valid"
 NO_TIME = "the bearer token is not valid: its claim 'exp' is not a time"
-NO_NAME = f"the bearer token names nobody: `sub` must have 1 to {MAX_NAME} printable characters"
+NO_NAME = f"the bearer token names no caller: `sub` must have 1 to {MAX_NAME} printable characters"
 TOO_LONG = "the bearer token is valid for longer than 24 hours"
 INVALID = {
     "nothing": ("", NOT_VALID),

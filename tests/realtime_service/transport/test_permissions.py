@@ -1,4 +1,4 @@
-"""What a caller may do where tokens are required, at a replica and through a router."""
+"""Permissions of callers where tokens are required, at a replica and through a router."""
 
 import uuid
 from collections.abc import Callable, Iterator

@@ -1,4 +1,4 @@
-"""What guards a result: the content of its id's first request, the ticket of its readers, the owner in its id."""
+"""The guards of a result: the content of its id's first request, the ticket of its readers, the owner in its id."""
 
 from collections.abc import AsyncIterator
 

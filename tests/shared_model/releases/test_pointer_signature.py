@@ -18,7 +18,7 @@ from shared_model.trust import audit, keyring, policy_signature
 from shared_model.trust.keyring import OPERATOR, Keyring
 
 A, B, C = (f"small-{digit * 12}" for digit in "abc")
-#: What a former version writes, and what it reads.
+#: Fields that a former version writes and reads.
 FORMER_SCRIPT = (
     "redis.call('HSET', KEYS[1], 'version', ARGV[1], 'active', ARGV[2], 'previous', '', 'canary', '', 'weight', '0.0')"
 )
