@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from batch_job.spark import gpus
 from shared_model.errors import SettingError
 
 _SETTING = "TANDEM_SPARK_SECRET_FILE"
@@ -10,7 +11,7 @@ _SETTING = "TANDEM_SPARK_SECRET_FILE"
 def conf(master: str, secret_file: str) -> dict[str, str]:
     """Spark's options. A local master makes a secret for each application by itself, and so does yarn; the secret of a
     standalone cluster is in a file, since others see a command line. Raises: SettingError for an unusable file."""
-    made_by_spark = master.startswith("local") or master == "yarn"
+    made_by_spark = gpus.local_cores(master) > 0 or master == "yarn"
     if not made_by_spark and not secret_file:
         return {}
     encrypted = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}

@@ -62,7 +62,9 @@ class RedisServer:
     def __enter__(self) -> "RedisServer":
         if self._external:
             return self
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # A state folder that is there already keeps the rights that its user gave it.
+        self._folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._folder.mkdir(exist_ok=True)
         # It holds callers' texts.
         self._folder.chmod(0o700)
         path = _socket(self._folder)

@@ -205,10 +205,12 @@ def test_a_server_that_cannot_start_names_its_log(state: StateSettings) -> None:
         pytest.fail("it started")
 
 
-def test_only_its_user_can_read_what_redis_stores(state: StateSettings) -> None:
+def test_only_its_user_can_read_what_redis_stores(tmp_path: Path) -> None:
+    state = StateSettings(state=tmp_path / "new")
     with RedisServer(state) as server:
         client(server).set("a", "b")
     folder = state.state / "redis"
+    assert state.state.stat().st_mode & 0o777 == 0o700
     assert folder.stat().st_mode & 0o777 == 0o700
     assert [it.name for it in folder.rglob("*") if it.name.startswith("appendonly") and it.stat().st_mode & 0o077] == []
     assert list(folder.glob("appendonly*"))
