@@ -93,7 +93,9 @@ class ServiceSettings:
     inflight_megabytes: float = setting(64.0, "Bytes of requests under way; more are refused.", POSITIVE)
     inflight_caller_share: float = setting(0.25, "The share of them that one caller may hold.", SHARE)
     max_streams: int = setting(512, "Calls and streams of one connection at once.", POSITIVE)
-    max_calls: int = setting(4096, "Calls and streams of all connections at once; more are refused.", POSITIVE)
+    max_calls: int = setting(
+        4096, "Calls and streams of all connections at once, one caller's at most half; more are refused.", POSITIVE
+    )
     stream_idle_seconds: float = setting(
         600.0, "A stream of requests on which nothing happens ends after so long; 0: never.", NOT_NEGATIVE
     )

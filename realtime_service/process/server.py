@@ -27,7 +27,7 @@ from realtime_service.rollout.desired_release import DesiredReleases
 from realtime_service.rollout.loader import Loader
 from realtime_service.rollout.rollout import Rollout
 from realtime_service.routing import overrides
-from realtime_service.routing.inflight import InflightBytes
+from realtime_service.routing.inflight import Inflight
 from realtime_service.routing.quotas import Quotas
 from realtime_service.routing.snapshot import ANY_RELEASE, Snapshot
 from realtime_service.serving.backfill import BackfillWorker
@@ -258,7 +258,8 @@ class Server:
         self._backfill = BackfillWorker(deferred_queue, dispatcher, status.device, metrics, clock, status.replica)
         watcher, streams = Watcher(deferred_queue), OpenStreams(self._settings.stream_idle_seconds)
         most_bytes = round(self._settings.inflight_megabytes * 1e6)
-        inflight = InflightBytes(
+        inflight = Inflight(
+            "bytes",
             most_bytes,
             round(self._settings.inflight_caller_share * most_bytes),
             refused=lambda: metrics.ended(None, Outcome.REFUSED),
@@ -268,7 +269,8 @@ class Server:
         if keys.current:
             self._spawn(stack, keys.run())
         callers = Callers(keys, TokenRules.of(self._settings), clock)
-        context_reader = ContextReader(callers, trust.verifies, inflight)
+        most = self._settings.max_calls
+        context_reader = ContextReader(callers, trust.verifies, inflight, Inflight("calls", most, most // 2))
         relay = None if self._lanes else Relay(forwarder, membership, clock)
         scoring = servicer.ScoringServicer(
             dispatcher,

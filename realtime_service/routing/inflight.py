@@ -1,4 +1,4 @@
-"""Bounds the bytes of requests that this process holds at once, in all and for each caller. No I/O, no clock."""
+"""Bounds the calls, and the bytes of requests, that a process holds at once: in all and of each caller. No I/O."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -10,11 +10,12 @@ from realtime_service.errors import Overloaded
 RETRY_SECONDS = 0.1
 
 
-class InflightBytes:
-    """A request holds its bytes from its arrival until it is answered or refused."""
+class Inflight:
+    """A call, and the bytes of a request, are held from its arrival until it is answered or refused."""
 
-    def __init__(self, most: int, most_of_caller: int, refused: Callable[[], None] = lambda: None) -> None:
-        """`refused`: called at each refusal."""
+    def __init__(self, unit: str, most: int, most_of_caller: int, refused: Callable[[], None] = lambda: None) -> None:
+        """`unit`: "bytes" or "calls", for messages. `refused`: called at each refusal."""
+        self._unit = unit
         self._refused = refused
         self._most = most
         self._most_of_caller = most_of_caller
@@ -34,10 +35,10 @@ class InflightBytes:
         own = self._of_caller[caller] if caller is not None else 0
         if own and own + size > self._most_of_caller:
             self._refused()
-            raise Overloaded(f"this caller's requests under way hold {own} bytes", RETRY_SECONDS)
+            raise Overloaded(f"this caller's requests under way hold {own} {self._unit}", RETRY_SECONDS)
         if self._held and self._held + size > self._most:
             self._refused()
-            raise Overloaded(f"requests under way hold {self._held} bytes", RETRY_SECONDS)
+            raise Overloaded(f"requests under way hold {self._held} {self._unit}", RETRY_SECONDS)
         self._add(caller, size)
         try:
             yield

@@ -8,7 +8,7 @@ from realtime_service.cluster import forwarded_context
 from realtime_service.cluster.forwarded_context import Metadata
 from realtime_service.errors import Unauthenticated
 from realtime_service.identity import Identity
-from realtime_service.routing.inflight import InflightBytes
+from realtime_service.routing.inflight import Inflight
 from realtime_service.serving.request import IDENTITY, CallContext, check_name
 from realtime_service.settings import SERVED
 from realtime_service.transport.authentication import Callers
@@ -28,9 +28,12 @@ _LANES = {str(lane): lane for lane in SERVED}
 
 class ContextReader:
     """`is_peer`: whether a call's metadata shows that a replica sent it. `inflight`: the bytes of all requests under
-    way."""
+    way; `calls`: all calls and streams."""
 
-    def __init__(self, callers: Callers, is_peer: Callable[[Metadata], bool], inflight: InflightBytes) -> None:
+    def __init__(
+        self, callers: Callers, is_peer: Callable[[Metadata], bool], inflight: Inflight, calls: Inflight
+    ) -> None:
+        self._calls = calls
         self._callers = callers
         self._is_peer = is_peer
         self._inflight = inflight
@@ -56,6 +59,10 @@ class ContextReader:
         return CallContext(
             arrival.caller, context.time_remaining(), method, raw, _hint(metadata), passed, arrival.forwarded, repeated
         )
+
+    def counted(self, arrival: Arrival) -> AbstractContextManager[None]:
+        """Count a call, or a stream, while it is under way. Raises: Overloaded."""
+        return self._calls.holding(None if arrival.forwarded else arrival.caller.quota_key, 1)
 
     def holding(self, call: CallContext, raw: bytes) -> AbstractContextManager[None]:
         """Hold the bytes of a request while it is under way. Raises: Overloaded."""

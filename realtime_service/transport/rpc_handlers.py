@@ -6,6 +6,7 @@ Handlers parse raw bytes themselves, for the reason in `scoring_v1.requests`.
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -39,10 +40,16 @@ CallerMethod = Callable[[Any, Context, Arrival], Awaitable[Any]]
 
 
 class Handlers:
-    """`arrive` identifies the caller. Raises: Unauthenticated."""
+    """`arrive` identifies the caller; `counted` counts its call while it is under way. Raises: Unauthenticated;
+    Overloaded."""
 
-    def __init__(self, arrive: Callable[[Context], Awaitable[Arrival]]) -> None:
+    def __init__(
+        self,
+        arrive: Callable[[Context], Awaitable[Arrival]],
+        counted: Callable[[Arrival], AbstractContextManager[None]],
+    ) -> None:
         self._arrive = arrive
+        self._counted = counted
 
     def unary(self, method: CallerMethod, *, scores: bool = True) -> Handler:
         """`method` takes the request's bytes and returns the answer. `scores`: its callers need a role that scores."""
@@ -61,7 +68,8 @@ class Handlers:
             arrival = await self._arrive(context)
             if scores and not arrival.caller.may_score:
                 raise PermissionDenied("the roles of the token do not permit this method")
-            return await method(request, context, arrival)
+            with self._counted(arrival):
+                return await method(request, context, arrival)
 
         return identified
 

@@ -70,7 +70,7 @@ class OpenInferenceServicer:
         }
         if self._relay:
             methods |= {name: self._relay.method(f"/{SERVICE}/{name}") for name in _OF_MODELS}
-        make = rpc_handlers.Handlers(self._context_reader.arrive)
+        make = rpc_handlers.Handlers(self._context_reader.arrive, self._context_reader.counted)
         described = {name: make.unary(method, scores=False) for name, method in methods.items()}
         scoring = {
             "ModelInfer": make.unary(self.model_infer),

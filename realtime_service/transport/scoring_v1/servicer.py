@@ -58,7 +58,7 @@ class ScoringServicer:
         self._relay = relay
 
     def handlers(self) -> "grpc.GenericRpcHandler[bytes, object]":
-        make = rpc_handlers.Handlers(self._context_reader.arrive)
+        make = rpc_handlers.Handlers(self._context_reader.arrive, self._context_reader.counted)
         describe = self._relay.method(DESCRIBE) if self._relay else self.describe
         return grpc.method_handlers_generic_handler(
             SERVICE,

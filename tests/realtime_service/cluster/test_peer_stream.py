@@ -140,7 +140,9 @@ async def test_a_method_that_does_not_exist_is_refused_and_the_others_go_on() ->
 @contextlib.asynccontextmanager
 async def answered_by(method: CallerMethod) -> AsyncIterator[Peer]:
     listener = make_listener(shared=False)
-    answering = grpc.method_handlers_generic_handler("a.B", {"C": rpc_handlers.Handlers(_anyone).unary(method)})
+    answering = grpc.method_handlers_generic_handler(
+        "a.B", {"C": rpc_handlers.Handlers(_anyone, lambda arrival: contextlib.nullcontext()).unary(method)}
+    )
     listener.add_generic_rpc_handlers((PeerStreams([answering], ["/a.B/C"], OpenStreams(), trusting()).handlers(),))
     peer = Peer(bind(listener, "127.0.0.1:0"), trusting())
     await listener.start()

@@ -14,7 +14,7 @@ from realtime_service.cluster.peer_trust import CLUSTER_TOKEN, PROOF, PeerTrust,
 from realtime_service.cluster.peers import STREAM_BYTES, Peer
 from realtime_service.cluster.write_coalescer import TOGETHER
 from realtime_service.errors import ReplicaUnavailable
-from realtime_service.routing.inflight import InflightBytes
+from realtime_service.routing.inflight import Inflight
 from realtime_service.settings import ServiceSettings
 from realtime_service.transport.authentication import Callers, TokenRules
 from realtime_service.transport.call_context import ContextReader
@@ -137,7 +137,9 @@ async def test_calls_on_an_authenticated_stream_carry_no_credentials_and_large_o
 async def received(metadata: Metadata) -> object:
     clock = SystemClock()
     callers = Callers(TokenKeys(ServiceSettings(), clock), TokenRules(required=False), clock)
-    reader = ContextReader(callers, trusting(HERE, KEY).verifies, InflightBytes(1000, 500))
+    reader = ContextReader(
+        callers, trusting(HERE, KEY).verifies, Inflight("bytes", 1000, 500), Inflight("calls", 10, 5)
+    )
 
     class Context:
         def invocation_metadata(self) -> Metadata:

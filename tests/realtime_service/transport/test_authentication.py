@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -70,7 +71,7 @@ async def ask() -> AsyncIterator[Ask]:
         return StringValue(value=f"{arrival.caller.key} {arrival.caller.quota_key}")
 
     server = grpc.aio.server()
-    answering = rpc_handlers.Handlers(arrive).unary(whoami)
+    answering = rpc_handlers.Handlers(arrive, lambda arrival: contextlib.nullcontext()).unary(whoami)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t", {"Who": answering}),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

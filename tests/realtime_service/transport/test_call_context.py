@@ -8,7 +8,7 @@ import pytest
 from realtime_service.cluster.forwarded_context import ForwardedContext
 from realtime_service.errors import Unauthenticated
 from realtime_service.identity import Identity, pack
-from realtime_service.routing.inflight import InflightBytes
+from realtime_service.routing.inflight import Inflight
 from realtime_service.serving.request import IDENTITY, CallContext
 from realtime_service.settings import ServiceSettings
 from realtime_service.transport.authentication import Callers, TokenRules
@@ -33,7 +33,9 @@ def context(*metadata: tuple[str, str]) -> Any:
 def reader(required: bool = False) -> ContextReader:
     clock = SystemClock()
     callers = Callers(TokenKeys(ServiceSettings(), clock), TokenRules(required), clock)
-    return ContextReader(callers, lambda metadata: PROOF in metadata, InflightBytes(1000, 500))
+    return ContextReader(
+        callers, lambda metadata: PROOF in metadata, Inflight("bytes", 1000, 500), Inflight("calls", 10, 5)
+    )
 
 
 def received(*metadata: tuple[str, str]) -> CallContext:

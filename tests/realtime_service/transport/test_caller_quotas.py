@@ -2,13 +2,15 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
+import grpc
 import pytest
 
 from realtime_service.client import Client, Overloaded
 from shared_model.releases import pointer
 from shared_model.releases.store import Store
-from tests.realtime_service.conftest import RunningService, start_service
+from tests.realtime_service.conftest import RunningService, eventually, start_service
 from tests.realtime_service.rollout import tiny_releases
 from tests.realtime_service.tokens import key_file, token
 
@@ -27,6 +29,7 @@ def replica(own_environment: None, tmp_path: Path) -> Iterator[RunningService]:
         tmp_path,
         Path(store.files.root),
         TANDEM_QUOTA=str(QUOTA),
+        TANDEM_MAX_CALLS="8",
         TANDEM_TOKEN_KEYS=str(key_file(tmp_path)),
     )
     yield running
@@ -48,3 +51,16 @@ def test_claimed_names_share_the_quota_of_their_address_and_spend_nobody_elses(r
     assert not admitted(replica)
     assert [admitted(replica, token=token()) for _ in range(3)] == [True, True, False]
     assert admitted(replica, token=token(sub="bob"), caller_id="alice")
+
+
+def test_streams_of_one_caller_leave_room_for_another(replica: RunningService) -> None:
+    with grpc.insecure_channel(replica.address) as channel:
+        open_stream = channel.stream_stream("/scoring.v1.ScoringService/ScoreStream")
+        streams = [open_stream(iter(SimpleQueue[bytes]().get, b"")) for _ in range(6)]
+        # Half of all calls and streams may be of one caller.
+        eventually(lambda: sum(not stream.is_active() for stream in streams) == 2)
+        refused = {stream.code() for stream in streams if not stream.is_active()}
+        assert refused == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert admitted(replica, token=token())
+        for stream in streams:
+            stream.cancel()
