@@ -1,6 +1,7 @@
 """A signed policy: replicas refuse the unsigned, the changed and the replaced; former versions read and write it."""
 
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import Snapshot
 from shared_model.errors import BadInput, SettingError
 from shared_model.redis_store import keys
+from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
@@ -24,6 +26,13 @@ from shared_model.trust import audit, keyring
 from shared_model.trust.keyring import Keyring
 
 pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture(scope="module")
+def redis_server(own_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server of this module's own, because the service follows the policies that are set on its server."""
+    with RedisServer(StateSettings(state=tmp_path_factory.mktemp("redis"))) as server:
+        yield server
 
 
 @pytest.fixture
