@@ -68,6 +68,13 @@ def redis_server(own_environment: None, tmp_path_factory: pytest.TempPathFactory
         yield server
 
 
+@pytest.fixture(scope="module")
+def private_redis(own_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    """A server that the package's service does not know: it takes no deferred request from there, and no policy."""
+    with RedisServer(StateSettings(state=tmp_path_factory.mktemp("redis"))) as server:
+        yield server
+
+
 @pytest.fixture(scope="package")
 def service(
     release: Release, releases_dir: Path, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory

@@ -1,7 +1,6 @@
 """A signed policy: replicas refuse the unsigned, the changed and the replaced; former versions read and write it."""
 
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,10 +28,8 @@ pytestmark = pytest.mark.heavy
 
 
 @pytest.fixture(scope="module")
-def redis_server(own_environment: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    """A server of this module's own, because the service follows the policies that are set on its server."""
-    with RedisServer(StateSettings(state=tmp_path_factory.mktemp("redis"))) as server:
-        yield server
+def redis_server(private_redis: RedisServer) -> RedisServer:
+    return private_redis
 
 
 @pytest.fixture

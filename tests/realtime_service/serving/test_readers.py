@@ -15,6 +15,7 @@ from shared_model.clock import SystemClock
 from shared_model.deferred import DeferredQueue, State
 from shared_model.errors import AlreadyExists, BadInput
 from shared_model.redis_store import keys
+from shared_model.redis_store.server import RedisServer
 from shared_model.types import Priority
 
 ALICE, BOB = (Identity(f"token:{name}", f"token:{name}", verified=True) for name in ("alice", "bob"))
@@ -25,6 +26,11 @@ Make = Callable[[Readers], Deferral]
 
 def request(text: str = "hello", request_id: str = "ticket-4711") -> ScoringRequest:
     return ScoringRequest((text,), (), Priority.UNSPECIFIED, None, 3, "", request_id, allow_deferred=True)
+
+
+@pytest.fixture(scope="module")
+def redis_server(private_redis: RedisServer) -> RedisServer:
+    return private_redis
 
 
 @pytest.fixture
