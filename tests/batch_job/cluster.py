@@ -66,11 +66,13 @@ def standalone(
             )
             for name, *arguments in commands
         ]
-        yield url
-        for process in reversed(started):
-            process.terminate()
-        for process in started:
-            process.wait(20)
+        try:
+            yield url
+        finally:
+            for process in reversed(started):
+                process.terminate()
+            for process in started:
+                process.wait(20)
 
 
 def other_python(folder: Path) -> str:
