@@ -1,5 +1,6 @@
 """Reads a call's metadata into the context that the dispatcher needs."""
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -11,7 +12,9 @@ from realtime_service.identity import Identity
 from realtime_service.routing.inflight import Inflight
 from realtime_service.serving.request import IDENTITY, CallContext, check_name
 from realtime_service.settings import SERVED
+from realtime_service.transport import compression
 from realtime_service.transport.authentication import Callers
+from realtime_service.transport.messages import SMALL_BYTES
 from realtime_service.transport.peer_call_context import PeerCallContext
 from realtime_service.transport.rpc_handlers import Arrival, Context
 from shared_model.errors import BadInput
@@ -62,11 +65,27 @@ class ContextReader:
 
     def counted(self, arrival: Arrival) -> AbstractContextManager[None]:
         """Count a call, or a stream, while it is under way. Raises: Overloaded."""
-        return self._calls.holding(None if arrival.forwarded else arrival.caller.quota_key, 1)
+        return self._calls.holding(_payer(arrival), 1)
+
+    async def decompressed(self, raw: bytes, arrival: Arrival) -> bytes:
+        """A message as it is parsed; its bytes are held before they exist. Raises: Overloaded; BadInput;
+        MessageTooLarge."""
+        if not compression.is_compressed(raw):
+            return raw
+        size = compression.decompressed_size(raw)
+        with self._inflight.holding(_payer(arrival), size):
+            if size <= SMALL_BYTES:
+                return compression.decompress(raw, size)
+            return await asyncio.to_thread(compression.decompress, raw, size)
 
     def holding(self, call: CallContext, raw: bytes) -> AbstractContextManager[None]:
         """Hold the bytes of a request while it is under way. Raises: Overloaded."""
         return self._inflight.holding(call.payer, len(raw))
+
+
+def _payer(arrival: Arrival) -> str | None:
+    """None for a forwarded call: its caller pays at the replica that forwarded it."""
+    return None if arrival.forwarded else arrival.caller.quota_key
 
 
 def _passed_on(metadata: Metadata) -> Identity | None:

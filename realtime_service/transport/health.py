@@ -12,9 +12,9 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2
 
 from realtime_service.errors import NotFound
-from realtime_service.transport import rpc_handlers
+from realtime_service.transport import compression, rpc_handlers
+from realtime_service.transport.messages import parse
 from realtime_service.transport.rpc_handlers import Context
-from realtime_service.transport.scoring_v1.requests import read_message
 from shared_model.types import ServingPath
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -75,13 +75,13 @@ class Readiness:
         self._change = asyncio.Event()
 
     async def _check(self, raw: bytes, context: Context) -> health_pb2.HealthCheckResponse:
-        name = (await read_message(health_pb2.HealthCheckRequest, raw)).service
+        name = _asked(raw)
         if name not in self._statuses:
             raise NotFound(f"service: {name[:100]!r} is not served here")
         return health_pb2.HealthCheckResponse(status=self._statuses[name])
 
     async def _watch(self, raw: bytes, context: Context) -> None:
-        name, told = (await read_message(health_pb2.HealthCheckRequest, raw)).service, None
+        name, told = _asked(raw), None
         while True:
             # Before the status is read: a change during the write is seen.
             change, status = self._change, self._statuses.get(name, _UNKNOWN)
@@ -92,3 +92,9 @@ class Readiness:
 
     def _name(self, lane: ServingPath) -> str:
         return f"{self._named}/{lane}"
+
+
+def _asked(raw: bytes) -> str:
+    """The name in a request. Raises: BadInput; MessageTooLarge."""
+    name: str = parse(health_pb2.HealthCheckRequest, compression.small(raw)).service
+    return name

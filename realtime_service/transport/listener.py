@@ -1,16 +1,19 @@
 """The gRPC listener of a serving process, its limits, and reflection."""
 
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
+import grpc
 import grpc.aio
 from grpc_health.v1 import health
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from realtime_service.rpc import credentials
 from realtime_service.rpc.keepalive import TAKING_PINGS
 from realtime_service.settings import ServiceSettings, address_taken
-from realtime_service.transport.scoring_v1.requests import TRANSPORT_MESSAGE_BYTES
+from realtime_service.transport import compression, rpc_handlers
+from realtime_service.transport.messages import TRANSPORT_MESSAGE_BYTES, parse
+from realtime_service.transport.rpc_handlers import Context
 from shared_model.tls import CertificateFiles
 
 #: From the opening of a connection to its first frame.
@@ -28,6 +31,8 @@ def make_listener(shared: bool, settings: ServiceSettings = _DEFAULTS) -> grpc.a
         options=[
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", TRANSPORT_MESSAGE_BYTES),
+            # `transport.compression` does it, within the caller's budget of bytes.
+            ("grpc.per_message_decompression", 0),
             ("grpc.max_concurrent_streams", settings.max_streams),
             ("grpc.server.max_pending_requests", pending),
             ("grpc.server.max_pending_requests_hard_limit", 2 * pending),
@@ -63,4 +68,14 @@ def advertised(address: str, host: str) -> str:
 
 
 def offer_reflection(listener: grpc.aio.Server, services: Sequence[str]) -> None:
-    reflection.enable_server_reflection((*services, health.SERVICE_NAME, reflection.SERVICE_NAME), listener)
+    """As `reflection.enable_server_reflection`, whose handlers would not parse as ours do."""
+    named = (*services, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    servicer = reflection.aio.ReflectionServicer(named)  # type: ignore[attr-defined]
+
+    async def answer(incoming: AsyncIterator[bytes], context: Context) -> None:
+        questions = (parse(reflection_pb2.ServerReflectionRequest, compression.small(raw)) async for raw in incoming)
+        async for answer in servicer.ServerReflectionInfo(questions, context):
+            await context.write(answer)
+
+    method = {"ServerReflectionInfo": rpc_handlers.bidi_stream(answer)}
+    listener.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(reflection.SERVICE_NAME, method),))

@@ -15,10 +15,9 @@ from realtime_service.cluster.forwarded_context import Metadata
 from realtime_service.cluster.peer_trust import PeerTrust
 from realtime_service.cluster.write_coalescer import TOGETHER, WriteCoalescer
 from realtime_service.errors import UnknownMethod
-from realtime_service.transport import rpc_handlers
+from realtime_service.transport import messages, rpc_handlers
 from realtime_service.transport.peer_call_context import Aborted, PeerCallContext
 from realtime_service.transport.rpc_handlers import Context
-from realtime_service.transport.scoring_v1 import requests
 from realtime_service.transport.streaming import OpenStreams, Window
 from shared_model.errors import BadInput
 
@@ -125,7 +124,7 @@ class PeerStreamHandler:
     async def _read(self) -> None:
         """Raises: BadInput for a message that a replica does not send; UnknownMethod for a call that none sent."""
         async for raw in self._incoming:
-            calls = requests.parse(LinkCalls, raw, _MOST_FIELDS).calls
+            calls = messages.parse(LinkCalls, raw, _MOST_FIELDS).calls
             if len(calls) > TOGETHER:
                 raise BadInput("calls", f"holds {len(calls)} calls, at most {TOGETHER} come together")
             for call in calls:

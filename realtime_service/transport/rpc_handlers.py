@@ -1,14 +1,14 @@
 """gRPC handlers of all protocols: bytes in, messages out; an error ends a call with its status.
 
 `Handlers` makes those of callers: each knows who calls before its method runs, so that no method can forget to ask.
-Handlers parse raw bytes themselves, for the reason in `scoring_v1.requests`.
+Handlers parse raw bytes themselves, for the reason in `messages`.
 """
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import grpc
 import grpc.aio
@@ -39,17 +39,22 @@ class Arrival:
 CallerMethod = Callable[[Any, Context, Arrival], Awaitable[Any]]
 
 
-class Handlers:
-    """`arrive` identifies the caller; `counted` counts its call while it is under way. Raises: Unauthenticated;
-    Overloaded."""
+class Reception(Protocol):
+    """Each call of a caller passes through these before its method runs."""
 
-    def __init__(
-        self,
-        arrive: Callable[[Context], Awaitable[Arrival]],
-        counted: Callable[[Arrival], AbstractContextManager[None]],
-    ) -> None:
-        self._arrive = arrive
-        self._counted = counted
+    async def arrive(self, context: Context) -> Arrival:
+        """The caller. Raises: Unauthenticated; BadInput."""
+
+    def counted(self, arrival: Arrival) -> AbstractContextManager[None]:
+        """Count a call while it is under way. Raises: Overloaded."""
+
+    async def decompressed(self, raw: bytes, arrival: Arrival) -> bytes:
+        """A request's bytes as they are parsed. Raises: Overloaded; BadInput; MessageTooLarge."""
+
+
+class Handlers:
+    def __init__(self, reception: Reception) -> None:
+        self._reception = reception
 
     def unary(self, method: CallerMethod, *, scores: bool = True) -> Handler:
         """`method` takes the request's bytes and returns the answer. `scores`: its callers need a role that scores."""
@@ -61,17 +66,25 @@ class Handlers:
 
     def bidi_stream(self, method: Callable[[AsyncIterator[bytes], Context, Arrival], Awaitable[None]]) -> Handler:
         """`method` takes requests' bytes as they arrive and writes its answers to the context."""
-        return bidi_stream(self._identified(method, True))
+        return bidi_stream(self._identified(method, True, streams=True))
 
-    def _identified(self, method: CallerMethod, scores: bool) -> Method:
+    def _identified(self, method: CallerMethod, scores: bool, *, streams: bool = False) -> Method:
+        """`streams`: the requests are a stream."""
+
         async def identified(request: Any, context: Context) -> Any:
-            arrival = await self._arrive(context)
+            arrival = await self._reception.arrive(context)
             if scores and not arrival.caller.may_score:
                 raise PermissionDenied("the roles of the token do not permit this method")
-            with self._counted(arrival):
-                return await method(request, context, arrival)
+            with self._reception.counted(arrival):
+                if streams:
+                    return await method(self._each_decompressed(request, arrival), context, arrival)
+                return await method(await self._reception.decompressed(request, arrival), context, arrival)
 
         return identified
+
+    async def _each_decompressed(self, incoming: AsyncIterator[bytes], arrival: Arrival) -> AsyncIterator[bytes]:
+        async for raw in incoming:
+            yield await self._reception.decompressed(raw, arrival)
 
 
 def unary(method: Method) -> Handler:

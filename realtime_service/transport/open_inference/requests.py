@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from protos.inference import open_inference_pb2 as pb
 from realtime_service.serving.request import ScoringRequest, check_name
+from realtime_service.transport.messages import parse
 from realtime_service.transport.open_inference import tensors
-from realtime_service.transport.scoring_v1.requests import parse
 from shared_model.errors import BadInput
 from shared_model.types import Priority
 

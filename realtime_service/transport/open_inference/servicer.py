@@ -15,13 +15,13 @@ from realtime_service.serving.status import ReplicaStatus
 from realtime_service.transport import rpc_handlers
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.health import Readiness
+from realtime_service.transport.messages import parse_leniently, read, read_message
 from realtime_service.transport.open_inference import models as catalogue
 from realtime_service.transport.open_inference import responses
 from realtime_service.transport.open_inference.models import Tensor
 from realtime_service.transport.open_inference.requests import SCORES, infer_request
 from realtime_service.transport.relay import Relay
 from realtime_service.transport.rpc_handlers import Arrival, Context
-from realtime_service.transport.scoring_v1.requests import parse_leniently, read, read_message
 from realtime_service.transport.streaming import OpenStreams
 from shared_model.errors import BadInput
 
@@ -34,7 +34,7 @@ FORWARDED = (INFER, *(f"/{SERVICE}/{name}" for name in _OF_MODELS))
 
 
 class OpenInferenceServicer:
-    """Handlers take raw bytes (see `transport.scoring_v1.requests`) and return or write messages."""
+    """Handlers take raw bytes (see `transport.messages`) and return or write messages."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class OpenInferenceServicer:
         }
         if self._relay:
             methods |= {name: self._relay.method(f"/{SERVICE}/{name}") for name in _OF_MODELS}
-        make = rpc_handlers.Handlers(self._context_reader.arrive, self._context_reader.counted)
+        make = rpc_handlers.Handlers(self._context_reader)
         described = {name: make.unary(method, scores=False) for name, method in methods.items()}
         scoring = {
             "ModelInfer": make.unary(self.model_infer),

@@ -1,81 +1,12 @@
-"""Parses and checks requests. Every error names the field.
-
-Handlers take raw bytes, because gRPC's own parser would answer a text that is not UTF-8 before any handler runs, with a
-status for a failure of the server.
-"""
-
-import asyncio
-import functools
-import itertools
-from collections.abc import Callable
-from typing import TypeVar
-
-from google.protobuf.descriptor import Descriptor
-from google.protobuf.message import DecodeError
+"""Checks the requests of scoring.v1. Every error names the field."""
 
 from protos.scoring.v1 import scoring_pb2
-from realtime_service.errors import MessageTooLarge
 from realtime_service.serving.request import ScoringRequest, check_length, check_name, check_request
-from realtime_service.transport.message_fields import fields
+from realtime_service.transport.messages import parse
 from shared_model.errors import BadInput
-from shared_model.types import MAX_TEXT_BYTES, MAX_TEXTS, Priority
+from shared_model.types import Priority
 
-#: The largest request of single texts, and 64 KiB for its other fields. Pairs of the longest texts need two requests.
-MAX_MESSAGE_BYTES = MAX_TEXTS * MAX_TEXT_BYTES + 64 * 1024
-#: The limit of the transport. It is above ours, because we refuse a message in a few milliseconds, and the transport,
-#: which reads it to its end, in a hundred.
-TRANSPORT_MESSAGE_BYTES = 4 * MAX_MESSAGE_BYTES
 MAX_WATCHED = 1000
-#: Fields of a valid message, at most: ids to watch and their tickets. 64 texts and pairs of a tensor have fewer.
-MAX_FIELDS = 2_400
-#: A larger message is parsed by a thread, its fields are counted first, and a damaged one is refused as a whole.
-SMALL_BYTES = 64 * 1024
-#: Fields of a damaged message that are searched for the one to name.
-SEARCHED_FIELDS = 65
-
-Message = TypeVar("Message")
-Parsed = TypeVar("Parsed")
-
-
-async def read(parser: Callable[[bytes], Parsed], raw: bytes) -> Parsed:
-    """Parse a message on the event loop if that takes less than handing it to a thread. Raises: as `parser`."""
-    return parser(raw) if len(raw) <= SMALL_BYTES else await asyncio.to_thread(parser, raw)
-
-
-async def read_message(kind: type[Message], raw: bytes) -> Message:
-    """Raises: as `parse`."""
-    return await read(functools.partial(parse, kind), raw)
-
-
-def parse(kind: type[Message], raw: bytes, most_fields: int = MAX_FIELDS) -> Message:
-    """Decode one message. A message of many small fields takes 10 times its size in memory, so they are counted first.
-
-    Raises: MessageTooLarge; BadInput naming the field that is not UTF-8, or "request" for other damage.
-    """
-    if len(raw) > MAX_MESSAGE_BYTES:
-        raise MessageTooLarge(
-            f"the message has {len(raw)} bytes, at most {MAX_MESSAGE_BYTES} are taken; send fewer texts"
-        )
-    parser: Callable[[bytes], Message] = kind.FromString  # type: ignore[attr-defined]
-    descriptor: Descriptor = kind.DESCRIPTOR  # type: ignore[attr-defined]
-    if _has_more_fields(descriptor, raw, most_fields):
-        raise BadInput("request", f"has more than {most_fields} fields")
-    try:
-        return parser(raw)
-    except DecodeError as error:
-        raise BadInput(*_damage(descriptor, raw)) from error
-
-
-def parse_leniently(kind: type[Message], raw: bytes) -> Message:
-    """Decode a message that `parse` has refused; an unreadable one is empty, and has no known id."""
-    parser: Callable[[bytes], Message] = kind.FromString  # type: ignore[attr-defined]
-    descriptor: Descriptor = kind.DESCRIPTOR  # type: ignore[attr-defined]
-    if len(raw) > MAX_MESSAGE_BYTES or _has_more_fields(descriptor, raw, MAX_FIELDS):
-        return kind()
-    try:
-        return parser(raw)
-    except DecodeError:
-        return kind()
 
 
 def score_request(raw: bytes) -> ScoringRequest:
@@ -124,10 +55,6 @@ def watch_request(raw: bytes) -> dict[str, str]:
     return dict(zip(ids, tickets or [""] * len(ids), strict=True))
 
 
-def _has_more_fields(descriptor: Descriptor, raw: bytes, most: int) -> bool:
-    return len(raw) > SMALL_BYTES and any(itertools.islice(fields(descriptor, raw), most, None))
-
-
 def _check_asked(field: str, request_id: str) -> None:
     """Any id that may have been stored once, whatever its characters."""
     if not request_id:
@@ -139,15 +66,3 @@ def _check_names(request: ScoringRequest, prefix: str = "") -> None:
     """Checked on the wire alone: requests that were stored before names were checked stay readable."""
     check_name(f"{prefix}request_id", request.request_id)
     check_name(f"{prefix}release", request.release)
-
-
-def _damage(descriptor: Descriptor, raw: bytes) -> tuple[str, str]:
-    """The first string field of a damaged message that is not UTF-8: (field, problem)."""
-    searched = itertools.islice(fields(descriptor, raw), SEARCHED_FIELDS) if len(raw) <= SMALL_BYTES else ()
-    for name, known, content in searched:
-        if known is not None and known.type == known.TYPE_STRING and content is not None:
-            try:
-                content.decode("utf-8")
-            except UnicodeDecodeError as error:
-                return name, f"is not valid UTF-8 at byte {error.start}"
-    return "request", "is not a message of this type"

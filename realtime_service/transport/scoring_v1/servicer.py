@@ -15,7 +15,7 @@ from realtime_service.serving.dispatcher import Dispatcher
 from realtime_service.serving.request import CallContext, ScoringRequest
 from realtime_service.serving.result_watcher import Watcher
 from realtime_service.serving.score_response import score_response
-from realtime_service.transport import rpc_handlers
+from realtime_service.transport import messages, rpc_handlers
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.relay import Relay
 from realtime_service.transport.rpc_handlers import Arrival, Context
@@ -34,7 +34,7 @@ Checked = TypeVar("Checked")
 
 
 class ScoringServicer:
-    """Handlers take raw bytes (see `requests`) and return messages, or write them to the context."""
+    """Handlers take raw bytes (see `messages`) and return messages, or write them to the context."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ScoringServicer:
         self._relay = relay
 
     def handlers(self) -> "grpc.GenericRpcHandler[bytes, object]":
-        make = rpc_handlers.Handlers(self._context_reader.arrive, self._context_reader.counted)
+        make = rpc_handlers.Handlers(self._context_reader)
         describe = self._relay.method(DESCRIBE) if self._relay else self.describe
         return grpc.method_handlers_generic_handler(
             SERVICE,
@@ -103,19 +103,19 @@ class ScoringServicer:
         await self._streams.run(batcher)
 
     async def get_result(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.GetResultResponse:
-        request_id, ticket = await requests.read(requests.result_request, raw)
+        request_id, ticket = await messages.read(requests.result_request, raw)
         item = await self._deferral.result(arrival.caller, request_id, ticket)
         return responses.result_response(request_id, item, arrival.caller.sees_precomputed)
 
     async def watch_results(self, raw: bytes, context: Context, arrival: Arrival) -> None:
-        asked, caller = await requests.read(requests.watch_request, raw), arrival.caller
+        asked, caller = await messages.read(requests.watch_request, raw), arrival.caller
         named = dict(zip(await self._deferral.locate(caller, asked), asked, strict=True))
         async with contextlib.aclosing(self._watcher.watch(list(named))) as ends:
             async for stored_id, item in ends:
                 await context.write(responses.result_response(named[stored_id], item, caller.sees_precomputed))
 
     async def describe(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.DescribeResponse:
-        await requests.read_message(scoring_pb2.DescribeRequest, raw)
+        await messages.read_message(scoring_pb2.DescribeRequest, raw)
         return self._describe(arrival.caller.sees_internals)
 
     async def _score(self, request: ScoringRequest, call: CallContext) -> scoring_pb2.ScoreResponse | bytes:
@@ -136,7 +136,7 @@ class ScoringServicer:
         for raw, it in zip(raws, parsed, strict=True):
             outcome = it if isinstance(it, Exception) else next(stored)
             if isinstance(it, Exception):
-                request_id = requests.parse_leniently(scoring_pb2.SubmitRequest, raw).request.request_id
+                request_id = messages.parse_leniently(scoring_pb2.SubmitRequest, raw).request.request_id
             else:
                 request_id = it[0].request_id
             if isinstance(outcome, Exception):
@@ -178,13 +178,13 @@ class ScoringServicer:
                 response = scoring_pb2.ScoreResponse.FromString(response)
         except Exception as error:  # noqa: BLE001 - the caller gets a status for any error of this request
             failure = responses.stream_error(rpc_handlers.explain(error))
-            named = request or requests.parse_leniently(scoring_pb2.ScoreRequest, raw)
+            named = request or messages.parse_leniently(scoring_pb2.ScoreRequest, raw)
             return scoring_pb2.ScoreStreamResponse(request_id=named.request_id, error=failure)
         return scoring_pb2.ScoreStreamResponse(request_id=request.request_id, response=response)
 
     async def _checked(self, parse: Callable[[bytes], Checked], raw: bytes) -> Checked:
         try:
-            return await requests.read(parse, raw)
+            return await messages.read(parse, raw)
         except (BadInput, MessageTooLarge):
             self._metrics.ended(None, Outcome.INVALID)
             raise

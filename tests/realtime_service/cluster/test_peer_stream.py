@@ -17,7 +17,6 @@ from realtime_service.cluster import forwarded_context, peer_stream
 from realtime_service.cluster.peer_stream import PeerStream
 from realtime_service.cluster.peers import STREAM_BYTES, Peer
 from realtime_service.cluster.write_coalescer import TOGETHER, WriteCoalescer
-from realtime_service.identity import Identity
 from realtime_service.rpc.retryable import Failure, by_transport, failure_of
 from realtime_service.transport import rpc_handlers
 from realtime_service.transport.listener import bind, make_listener
@@ -27,6 +26,7 @@ from realtime_service.transport.streaming import OpenStreams
 from tests.realtime_service.cluster.directory import SCORE, until
 from tests.realtime_service.cluster.stub import Big, Stub, Takes
 from tests.realtime_service.cluster.trusts import trusting
+from tests.realtime_service.receptions import Reception
 
 _NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True).filter(lambda name: not name.endswith("-bin"))
 _PAIRS = st.tuples(_NAMES, st.text()) | st.tuples(_NAMES.map(lambda name: f"{name}-bin"), st.binary())
@@ -140,19 +140,13 @@ async def test_a_method_that_does_not_exist_is_refused_and_the_others_go_on() ->
 @contextlib.asynccontextmanager
 async def answered_by(method: CallerMethod) -> AsyncIterator[Peer]:
     listener = make_listener(shared=False)
-    answering = grpc.method_handlers_generic_handler(
-        "a.B", {"C": rpc_handlers.Handlers(_anyone, lambda arrival: contextlib.nullcontext()).unary(method)}
-    )
+    answering = grpc.method_handlers_generic_handler("a.B", {"C": rpc_handlers.Handlers(Reception()).unary(method)})
     listener.add_generic_rpc_handlers((PeerStreams([answering], ["/a.B/C"], OpenStreams(), trusting()).handlers(),))
     peer = Peer(bind(listener, "127.0.0.1:0"), trusting())
     await listener.start()
     yield peer
     await peer.close()
     await listener.stop(None)
-
-
-async def _anyone(context: rpc_handlers.Context) -> Arrival:
-    return Arrival(Identity("addr:x", "addr:x"))
 
 
 async def cancelled(raw: bytes, context: rpc_handlers.Context, arrival: Arrival) -> bytes:

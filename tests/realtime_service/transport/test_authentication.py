@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -30,6 +29,7 @@ from shared_model.clock import SimulatedClock
 from shared_model.errors import SettingError
 from shared_model.types import ServingPath
 from tests.realtime_service import tokens
+from tests.realtime_service.receptions import Reception
 from tests.realtime_service.tokens import EC, ED, PRIVATE, RSA, Metadata, bearer, jwk, key_file
 
 NOW = 1_000_000.0
@@ -64,14 +64,14 @@ async def ask() -> AsyncIterator[Ask]:
     """Calls a server on a real socket: how it ended, and who the server says called."""
     served: list[Callers] = []
 
-    async def arrive(context: rpc_handlers.Context) -> Arrival:
-        return Arrival(await served[-1].identify(context))
-
     async def whoami(raw: bytes, context: rpc_handlers.Context, arrival: Arrival) -> StringValue:
         return StringValue(value=f"{arrival.caller.key} {arrival.caller.quota_key}")
 
+    async def identify(context: rpc_handlers.Context) -> Identity:
+        return await served[-1].identify(context)
+
     server = grpc.aio.server()
-    answering = rpc_handlers.Handlers(arrive, lambda arrival: contextlib.nullcontext()).unary(whoami)
+    answering = rpc_handlers.Handlers(Reception(identify)).unary(whoami)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("t", {"Who": answering}),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

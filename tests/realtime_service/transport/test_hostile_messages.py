@@ -16,10 +16,11 @@ from hypothesis import strategies as st
 from protos.inference import open_inference_pb2 as pb
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.link_pb2 import LinkCalls
+from realtime_service.transport import messages
 from realtime_service.transport.message_fields import fields
+from realtime_service.transport.messages import MAX_FIELDS, MAX_MESSAGE_BYTES, SEARCHED_FIELDS, SMALL_BYTES
 from realtime_service.transport.open_inference.requests import infer_request
 from realtime_service.transport.scoring_v1 import requests
-from realtime_service.transport.scoring_v1.requests import MAX_FIELDS, MAX_MESSAGE_BYTES, SEARCHED_FIELDS, SMALL_BYTES
 from shared_model.errors import BadInput, TandemError
 
 #: Seconds of a thread's own time that nothing on the event loop may take.
@@ -82,7 +83,7 @@ SIZES = (SMALL_BYTES - 16, MAX_MESSAGE_BYTES - 64)
 @pytest.mark.parametrize("parser", KINDS)
 async def test_no_hostile_message_holds_the_event_loop(parser: Parser, size: int) -> None:
     for name, raw in hostile(size).items():
-        own, reading = time.thread_time(), requests.read(parser, raw)
+        own, reading = time.thread_time(), messages.read(parser, raw)
         with contextlib.suppress(TandemError):
             await reading
         taken = time.thread_time() - own
@@ -108,8 +109,8 @@ async def test_a_large_message_is_parsed_beside_the_event_loop() -> None:
     def parse(raw: bytes) -> None:
         threads.append(threading.current_thread())
 
-    await requests.read(parse, bytes(SMALL_BYTES))
-    await requests.read(parse, bytes(SMALL_BYTES + 1))
+    await messages.read(parse, bytes(SMALL_BYTES))
+    await messages.read(parse, bytes(SMALL_BYTES + 1))
     assert (threads[0] is threading.current_thread(), threads[1] is threading.current_thread()) == (True, False)
 
 
