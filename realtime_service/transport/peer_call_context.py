@@ -2,7 +2,6 @@
 
 import time
 from dataclasses import dataclass
-from typing import NoReturn
 
 import grpc
 
@@ -19,15 +18,18 @@ class Aborted(Exception):
         self.trailers = trailers
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PeerCallContext:
     """The gRPC context of a call on a peer stream. `due`: monotonic seconds, or None. `authenticated`: the stream
-    is, so that its calls carry no credentials."""
+    is, so that its calls carry no credentials. `status`, `details`, `trailers`: of its end."""
 
     metadata: Trailers
     due: float | None
     address: str
     authenticated: bool
+    status: grpc.StatusCode = grpc.StatusCode.OK
+    details: str = ""
+    trailers: Trailers = ()
 
     def invocation_metadata(self) -> Trailers:
         return self.metadata
@@ -38,5 +40,11 @@ class PeerCallContext:
     def peer(self) -> str:
         return self.address
 
-    async def abort(self, code: grpc.StatusCode, details: str = "", trailers: Trailers = ()) -> NoReturn:
-        raise Aborted(code, details, trailers)
+    def set_code(self, code: grpc.StatusCode) -> None:
+        self.status = code
+
+    def set_details(self, details: str) -> None:
+        self.details = details
+
+    def set_trailing_metadata(self, trailers: Trailers) -> None:
+        self.trailers = trailers

@@ -177,9 +177,10 @@ class PeerStreamHandler:
         handler = self._methods.get(call.method)
         if handler is None or handler.unary_unary is None:
             raise Aborted(grpc.StatusCode.UNIMPLEMENTED, f"{call.method}: no such method")
-        answer = await cast(Any, handler.unary_unary)(
-            call.request, _context(call, self._context.peer(), self._verifies is None)
-        )
+        context = _context(call, self._context.peer(), self._verifies is None)
+        answer = await cast(Any, handler.unary_unary)(call.request, context)
+        if context.status is not grpc.StatusCode.OK:
+            raise Aborted(context.status, context.details, context.trailers)
         return bytes(handler.response_serializer(answer) if handler.response_serializer else answer)
 
 
@@ -195,6 +196,6 @@ class _Details:
     method: str
 
 
-def _context(call: LinkCall, address: str, authenticated: bool) -> Context:
+def _context(call: LinkCall, address: str, authenticated: bool) -> PeerCallContext:
     due = time.monotonic() + call.left_us / 1e6 if call.HasField("left_us") else None
-    return cast(Context, PeerCallContext(peer_stream.pairs(call.metadata), due, address, authenticated))
+    return PeerCallContext(peer_stream.pairs(call.metadata), due, address, authenticated)

@@ -24,6 +24,9 @@ Method = Callable[[Any, Context], Awaitable[Any]]
 #: Quoted: the class is generic in its stubs only.
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
+#: gRPC sends no message with a status that is not OK.
+_NO_ANSWER = b""
+
 log = logging.getLogger(__name__)
 
 
@@ -116,11 +119,13 @@ def _answering(method: Method) -> Method:
         except grpc.aio.InternalError:
             log.debug("the caller left before its answer was written")
         except Exception as error:  # noqa: BLE001 - the text of an unexpected exception must not reach the caller
+            # Not `abort`: gRPC keeps the exception that it raises, and with it, by the frames of its traceback, request
+            # and context, until a collection of the oldest garbage.
             status = explain(error)
-            try:
-                await context.abort(status.code, status.message, status.trailers(context.time_remaining()))
-            except grpc.aio.InternalError:
-                log.debug("the caller left before it got the status %s", status.code.name)
+            context.set_code(status.code)
+            context.set_details(status.message)
+            context.set_trailing_metadata(status.trailers(context.time_remaining()))
+        return _NO_ANSWER
 
     return handler
 

@@ -86,7 +86,9 @@ class Stub(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # it is generic i
         if step is not None and step.seconds:
             await self._wait(step.seconds)
         if isinstance(step, Ends):
-            await context.abort(step.code, step.details, step.trailers)
+            context.set_code(step.code)
+            context.set_details(step.details)
+            context.set_trailing_metadata(step.trailers)
         return raw[::-1]
 
     async def _wait(self, seconds: float) -> None:
