@@ -52,11 +52,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _row(name: str, seconds: float, inputs: int) -> Row:
-    """One attack on a fresh service, then valid calls at its rate of bytes on another."""
+    """One attack on a fresh service, then valid calls at its rate of bytes and over its connections on another."""
     with observation.target() as target:
         seen = _said(name, target, seconds, observation.attack(name, inputs))
     with observation.target() as target:
-        control = _said("valid calls", target, seconds, observation.valid(seen.sent_bytes / seconds))
+        control = _said("valid calls", target, seconds, observation.valid(seen.bytes_per_second, seen.connections))
     broken = tuple(oracles.broken(seen, control))
     for line in broken:
         say(f"  BROKEN: {line}")
@@ -65,13 +65,13 @@ def _row(name: str, seconds: float, inputs: int) -> Row:
 
 def _said(name: str, target: Target, seconds: float, disturb: observation.Disturb) -> Seen:
     # The first calls of a process are slower.
-    observation.observe(target, 2.0, observation.valid(1_000))
+    observation.observe(target, 2.0, observation.valid(1_000, 1))
     seen = observation.observe(target, seconds, disturb)
     say(f"{name}: {seen}")
     return seen
 
 
-_COLUMNS = ("calls", "in_time", "p99_ms", "accept_ms", "callback_ms", "growth_mb", "sent")
+_COLUMNS = ("calls", "in_time", "p99_ms", "accept_ms", "callback_ms", "growth_mb", "sent", "bytes_per_second")
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -1,4 +1,4 @@
-"""python -m tests.attack.disturbers NAME ADDRESS METRICS SECONDS INPUTS: attacks, and says how much.
+"""python -m tests.attack.disturbers NAME PLACE: attacks, or makes valid calls. PLACE: `Place` in JSON.
 
 Each is a process of its own, at the priority of everybody.
 """
@@ -11,9 +11,10 @@ import select
 import socket
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass, field
 
 import grpc
@@ -21,6 +22,7 @@ import grpc.aio
 
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.link_pb2 import LinkCall, LinkCalls
+from shared_model.types import MAX_TEXT_BYTES
 from tests.attack import hostile
 from tests.load.wire import Wire, prepare
 
@@ -30,33 +32,69 @@ PEER_STREAM = "/scoring.v1.Replica/Link"
 #: Longest wait for the end of a call.
 _PATIENCE_SECONDS = 20.0
 _FUZZERS = 32
+_RESETS_PER_SECOND = 20_000
+#: A request of one short text.
+_SHORT_BYTES = 40
 _CHUNK = 1 << 16
 
 
 @dataclass
 class Sent:
-    """Counts of one disturber: messages, streams or connections; their bytes as they travel; wrong ends by status."""
+    """Counts of one disturber: messages, streams or connections; their bytes as they travel; the connections that it
+    keeps for calls; wrong ends by status; seconds that it took."""
 
     messages: int = 0
     bytes: int = 0
+    connections: int = 1
+    seconds: float = 0.0
     wrong: Counter[str] = field(default_factory=Counter)
 
     def document(self) -> str:
-        return json.dumps({"sent": self.messages, "bytes": self.bytes, "wrong": sorted(self.wrong.items())})
+        return json.dumps(
+            {
+                "sent": self.messages,
+                "bytes": self.bytes,
+                "connections": self.connections,
+                "seconds": self.seconds,
+                "wrong": sorted(self.wrong.items()),
+            }
+        )
 
 
 @dataclass(frozen=True)
 class Place:
-    """`until`: monotonic seconds; `inputs`: messages that a fuzzer sends at least, also after that."""
+    """`until`: monotonic seconds; `inputs`: messages that a fuzzer sends at least, also after that; `quota`: texts a
+    second of one caller. `bytes_per_second`, `connections`: those of an attack, for the valid calls beside it."""
 
     address: str
     metrics: str
     until: float
     inputs: int
+    quota: int
+    bytes_per_second: float = 0.0
+    connections: int = 1
 
     @property
     def over(self) -> bool:
         return time.monotonic() > self.until
+
+
+async def valid(place: Place, sent: Sent) -> None:
+    """Calls within the quota, at an attack's rate of bytes as far as their texts can be so long, over as many
+    connections."""
+    rate = min(0.9 * place.quota, max(1.0, place.bytes_per_second / _SHORT_BYTES))
+    size = round(min(MAX_TEXT_BYTES, place.bytes_per_second / rate))
+    raw = scoring_pb2.ScoreRequest(texts=[hostile.words(size)], timeout_ms=99).SerializeToString()
+    async with AsyncExitStack() as stack, asyncio.TaskGroup() as calls:
+        own = (("grpc.use_local_subchannel_pool", 1),)
+        opened = [grpc.aio.insecure_channel(place.address, options=own) for _ in range(place.connections)]
+        channels = itertools.cycle([await stack.enter_async_context(it) for it in opened])
+        began = time.monotonic()
+        for number in itertools.count():
+            if place.over:
+                return
+            await asyncio.sleep(began + number / rate - time.monotonic())
+            calls.create_task(_call(next(channels), hostile.SCORE, raw, sent, len(raw)))
 
 
 async def malformed(place: Place, sent: Sent) -> None:
@@ -125,7 +163,7 @@ async def structured(place: Place, sent: Sent) -> None:
 
 
 async def resets(place: Place, sent: Sent) -> None:
-    """One connection on which calls are begun and cancelled at once, as fast as it takes them."""
+    """One connection on which 20,000 calls a second are begun and cancelled at once."""
     await asyncio.to_thread(_resets, place, sent)
 
 
@@ -142,12 +180,15 @@ async def idle(place: Place, sent: Sent) -> None:
 def _resets(place: Place, sent: Sent) -> None:
     while not place.over:
         with suppress(ConnectionError), _connected(place.address) as connection:
-            wire = Wire("attack", hostile.SCORE, 1_000)
-            while not place.over:
+            wire, began = Wire("attack", hostile.SCORE, 1_000), time.monotonic()
+            for number in itertools.count():
+                if place.over:
+                    return
                 for _ in range(100):
                     wire.reset(wire.open())
                 sent.messages += 100
                 _write(connection, wire, sent)
+                time.sleep(max(0.0, began + 100 * (number + 1) / _RESETS_PER_SECOND - time.monotonic()))
 
 
 def _pipelined(place: Place, sent: Sent) -> None:
@@ -170,6 +211,7 @@ def _idle(place: Place, sent: Sent) -> None:
         for _ in range(5_000):
             wire.open()
         connections = [stack.enter_context(_connecting(place.address)) for _ in range(500)]
+        sent.connections += len(connections)
         halves = [stack.enter_context(_connecting(place.metrics)) for _ in range(300)]
         sent.messages = 5_000 + len(connections)
         while not place.over:
@@ -235,7 +277,8 @@ async def _fuzz(
     async def caller(channel: grpc.aio.Channel) -> None:
         while not place.over or sent.messages < least:
             method, raw = next(messages)
-            await _call(channel, method, raw, sent, len(raw))
+            travelled = len(raw) if compression is grpc.Compression.NoCompression else len(zlib.compress(raw, 1))
+            await _call(channel, method, raw, sent, travelled)
 
     async with grpc.aio.insecure_channel(place.address, compression=compression) as channel:
         await asyncio.gather(*(caller(channel) for _ in range(_FUZZERS)))
@@ -258,6 +301,8 @@ async def _call(
             sent.wrong[f"{error.code().name}: {method}: {error.details()}"] += 1
 
 
+#: The name of the valid calls, with which an attack is compared.
+VALID = valid.__name__
 Disturber = Callable[[Place, Sent], Awaitable[None]]
 DISTURBERS: Mapping[str, Disturber] = {
     it.__name__: it
@@ -265,9 +310,10 @@ DISTURBERS: Mapping[str, Disturber] = {
 }
 
 
-def main(name: str, address: str, metrics: str, seconds: str, inputs: str) -> None:
-    sent, until = Sent(), time.monotonic() + float(seconds)
-    asyncio.run(DISTURBERS[name](Place(address, metrics, until, int(inputs)), sent))
+def main(name: str, place: str) -> None:
+    sent, disturber, began = Sent(), valid if name == VALID else DISTURBERS[name], time.monotonic()
+    asyncio.run(disturber(Place(**json.loads(place)), sent))
+    sent.seconds = time.monotonic() - began
     sys.stdout.write(sent.document() + "\n")
 
 

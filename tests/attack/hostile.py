@@ -32,8 +32,14 @@ def malformed() -> tuple[Unary, ...]:
 
 def long_texts() -> Unary:
     """A valid request of the longest texts, which cannot be answered in its time."""
-    words = ("all my cards are gone " * 3_000)[:MAX_TEXT_BYTES]
-    return SCORE, scoring.ScoreRequest(texts=[words] * MAX_TEXTS, timeout_ms=50).SerializeToString()
+    texts = [words(MAX_TEXT_BYTES)] * MAX_TEXTS
+    return SCORE, scoring.ScoreRequest(texts=texts, timeout_ms=50).SerializeToString()
+
+
+def words(size: int) -> str:
+    """A text of so many bytes."""
+    phrase = "all my cards are gone "
+    return (phrase * (size // len(phrase) + 1))[:size]
 
 
 _VALID: Mapping[str, Message] = {

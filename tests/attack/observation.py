@@ -6,15 +6,17 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import urllib.parse
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import psutil
 
-from tests.attack import watched
+from tests.attack import disturbers, watched
+from tests.attack.disturbers import Place
 from tests.attack.oracles import Seen
 from tests.benchmarks import replicas
 from tests.benchmarks.harness import REPOSITORY, CannotMeasure
@@ -27,7 +29,7 @@ from tests.realtime_service.conftest import RunningService, start_service
 GOOD_RATE = 20.0
 GOOD_TIMEOUT_MS = 99
 #: Addresses that calls come from, by which the service tells callers apart; disturbers come from the usual one.
-GOOD_SOURCE, PROBE_SOURCE, VALID_SOURCE = "127.0.0.3", "127.0.0.4", "127.0.0.2"
+GOOD_SOURCE, PROBE_SOURCE = "127.0.0.3", "127.0.0.4"
 #: Texts a second that one caller may have scored.
 QUOTA = 100
 _GOOD_TEXTS = ("where is my card", "my card was stolen yesterday", "how do I top up", "why was I charged twice")
@@ -44,14 +46,16 @@ class Target:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """The load beside the good caller: sent messages, their bytes, statuses that no input may cause."""
+    """The load beside the good caller: sent messages, their bytes, its connections, its seconds, and statuses that no
+    input may cause."""
 
     sent: int
     bytes: int
+    connections: int
+    seconds: float
     wrong: tuple[tuple[str, int], ...]
 
 
-NOTHING = Disturbance(0, 0, ())
 #: Begins a disturbance of so many seconds, and returns what waits for its end.
 Disturb = Callable[[Target, float], Callable[[], Disturbance]]
 
@@ -91,19 +95,28 @@ def observe(target: Target, seconds: float, disturb: Disturb) -> Seen:
         callback_ms=1000 * _longest(target.callbacks),
         growth_mb=growth() / 1e6,
         sent=found.sent,
-        sent_bytes=found.bytes,
+        bytes_per_second=found.bytes / found.seconds,
+        connections=found.connections,
         wrong=found.wrong,
     )
 
 
 def attack(name: str, inputs: int) -> Disturb:
     """`inputs`: messages that a fuzzer sends at least."""
+    return _disturber(name, inputs=inputs)
 
+
+def valid(bytes_per_second: float, connections: int) -> Disturb:
+    """Valid calls within the quota: see `disturbers.valid`."""
+    return _disturber(disturbers.VALID, bytes_per_second=bytes_per_second, connections=connections)
+
+
+def _disturber(name: str, **of_place: float) -> Disturb:
     def begin(target: Target, seconds: float) -> Callable[[], Disturbance]:
         running = target.running
-        metrics = urllib.parse.urlsplit(running.metrics).netloc
-        arguments = [name, running.address, metrics, str(seconds), str(inputs)]
-        command = [sys.executable, "-m", "tests.attack.disturbers", *arguments]
+        metrics, until = urllib.parse.urlsplit(running.metrics).netloc, time.monotonic() + seconds
+        place = Place(running.address, metrics, until, **{"inputs": 0, "quota": QUOTA, **of_place})
+        command = [sys.executable, "-m", "tests.attack.disturbers", name, json.dumps(asdict(place))]
         process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True)
 
         def end() -> Disturbance:
@@ -111,28 +124,8 @@ def attack(name: str, inputs: int) -> Disturb:
             if process.returncode:
                 raise CannotMeasure(f"the disturber {name} failed; its last lines say why")
             said = json.loads(written)
-            return Disturbance(said["sent"], said["bytes"], tuple(map(tuple, said["wrong"])))
-
-        return end
-
-    return begin
-
-
-def valid(bytes_per_second: float) -> Disturb:
-    """Valid calls of one caller at a rate of bytes, within its quota."""
-
-    def begin(target: Target, seconds: float) -> Callable[[], Disturbance]:
-        rate = min(0.9 * QUOTA, max(1.0, bytes_per_second / 100))
-        plan = _plan(target, seconds, rate, VALID_SOURCE)
-        found: list[object] = []
-        thread = threading.Thread(target=lambda: found.append(load.run(plan)))
-        thread.start()
-
-        def end() -> Disturbance:
-            thread.join()
-            if not found:
-                raise CannotMeasure("the valid calls could not be sent; the last lines say why")
-            return Disturbance(len(plan.due or ()), int(bytes_per_second * seconds), ())
+            wrong = tuple(map(tuple, said["wrong"]))
+            return Disturbance(said["sent"], said["bytes"], said["connections"], said["seconds"], wrong)
 
         return end
 
@@ -140,7 +133,14 @@ def valid(bytes_per_second: float) -> Disturb:
 
 
 def _good(target: Target, seconds: float) -> Plan:
-    return _plan(target, seconds, GOOD_RATE, GOOD_SOURCE)
+    return Plan(
+        address=target.running.address,
+        texts=_GOOD_TEXTS,
+        seconds=seconds,
+        due=np.arange(0.0, seconds, 1 / GOOD_RATE).tolist(),
+        timeout_ms=GOOD_TIMEOUT_MS,
+        source=GOOD_SOURCE,
+    )
 
 
 def _probe(target: Target, seconds: float) -> Plan:
@@ -149,17 +149,6 @@ def _probe(target: Target, seconds: float) -> Plan:
     method = "/grpc.health.v1.Health/Check"
     return Plan(
         address=target.running.address, texts=[""], seconds=seconds, due=due, method=method, source=PROBE_SOURCE
-    )
-
-
-def _plan(target: Target, seconds: float, rate: float, source: str) -> Plan:
-    return Plan(
-        address=target.running.address,
-        texts=_GOOD_TEXTS,
-        seconds=seconds,
-        due=np.arange(0.0, seconds, 1 / rate).tolist(),
-        timeout_ms=GOOD_TIMEOUT_MS,
-        source=source,
     )
 
 

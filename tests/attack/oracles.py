@@ -19,7 +19,8 @@ GROWTH_MB = 64.0
 class Seen:
     """One run. `calls`: of the good caller; `in_time`: the share of them that was answered in time; `p99_ms`: of their
     answers; `accept_ms`: p99 of a health check, which waits for nothing but to be accepted; `callback_ms`: CPU time of
-    the event loop's longest callback; `growth_mb`: highest memory above that before the run; `wrong`: the disturber's
+    the event loop's longest callback; `growth_mb`: highest memory above that before the run; `sent` messages,
+    `bytes_per_second`, `connections`: of the disturber; `wrong`: the disturber's
     calls that ended with a status that no input may cause, by status."""
 
     calls: int
@@ -29,7 +30,8 @@ class Seen:
     callback_ms: float
     growth_mb: float
     sent: int
-    sent_bytes: int
+    bytes_per_second: float
+    connections: int
     wrong: tuple[tuple[str, int], ...] = ()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.attack.oracles import Seen, broken
 
-CONTROL = Seen(1200, 1.0, 10.0, 5.0, 0.0, 20.0, 100, 1000)
+CONTROL = Seen(1200, 1.0, 10.0, 5.0, 0.0, 20.0, 100, 1000.0, 1)
 
 
 def test_what_valid_calls_cost_breaks_nothing() -> None:
