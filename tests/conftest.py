@@ -22,6 +22,7 @@ from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
+from tests import spark_classes
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -54,8 +55,7 @@ _NOT_OURS = (
 _FOR_SHORT_LIVES = {
     # Else a second thread of torch or BLAS spins on the core that the other worker wants.
     "OMP_NUM_THREADS": "1",
-    # Compiling well takes a JVM longer than it saves here.
-    "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "SPARK_SUBMIT_OPTS": spark_classes.OPTIONS,
 }
 
 

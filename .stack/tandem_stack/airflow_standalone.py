@@ -17,14 +17,17 @@ from tandem_stack.processes import Child, Supervisor
 USER = "admin"
 #: Tasks at a time. Each is an idle process waiting for work, and one machine runs few.
 PARALLELISM = 2
+#: Where somebody waits for each run: how long the scheduler rests when it finds nothing to do, and how often a task's
+#: supervisor looks after it, which keeps its slot until it sees the task's end. Airflow's own are 1 and 5 seconds.
+_AWAITED = {"SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2", "WORKERS__MIN_HEARTBEAT_INTERVAL": "1"}
 
 
 @dataclass(frozen=True)
 class Airflow:
     """Where Airflow lives: `home` keeps its database, logs and password; `prefix` is its environment.
 
-    With `scheduled` False only what is triggered runs. A DAG whose start lies in the past is otherwise run for
-    yesterday as soon as it is unpaused.
+    With `scheduled` False only what is triggered runs, and the caller waits for it. A DAG whose start lies in the past
+    is otherwise run for yesterday as soon as it is unpaused.
     """
 
     home: Path
@@ -96,5 +99,6 @@ def _settings(airflow: Airflow) -> dict[str, str]:
         "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
         "SCHEDULER__USE_JOB_SCHEDULE": str(airflow.scheduled),
         "USAGE_DATA_COLLECTION__ENABLED": "False",
+        **({} if airflow.scheduled else _AWAITED),
     }
     return {"AIRFLOW_HOME": str(airflow.home), **{f"AIRFLOW__{name}": value for name, value in settings.items()}}

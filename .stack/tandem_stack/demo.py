@@ -21,7 +21,7 @@ from tandem_stack.stack import DAG, Plan, Stack
 from tandem_stack.summary import Host, Nightly, Summary, Took
 
 #: Of two days. The gate compares the distributions of their labels, and allows for the chance in so few messages.
-MESSAGES = 2_000
+MESSAGES = 1_000
 DAYS = tuple(FIRST_DAY + timedelta(days=number) for number in range(2))
 _RUN_SECONDS = 600.0
 

@@ -91,16 +91,17 @@ def running(plan: Plan, *preparations: list[str]) -> Iterator[Stack]:
         migration = plan.airflow.start_migration(supervisor, tasks)
         for preparation in preparations:
             _run_shared_model(supervisor, preparation, ours)
+        serve = [str(runtime_python()), "-m", "realtime_service", "serve"]
+        service = supervisor.start("service", serve, ours, ROOT)
         with step("Airflow's database"):
             supervisor.finish(migration, _READY_SECONDS)
         plan.airflow.start(supervisor, tasks)
-        serve = [str(runtime_python()), "-m", "realtime_service", "serve"]
-        service = supervisor.start("service", serve, ours, ROOT)
         with step("starting the service and Airflow", lambda: f"({service.last_line()})"):
-            service.wait_for_line("ready", _READY_SECONDS)
             api = AirflowApi(plan.airflow.address, airflow_standalone.USER, plan.airflow.password(), supervisor.check)
+            # Its first answer makes Airflow load what answers, while the service still warms up.
             api.wait_ready(_READY_SECONDS)
             api.wait_dag(DAG, _READY_SECONDS)
+            service.wait_for_line("ready", _READY_SECONDS)
         try:
             yield Stack(plan, supervisor, api, redis_server.url)
         finally:

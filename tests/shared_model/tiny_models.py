@@ -6,7 +6,9 @@ position or pooling shows in the first digit of the outputs.
 
 import itertools
 import json
+import math
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ _WIDTH = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "
 _SPREAD = {"initializer_range": 0.2}
 _BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 _ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+#: More text than the corpus has: a piece that covers so much is in each vocabulary.
+_ALWAYS = 10**9
 
 
 def corpus() -> list[str]:
@@ -31,10 +35,12 @@ def corpus() -> list[str]:
 
 def word_pieces(special: Sequence[str]) -> Tokenizer:
     """As BERT's."""
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))  # noqa: S106 (a token of text)
-    tokenizer.normalizer = normalizers.BertNormalizer()
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.train_from_iterator(corpus(), trainers.WordPieceTrainer(vocab_size=400, special_tokens=list(special)))
+    normalizer, pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
+    counts = _pieces(normalizer.normalize_str, pre_tokenizer, continuing="##")
+    vocabulary = [*special, *counts][:400]
+    tokenizer = Tokenizer(models.WordPiece({piece: at for at, piece in enumerate(vocabulary)}, unk_token="[UNK]"))  # noqa: S106 (a token of text)
+    tokenizer.normalizer, tokenizer.pre_tokenizer = normalizer, pre_tokenizer
+    tokenizer.add_special_tokens(list(special))
     return tokenizer
 
 
@@ -51,11 +57,30 @@ def byte_pairs(special: Sequence[str]) -> Tokenizer:
 
 def unigrams(special: Sequence[str], unknown: str) -> Tokenizer:
     """As the sentencepiece models of XLM-R and DeBERTa-v2."""
-    tokenizer = Tokenizer(models.Unigram())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(vocab_size=400, special_tokens=list(special), unk_token=unknown)
-    tokenizer.train_from_iterator(corpus(), trainer)
+    pre_tokenizer = pre_tokenizers.Metaspace()
+    counts = _pieces(str, pre_tokenizer)
+    logarithms = [(piece, math.log(count / counts.total())) for piece, count in counts.items()]
+    vocabulary = [*((token, 0.0) for token in special), *logarithms][:400]
+    tokenizer = Tokenizer(models.Unigram(vocabulary, unk_id=special.index(unknown)))
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.add_special_tokens(list(special))
     return tokenizer
+
+
+def _pieces(normalize: Callable[[str], str], pre_tokenizer: Any, continuing: str = "") -> Counter[str]:
+    """Parts of the corpus's words and how often they occur, each character first, then those that cover most text.
+
+    The trainers of WordPiece and Unigram break ties by a random hash: each of their runs would be another model.
+    """
+    counts = Counter[str]()
+    covered = Counter[str]()
+    words = Counter(word for text in corpus() for word, _ in pre_tokenizer.pre_tokenize_str(normalize(text)))
+    for word, times in words.items():
+        for start, end in itertools.combinations(range(len(word) + 1), 2):
+            piece = (continuing if start else "") + word[start:end]
+            counts[piece] += times
+            covered[piece] += times * (end - start) if end > start + 1 else _ALWAYS
+    return Counter({piece: counts[piece] for piece in sorted(covered, key=lambda piece: (-covered[piece], piece))})
 
 
 def _framed(tokenizer: Tokenizer, first: str, last: str, second_type: int = 0, between: str = "") -> Tokenizer:

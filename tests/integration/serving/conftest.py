@@ -1,7 +1,6 @@
 """A fleet for each module, and the measured figures of the proofs at the end of a run."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -9,7 +8,6 @@ from tests.integration.serving.fleet import Fleet, fleet
 
 Measured = Callable[[str, float, str], None]
 
-_HERE = Path(__file__).parent
 _FIGURES = pytest.StashKey[list[str]]()
 
 
@@ -28,12 +26,6 @@ def measured(request: pytest.FixtureRequest) -> Measured:
         request.config.stash.setdefault(_FIGURES, []).append(f"{name}: {value:.4g} ({promise})")
 
     return note
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if item.path.parent == _HERE:
-            item.add_marker(pytest.mark.timed)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -11,6 +11,8 @@ from tests.load import arrivals, load
 from tests.load.calls import Calls, quantile
 from tests.load.plans import Plan
 
+pytestmark = pytest.mark.timed
+
 TIMEOUT_MS = 50
 #: Timeout of REAL_TIME calls.
 REAL_TIME_MS = 200

@@ -17,6 +17,7 @@ RATE = 15.0
 SETTLED_SECONDS = 2.0
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("seconds", "ratio"), [(4.0, 3.0), pytest.param(60.0, 1.2, marks=pytest.mark.proof)], ids=["short", "long"]
 )

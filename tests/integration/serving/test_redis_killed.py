@@ -66,6 +66,7 @@ class Submissions:
                     self.acknowledged[f"work-{number}"] = time.monotonic()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("outage", [3.0, pytest.param(60.0, marks=pytest.mark.proof)], ids=["short", "long"])
 def test_a_killed_redis_fails_no_interactive_call_and_loses_nothing_that_was_acknowledged(
     ours: Fleet, outage: float, measured: Measured

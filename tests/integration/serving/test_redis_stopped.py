@@ -65,6 +65,7 @@ def is_answered_from_redis(client: Client) -> bool:
     return client.score(TEXT).path is ServingPath.PRECOMPUTED
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("stops", "bound_ms"), [(2, 50.0), pytest.param(20, 5.0, marks=pytest.mark.proof)], ids=["few", "all"]
 )
@@ -89,6 +90,7 @@ def test_a_stopped_redis_costs_the_calls_in_a_look_up_a_moment_and_later_ones_no
     measured("Redis stopped: added to a call afterwards, ms", statistics.median(afterwards), "0")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("stops", [5, pytest.param(50, marks=pytest.mark.proof)], ids=["few", "all"])
 def test_a_late_reply_answers_no_other_call(
     ours: Fleet, replica: RunningService, stops: int, measured: Measured

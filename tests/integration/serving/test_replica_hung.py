@@ -18,6 +18,7 @@ TIMEOUT_MS = 500
 FOUND_SECONDS = 2.0
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("rate", "seconds", "late_ms"),
     [(100.0, 4.0, 250.0), pytest.param(200.0, 20.0, 50.0, marks=pytest.mark.proof)],

@@ -16,6 +16,7 @@ RATE = 200.0
 
 # A replica that starts within a second would be killed before its predecessor's heartbeat expires: of three
 # known replicas two would be dead then, and at most half are ejected.
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("calls", "every"), [(1_000, 1.5), pytest.param(10_000, 5.0, marks=pytest.mark.proof)], ids=["few", "all"]
 )

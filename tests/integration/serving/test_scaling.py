@@ -36,6 +36,7 @@ WAYS: tuple[ScoreOptions, ...] = (
 )
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize(
     ("seconds", "joins_within"), [(6.0, 3.0), pytest.param(30.0, 1.0, marks=pytest.mark.proof)], ids=["short", "long"]
 )
@@ -61,6 +62,7 @@ def test_a_replica_that_joins_takes_calls_and_one_that_leaves_loses_none(
     assert joined <= joins_within
 
 
+@pytest.mark.heavy
 def test_two_routers_agree_before_and_after_the_policy_changes(ours: Fleet) -> None:
     *routers, _ = ours.start(routers=2, replicas=1)
     for router in routers:
