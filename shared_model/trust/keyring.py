@@ -54,6 +54,11 @@ class Keyring:
     accept_unsigned: bool = False
 
     @property
+    def public(self) -> "Keyring":
+        """All that is needed to verify signatures, and nothing secret."""
+        return Keyring(self.folder, operators=self.operators, accept_unsigned=self.accept_unsigned)
+
+    @property
     def unsettled(self) -> bool:
         return bool(self.operator) and (self.folder / UNSETTLED).exists()
 
