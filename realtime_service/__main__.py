@@ -14,7 +14,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 from realtime_service.cli import connection, printing
 from realtime_service.client import DEFAULT_DEADLINE, CallError
 from realtime_service.client.calls import ScoreOptions
-from shared_model import variables
+from shared_model import startup
 from shared_model.errors import BadInput, TandemError
 from shared_model.types import TOP_K, Priority, ServingPath
 
@@ -26,7 +26,7 @@ Commands = Any  # argparse's own class for subparsers is private
 
 
 def main(arguments: list[str] | None = None) -> int:
-    variables.warn()
+    startup.begin()
     args = _parser().parse_args(arguments)
     try:
         status = int(args.run(args) or 0)

@@ -66,4 +66,5 @@ def _sign(args: argparse.Namespace, state: StateSettings) -> None:
 
 def _write_new(path: Path, data: bytes, mode: int) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        os.fchmod(file.fileno(), mode)
         file.write(data)

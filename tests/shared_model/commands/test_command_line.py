@@ -160,7 +160,7 @@ def test_a_key_signs_and_what_is_trusted_opens(
     key, public = place / "release.key", place / "release.key.pub"
     status, printed, _ = run("keygen", "--out", key)
     assert (status, printed.startswith(f"private key in {key}: keep it offline; add {public}")) == (0, True)
-    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert (stat.S_IMODE(key.stat().st_mode), stat.S_IMODE(public.stat().st_mode)) == (0o600, 0o644)
     monkeypatch.setenv("TANDEM_TRUSTED_KEYS", str(public))
     for command in (("verify",), ("promote",), ("canary", "--weight", "0.5")):
         status, _, complaint = run(*command, one.id)
