@@ -15,7 +15,7 @@ from typing import TypeAlias
 from batch_job.checks import gate
 from batch_job.launch import exit_codes, spark_submit
 from batch_job.launch.spark_submit import WAIT_SECONDS
-from shared_model import settings, variables
+from shared_model import settings, startup
 from shared_model.settings import StateSettings
 
 Steps: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -33,12 +33,13 @@ _NO_MESSAGES = f"{spark_submit.NO_INPUT} the messages are not there"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    variables.warn()
+    startup.begin()
     args = _parser().parse_args(arguments)
     return exit_codes.exit_code(args.step, lambda: _run(args, settings.load(StateSettings)))
 
 
 def _run(args: argparse.Namespace, state: StateSettings) -> None:
+    startup.warn_of_open_state(state.state)
     # Each step imports only what it needs: others take longer to import than `score` takes before Spark starts.
     if args.step in ("score", "drain"):
         from batch_job.steps import submit

@@ -30,10 +30,10 @@ def main(arguments: Sequence[str]) -> int:
 def _run(args: argparse.Namespace) -> None:
     # Not sooner: they need the right Python.
     from batch_job.steps import drain, score
-    from shared_model import variables
+    from shared_model import startup
 
     # Airflow starts the driver without the wrapper that would have warned.
-    variables.warn()
+    startup.begin()
     if args.drain:
         drain.drain_day(args.ds, args.record)
     else:

@@ -14,7 +14,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 from realtime_service.cli import connection, printing
 from realtime_service.client import DEFAULT_DEADLINE, CallError
 from realtime_service.client.calls import ScoreOptions
-from shared_model import variables
+from shared_model import startup
 from shared_model.errors import BadInput, TandemError
 from shared_model.types import TOP_K, Priority, ServingPath
 
@@ -26,7 +26,7 @@ Commands = Any  # argparse's own class for subparsers is private
 
 
 def main(arguments: list[str] | None = None) -> int:
-    variables.warn()
+    startup.begin()
     args = _parser().parse_args(arguments)
     try:
         status = int(args.run(args) or 0)
@@ -251,7 +251,10 @@ def _add_dead_letters(commands: Commands) -> None:
     listed = _add(actions, "list", _list_dead_letters, "print dead letters, oldest first", more, example)
     listed.add_argument("--count", type=_positive, default=20, metavar="N", help="lines (default %(default)s)")
 
-    more = "It is done as if it had never been taken. An id that is no dead letter's: none is accepted."
+    more = (
+        "It is done as if it had never been taken, recorded in the audit and, where operators have keys, signed. An id "
+        "that is no dead letter's: none is accepted."
+    )
     example = "dead-letters replay ticket-4711"
     replayed = _add(actions, "replay", _replay_dead_letters, "accept dead letters again", more, example)
     which = replayed.add_mutually_exclusive_group(required=True)

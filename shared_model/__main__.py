@@ -7,7 +7,7 @@ import argparse
 import os
 import sys
 
-from shared_model import settings, variables
+from shared_model import settings, startup
 from shared_model.commands import (
     certificates,
     inspect_release,
@@ -23,10 +23,12 @@ from shared_model.settings import StateSettings
 
 
 def main(arguments: list[str] | None = None) -> int:
-    variables.warn()
+    startup.begin()
     args = parser().parse_args(arguments)
     try:
-        status = int(args.run(args, settings.load(StateSettings)) or 0)
+        state = settings.load(StateSettings)
+        startup.warn_of_open_state(state.state)
+        status = int(args.run(args, state) or 0)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader, `head` for example, has closed the pipe; Python must not flush the rest at exit.

@@ -1,5 +1,9 @@
-"""Writing files atomically, and texts that may be shown: of exceptions and of URLs. Standard library only."""
+"""Writing files, atomically and for one user alone, and texts that may be shown: of exceptions and of URLs.
 
+Standard library only.
+"""
+
+import os
 import re
 import secrets
 from collections.abc import Iterator
@@ -27,6 +31,11 @@ def temporary_file(path: Path) -> Iterator[Path]:
         yield path
     finally:
         path.unlink(missing_ok=True)
+
+
+def keep_private() -> None:
+    """Files and folders that this process makes from now on are its user's alone."""
+    os.umask(0o077)
 
 
 def one_line(error: BaseException) -> str:

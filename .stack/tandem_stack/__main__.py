@@ -3,7 +3,7 @@
 import argparse
 import sys
 
-from shared_model import variables
+from shared_model import startup
 from shared_model.errors import TandemError
 from tandem_stack import demo, up
 from tandem_stack.checks import Problem
@@ -15,7 +15,7 @@ _COMMANDS = {"demo": demo.run, "up": up.run}
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tandem_stack", description=__doc__)
     parser.add_argument("command", choices=_COMMANDS)
-    variables.warn()
+    startup.begin()
     command = parser.parse_args().command
     try:
         return _COMMANDS[command]()

@@ -99,7 +99,9 @@ def ensure(wanted: Iterable[Environment], logs: Path) -> None:
             raise Problem(f"{link}, which may be in use: remove the link, or go there")
     if any(not environment.prefix.exists() for environment in missing):
         checks.need_disk(missing[0].root)
-    logs.mkdir(parents=True, exist_ok=True)
+    # The state folder, too, which holds texts and keys later.
+    logs.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    logs.mkdir(exist_ok=True)
     tool = Uv.find()
     installers = [Installer(tool, environment, logs / f"install-{environment.name}.log") for environment in missing]
     names = " and ".join(environment.name for environment in missing)

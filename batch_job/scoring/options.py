@@ -9,16 +9,18 @@ from shared_model.evaluation import attestation
 from shared_model.releases import signature
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
+from shared_model.trust import keyring
 from shared_model.trust.ed25519 import PublicKeys
+from shared_model.trust.keyring import WITHOUT_KEYS, Keyring
 from shared_model.types import Device, Precision
 
 
 @dataclass(frozen=True)
 class ScoringOptions:
     """All that an executor needs to know. `releases_root` is a folder or a URL that every executor reaches;
-    `trusted_keys` are the driver's, so that no file of keys need lie where executors run. `deduplicate`: equal texts
-    of a window run once. `idle`: workers run at idle priority. `int8`: in INT8 where that is there, on CPU.
-    `poison`: texts of a task that may fail by themselves."""
+    `trusted_keys` and `keys` are the driver's, public ones only, so that no file of keys need lie where executors run.
+    `deduplicate`: equal texts of a window run once. `idle`: workers run at idle priority. `int8`: in INT8 where that is
+    there, on CPU. `poison`: texts of a task that may fail by themselves."""
 
     releases_root: str
     release: str
@@ -26,6 +28,7 @@ class ScoringOptions:
     batch_rows: int
     batch_tokens: int
     trusted_keys: PublicKeys | None = None
+    keys: Keyring = WITHOUT_KEYS
     deduplicate: bool = True
     idle: bool = False
     int8: bool = False
@@ -35,7 +38,7 @@ class ScoringOptions:
     def from_settings(
         cls, state: StateSettings, nightly: NightlySettings, release: str, device: Device
     ) -> "ScoringOptions":
-        """Raises: SettingError where the file of trusted keys is wrong."""
+        """Raises: SettingError where a file of keys is wrong."""
         return cls(
             releases_root=state.releases_root,
             release=release,
@@ -43,6 +46,7 @@ class ScoringOptions:
             batch_rows=nightly.nightly_batch_rows,
             batch_tokens=nightly.nightly_batch_tokens,
             trusted_keys=signature.trusted_keys(state),
+            keys=keyring.load(state).public,
             deduplicate=nightly.nightly_collapse,
             idle=nightly.nightly_idle,
             int8=nightly.nightly_int8,
@@ -60,7 +64,7 @@ class ScoringOptions:
         return (Precision.BF16, Precision.FP32) if self.precision is Precision.BF16 else (self.precision,)
 
     def store(self) -> Store:
-        return Store(self.releases_root, self.trusted_keys)
+        return Store(self.releases_root, self.trusted_keys, lambda: self.keys)
 
     def proven(self) -> Release:
         """The release, whose variant may serve on this host. Raises: ReleaseError."""

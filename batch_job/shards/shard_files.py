@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from batch_job.shards import schemas
 from batch_job.shards.schemas import NO_CONTENT
+from shared_model import storage
 from shared_model.errors import JobError
 from shared_model.storage import atomic_write, temporary_file
 
@@ -151,6 +152,8 @@ def write_file(
 
     Raises: JobError when it cannot be written, for want of room for one.
     """
+    # Executors inherit the rights of new files from Spark's workers, which others may have started.
+    storage.keep_private()
     unnamed = Path(target.table, target.folder, f".{target.stem(shard)}-{uuid.uuid4().hex}.part")
     with writing(unnamed), temporary_file(unnamed) as temporary:
         written = 0

@@ -29,8 +29,11 @@ def listed(count: int) -> list[str]:
 
 
 def replay(request_ids: Sequence[str] | None) -> int:
-    """Accept these requests again, or all dead letters; returns their number. Raises: StoreUnavailable; BadInput naming
-    the ids without a dead letter, and then accepts no request."""
+    """Accept these requests again, or all dead letters; returns their number.
+
+    Raises: StoreUnavailable; BadInput naming the ids without a dead letter, or SettingError where operators sign and
+    this machine has no key: then no request is accepted.
+    """
 
     async def accept() -> int:
         async with _connected() as letters:

@@ -18,7 +18,7 @@ from shared_model.commands import common
 from shared_model.errors import BadInput, StoreUnavailable, Untrusted
 from shared_model.redis_store import keys
 from shared_model.settings import StateSettings
-from shared_model.trust import audit, keyring, policy_signature
+from shared_model.trust import audit, high_water, keyring, policy_signature
 from shared_model.trust.keyring import Keyring
 
 _SCRIPT = (Path(__file__).parent / "move_policy.lua").read_text()
@@ -88,7 +88,7 @@ def move(client: "redis.Redis", trusted: Keyring, what: str, change: Change, ove
             new = change(stored)
             if new == stored:
                 return new
-            signed = policy_signature.signed(_dated(new, stored, trusted), trusted)
+            signed = policy_signature.signed(_dated(new, stored, trusted, over_any), trusted)
             record = audit.arguments(trusted, what, _words(stored), _words(signed))
             if client.eval(_SCRIPT, 2, keys.routing_policy(), keys.audit("routing"), stored, signed, *record):
                 return signed
@@ -103,12 +103,12 @@ def _check_signature(stored: bytes, trusted: Keyring) -> None:
         raise BadInput("policy", f"{error}; `policy reset --all` writes it anew") from error
 
 
-def _dated(new: bytes, stored: bytes, trusted: Keyring) -> RoutingPolicy:
-    """Replicas that verify policies refuse a version below one that they saw. Where none is stored, because Redis lost
-    it, the next version is the time."""
+def _dated(new: bytes, stored: bytes, trusted: Keyring, over_any: bool) -> RoutingPolicy:
+    """Replicas that verify policies refuse a version below one that they saw. Where the last one is not known, because
+    Redis lost it or holds one of others, the next version is the time."""
     policy = RoutingPolicy.FromString(new)
-    if trusted.operator and not stored:
-        policy.version = max(policy.version, int(time.time()))
+    if trusted.operator and (over_any or not stored):
+        policy.version = max(policy.version, int(time.time()), trusted.accepted.of(high_water.POLICY) + 1)
     return policy
 
 

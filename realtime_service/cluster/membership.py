@@ -67,7 +67,6 @@ class Membership:
         self._keys = (keys.replica(initial.local), keys.replicas(), keys.replica_word())
         self._subscribers: list[Callable[[Snapshot], None]] = []
         self._complaint = ""
-        self._newest_policy = 0
         # By profile.
         self._known: dict[bytes, Replica] = {}
         self._unreadable: set[bytes] = set()
@@ -187,7 +186,6 @@ class Membership:
             if stored:
                 policy_signature.check(stored, self._trusted)
             changed = overrides.read(stored, self._settings)
-            self._check_policy_version(changed)
         except (BadInput, Untrusted) as error:
             if str(error) != self._complaint:
                 log.error("the routing policy in Redis is refused, the one before stays: %s", error)
@@ -198,22 +196,12 @@ class Membership:
             log.info("routing policy %d is in force", changed.version)
         return changed
 
-    def _check_policy_version(self, changed: Policy) -> None:
-        """Raises: Untrusted for a policy that operators have replaced since."""
-        if self._trusted.operators and 0 < changed.version < self._newest_policy:
-            raise Untrusted(f"version {changed.version} comes after version {self._newest_policy}")
-        self._newest_policy = max(self._newest_policy, changed.version)
-
     def _read_pointer(self, pointed: dict[bytes, bytes]) -> Pointer | None:
         if pointed == self._pointed:
             return self.snapshot.pointer
         self._pointed = pointed
         try:
-            found = pointer.decode(pointed, self._trusted)
-            before = self.snapshot.pointer
-            if self._trusted.operators and found and before and found.version < before.version:
-                raise ReleaseError(f"the pointer in Redis is version {found.version}, after {before.version}")
-            return found
+            return pointer.decode(pointed, self._trusted)
         except ReleaseError as error:
             # A damaged pointer does not affect the release that is being served.
             log.error("%s; this replica keeps the last valid pointer", error)

@@ -19,7 +19,7 @@ from realtime_service.process import address_lock
 from realtime_service.process.cores import worker_cores
 from realtime_service.process.place import Place
 from realtime_service.settings import ServiceSettings
-from shared_model import cgroups, devices, settings
+from shared_model import cgroups, devices, settings, startup
 from shared_model.errors import TandemError
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.redis_store import clients
@@ -73,6 +73,7 @@ def serve(insecure: bool = False, **flags: Any) -> int:
     limits = cgroups.limits()
     available = devices.usable_cores(os.sched_getaffinity(0), limits.cpus, socket.gethostname())
     cores = worker_cores(service, available, limits.memory)
+    startup.warn_of_open_state(state.state)
     with address_lock.holding(service.grpc_address, state.state), RedisServer(state) as server:
         server.log_version()
         # Made here, where they are missing, before a worker looks for them.

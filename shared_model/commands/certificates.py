@@ -18,6 +18,8 @@ AUTHORITY, AUTHORITY_KEY, CERTIFICATE, KEY = "ca.pem", "ca.key", "cert.pem", "ke
 #: Names that each certificate carries besides its host's: those by which the host calls itself.
 _ITSELF = ("localhost", "127.0.0.1", "::1")
 _AUTHORITY_DAYS = 3650
+#: Rights of certificates.
+_PUBLIC = 0o644
 #: By which the clocks of hosts may differ.
 _BEFORE = timedelta(minutes=5)
 
@@ -64,7 +66,7 @@ def make(folder: Path, hosts: Sequence[Sequence[str]], days: float = 365, group:
     """
     from cryptography import x509
 
-    folder.mkdir(parents=True, exist_ok=True)
+    _open_folder(folder)
     if not (folder / AUTHORITY).exists():
         key = _new_key()
         name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Tandem")])
@@ -72,16 +74,24 @@ def make(folder: Path, hosts: Sequence[Sequence[str]], days: float = 365, group:
         built = built.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         built = built.add_extension(_usage(signs_certificates=True), critical=True)
         _write_key(folder / AUTHORITY_KEY, key, 0o600)
-        atomic_write(folder / AUTHORITY, _pem(_signed(built, key)))
+        atomic_write(folder / AUTHORITY, _pem(_signed(built, key)), _PUBLIC)
     issuer, issuer_key = _authority(folder)
     for names in hosts:
         place = folder / names[0]
+        _open_folder(place)
         key = _new_key()
         leaf = _leaf(issuer, key, names, days)
         # A reader between the two finds a pair that does not match, and keeps the one before.
         _write_key(place / KEY, key, 0o640 if group else 0o600)
-        atomic_write(place / AUTHORITY, _pem(issuer))
-        atomic_write(place / CERTIFICATE, _pem(_signed(leaf, issuer_key)))
+        atomic_write(place / AUTHORITY, _pem(issuer), _PUBLIC)
+        atomic_write(place / CERTIFICATE, _pem(_signed(leaf, issuer_key)), _PUBLIC)
+
+
+def _open_folder(path: Path) -> None:
+    """Other users may look into it: certificates are public, and keys have rights of their own."""
+    if not path.exists():
+        path.mkdir(parents=True)
+        path.chmod(0o755)
 
 
 def _authority(folder: Path) -> tuple[Any, Any]:

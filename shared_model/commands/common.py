@@ -15,7 +15,7 @@ from shared_model.errors import ReleaseError, StoreUnavailable
 from shared_model.evaluation import judged
 from shared_model.redis_store import clients
 from shared_model.redis_store.server import RedisServer
-from shared_model.releases import manifest, naming, pointer
+from shared_model.releases import manifest, naming, pointer, verdict_signature
 from shared_model.releases.pointer import Pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
@@ -125,6 +125,13 @@ def unproven(release: Release) -> str:
     if found is None or not found.unproven:
         return ""
     return f"; unproven until a replica has the device: {', '.join(found.unproven)}"
+
+
+def sign_verdict(state: StateSettings, release: Release) -> None:
+    """Sign the verdict of a gate that ran just now, where an operator's key is. Raises: SettingError; OSError."""
+    keys = keyring.load(state)
+    if keys.operator:
+        verdict_signature.sign(release, keys.operator, str(keys.folder / keyring.OPERATOR))
 
 
 def known_pointer(state: StateSettings) -> Pointer | None:

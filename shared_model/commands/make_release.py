@@ -127,6 +127,7 @@ def _build(args: argparse.Namespace, state: StateSettings) -> int:
         print(f"release {release.id} is built already and active; its report stays (`gate` judges it anew)")
         return 0
     judged = built.judged(common.say, _baseline(active, release, args.eval, bounds))
+    common.sign_verdict(state, release)
     _print_verdicts(release, judged)
     if not judged.passed:
         print(f"release {release.id} was built but not promoted")
@@ -235,6 +236,7 @@ def _gate(args: argparse.Namespace, state: StateSettings) -> int:
     active = _baseline(_active(state), release, args.eval, bounds)
     evaluator = gate.release_evaluator(release, asked, bounds)
     judged = gate.evaluate_release(release, evaluator, common.say, tried=report.tried_before(release), active=active)
+    common.sign_verdict(state, release)
     print((release.read_note(report.JSON) or b"").decode(), end="")
     return 0 if judged.passed else 1
 

@@ -94,7 +94,7 @@ def _verified(state: StateSettings, release_id: str) -> Release:
 
 def _refusal(release: Release) -> str:
     """One line with the reason why a release may take no traffic; empty if it may."""
-    found = judged.read(release)
+    found = judged.read_signed(release)
     if found is None:
         return f"release {release.id} was not judged; run `python -m shared_model gate --release {release.id}`"
     if not found.passed:

@@ -7,7 +7,8 @@ from typing import Any
 
 from shared_model.commands import common
 from shared_model.errors import BadInput
-from shared_model.releases import signature
+from shared_model.evaluation import judged
+from shared_model.releases import signature, verdict_signature
 from shared_model.settings import StateSettings
 from shared_model.trust import ed25519
 
@@ -27,8 +28,8 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
         commands,
         "sign",
         _sign,
-        help="sign a release, every file of which is as built",
-        more="The signature lies beside the release's files; those who signed before stay.",
+        help="sign a release, every file of which is as built, and its gate's verdict",
+        more="The signatures lie beside the release's files; those who signed before stay.",
         example="my-model --key release.key",
     )
     sign.add_argument("--key", type=Path, required=True, help="private key that keygen wrote")
@@ -49,13 +50,21 @@ def _keygen(args: argparse.Namespace, state: StateSettings) -> None:
 def _sign(args: argparse.Namespace, state: StateSettings) -> None:
     release = common.open_release(state, args.release)
     release.verify()
-    signer, note = signature.sign(
-        release.manifest, release.read_note(signature.NOTE), args.key.read_bytes(), source=str(args.key)
-    )
+    if report := release.read_note(verdict_signature.REPORT):
+        # Raises for a verdict that was changed after an operator signed it: it must not be signed again.
+        verdict_signature.counts(release, report)
+    found, private = judged.read(release), args.key.read_bytes()
+    signer, note = signature.sign(release.manifest, release.read_note(signature.NOTE), private, source=str(args.key))
     release.write_note(signature.NOTE, note)
     print(f"release {release.id} is signed by {signer}")
+    if found:
+        verdict_signature.sign(release, private, source=str(args.key))
+        print(f"the verdict of its gate, too: {'passed' if found.passed else 'REFUSED'}")
+    else:
+        print("it was not judged: sign it again after its gate")
 
 
 def _write_new(path: Path, data: bytes, mode: int) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+        os.fchmod(file.fileno(), mode)
         file.write(data)

@@ -57,7 +57,8 @@ class DeadLetters:
 
     async def replay(self, letters: Iterable[DeadLetter], trusted: Keyring = WITHOUT_KEYS) -> int:
         """Accept these again, as if they had never been delivered. Returns how many were accepted; letters that another
-        process has replayed meanwhile are skipped."""
+        process has replayed meanwhile are skipped. Each round trip leaves a record in the audit, to whose stream only
+        operators may write where Redis has users. Raises: SettingError where an operator's key is missing."""
         wanted, replayed = list(letters), 0
         for start in range(0, len(wanted), _PAGE):
             page = wanted[start : start + _PAGE]

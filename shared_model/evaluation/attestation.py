@@ -10,6 +10,7 @@ from shared_model.errors import ReleaseError
 from shared_model.evaluation import gate, report
 from shared_model.evaluation.corpora import generated_texts
 from shared_model.evaluation.gate_settings import GateSettings
+from shared_model.releases import verdict_signature
 from shared_model.releases.manifest import Variant
 from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
@@ -30,7 +31,7 @@ def ensure(release: Release, precision: Precision, device: Device, threads: int)
     variant = release.manifest.variant(precision, device)
     known = _known(release, variant)
     if known is None:
-        _log.info("release %s: evaluating %s, which has no verdict yet", release.id, variant)
+        _log.info("release %s: evaluating %s, which has no verdict that counts here yet", release.id, variant)
         known = _attest(release, variant, threads)
     if known:
         raise ReleaseError(f"release {release.id}: {variant} was refused: {known[0]}")
@@ -46,14 +47,50 @@ def note_name(variant: Variant) -> str:
 
 
 def _known(release: Release, variant: Variant) -> tuple[str, ...] | None:
-    """Failures in the variant's stored verdict, empty if it passed; None if it has no verdict."""
-    for note in (report.JSON, note_name(variant)):
-        # A note that is damaged, or is another release's, is ignored: the variant is evaluated again.
-        with contextlib.suppress(ReleaseError, ValueError, KeyError, TypeError):
-            document = json.loads(release.read_note(note) or b"{}")
-            for verdict in document["variants"] if document["release"] == release.id else ():
-                if (verdict["precision"], verdict["device"]) == (variant.precision, variant.device):
-                    return _failures(verdict)
+    """Failures in the variant's stored verdict, empty if it passed; None if it has no verdict that counts.
+
+    Raises: ReleaseError for a report that was changed after it was signed.
+    """
+    judged = _signed_report(release)
+    if (known := _failures_in(judged, variant)) is not None:
+        return known
+    # Processes sign no notes of their own: where verdicts are to be signed, a note counts for a variant that the signed
+    # report leaves to the first process that has its device.
+    if release.verdict_keys() and str(variant) not in judged.get("unproven", ()):
+        return None
+    return _failures_in(_document(release, _readable(release, note_name(variant))), variant)
+
+
+def _signed_report(release: Release) -> dict[str, Any]:
+    """Empty without a report that counts. Raises: ReleaseError for one that was changed after it was signed."""
+    written = _readable(release, report.JSON)
+    if written is None:
+        return {}
+    if not verdict_signature.counts(release, written):
+        _log.warning("%s", verdict_signature.unsigned(release))
+        return {}
+    return _document(release, written)
+
+
+def _readable(release: Release, name: str) -> bytes | None:
+    with contextlib.suppress(ReleaseError):
+        return release.read_note(name)
+    return None
+
+
+def _document(release: Release, note: bytes | None) -> dict[str, Any]:
+    """Empty for a note that is damaged, or another release's: the variant is evaluated again."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        document = json.loads(note or b"{}")
+        return dict(document) if document["release"] == release.id else {}
+    return {}
+
+
+def _failures_in(document: dict[str, Any], variant: Variant) -> tuple[str, ...] | None:
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        for verdict in document["variants"]:
+            if (verdict["precision"], verdict["device"]) == (variant.precision, variant.device):
+                return _failures(verdict)
     return None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from shared_model.errors import ReleaseError
 from shared_model.evaluation import report
+from shared_model.releases import verdict_signature
 from shared_model.releases.store import Release
 
 
@@ -49,8 +50,20 @@ class Judged:
 
 
 def read(release: Release) -> Judged | None:
-    """The report; None if the release was not evaluated. Raises: ReleaseError for a damaged or foreign report."""
+    """The report, signed or not, to be shown; None if the release was not evaluated. Raises: ReleaseError for a damaged
+    or foreign report."""
+    return _parsed(release, release.read_note(report.JSON))
+
+
+def read_signed(release: Release) -> Judged | None:
+    """As `read`, to decide by it. Raises: ReleaseError also for a report that no key that counts here has signed."""
     note = release.read_note(report.JSON)
+    if note is not None and not verdict_signature.counts(release, note):
+        raise ReleaseError(verdict_signature.unsigned(release))
+    return _parsed(release, note)
+
+
+def _parsed(release: Release, note: bytes | None) -> Judged | None:
     if note is None:
         return None
     try:

@@ -9,16 +9,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from shared_model.evaluation.agreement import RULES
 from shared_model.evaluation.verdict import ReleaseReport, Tried, Verdict
 from shared_model.output import OutputKind
+from shared_model.releases import verdict_signature
 from shared_model.releases.store import Release
 
-MARKDOWN, JSON = "report.md", "report.json"
+MARKDOWN, JSON = "report.md", verdict_signature.REPORT
 
 #: Letters of an example's text that are shown.
 _TEXT_SHOWN = 120
 
 
 def write(release: Release, report: ReleaseReport) -> None:
-    """Write both forms beside a release's files."""
+    """Write both forms beside a release's files, unsigned."""
+    verdict_signature.withdraw(release)
     release.write_note(MARKDOWN, page(report).encode())
     release.write_note(JSON, json.dumps(report.to_document(), indent=1).encode() + b"\n")
 

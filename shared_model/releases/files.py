@@ -6,7 +6,6 @@ import os
 import re
 import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -101,9 +100,9 @@ class LocalFiles:
     def write_folder(self, path: str, files: Mapping[str, bytes]) -> None:
         final = self._real(path)
         final.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=".building-", dir=final.parent))
+        building = final.with_name(f".building-{secrets.token_hex(4)}")
+        building.mkdir()
         try:
-            building.chmod(0o755)
             for name, data in files.items():
                 target = building / name
                 target.parent.mkdir(exist_ok=True)

@@ -21,7 +21,7 @@ from shared_model.redis_store import keys
 from shared_model.releases import manifest, pointer_signature, settling
 from shared_model.releases.files import reason
 from shared_model.releases.store import Store
-from shared_model.trust import audit
+from shared_model.trust import audit, high_water
 from shared_model.trust.keyring import WITHOUT_KEYS, Keyring
 
 FILE = settling.FILE
@@ -103,13 +103,13 @@ def rollback(store: Store, client: "redis.Redis | None") -> Pointer:
 
 
 def decode(found: Mapping[bytes, bytes], trusted: Keyring = WITHOUT_KEYS) -> Pointer | None:
-    """The pointer from the fields of a Redis hash; None for an empty hash. Raises: ReleaseError if it is damaged, or no
-    operator signed it."""
+    """The pointer from the fields of a Redis hash; None for an empty hash. Raises: ReleaseError if it is damaged, no
+    operator signed it, or it comes after a later one."""
     if not found:
         return None
     try:
         document = {name.decode(): value.decode() for name, value in found.items()}
-        return _verified(document, trusted)
+        return _verified(document, trusted, replayable=True)
     except Untrusted as error:
         raise ReleaseError(f"{keys.release_pointer()} in Redis {error}") from error
     except (ValueError, KeyError) as error:
@@ -130,7 +130,7 @@ def script_arguments(document: Mapping[str, Any], record: Sequence[str]) -> list
 def read_file(store: Store) -> Pointer | None:
     """The pointer in the file; None if there is no file. Raises: ReleaseError if it cannot be read."""
     try:
-        return _verified(json.loads(store.files.read(FILE)), store.keys)
+        return _verified(json.loads(store.files.read(FILE)), store.keys, replayable=False)
     except FileNotFoundError:
         return None
     except Untrusted as error:
@@ -159,7 +159,9 @@ def _move(
         held = 0
         while True:
             old, _ = _newest(store, client)
-            new = replace(change(old), version=max(held, old.version if old else 0) + 1)
+            # The mark, in case that both copies were lost: replicas refuse a version below it.
+            mark = store.keys.accepted.of(high_water.POINTER)
+            new = replace(change(old), version=max(held, mark, old.version if old else 0) + 1)
             document = pointer_signature.signed(asdict(new), store.keys)
             arguments = script_arguments(document, audit.arguments(store.keys, what, _words(old), _words(new)))
             try:
@@ -215,10 +217,10 @@ def _from_redis(client: "redis.Redis | None", trusted: Keyring) -> Pointer | Non
         return None
 
 
-def _verified(document: Mapping[str, Any], trusted: Keyring) -> Pointer:
+def _verified(document: Mapping[str, Any], trusted: Keyring, replayable: bool) -> Pointer:
     """Raises: Untrusted; ValueError, KeyError for a damaged one."""
     pointer = parse(document)
-    pointer_signature.check(asdict(pointer), document, trusted)
+    pointer_signature.check(asdict(pointer), document, trusted, replayable)
     return pointer
 
 

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from shared_model.trust import high_water
 from shared_model.trust.keyring import Keyring, Signature, encoded
 
 
@@ -30,9 +31,17 @@ def found(fields: Mapping[str, Any], document: Mapping[str, Any]) -> Signature |
     return Signature(signer, base64.b64decode(value, validate=True))
 
 
-def check(fields: Mapping[str, Any], document: Mapping[str, Any], keys: Keyring) -> None:
-    """Raises: Untrusted; ValueError if the signature is malformed."""
-    keys.check(_statement(fields), found(fields, document))
+def check(fields: Mapping[str, Any], document: Mapping[str, Any], keys: Keyring, replayable: bool) -> None:
+    """`replayable`: whether others than operators may have put back a former version.
+
+    Raises: Untrusted; ValueError if the signature is malformed.
+    """
+    signature = found(fields, document)
+    keys.check(_statement(fields), signature)
+    if keys.operators and signature:
+        if replayable:
+            keys.accepted.check(high_water.POINTER, fields["version"])
+        keys.accepted.raise_to(high_water.POINTER, fields["version"])
 
 
 def proves(fields: Mapping[str, Any], signature: Signature) -> bool:

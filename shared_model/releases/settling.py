@@ -1,20 +1,23 @@
-"""Signs what was stored before a machine had an operator key, once: pointer, its file copy and routing policy.
+"""Signs what was stored before a machine had an operator key, once: pointer, its file copy, routing
+policy, and the verdicts on the releases that the pointer names.
 
 Keys are made at their first use with the embedded Redis, and by an operator's command otherwise. The values stored
 before have no signature, or that of an operator of another state folder with the same releases, who is trusted then.
 """
 
+import contextlib
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import redis
 from google.protobuf.message import DecodeError
 
 from protos.scoring.v1.storage_pb2 import RoutingPolicy
+from shared_model.errors import ReleaseError
 from shared_model.redis_store import keys
-from shared_model.releases import pointer_signature
+from shared_model.releases import pointer_signature, verdict_signature
 from shared_model.trust import keyring, policy_signature
 
 if TYPE_CHECKING:
@@ -87,9 +90,19 @@ def _settle_policy(store: "Store", pipe: Any) -> None:
 def _signed(store: "Store", document: Mapping[str, Any], fields: Fields) -> dict[str, Any] | None:
     """The document with a signature; None if it has one already, whose operator is trusted from now on."""
     covered = fields(document)
+    _settle_verdicts(store, {str(covered[role]) for role in ("active", "previous", "canary")} - {""})
     signature = pointer_signature.found(covered, document)
     if signature is None:
         return pointer_signature.signed(covered, store.keys)
     if pointer_signature.proves(covered, signature):
         keyring.trust(store.keys.folder, signature.signer)
     return None
+
+
+def _settle_verdicts(store: "Store", release_ids: Iterable[str]) -> None:
+    for release_id in release_ids:
+        # A release that is not here, or read-only: the processes that load it judge it.
+        with contextlib.suppress(ReleaseError, OSError):
+            release = store.open(release_id)
+            if release.read_note(verdict_signature.NOTE) is None:
+                verdict_signature.sign(release, store.keys.operator, str(store.keys.folder / keyring.OPERATOR))

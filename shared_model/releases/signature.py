@@ -52,28 +52,29 @@ def check(manifest: Manifest, note: bytes | None, trusted: PublicKeys) -> str:
     if not known:
         raise ReleaseError(f"release {manifest.id} is signed by {', '.join(signed)}, which TANDEM_TRUSTED_KEYS lacks")
     for signer, key in known.items():
-        if _verifies(signed[signer], key, _statement(manifest)):
+        if verifies(signed[signer], key, _statement(manifest)):
             return signer
     raise ReleaseError(f"release {manifest.id}: the signature by {', '.join(known)} is wrong; copy or sign it again")
 
 
-def signatures(manifest: Manifest, note: bytes | None) -> Mapping[str, str]:
-    """Unverified signatures of a note, by key id. Raises: ReleaseError for a damaged note."""
+def signatures(manifest: Manifest, note: bytes | None, name: str = NOTE) -> Mapping[str, str]:
+    """Unverified signatures of a note, by key id. Raises: ReleaseError for a damaged note, by its `name`."""
     try:
         document = json.loads(note or b"{}")
         if not all(isinstance(signature, str) for signature in document.values()):
             raise TypeError(document)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise ReleaseError(f"release {manifest.id}: {NOTE} is damaged; copy or sign it again") from error
+        raise ReleaseError(f"release {manifest.id}: {name} is damaged; copy or sign it again") from error
     return dict(document)
 
 
-def _statement(manifest: Manifest) -> bytes:
-    return f"tandem release\n{manifest.id}\n{sha256(manifest.to_json())}\n".encode()
-
-
-def _verifies(signature: str, key: bytes, statement: bytes) -> bool:
+def verifies(signature: str, key: bytes, statement: bytes) -> bool:
+    """`signature`: as a note has it, in base64."""
     try:
         return ed25519.verifies(statement, key, base64.b64decode(signature, validate=True))
     except ValueError:
         return False
+
+
+def _statement(manifest: Manifest) -> bytes:
+    return f"tandem release\n{manifest.id}\n{sha256(manifest.to_json())}\n".encode()

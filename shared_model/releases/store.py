@@ -25,11 +25,13 @@ from shared_model.types import Device, Precision
 class Release:
     """An opened release. Its files are read and verified on demand.
 
-    Notes lie beside the release's files and outside its id: reports, attestations, signatures.
+    Notes lie beside the release's files and outside its id: reports, attestations, signatures. `verdict_keys`: public
+    keys, one of which must have signed the gate's verdict; none: any verdict counts.
     """
 
     files: Files
     manifest: Manifest
+    verdict_keys: Callable[[], PublicKeys] = tuple
 
     @property
     def id(self) -> str:
@@ -195,7 +197,10 @@ class Store:
         except OSError as error:
             unread = f"release {release_id}: {manifests.FILE} cannot be read: {reason(error)}"
             raise ReleaseError(unread) from error
-        return Release(self.files, manifests.parse(raw, release_id))
+        return Release(self.files, manifests.parse(raw, release_id), self._verdict_keys)
+
+    def _verdict_keys(self) -> PublicKeys:
+        return () if self.keys.accept_unsigned else (*(self._trusted or ()), *self.keys.operators)
 
 
 def _folder(release_id: str) -> str:

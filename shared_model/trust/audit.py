@@ -41,10 +41,14 @@ class Record:
 
 def arguments(keys: Keyring, what: str, before: str, after: str) -> list[str]:
     """ARGV of a script that appends a record: the record, its signer and its signature, both empty without a key, and
-    the number of records to keep. Also logs the record. Raises: BadInput for a damaged key."""
+    the number of records to keep. Also logs the record.
+
+    Raises: SettingError where operators sign and no operator's key is here: the script must not run then. BadInput for
+    a damaged key.
+    """
     record = Record(datetime.now(UTC).isoformat(timespec="seconds"), _author(), what, before, after)
     written = json.dumps(asdict(record), sort_keys=True)
-    signature = keys.sign(_statement(written)) if keys.operator else None
+    signature = keys.sign(_statement(written))
     signer = f", key {ed25519.key_id(signature.signer)}" if signature else ""
     # A warning: commands do not configure logging, and their standard error shows warnings.
     log.warning("audit: %s%s", record, signer)

@@ -21,8 +21,9 @@ from pathlib import Path
 from shared_model.errors import SettingError, Untrusted
 from shared_model.redis_store.server import external_url
 from shared_model.settings import StateSettings
-from shared_model.trust import ed25519
+from shared_model.trust import ed25519, high_water
 from shared_model.trust.ed25519 import PublicKeys
+from shared_model.trust.high_water import HighWater
 
 CLUSTER, OPERATOR, OPERATORS = "cluster.key", "operator.key", "operators.pub"
 #: Exists from the moment when an operator key is made until what was stored before is signed by it.
@@ -45,13 +46,20 @@ class Signature:
 @dataclass(frozen=True)
 class Keyring:
     """`cluster`, `operators`: empty where nothing is verified. `operator`: a private key in PEM; empty where this
-    machine does not sign. `accept_unsigned`: during a rolling upgrade."""
+    machine does not sign. `accept_unsigned`: during a rolling upgrade. `accepted`: versions that operators signed and
+    this host accepted."""
 
     folder: Path = Path()
     cluster: bytes = field(default=b"", repr=False)
     operators: PublicKeys = ()
     operator: bytes = field(default=b"", repr=False)
     accept_unsigned: bool = False
+    accepted: HighWater = field(default_factory=HighWater, repr=False, compare=False)
+
+    @property
+    def public(self) -> "Keyring":
+        """All that is needed to verify signatures, and nothing secret."""
+        return Keyring(self.folder, operators=self.operators, accept_unsigned=self.accept_unsigned)
 
     @property
     def unsettled(self) -> bool:
@@ -103,12 +111,14 @@ def load(state: StateSettings) -> Keyring:
     if not external_url(state):
         make(folder, cluster=True, operator=not (folder / OPERATORS).exists())
     public = folder / OPERATORS
+    operators = ed25519.read_public_keys(public, str(public)) if public.exists() else ()
     return Keyring(
         folder,
         _cluster_key(folder / CLUSTER),
-        ed25519.read_public_keys(public, str(public)) if public.exists() else (),
+        operators,
         _read(folder / OPERATOR),
         state.unsigned == "accept",
+        HighWater(state.state / high_water.FILE if operators else None),
     )
 
 

@@ -4,6 +4,7 @@ from google.protobuf.message import DecodeError
 
 from protos.scoring.v1.storage_pb2 import OperatorSignature, RoutingPolicy
 from shared_model.errors import Untrusted
+from shared_model.trust import high_water
 from shared_model.trust.keyring import Keyring, Signature
 
 #: Field 15, a message of a fixed length: a version of 9 bytes, a key of 34 and a signature of 66.
@@ -23,7 +24,7 @@ def signed(policy: RoutingPolicy, keys: Keyring) -> bytes:
 
 
 def check(stored: bytes, keys: Keyring) -> None:
-    """Raises: Untrusted for a policy that no operator signed, or a damaged one."""
+    """Raises: Untrusted for a policy that no operator signed, a damaged one, or one that was replaced since."""
     if not keys.operators:
         return
     try:
@@ -38,6 +39,8 @@ def check(stored: bytes, keys: Keyring) -> None:
         raise Untrusted("has fields after its signature")
     else:
         keys.check(_statement(stored[:-_SUFFIX]), Signature(found.signer, found.value))
+        keys.accepted.check(high_water.POLICY, policy.version)
+        keys.accepted.raise_to(high_water.POLICY, policy.version)
 
 
 def _statement(body: bytes) -> bytes:

@@ -17,6 +17,7 @@ from protos.scoring.v1.storage_pb2 import DeferredWork, PublishedScore, RoutingP
 from realtime_service.cli import policy_command
 from realtime_service.client import Client
 from shared_model.deferred import DeadLetters, DeferredQueue
+from shared_model.errors import StoreUnavailable
 from shared_model.published.epochs import Epoch
 from shared_model.published.publish import publish
 from shared_model.redis_store import clients, keys
@@ -107,13 +108,18 @@ def test_a_service_its_callers_an_operator_and_a_night_do_their_work(server: Ser
         client.set(keys.last_run(), "{}")
 
 
-async def test_a_night_drains_and_an_operator_replays(server: Server) -> None:
+async def test_a_night_drains_and_only_an_operator_replays(server: Server) -> None:
     async def fail_one() -> int:
         async with clients.connect_asyncio(server.url("nightly"), 5.0, 5.0) as client:
             queue = DeferredQueue(client)
             await queue.submit("poison", DeferredWork(request=ScoreRequest(texts=["a"])))
             (claimed,) = await queue.claim("night", 1)
             assert await queue.dead_letter(claimed, "it kills", "night", 3)
+        for user in ("nightly", "service"):
+            async with clients.connect_asyncio(server.url(user), 5.0, 5.0) as client:
+                letters = DeadLetters(client, DeferredSettings())
+                with pytest.raises(StoreUnavailable, match=r"(?i)no permission|NOPERM|can't access"):
+                    await letters.replay([it async for it in letters.all()])
         async with clients.connect_asyncio(server.url("operator"), 5.0, 5.0) as client:
             letters = DeadLetters(client, DeferredSettings())
             return await letters.replay([it async for it in letters.all()])

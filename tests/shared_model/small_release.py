@@ -3,13 +3,17 @@
 import json
 import random
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from shared_model.encoding import InputSpec
 from shared_model.evaluation import report
 from shared_model.output import OutputKind, OutputSpec
+from shared_model.releases import verdict_signature
 from shared_model.releases.manifest import Facts, Variant
 from shared_model.releases.store import Release, Store
+from shared_model.settings import StateSettings
+from shared_model.trust import keyring
 from shared_model.types import Device, Precision
 
 _random = random.Random(3)
@@ -57,11 +61,24 @@ def judge(release: Release, failures: tuple[str, ...] = (), **measured: Any) -> 
     """Write the report of a gate that found `failures` in the INT8 variant; `measured` are more facts of each."""
     known = {"agreement": 0.995, "clear_agreement": None, "accuracy": None, "latency": [], **measured}
     variants = [
-        {"precision": precision, "device": "cpu", "compiled": precision, "failures": list(broken), **known}
+        {
+            "precision": precision,
+            "device": "cpu",
+            "compiled": precision,
+            "failures": list(broken),
+            "passed": not broken,
+            **known,
+        }
         for precision, broken in (("fp32", ()), ("bf16", ()), ("int8", failures))
     ]
     document = {"release": release.id, "passed": not failures, "unproven": ["fp16/cuda"], "variants": variants}
     release.write_note(report.JSON, json.dumps(document).encode())
+
+
+def sign_verdict(release: Release, state: Path) -> None:
+    """By the operator of a state folder, whose keys are made."""
+    keys = keyring.load(StateSettings(state=state))
+    verdict_signature.sign(release, keys.operator, "operator.key")
 
 
 def passed(store: Store, name: str) -> Release:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import redis
@@ -16,6 +17,8 @@ from realtime_service import __main__ as command
 from shared_model.deferred import DeferredQueue, State
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
+from shared_model.trust import audit, keyring
+from shared_model.trust.ed25519 import key_id
 
 Cli = Callable[..., tuple[int, list[str], str]]
 
@@ -101,6 +104,41 @@ def test_the_owner_of_a_letter_is_shown_and_names_it(cli: Cli, redis_url: str) -
     assert [line.split("\t")[0] for line in cli("list")[1]] == [*mine, "2 dead letters"]
     assert cli("replay", "token:bob/one") == (0, ["1 accepted again"], "")
     assert states(redis_url, *mine) == [State.FAILED, State.ACCEPTED]
+
+
+@pytest.fixture
+def keys_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Of an operator."""
+    monkeypatch.setenv("TANDEM_STATE", str(tmp_path))
+    keyring.make(tmp_path / "keys", cluster=False, operator=True)
+    return tmp_path / "keys"
+
+
+def test_a_replay_is_recorded_and_signed(
+    cli: Cli, redis_url: str, keys_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    dead_letter(redis_url, "one", "two")
+    assert cli("replay", "--all")[1] == ["2 accepted again"]
+    (logged,) = caplog.messages
+    with redis.Redis.from_url(redis_url) as client:
+        keys = keyring.load(StateSettings(state=keys_dir.parent, redis_url=redis_url))
+        (line,) = audit.lines(client, keys)
+    assert line in f"{logged.removeprefix('audit: ').partition(', key')[0]}  [signed by {key_id(keys.operators[0])}]"
+    assert "  dead-letters replay  by " in line
+    assert ": 2 dead letters: one, two -> accepted  [signed by " in line
+
+
+def test_without_the_operators_key_no_dead_letter_is_accepted(cli: Cli, redis_url: str, keys_dir: Path) -> None:
+    (keys_dir / keyring.OPERATOR).unlink()
+    dead_letter(redis_url, "one")
+    status, lines, complaint = cli("replay", "one")
+    assert (status, lines) == (2, [])
+    refusal = f"realtime_service dead-letters: {keys_dir} has no operator.key, and operators.pub wants an operator's"
+    assert complaint.startswith(refusal)
+    assert complaint.count("\n") == 1
+    assert states(redis_url, "one") == [State.FAILED]
+    # Reading needs no key.
+    assert cli("list")[1][-1] == "1 dead letters"
 
 
 def test_an_unknown_id_is_named_and_nothing_is_replayed(cli: Cli, redis_url: str) -> None:

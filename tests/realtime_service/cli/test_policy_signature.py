@@ -15,7 +15,7 @@ from realtime_service.process import redis_connections
 from realtime_service.routing import overrides
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import Snapshot
-from shared_model.errors import BadInput, SettingError
+from shared_model.errors import BadInput, ReleaseError, SettingError
 from shared_model.redis_store import keys
 from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
@@ -39,7 +39,9 @@ def ours(tmp_path: Path) -> Keyring:
 
 
 def loaded(folder: Path, unsigned: str = "") -> Keyring:
-    return keyring.load(StateSettings(keys=str(folder), redis_url="redis://127.0.0.1:1", unsigned=unsigned))
+    return keyring.load(
+        StateSettings(state=folder, keys=str(folder), redis_url="redis://127.0.0.1:1", unsigned=unsigned)
+    )
 
 
 def set_quota(client: "redis.Redis", trusted: Keyring, quota: float) -> bytes:
@@ -96,6 +98,42 @@ async def test_a_replica_does_not_return_to_a_former_pointer(
     redis_client.hset(keys.release_pointer(), mapping={"version": 9})
     assert (await replica.reads()).pointer == new
     await replica.client.aclose()
+
+
+async def test_a_restarted_replica_refuses_a_policy_and_a_pointer_of_before(
+    redis_client: "redis.Redis", redis_url: str, ours: Keyring, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its releases are a copy of their own, to which the operator's file of the pointer does not come."""
+    operators, own = (Store(tmp_path / name, load_keys=lambda: loaded(tmp_path)) for name in ("operators", "own"))
+    policies = [set_quota(redis_client, ours, 5.0)]
+    pointer.promote(operators, redis_client, "small-aaaaaaaaaaaa")
+    former = redis_client.hgetall(keys.release_pointer())
+    policies.append(set_quota(redis_client, ours, 6.0))
+    new = pointer.promote(operators, redis_client, "small-bbbbbbbbbbbb")
+    first = Replica(redis_url, loaded(tmp_path))
+    snapshot = await first.reads()
+    assert (snapshot.policy.quota, snapshot.pointer) == (6.0, new)
+    redis_client.set(keys.routing_policy(), policies[0])
+    redis_client.hset(keys.release_pointer(), mapping=former)
+    restarted = Replica(redis_url, loaded(tmp_path))
+    snapshot = await restarted.reads()
+    # The settings count until an operator sets a policy.
+    assert (snapshot.policy.quota, snapshot.pointer) == (0.0, None)
+    assert sum("comes after version" in line for line in caplog.messages) == 2
+    with pytest.raises(ReleaseError, match="in Redis has version 1, which comes after version 2"):
+        pointer.read(own, redis_client)
+    # Operators go on from what they know.
+    with pytest.raises(BadInput, match=r"comes after version .* `policy reset --all` writes it anew"):
+        set_quota(redis_client, loaded(tmp_path), 7.0)
+    policy_command.move(
+        redis_client, loaded(tmp_path), "policy reset --all", lambda _: RoutingPolicy().SerializeToString(), True
+    )
+    set_quota(redis_client, loaded(tmp_path), 7.0)
+    assert pointer.promote(operators, redis_client, "small-cccccccccccc").version == 3
+    snapshot = await restarted.reads()
+    assert (snapshot.policy.quota, snapshot.pointer) == (7.0, pointer.read(own, redis_client))
+    for it in (first, restarted):
+        await it.client.aclose()
 
 
 def test_an_operator_does_not_sign_what_others_stored(redis_client: "redis.Redis", ours: Keyring) -> None:

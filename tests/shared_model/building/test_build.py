@@ -12,19 +12,20 @@ import numpy as np
 import openvino
 import pytest
 
-from shared_model import demo_messages, devices
+from shared_model import demo_messages, devices, settings
 from shared_model.__main__ import main
 from shared_model.building import build, checkpoint, convert, quantise
 from shared_model.building.checkpoint import Checkpoint
 from shared_model.building.recipes import RECIPES, Recipe
 from shared_model.encoding import Encoder, InputSpec, collate
 from shared_model.errors import ReleaseError
-from shared_model.evaluation import corpora, gate, report
+from shared_model.evaluation import corpora, gate, judged, report
 from shared_model.evaluation.gate import Evaluator
 from shared_model.evaluation.verdict import ReleaseReport
 from shared_model.output import OutputKind
 from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
+from shared_model.settings import StateSettings
 from shared_model.types import Device, Precision
 from tests.shared_model import small_release, tiny_builds, tiny_models
 
@@ -316,6 +317,9 @@ def test_a_build_takes_no_traffic_from_an_active_release_unless_asked_to(
     command = ["build", "--model", str(tiny_models.make(tmp_path / "model", "bert")), "--name", "tiny"]
     assert main(command) == 0
     assert f"release {built.id} passed; {active.id} stays active until you" in capsys.readouterr().out
+    verdict = judged.read_signed(Store.from_settings(settings.load(StateSettings)).open(built.id))
+    assert verdict
+    assert verdict.passed
     assert pointer.read(own_state, None).active == active.id
     assert main([*command, "--promote"]) == 0
     assert pointer.read(own_state, None).active == built.id

@@ -37,6 +37,9 @@ def test_names_and_numbers_are_in_the_certificate_and_keys_are_the_owners(tmp_pa
     assert [str(it) for it in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.7", "127.0.0.1", "::1"]
     for secret in (tmp_path / "ca.key", folder / "key.pem"):
         assert secret.stat().st_mode & 0o777 == 0o600
+    # The command has set umask 077, and containers of other users read these.
+    readable = {folder: 0o755, folder / "cert.pem": 0o644, folder / "ca.pem": 0o644, tmp_path / "ca.pem": 0o644}
+    assert {path: path.stat().st_mode & 0o777 for path in readable} == readable
 
 
 @pytest.mark.parametrize(

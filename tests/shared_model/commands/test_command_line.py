@@ -160,13 +160,15 @@ def test_a_key_signs_and_what_is_trusted_opens(
     key, public = place / "release.key", place / "release.key.pub"
     status, printed, _ = run("keygen", "--out", key)
     assert (status, printed.startswith(f"private key in {key}: keep it offline; add {public}")) == (0, True)
-    assert stat.S_IMODE(key.stat().st_mode) == 0o600
+    assert (stat.S_IMODE(key.stat().st_mode), stat.S_IMODE(public.stat().st_mode)) == (0o600, 0o644)
     monkeypatch.setenv("TANDEM_TRUSTED_KEYS", str(public))
     for command in (("verify",), ("promote",), ("canary", "--weight", "0.5")):
         status, _, complaint = run(*command, one.id)
         assert (status, complaint.startswith(f"shared_model {command[0]}: release {one.id} is unsigned")) == (2, True)
     status, printed, _ = run("sign", "--key", key, one.id)
-    signer = printed.removeprefix(f"release {one.id} is signed by ").strip()
+    first, verdict = printed.splitlines()
+    signer = first.removeprefix(f"release {one.id} is signed by ")
+    assert verdict == "the verdict of its gate, too: passed"
     assert (status, signer) == (0, public.read_text().split()[-1])
     assert run("verify", one.id)[1].endswith(", every one as built, signed by a trusted key\n")
     assert run("promote", one.id)[0] == 0

@@ -119,6 +119,7 @@ def test_where_no_redis_can_be_started_the_file_moves_too(
 ) -> None:
     """A folder that our own server cannot work in."""
     monkeypatch.delenv("TANDEM_REDIS_URL")
+    small_release.sign_verdict(one, place)
     (place / "redis" / "appendonly.aof").mkdir(parents=True)
     status, _, complaint = run("promote", one.id)
     assert status == 3
@@ -131,6 +132,7 @@ def test_where_no_redis_can_be_started_the_file_moves_too(
 
 def test_an_embedded_redis_is_told(run: Run, one: Release, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TANDEM_REDIS_URL")
+    small_release.sign_verdict(one, place)
     assert run("promote", one.id)[0] == 0
     (place / "releases" / pointer.FILE).unlink()
     assert listed(run("list")[1]) == [f"{one.id} passed active"]

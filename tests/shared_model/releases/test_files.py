@@ -187,6 +187,7 @@ def test_releases_behind_a_url_are_shared_by_processes(tmp_path: Path) -> None:
     root, state = tmp_path / "root", tmp_path / "state"
     release = small_release.seal(Store(f"shared://{root}"))
     small_release.judge(release)
+    small_release.sign_verdict(release, state)
     assert listed(command(root, state, "list")) == [f"{release.id} passed"]
     assert command(root, state, "promote", release.id).startswith(f"release {release.id} is active (version 1)")
     assert pointer.read(Store(f"shared://{root}"), None).active == release.id
