@@ -21,6 +21,7 @@ from realtime_service.models.registry import Models, Serving
 from realtime_service.process import nightly_metrics, redis_connections
 from realtime_service.process.background import BackgroundTasks
 from realtime_service.process.calls import SERVICES, Calls, Parts
+from realtime_service.process.log_limit import GRPC, LogLimit
 from realtime_service.process.place import Place
 from realtime_service.process.router_health import RouterHealth
 from realtime_service.rollout import rollout
@@ -166,6 +167,7 @@ class Server:
         await self._start_routing(stack, snapshot)
         self._spawn(stack, nightly_metrics.run(self._default_client, metrics))
         self._spawn(stack, self._watch())
+        self._spawn(stack, stack.enter_context(LogLimit(GRPC, clock).attached()).run())
         self._spawn(stack, precomputed.run(models.published, self._default_client))
         await self._start_listener(stack, listener)
 
