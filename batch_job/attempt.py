@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from batch_job.checks.gate import GateFailed
 from batch_job.identity import Tables
 from batch_job.inputs import reading
 from batch_job.inputs.messages import Reason
-from batch_job.progress import Progress, log
+from batch_job.progress import Progress, Stopwatch, log
 from batch_job.reporting import plain_text
 from batch_job.run_record import Findings, QuarantinedLine, RunRecord, Scoring
 from batch_job.scoring import rows, shard_task
@@ -35,19 +35,6 @@ from batch_job.tables.fence import WATCH_SECONDS, Fence, Watch
 from shared_model.errors import JobError
 
 
-@dataclass
-class Stopwatch:
-    """Seconds per stage, all its parts together."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        started = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started
-
-
 def input_fingerprint(run: RunRecord, options: ScoringOptions, shard_rows: int) -> str:
     """A hash of everything that a partition's rows depend on: rows with the same one need not be computed again."""
     release = options.store().open(run.release)
@@ -61,27 +48,6 @@ def input_fingerprint(run: RunRecord, options: ScoringOptions, shard_rows: int) 
         "schema": schemas.SCHEMA_VERSION,
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def already_committed(tables: Tables, run: RunRecord, fingerprint: str) -> Scoring | None:
-    """The committed scores of the day, if they have this very fingerprint. Raises: JobError when they are of another
-    input."""
-    delta = table.open_table(tables.scores, table.SCORES)
-    table.refuse_other_input(delta, run.ds, run.input.identity)
-    committed = table.committed(delta, run.ds)
-    if committed is None or committed.fingerprint != fingerprint:
-        return None
-    facts = table.commit_facts(delta, run.ds, committed.token)
-    version = facts.get("tandem.quarantine_version")
-    return Scoring(
-        token=committed.token,
-        plan_id=fingerprint,
-        table_version=committed.table_version,
-        rows=committed.rows,
-        quarantined=table.quarantined(tables.quarantine, run.ds, committed.token),
-        quarantine_version=int(version) if version else None,
-        content=facts.get("tandem.content", ""),
-    )
 
 
 @contextmanager

@@ -1,9 +1,11 @@
-"""Progress of long work on standard error: a line every few seconds, and one at its end."""
+"""Progress of long work on standard error, a line every few seconds and one at its end; and its seconds by stage."""
 
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
 
@@ -85,3 +87,16 @@ def _span(seconds: float) -> str:
     """A span of time as a person says it."""
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+@dataclass
+class Stopwatch:
+    """Seconds per stage, all its parts together."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started

@@ -1,6 +1,7 @@
 """The identity of a caller, and the permissions that come with it."""
 
 import functools
+import ipaddress
 import json
 from dataclasses import dataclass
 from enum import StrEnum
@@ -23,7 +24,7 @@ SCORERS = frozenset({Role.CALLER, Role.OPERATOR, Role.NIGHT})
 class Identity:
     """The caller of one call.
 
-    `key`: "token:SUBJECT" of a verified token, "claimed:NAME" of `x-caller-id`, else "addr:ADDRESS"; `quota_key`: what
+    `key`: "token:SUBJECT" of a verified token, "claimed:NAME" of `x-caller-id`, else `address_key`; `quota_key`: what
     quotas and fair queueing count by: the key of a verified caller, the address of any other. `lanes`, `models`: those
     that it may use, None for all. `sees_internals`: addresses, paths and errors; `sees_precomputed`: whether an answer
     was scored before.
@@ -52,6 +53,21 @@ class Identity:
     def may_ask_release(self, release: str) -> bool:
         """`release`: an id, or what a caller takes for one."""
         return self.may_ask(release.rpartition("-")[0])
+
+
+def address_key(address: str) -> str:
+    """The name of the callers at an address, "addr:ADDRESS". A caller usually has a network of IPv6 with 64 bits: its
+    addresses share one name, "addr:NETWORK/64", except on this host and on one link."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return f"addr:{address}"
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped:
+            return f"addr:{found.ipv4_mapped}"
+        if not (found.is_link_local or found.is_loopback):
+            return f"addr:{ipaddress.ip_network((found.packed, 64), strict=False)}"
+    return f"addr:{found}"
 
 
 @functools.lru_cache(maxsize=1024)

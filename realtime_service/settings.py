@@ -97,7 +97,7 @@ class ServiceSettings:
         4096, "Calls and streams of all connections at once, one caller's at most half; more are refused.", POSITIVE
     )
     stream_idle_seconds: float = setting(
-        600.0, "A stream of requests on which nothing happens ends after so long; 0: never.", NOT_NEGATIVE
+        600.0, "A stream of requests or results on which nothing happens ends after so long; 0: never.", NOT_NEGATIVE
     )
     connection_idle_seconds: float = setting(600.0, "A connection without calls is closed after so long.", POSITIVE)
     connection_age_seconds: float = setting(3600.0, "An older connection takes no new calls.", POSITIVE)

@@ -25,11 +25,6 @@ def scoring(
     """
     own = [file for file in files if not file.adopted]
     tokens, padded = sum(file.tokens for file in own), sum(file.padded_tokens for file in own)
-    began = min((file.began for file in own if file.began), default=0.0)
-    in_workers = {
-        f"workers {stage}": sum(getattr(file, stage) for file in own)
-        for stage in ("tokenised", "waited", "ran", "wrote")
-    }
     return Scoring(
         token=target.token,
         plan_id=target.fingerprint,
@@ -38,20 +33,32 @@ def scoring(
         quarantined=reasons,
         quarantine_version=quarantine_version,
         precision=files[0].precision,
-        seconds={name: round(value, 3) for name, value in {**seconds, **in_workers}.items()},
+        seconds={name: round(value, 3) for name, value in {**seconds, **_in_workers(own)}.items()},
         rows_per_second=round(sum(file.rows for file in own) / sum(seconds.values()), 1),
         tokens=tokens,
         padding_share=round(1 - tokens / padded, 4) if padded else 0.0,
         finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
         distinct=sum(file.distinct for file in own),
         workers=_workers(own),
-        began_at=datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds") if began else "",
+        began_at=_began_at(own),
         content=schemas.add_contents(file.content for file in files),
         units=len(files),
         units_resumed=len(files) - len(own),
         rows_reused=sum(file.reused for file in own),
         slots=slots,
     )
+
+
+def _in_workers(files: Sequence[FileReport]) -> dict[str, float]:
+    """Stage → seconds of all workers together."""
+    stages = ("tokenised", "waited", "ran", "wrote")
+    return {f"workers {stage}": sum(getattr(file, stage) for file in files) for stage in stages}
+
+
+def _began_at(files: Sequence[FileReport]) -> str:
+    """When the first engine got texts; empty where none did."""
+    began = min((file.began for file in files if file.began), default=0.0)
+    return datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds") if began else ""
 
 
 def _workers(files: Sequence[FileReport]) -> tuple[Worker, ...]:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from batch_job import lookup, run_record
-from batch_job.attempt import already_committed, input_fingerprint
+from batch_job.attempt import input_fingerprint
+from batch_job.identity import Tables
 from batch_job.inputs.source import check_unchanged
 from batch_job.launch import spark_submit
 from batch_job.progress import log
@@ -14,7 +15,7 @@ from batch_job.run_record import RunRecord, Scoring, State
 from batch_job.scoring.options import ScoringOptions
 from batch_job.spark import gpus
 from batch_job.steps.context import StepContext, open_context, recorded
-from batch_job.tables import fence
+from batch_job.tables import fence, table
 from shared_model.deferred import DeferredQueue
 from shared_model.errors import Stale, StoreUnavailable
 
@@ -69,6 +70,27 @@ def refuse_changed(context: StepContext, run: RunRecord) -> None:
     if run.token and latest is not None and latest > run.token:
         raise Stale(f"attempt {latest} at ds={run.ds} has begun since attempt {run.token}, this run's last")
     check_unchanged(run.input)
+
+
+def already_committed(tables: Tables, run: RunRecord, fingerprint: str) -> Scoring | None:
+    """The committed scores of the day, if they have this very fingerprint. Raises: JobError when they are of another
+    input."""
+    delta = table.open_table(tables.scores, table.SCORES)
+    table.refuse_other_input(delta, run.ds, run.input.identity)
+    committed = table.committed(delta, run.ds)
+    if committed is None or committed.fingerprint != fingerprint:
+        return None
+    facts = table.commit_facts(delta, run.ds, committed.token)
+    version = facts.get("tandem.quarantine_version")
+    return Scoring(
+        token=committed.token,
+        plan_id=fingerprint,
+        table_version=committed.table_version,
+        rows=committed.rows,
+        quarantined=table.quarantined(tables.quarantine, run.ds, committed.token),
+        quarantine_version=int(version) if version else None,
+        content=facts.get("tandem.content", ""),
+    )
 
 
 def _requests_wait(context: StepContext) -> bool:

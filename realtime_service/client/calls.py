@@ -20,6 +20,8 @@ from shared_model.types import MAX_TEXTS, Priority
 #: Tickets that a client remembers: the last ones.
 MAX_TICKETS = 100_000
 NO_TICKETS: Mapping[str, str] = MappingProxyType({})
+#: A stream of results that was open for so many seconds is asked for again at little cost.
+LASTED_SECONDS = 10.0
 #: Seconds a call without a timeout of its own may take.
 DEFAULT_DEADLINE = 30.0
 
@@ -77,21 +79,28 @@ class SubmitOptions(SubmitStreamOptions, total=False):
 
 class Watched:
     """Submitted work whose ends are awaited. A stream that has brought some of them is not made again by the channel:
-    what is still open is asked for again, once, when its connection breaks."""
+    what is still open is asked for again, once, when its connection breaks. However often, when the stream had lasted:
+    the service ends one on which nothing happens."""
 
-    def __init__(self, tickets: Mapping[str, str], seconds: float, attempts: int) -> None:
-        """`tickets`: of each request id, "" for one without."""
+    def __init__(
+        self, tickets: Mapping[str, str], seconds: float, attempts: int, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`tickets`: of each request id, "" for one without. `now`: monotonic seconds."""
         self._open = dict(tickets)
-        self._deadline = time.monotonic() + seconds
+        self._now = now
+        self._deadline = now() + seconds
+        self._repeats = attempts > 1
         self._attempts = attempts
         self._heard = False
+        self._asked = now()
 
     @property
     def left(self) -> float:
         """Seconds until the deadline."""
-        return max(0.0, self._deadline - time.monotonic())
+        return max(0.0, self._deadline - self._now())
 
     def request(self) -> scoring_pb2.WatchResultsRequest:
+        self._asked = self._now()
         tickets = list(self._open.values())
         return scoring_pb2.WatchResultsRequest(request_ids=self._open, tickets=tickets if any(tickets) else [])
 
@@ -102,8 +111,12 @@ class Watched:
 
     def goes_on(self, error: CallError) -> bool:
         """The stream has ended with an error. Returns whether what is open is asked for again."""
+        if not isinstance(error, Unavailable):
+            return False
+        if self._repeats and self._now() - self._asked >= LASTED_SECONDS:
+            return True
         self._attempts -= 1
-        return self._attempts > 0 and self._heard and isinstance(error, Unavailable)
+        return self._attempts > 0 and self._heard
 
 
 class Tickets:

@@ -109,8 +109,7 @@ class Device:
 
         Raises: Overloaded, ReplicaUnavailable before any work is spent; DeadlineExpired; ScoringFailed.
         """
-        loop = asyncio.get_running_loop()
-        wait = _Wait(loop.create_future(), len(encodings))
+        wait = _Wait(asyncio.get_running_loop().create_future(), len(encodings))
         latency = self._latency(model, path)
         if latency is None:
             raise ReplicaUnavailable(f"the {path} lane is not here, or still warming up")
@@ -122,18 +121,12 @@ class Device:
         now = self._clock.monotonic()
         self.scheduler.admit(jobs, now, None if finish_in is None else now + finish_in)
         self._start_what_can_run()
-        # One future and one timer per request, not per text: every request pays for them.
-        timer = None if deadline is None else loop.call_later(deadline - self._clock.monotonic(), wait.expire)
         try:
-            failure = await wait.over
+            await self._over(wait, deadline)
         finally:
-            if timer:
-                timer.cancel()
             # However the wait ended, tasks that have not started must not run.
             for job in jobs:
                 self.scheduler.withdraw(job)
-        if failure:
-            raise failure
         return [job.computed for job in jobs if job.computed]
 
     def finish_of(
@@ -173,6 +166,19 @@ class Device:
 
     def close(self) -> None:
         self._streams.close()
+
+    async def _over(self, wait: _Wait, deadline: float | None) -> None:
+        """Wait for the end of a request. Raises: its failure."""
+        # One future and one timer per request, not per text: every request pays for them.
+        left = None if deadline is None else deadline - self._clock.monotonic()
+        timer = None if left is None else asyncio.get_running_loop().call_later(left, wait.expire)
+        try:
+            failure = await wait.over
+        finally:
+            if timer:
+                timer.cancel()
+        if failure:
+            raise failure
 
     def _latency(self, model: Model, path: ServingPath) -> VariantLatency | None:
         """None if the lane is not served here, or still warms up."""

@@ -10,43 +10,32 @@ from typing import Any
 
 import grpc.aio
 
-from realtime_service.cluster.forwarder import Forwarder
 from realtime_service.cluster.membership import Membership
 from realtime_service.cluster.peer_trust import PeerTrust
 from realtime_service.cluster.peers import PeerTls
 from realtime_service.execution.devices import Devices
-from realtime_service.metrics import Metrics, Outcome
+from realtime_service.metrics import Metrics
 from realtime_service.models import precomputed
 from realtime_service.models.precomputed import PrecomputedScores
 from realtime_service.models.registry import Models, Serving
 from realtime_service.process import nightly_metrics, redis_connections
 from realtime_service.process.background import BackgroundTasks
+from realtime_service.process.calls import SERVICES, Calls, Parts
+from realtime_service.process.log_limit import GRPC, LogLimit
 from realtime_service.process.place import Place
+from realtime_service.process.router_health import RouterHealth
 from realtime_service.rollout import rollout
 from realtime_service.rollout.desired_release import DesiredReleases
 from realtime_service.rollout.loader import Loader
 from realtime_service.rollout.rollout import Rollout
 from realtime_service.routing import overrides
-from realtime_service.routing.inflight import Inflight
 from realtime_service.routing.quotas import Quotas
-from realtime_service.routing.snapshot import ANY_RELEASE, Snapshot
-from realtime_service.serving.backfill import BackfillWorker
-from realtime_service.serving.deferral import Deferral, Readers
-from realtime_service.serving.dispatcher import Dispatcher
-from realtime_service.serving.result_watcher import Watcher
+from realtime_service.routing.snapshot import Snapshot
 from realtime_service.serving.status import ReplicaStatus
 from realtime_service.settings import SERVED, ServiceSettings, lanes, variants
-from realtime_service.transport.authentication import Callers, TokenRules
-from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.health import Readiness
 from realtime_service.transport.listener import advertised, bind, make_listener, offer_reflection
 from realtime_service.transport.metrics_server import serve_metrics
-from realtime_service.transport.open_inference import servicer as open_inference
-from realtime_service.transport.open_inference.servicer import OpenInferenceServicer
-from realtime_service.transport.peer_stream_server import PeerStreams
-from realtime_service.transport.relay import Relay
-from realtime_service.transport.scoring_v1 import servicer
-from realtime_service.transport.streaming import OpenStreams
 from realtime_service.transport.token_keys import TokenKeys
 from shared_model import devices
 from shared_model.clock import SystemClock
@@ -57,13 +46,9 @@ from shared_model.tls import CertificateFiles, TlsSettings
 from shared_model.trust.keyring import WITHOUT_KEYS, Keyring
 from shared_model.types import ServingPath
 
-#: Services that stand for the whole replica in health checks, and that reflection lists.
-SERVICES = (servicer.SERVICE, open_inference.SERVICE)
 #: Between "not serving" and the listener's close, so that clients have looked elsewhere before calls are refused.
 LAME_DUCK_SECONDS = 0.5
 DRAIN_SECONDS = 10.0
-#: Between looks of a router at which lanes there are.
-MIRROR_SECONDS = 0.1
 
 log = logging.getLogger(__name__)
 
@@ -182,6 +167,7 @@ class Server:
         await self._start_routing(stack, snapshot)
         self._spawn(stack, nightly_metrics.run(self._default_client, metrics))
         self._spawn(stack, self._watch())
+        self._spawn(stack, stack.enter_context(LogLimit(GRPC, clock).attached()).run())
         self._spawn(stack, precomputed.run(models.published, self._default_client))
         await self._start_listener(stack, listener)
 
@@ -221,10 +207,11 @@ class Server:
         if not self._lanes:
             if not self._settings.release:
                 self._spawn(self._stack, rollout.follow(self._status.models, desired, self._metrics))
-            await self._reflect()
+            health = RouterHealth(self._readiness, self._membership)
+            health.update()
             if not self._readiness.ready:
                 log.warning("the router on %s waits for an endpoint: no replica with lanes is known", self.address)
-            self._spawn(self._stack, self._mirror())
+            self._spawn(self._stack, health.run())
             await self._readiness.until_ready()
             return
         if not self._place.shared:
@@ -233,7 +220,7 @@ class Server:
                     if self._lanes[lane].precision is precision:
                         await self._lane_ready(lane)
         if self._settings.harvest and ServingPath.DEFERRED in self._lanes:
-            self._spawn(self._stack, self._backfill.run())
+            self._spawn(self._stack, self._calls.backfill())
         if not self._settings.release:
             keep_seconds = self._settings.keep_previous_seconds
             self._status.rollout = Rollout(
@@ -241,94 +228,55 @@ class Server:
             )
             self._spawn(self._stack, self._status.rollout.run())
 
-    async def _start_listener(self, stack: contextlib.AsyncExitStack, listener: grpc.aio.Server) -> None:
-        status, membership, metrics, clock = self._status, self._membership, self._metrics, self._clock
-        deferred_queue = DeferredQueue(self._default_client, self._deferred, metrics.unanswered)
-        readers = Readers.of(self._settings)
-        deferral = Deferral(deferred_queue, lambda: membership.snapshot.redis_available, readers, clock)
+    async def _start_calls(self, stack: contextlib.AsyncExitStack) -> Calls:
+        keys = await asyncio.to_thread(TokenKeys, self._settings, self._clock)
+        membership, status = self._membership, self._status
+        parts = Parts(
+            self._settings,
+            status,
+            membership,
+            self._quotas,
+            DeferredQueue(self._default_client, self._deferred, self._metrics.unanswered),
+            self._readiness,
+            self._metrics,
+            self._clock,
+        )
         trust = PeerTrust(
-            self._trusted, status.address, lambda: membership.snapshot.cluster_token, clock, self._tls.insecure
+            self._trusted, status.address, lambda: membership.snapshot.cluster_token, self._clock, self._tls.insecure
         )
-        forwarder = Forwarder(membership, metrics, clock, trust, tls=self._peer_tls)
-        stack.push_async_callback(forwarder.close)
-        self._spawn(stack, forwarder.run())
-        dispatcher = Dispatcher(
-            status.models, status.device, membership, forwarder, self._quotas, deferral, metrics, clock
-        )
-        self._backfill = BackfillWorker(deferred_queue, dispatcher, status.device, metrics, clock, status.replica)
-        watcher, streams = Watcher(deferred_queue), OpenStreams(self._settings.stream_idle_seconds)
-        most_bytes = round(self._settings.inflight_megabytes * 1e6)
-        inflight = Inflight(
-            "bytes",
-            most_bytes,
-            round(self._settings.inflight_caller_share * most_bytes),
-            refused=lambda: metrics.ended(None, Outcome.REFUSED),
-        )
-        self._spawn(stack, watcher.run())
-        keys = await asyncio.to_thread(TokenKeys, self._settings, clock)
-        if keys.current:
-            self._spawn(stack, keys.run())
-        callers = Callers(keys, TokenRules.of(self._settings), clock)
-        most = self._settings.max_calls
-        context_reader = ContextReader(callers, trust.verifies, inflight, Inflight("calls", most, most // 2))
-        relay = None if self._lanes else Relay(forwarder, membership, clock)
-        scoring = servicer.ScoringServicer(
-            dispatcher,
-            context_reader,
-            deferral,
-            watcher,
-            streams,
-            lambda internals: status.describe(membership.snapshot, internals),
-            metrics,
-            relay,
-        )
-        inference = OpenInferenceServicer(
-            dispatcher, context_reader, streams, status, membership, self._readiness, metrics, relay
-        )
-        offered = (scoring.handlers(), inference.handlers())
-        forwarded = (*servicer.FORWARDED, *open_inference.FORWARDED)
-        longest_seconds = self._settings.connection_grace_seconds / 2
-        peer_streams = PeerStreams(offered, forwarded, streams, trust, longest_seconds)
-        listener.add_generic_rpc_handlers((*offered, peer_streams.handlers()))
-        if self._settings.reflects:
+        calls = Calls(parts, keys, trust, self._peer_tls)
+        stack.push_async_callback(calls.close)
+        for task in calls.background_tasks():
+            self._spawn(stack, task)
+        return calls
+
+    async def _start_listener(self, stack: contextlib.AsyncExitStack, listener: grpc.aio.Server) -> None:
+        settings = self._settings
+        self._calls = await self._start_calls(stack)
+        listener.add_generic_rpc_handlers(self._calls.handlers())
+        if settings.reflects:
             offer_reflection(listener, SERVICES)
         listener.add_generic_rpc_handlers((self._readiness.handlers(),))
         await listener.start()
-        for path in self._settings.served:
+        for path in settings.served:
             lane = self._lanes[path]
             # A lane of single texts may need no more than the variant that is loaded first.
             first = lane.max_rows == 1 and lane.precision is next(iter(self._variants))
             if self._place.shared or first:
                 await self._lane_ready(path)
-        stack.push_async_callback(self._drain, listener, watcher, streams)
+        stack.push_async_callback(self._drain, listener)
 
     async def _lane_ready(self, lane: ServingPath) -> None:
         """From now on callers and the router may choose the lane."""
         self._membership.open_lane(lane)
         self._readiness.set(lane, True)
 
-    async def _mirror(self) -> None:
-        """For a router: its health is that of what is behind it, until cancelled."""
-        while True:
-            was = self._readiness.ready
-            await self._reflect()
-            if was and not self._readiness.ready:
-                log.warning("the last endpoint is gone: no call can be answered until one is back")
-            await asyncio.sleep(MIRROR_SECONDS)
-
-    async def _reflect(self) -> None:
-        """A lane is ready while any replica has it."""
-        options = self._membership.snapshot.options
-        for lane in SERVED:
-            self._readiness.set(lane, (ANY_RELEASE, lane) in options)
-
-    async def _drain(self, listener: grpc.aio.Server, watcher: Watcher, streams: OpenStreams) -> None:
+    async def _drain(self, listener: grpc.aio.Server) -> None:
         self._status.draining = True
         self._readiness.close()
         await self._membership.run_once()
         await asyncio.sleep(LAME_DUCK_SECONDS)
-        watcher.close()
-        streams.close()
+        self._calls.close_streams()
         await listener.stop(DRAIN_SECONDS)
 
     async def _watch(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from protos.scoring.v1.storage_pb2 import RoutingPolicy
+from realtime_service.identity import address_key
 from realtime_service.settings import NOT_NEGATIVE, SERVED, SHARE, ServiceSettings
 from shared_model.errors import BadInput
 from shared_model.settings import POSITIVE, Check
@@ -42,7 +43,7 @@ class Policy:
 
     def quota_of(self, quota_key: str) -> tuple[float, str]:
         """The quota of a caller (`Identity.quota_key`), and its name among these numbers."""
-        for name in _names_of(quota_key) if self.quotas else ():
+        for name in _names_of(quota_key, tuple(self.quotas)) if self.quotas else ():
             if name in self.quotas:
                 return self.quotas[name], f"quota.{name}"
         return self.quota, "quota"
@@ -53,11 +54,18 @@ class Policy:
 
 
 @functools.lru_cache(maxsize=4096)
-def _names_of(quota_key: str) -> tuple[str, ...]:
-    """The names that operators may give a caller. Addresses were named as gRPC does once."""
+def _names_of(quota_key: str, given: tuple[str, ...]) -> tuple[str, ...]:
+    """The names that operators may give a caller, `given` being all that they have given. Addresses were named as gRPC
+    does once, and those of IPv6 one by one."""
     kind, _, name = quota_key.partition(":")
     if kind == "addr":
-        return quota_key, f"ipv4:{name}", f"ipv6:%5B{name}%5D"
+        addresses = {
+            it: it.removeprefix("addr:").removeprefix("ipv6:%5B").removesuffix("%5D")
+            for it in given
+            if it.startswith(("addr:", "ipv6:"))
+        }
+        single = (it for it, address in addresses.items() if address_key(address) == quota_key)
+        return quota_key, f"ipv4:{name}", *single
     # A subject like an address gets no address's quota, and a claimed name none.
     bare = kind == "token" and not name.startswith(("token:", "addr:", "ipv4:", "ipv6:"))
     return (quota_key, name) if bare else (quota_key,)

@@ -4,7 +4,7 @@ A request that is refused, and that may wait, becomes deferred work and is answe
 """
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import grpc
 import numpy as np
@@ -26,6 +26,7 @@ from realtime_service.serving import answer, chunked_encoding
 from realtime_service.serving.accounting import COUNTED, Accounting
 from realtime_service.serving.answer import Answer
 from realtime_service.serving.deferral import Deferral
+from realtime_service.serving.finish_times import FinishTimes
 from realtime_service.serving.request import IDENTITY, CallContext, RequestContext, ScoringRequest
 from shared_model.clock import Clock
 from shared_model.encoding import Encoding
@@ -148,7 +149,7 @@ class Dispatcher:
         with model.leases:
             encodings = await self._encode(context, model)
             published = await self._look_up(context, model, encodings)
-            finish = _FinishTimes(self._device, model, encodings, context)
+            finish = FinishTimes(self._device, model, encodings, context)
             routed = self._routed(context, release, finish, published is not None)
             decision = self._decide(context, routed)
             if published is not None:
@@ -202,7 +203,7 @@ class Dispatcher:
         if model.precomputed and model.precomputed.epoch:
             return
         shortest = [*encoded, *[_SHORTEST] * (len(context.request.texts) - len(encoded))]
-        finish = _FinishTimes(self._device, model, shortest, context)
+        finish = FinishTimes(self._device, model, shortest, context)
         decide(self._routed(context, model.release, finish), context.snapshot.policy, context.snapshot, _draw())
 
     async def _look_up(
@@ -278,47 +279,6 @@ class Dispatcher:
         passed = (*call.passed, (IDENTITY, identity.pack(call.caller)))
         forwarded = Forwarded(call.method, call.raw, context.deadline, passed, looked_up, call.repeated)
         return await self._forwarder.forward(forwarded, routed, decision)
-
-
-class _FinishTimes(Mapping[ServingPath, float]):
-    """Seconds until this replica would answer a request, by lane: predicted for lanes that are asked for, once each."""
-
-    def __init__(
-        self,
-        device: Devices,
-        model: Model,
-        encodings: Sequence[Encoding],
-        context: RequestContext,
-    ) -> None:
-        self._device = device
-        self._model = model
-        self._encodings = encodings
-        self._real_time = context.real_time
-        self._caller = context.call.caller.quota_key
-        self._lanes = context.snapshot.lanes
-        self._found: dict[ServingPath, float | None] = {}
-
-    def __getitem__(self, path: ServingPath) -> float:
-        if path not in self._lanes:
-            raise KeyError(path)
-        if path not in self._found:
-            self._found[path] = self._device.finish_of(
-                self._model, path, self._encodings, self._real_time, self._caller
-            )
-        finish = self._found[path]
-        if finish is None:
-            raise KeyError(path)
-        return finish
-
-    def predicted(self, path: ServingPath) -> float | None:
-        """The prediction for a lane, if one was made."""
-        return self._found.get(path)
-
-    def __iter__(self) -> Iterator[ServingPath]:
-        return iter(self._lanes)
-
-    def __len__(self) -> int:
-        return len(self._lanes)
 
 
 def _check_model(caller: Identity, release: str) -> None:

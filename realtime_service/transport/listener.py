@@ -11,7 +11,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from realtime_service.rpc import credentials
 from realtime_service.rpc.keepalive import TAKING_PINGS
 from realtime_service.settings import ServiceSettings, address_taken
-from realtime_service.transport import compression, rpc_handlers
+from realtime_service.transport import compression, known_methods, rpc_handlers
 from realtime_service.transport.messages import TRANSPORT_MESSAGE_BYTES, parse
 from realtime_service.transport.rpc_handlers import Context
 from shared_model.tls import CertificateFiles
@@ -27,7 +27,7 @@ def make_listener(shared: bool, settings: ServiceSettings = _DEFAULTS) -> grpc.a
     # Calls that this process has not accepted yet: with fewer places than calls, gRPC ends those of other callers with
     # CANCELLED.
     pending = 2 * settings.max_calls
-    return grpc.aio.server(
+    return known_methods.server(
         options=[
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", TRANSPORT_MESSAGE_BYTES),

@@ -1,6 +1,7 @@
 """Requests of one stream, answered concurrently within a window: a client that reads no answers is not read from."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
@@ -53,12 +54,25 @@ class Stoppable(Protocol):
 
 
 class OpenStreams:
-    """The open streams of this replica. `idle_seconds`: how long nothing may happen on a stream of requests; 0: for
-    ever."""
+    """The open streams of this replica. `idle_seconds`: how long nothing may happen on a stream of requests, or of
+    results; 0: for ever."""
 
     def __init__(self, idle_seconds: float = 0.0) -> None:
         self._open: set[Stoppable] = set()
         self._idle_seconds = idle_seconds
+
+    @contextlib.asynccontextmanager
+    async def ending_idle(self) -> AsyncIterator[Callable[[], None]]:
+        """End a stream of results once it was idle for `idle_seconds`. Yields a function to call whenever something has
+        happened. Raises: ReplicaUnavailable, on which clients ask again for what is still open."""
+        loop, seconds = asyncio.get_running_loop(), self._idle_seconds
+        try:
+            async with asyncio.timeout(seconds or None) as idle:
+                yield lambda: idle.reschedule(loop.time() + seconds) if seconds else None
+        except TimeoutError as error:
+            if not idle.expired():
+                raise
+            raise ReplicaUnavailable(f"nothing happened on this stream for {seconds:g} s; ask again") from error
 
     async def answer(
         self,

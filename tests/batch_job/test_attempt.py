@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from batch_job import attempt as attempt_module
-from batch_job import read_scores
+from batch_job import progress, read_scores
 from batch_job.identity import Tables
 from batch_job.progress import Progress
 from batch_job.run_record import Scoring
@@ -28,6 +28,7 @@ from batch_job.settings import InputSettings
 from batch_job.shards import binning
 from batch_job.shards.shard_files import FileReport
 from batch_job.steps.plan import plan_run
+from batch_job.steps.unchanged import already_committed
 from batch_job.tables import table
 from batch_job.tables.fence import Fence
 from shared_model.demo_messages import DAMAGED_LINES
@@ -141,7 +142,7 @@ def test_a_day_without_one_message_is_a_result(
     done = attempt(spark, state, client, options, run)
     assert (done.rows, done.quarantined) == (0, {"bad_json": 1, "empty": 1})
     assert (
-        attempt_module.already_committed(
+        already_committed(
             Tables.for_input(state), run, attempt_module.input_fingerprint(run, options, SMALL.nightly_unit_rows)
         )
         is not None
@@ -154,7 +155,7 @@ def test_a_committed_plan_is_known_and_another_input_is_not(
     write_day(state, LINES[:20])
     run = planned(state, client)
     done = attempt(spark, state, client, options, run)
-    standing = attempt_module.already_committed(
+    standing = already_committed(
         Tables.for_input(state), run, attempt_module.input_fingerprint(run, options, SMALL.nightly_unit_rows)
     )
     assert standing is not None
@@ -162,7 +163,7 @@ def test_a_committed_plan_is_known_and_another_input_is_not(
     write_day(state, LINES[:21])
     changed = planned(state, client)
     assert (
-        attempt_module.already_committed(
+        already_committed(
             Tables.for_input(state),
             changed,
             attempt_module.input_fingerprint(changed, options, SMALL.nightly_unit_rows),
@@ -348,8 +349,8 @@ def test_ids_with_any_text_survive(
 
 def test_a_stage_in_two_parts_takes_the_seconds_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
     moments = iter([1.0, 3.0, 10.0, 11.0, 20.0, 24.0])
-    monkeypatch.setattr(attempt_module.time, "perf_counter", lambda: next(moments))
-    watch = attempt_module.Stopwatch()
+    monkeypatch.setattr(progress.time, "perf_counter", lambda: next(moments))
+    watch = progress.Stopwatch()
     for name in ("read", "score", "read"):
         with watch.stage(name):
             pass

@@ -42,11 +42,14 @@ def prepare(message: bytes) -> Prepared:
 class Wire:
     """One connection that calls one method. `outgoing`: bytes to write to the peer; the writer clears them."""
 
-    def __init__(self, authority: str, path: str, timeout_ms: int, token: str = "") -> None:
-        """`timeout_ms`: the gRPC deadline of every call; `token`: proves who calls, empty for an anonymous caller."""
+    def __init__(
+        self, authority: str, path: str | bytes, timeout_ms: int, token: str = "", caller_id: bytes = b""
+    ) -> None:
+        """`timeout_ms`: the gRPC deadline of every call; `token`: proves who calls, empty for an anonymous caller;
+        `caller_id`: the name that it claims. Bytes may be no UTF-8."""
         self.outgoing = bytearray(_PREFACE + _frame(_SETTINGS, 0, 0, _OUR_SETTINGS))
         self.outgoing += _frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", _MORE_WINDOW))
-        self._first, self._again = _request_headers(authority, path, timeout_ms, token)
+        self._first, self._again = _request_headers(authority, path, timeout_ms, token, caller_id)
         self._next = 1
         self._unread = b""
         self._credit = 65_535
@@ -161,7 +164,9 @@ def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + struct.pack(">I", stream) + payload
 
 
-def _request_headers(authority: str, path: str, timeout_ms: int, token: str) -> tuple[bytes, bytes]:
+def _request_headers(
+    authority: str, path: str | bytes, timeout_ms: int, token: str, caller_id: bytes
+) -> tuple[bytes, bytes]:
     """The header blocks of the first call and of all others, which refer to what the first put into the table."""
     kept = [
         b"\x44" + _text(path),
@@ -171,14 +176,17 @@ def _request_headers(authority: str, path: str, timeout_ms: int, token: str) -> 
     ]
     if token:
         kept.append(b"\x40" + _text("authorization") + _text(f"Bearer {token}"))
+    if caller_id:
+        kept.append(b"\x40" + _text("x-caller-id") + _text(caller_id))
     post_http, timeout = b"\x83\x86", b"\x00" + _text("grpc-timeout") + _text(f"{timeout_ms}m")
     # The newest entry of the dynamic table is number 62.
     indexed = bytes(0x80 | 62 + len(kept) - 1 - n for n in range(len(kept)))
     return post_http + b"".join(kept) + timeout, post_http + indexed + timeout
 
 
-def _text(value: str) -> bytes:
-    return _length(len(value)) + value.encode()
+def _text(value: str | bytes) -> bytes:
+    encoded = value.encode() if isinstance(value, str) else value
+    return _length(len(encoded)) + encoded
 
 
 def _length(length: int) -> bytes:

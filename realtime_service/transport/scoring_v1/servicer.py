@@ -110,9 +110,13 @@ class ScoringServicer:
     async def watch_results(self, raw: bytes, context: Context, arrival: Arrival) -> None:
         asked, caller = await messages.read(requests.watch_request, raw), arrival.caller
         named = dict(zip(await self._deferral.locate(caller, asked), asked, strict=True))
-        async with contextlib.aclosing(self._watcher.watch(list(named))) as ends:
+        async with (
+            self._streams.ending_idle() as happened,
+            contextlib.aclosing(self._watcher.watch(list(named))) as ends,
+        ):
             async for stored_id, item in ends:
                 await context.write(responses.result_response(named[stored_id], item, caller.sees_precomputed))
+                happened()
 
     async def describe(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.DescribeResponse:
         await messages.read_message(scoring_pb2.DescribeRequest, raw)

@@ -29,6 +29,7 @@ Seal = Callable[[Store, str], Release]
 #: What the router counts of the calls it sends on, and a replica of those it answers.
 _FORWARDED = re.compile(r'^tandem_forwarded_total\{outcome="([^"]+)",path="[^"]+"\} (\S+)$', re.M)
 _ANSWERED = re.compile(r'^tandem_requests_total\{outcome="met",path="[^"]+"\} (\S+)$', re.M)
+_EJECTIONS = re.compile(r"^tandem_eject(?:ions_total\{[^}]*\}|ed) (\S+)$", re.M)
 
 
 @dataclass
@@ -114,6 +115,11 @@ def forwarded(router: RunningService) -> dict[str, int]:
     for outcome, count in _FORWARDED.findall(_metrics(router)):
         found[outcome] = found.get(outcome, 0) + round(float(count))
     return found
+
+
+def ejected(router: RunningService) -> int:
+    """Replicas that a router has ejected, now or earlier."""
+    return round(sum(map(float, _EJECTIONS.findall(_metrics(router)))))
 
 
 def takes_traffic(running: RunningService) -> Callable[[], bool]:

@@ -17,6 +17,8 @@ from grpc_health.v1 import health_pb2
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import AsyncClient, CallError, Client, DeadlineExceeded, Overloaded, Unavailable
+from realtime_service.client.calls import LASTED_SECONDS, Watched
+from shared_model.clock import SimulatedClock
 from shared_model.types import DeferredState, Label, Priority, ServingPath
 from tests.realtime_service.client.faces import FACES, Face, Loop, Threads
 from tests.realtime_service.client.scripted import Ends, Script, Silence, scripted
@@ -476,3 +478,18 @@ def mortal() -> "tuple[subprocess.Popen[str], str]":
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     assert process.stdout
     return process, process.stdout.readline().strip()
+
+
+@pytest.mark.parametrize(("attempts", "again"), [(1, [False]), (2, [True] * 5 + [False])])
+def test_a_watch_that_had_lasted_is_asked_for_again_each_time(attempts: int, again: list[bool]) -> None:
+    """The service ends a watch on which nothing happens; one that it ends at once costs an attempt."""
+    clock = SimulatedClock()
+    watched = Watched({"a": ""}, 1e6, attempts, clock.monotonic)
+    idle, found = Unavailable(grpc.StatusCode.UNAVAILABLE, "nothing happened on this stream"), list[bool]()
+    for seconds in [LASTED_SECONDS] * 5 + [LASTED_SECONDS / 2]:
+        watched.request()
+        clock.advance(seconds)
+        found.append(watched.goes_on(idle))
+        if not found[-1]:
+            break
+    assert found == again

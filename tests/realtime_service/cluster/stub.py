@@ -71,10 +71,18 @@ class Stub(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # it is generic i
         self.asked: list[Asked] = []
         self.left = 0
 
-    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any]":
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "grpc.RpcMethodHandler[Any, Any] | None":
+        return self._method_handlers.get(handler_call_details.method)
+
+    @property
+    def _method_handlers(self) -> "dict[str, grpc.RpcMethodHandler[Any, Any]]":
+        """As in the handlers that gRPC makes."""
+        return {method: self._handler(method) for method in FORWARDED}
+
+    def _handler(self, method: str) -> "grpc.RpcMethodHandler[Any, Any]":
         async def handler(raw: bytes, context: Any) -> bytes:
             metadata = dict(context.invocation_metadata())
-            self.asked.append(Asked(handler_call_details.method, raw, metadata, context.time_remaining()))
+            self.asked.append(Asked(method, raw, metadata, context.time_remaining()))
             return await self._play(raw, context)
 
         return grpc.unary_unary_rpc_method_handler(handler)

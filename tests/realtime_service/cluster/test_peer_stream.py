@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -41,12 +42,19 @@ class Replica:
         self.opened = 0
         self.listener = make_listener(shared=False)
         self.address = bind(self.listener, "127.0.0.1:0")
-        self._handlers = PeerStreams([stub], [SCORE], self.streams, trusting()).handlers()
-        self.listener.add_generic_rpc_handlers((self, stub))  # type: ignore[arg-type]  # it has what is asked for
+        self._served: Any = PeerStreams([stub], [SCORE], self.streams, trusting()).handlers()
+        handler = grpc.stream_stream_rpc_method_handler(self._serve, None, bytes_of)
+        counting = grpc.method_handlers_generic_handler(peer_stream.SERVICE, {peer_stream.METHOD: handler})
+        self.listener.add_generic_rpc_handlers((counting, stub))
 
-    def service(self, details: grpc.HandlerCallDetails) -> object:
-        self.opened += details.method == f"/{peer_stream.SERVICE}/{peer_stream.METHOD}"
-        return self._handlers.service(details)
+    async def _serve(self, requests: AsyncIterator[bytes], context: Any) -> None:
+        self.opened += 1
+        details = SimpleNamespace(method=f"/{peer_stream.SERVICE}/{peer_stream.METHOD}")
+        await self._served.service(details).stream_stream(requests, context)
+
+
+def bytes_of(message: Any) -> bytes:
+    return bytes(message.SerializeToString())
 
 
 @contextlib.asynccontextmanager

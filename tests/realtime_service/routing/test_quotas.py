@@ -213,6 +213,9 @@ def test_a_caller_may_have_a_quota_of_its_own() -> None:
         # As they were named once.
         ("ipv4:10.0.0.7", "addr:10.0.0.7"),
         ("ipv6:%5B::1%5D", "addr:::1"),
+        ("addr:2001:db8::/64", "addr:2001:db8::/64"),
+        ("addr:2001:db8::7", "addr:2001:db8::/64"),
+        ("ipv6:%5B2001:db8::7%5D", "addr:2001:db8::/64"),
     ],
 )
 def test_operators_name_a_verified_caller_or_an_address(name: str, caller: str) -> None:

@@ -120,6 +120,11 @@ async def test_with_keys_a_token_comes_before_what_the_caller_says(ask: Ask, cal
         ("ipv4:10.0.0.7:4711", "addr:10.0.0.7"),
         ("ipv6:%5B::1%5D:4711", "addr:::1"),
         ("ipv6:[fe80::1%25eth0]:4711", "addr:fe80::1%eth0"),
+        # A caller usually has all addresses of a network of 64 bits.
+        ("ipv6:%5B2001:db8:1:2:3:4:5:6%5D:4711", "addr:2001:db8:1:2::/64"),
+        ("ipv6:%5B2001:db8:1:2:ffff::%5D:4712", "addr:2001:db8:1:2::/64"),
+        ("ipv6:%5B2001:db8:1:3::1%5D:4711", "addr:2001:db8:1:3::/64"),
+        ("ipv6:%5B::ffff:10.0.0.7%5D:4711", "addr:10.0.0.7"),
         ("unix:", "addr:unix"),
         ("unix:/run/tandem.sock", "addr:unix"),
         ("unix-abstract:tandem", "addr:unix"),

@@ -87,3 +87,28 @@ async def test_calls_survive_the_age_of_their_connection() -> None:
                 looks.add(peer.reachable)
         await peer.close()
     assert False not in looks
+
+
+async def test_a_path_that_is_no_utf_8_ends_its_own_call_only() -> None:
+    """gRPC's accept loop would decode it, and end. The others are of no service, and of no method."""
+    calls = {b"/scoring.v1.ScoringService/Sc\xff": 12, b"\xff": 12, b"/a/b": 12, b"/scoring.v1.ScoringService/": 12}
+
+    def status(address: str, path: bytes) -> int:
+        host, _, port = address.rpartition(":")
+        connected, ended = wire.Wire(address, path, 20_000), list[tuple[int, int]]()
+        connected.call(wire.prepare(b"hello"))
+        with socket.create_connection((host, int(port)), timeout=20) as connection:
+            connection.sendall(bytes(connected.outgoing))
+            while not ended:
+                received = connection.recv(1 << 16)
+                assert received, "the listener has closed the connection"
+                ended += connected.receive(received)
+        return ended[0][1]
+
+    async with listening(ServiceSettings(), Stub()) as address, grpc.aio.insecure_channel(address) as channel:
+        client = channel.unary_unary(SCORE)  # type: ignore[call-arg]
+        assert await client(b"hello") == b"olleh"
+        assert {path: await asyncio.to_thread(status, address, path) for path in calls} == calls
+        # On the same connection, and on a new one.
+        assert await client(b"hello") == b"olleh"
+        assert await asyncio.to_thread(status, address, SCORE.encode()) == grpc.StatusCode.OK.value[0]

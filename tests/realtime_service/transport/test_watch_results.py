@@ -16,6 +16,7 @@ import redis.asyncio
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from protos.scoring.v1.storage_pb2 import DeferredWork
+from realtime_service.client import Client
 from realtime_service.errors import NotFound
 from realtime_service.serving.result_watcher import PERIOD_SECONDS, Watcher
 from shared_model.deferred import DeferredQueue, Item, State
@@ -91,6 +92,23 @@ def test_each_end_is_reported_once_and_the_last_ends_the_watch(stage: Stage, stu
     assert told[0].response.request_id == "b"
     # A second watch finds all ended.
     assert {it.request_id for it in watch(stub, "a", "b", "c")} == {"a", "b", "c"}
+
+
+def test_a_watch_on_which_nothing_ends_is_ended_and_a_client_asks_again(stage: Stage, stub: ScoringServiceStub) -> None:
+    submit(stub, "soon", "late")
+    hasty = stage.another_replica("hasty", TANDEM_HARVEST="false", TANDEM_STREAM_IDLE_SECONDS="0.6")
+    with grpc.insecure_channel(hasty.address) as channel, Client(hasty.address) as client:
+        ends = watch(ScoringServiceStub(channel), "soon", "late")
+        finish(stage, "soon")
+        assert next(ends).request_id == "soon"
+        code, details = refusal(lambda: next(ends))
+        assert (code, details[:24]) == (grpc.StatusCode.UNAVAILABLE, "nothing happened on this")
+        # The shipped client asks again, as on a broken connection, and meets the end that it waits for.
+        timer = threading.Timer(0.9, finish, (stage, "late", "no such release"))
+        timer.start()
+        assert [it.request_id for it in client.watch(["late"])] == ["late"]
+        timer.join()
+    assert hasty.stop() == 0
 
 
 def test_an_id_that_was_not_submitted_ends_the_call_and_is_named(stage: Stage, stub: ScoringServiceStub) -> None:
