@@ -185,6 +185,8 @@ def _print_verdicts(release: "Release", judged: "ReleaseReport") -> None:
             print(f"    {failure}")
     for line in judged.quality.in_words() if judged.quality else ():
         print(f"  {line}")
+    for line in report.losses_in_words(judged):
+        print(f"  {line}")
     for failure in judged.failures:
         print(f"  REFUSED: {failure}")
     print(f"  INT8 made by: {judged.quantisation}; report: {release.place}/{report.MARKDOWN}")
@@ -228,13 +230,22 @@ def _gate(args: argparse.Namespace, state: StateSettings) -> int:
 
     release = common.open_release(state, args.release if args.named is None else args.named)
     reads = release.manifest.reads
-    asked = corpora.labelled_texts(args.eval, release.output, reads) if args.eval else corpora.generated_texts(reads)
+    asked = corpora.generated_texts(reads)
+    if args.eval:
+        asked = corpora.in_order(corpora.labelled_texts(args.eval, release.output, reads), asked)
     bounds = settings.load(GateSettings, gate_min_accuracy=args.min_accuracy)
     if asked.columns:
         common.say(f"{args.eval}: {asked.columns}")
     active = _baseline(_active(state), release, args.eval, bounds)
     evaluator = gate.release_evaluator(release, asked, bounds)
-    judged = gate.evaluate_release(release, evaluator, common.say, tried=report.tried_before(release), active=active)
+    judged = gate.evaluate_release(
+        release,
+        evaluator,
+        common.say,
+        tried=report.tried_before(release),
+        active=active,
+        calibration=report.calibrated_before(release),
+    )
     print((release.read_note(report.JSON) or b"").decode(), end="")
     return 0 if judged.passed else 1
 

@@ -266,8 +266,12 @@ def test_the_command_builds_any_model_on_a_sample_and_promotes_the_first(
     assert release.manifest.reads == InputSpec(32)
     found = json.loads(release.read_note(report.JSON) or b"")
     assert found["evaluation"] == "held-out"
-    assert found["variants"][0]["texts"] == 120
     chosen = corpora.choose(release.output, release.manifest.reads, sample)
+    generated = corpora.generated_texts(release.manifest.reads).texts
+    assert found["variants"][0]["texts"] == len(chosen.gate.texts) == 108
+    # Of the 600 lines some are equal; the others of 300 texts on which fp32 is sure are generated.
+    assert found["added"] == [{"source": "generated", "texts": 192, "sha256": corpora.digest(generated[:192])}]
+    assert found["calibration"] == f"{len(chosen.calibration)} texts of sample.jsonl"
     assert found["calibration_sha256"] == corpora.digest(chosen.calibration)
     assert found["evaluation_sha256"] == corpora.digest(chosen.gate.texts)
     for expected in ("converting", "quantising to INT8: ", "gate: int8/cpu", "int8/cpu: agreement ", "INT8 made by: "):
