@@ -85,6 +85,8 @@ def losses_in_words(report: ReleaseReport) -> Iterator[str]:
         yield why
         return
     for variant, measured in compared:
+        if measured.accuracy is not None and measured.discordance is None:
+            yield f"{variant.name}: a rank correlation has no paired test; any loss above the bound is refused"
         if measured.discordance is not None:
             shown = [f"{_known(points, '.2f')} points" for points in measured.detected_points]
             yield (

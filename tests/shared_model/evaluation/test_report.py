@@ -217,6 +217,10 @@ def test_a_report_says_which_losses_its_texts_can_show() -> None:
     page = report.page(REPORT)
     assert line in page
     assert "fp32/cpu: it or" not in page
+    values = replace(REPORT, output="regression", variants=(variant("int8", discordance=None, loss_p=None),))
+    assert "- int8/cpu: a rank correlation has no paired test; any loss above the bound is refused\n" in report.page(
+        values
+    )
 
 
 @pytest.mark.parametrize(
