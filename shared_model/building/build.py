@@ -49,17 +49,21 @@ def default_encoder() -> Path:
 
 @dataclass(frozen=True)
 class Built:
-    """A sealed release, its evaluator, INT8's scores, and the recipes that were tried."""
+    """A sealed release, its evaluator, INT8's scores, the recipes that were tried, and a description of the texts that
+    INT8 is calibrated on."""
 
     release: Release
     evaluator: Evaluator
     scored: Mapping[Precision, Floats]
     tried: tuple[Tried, ...]
+    calibration: str = ""
 
     def judged(self, say: Say, active: Baseline | None = None) -> ReleaseReport:
         """Run the gate, which writes its report beside the files and outside the id."""
         say(_step(4, "the gate"))
-        return gate.evaluate_release(self.release, self.evaluator, say, self.scored, self.tried, active)
+        return gate.evaluate_release(
+            self.release, self.evaluator, say, self.scored, self.tried, active, self.calibration
+        )
 
 
 def build(
@@ -108,7 +112,7 @@ def make(store: Store, checkpoint: Checkpoint, name: str, texts: Texts, bounds: 
     int8, tried = quantise.quantise(model, calibration, validation, evaluator, RECIPES, say)
     release = store.seal({**files, **_placed(INT8, int8.files if int8 else {})}, _facts(checkpoint, name, texts, int8))
     scored = {Precision.INT8: int8.scores} if int8 else {}
-    return Built(release, evaluator, scored, tried)
+    return Built(release, evaluator, scored, tried, texts.calibrated_on(int8.texts) if int8 else "")
 
 
 def _step(number: int, what: str) -> str:

@@ -43,6 +43,12 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
     train.add_argument("--data", type=Path, required=True, metavar="CSV", help=f"CSV of text,label; {CSV_HELP}")
     train.add_argument("--encoder", type=Path, metavar="DIR", help="sentence encoder (default: all-MiniLM-L6-v2)")
     train.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write the head to")
+    train.add_argument(
+        "--no-keep-texts",
+        action="store_true",
+        help="keep no training texts beside the head (default: up to 2,000, in a file for its owner alone; build "
+        "calibrates INT8 on them)",
+    )
 
     gate = common.add_command(
         commands,
@@ -82,7 +88,8 @@ def _add_build(commands: "argparse._SubParsersAction[Any]") -> None:
         type=Path,
         metavar="FILE",
         help=f"JSON Lines of {{text}} ({{text, text_pair}}) that the model will see, {corpora.MIN_SAMPLE} lines or "
-        "more, or a CSV as for --eval; INT8 is calibrated on them (default: generated messages to a bank)",
+        "more, or a CSV as for --eval; INT8 is calibrated on them (default: the texts that train-head kept "
+        "beside the head, else generated messages to a bank)",
     )
     build.add_argument("--promote", action="store_true", help="promote it though another release is active")
     build.add_argument("--if-missing", action="store_true", help="do nothing when a release is active")
@@ -113,14 +120,7 @@ def _build(args: argparse.Namespace, state: StateSettings) -> int:
         return 0
     bounds = settings.load(GateSettings, gate_min_accuracy=args.min_accuracy)
     checkpoint = _checkpoint(args)
-    chosen = corpora.choose(checkpoint.output, checkpoint.reads, args.calibrate, args.eval)
-    if chosen.gate.columns:
-        common.say(f"{args.eval}: {chosen.gate.columns}")
-    if args.calibrate is None and (args.model or args.head):
-        common.say(
-            "INT8 is calibrated on generated messages to a bank, not on texts of yours; --calibrate FILE takes "
-            f"{corpora.MIN_SAMPLE} or more of those"
-        )
+    chosen = _chosen_texts(args, checkpoint)
     built = build.make(common.store_of(state), checkpoint, args.name or DEFAULT_NAME, chosen, bounds, common.say)
     release = built.release
     if active and release.id == active.id and release.read_note(report.JSON):
@@ -137,6 +137,24 @@ def _build(args: argparse.Namespace, state: StateSettings) -> int:
         return 0
     common.promote(state, release.id)
     return 0
+
+
+def _chosen_texts(args: argparse.Namespace, checkpoint: "Checkpoint") -> corpora.Texts:
+    """The texts to build with: calibrated on --calibrate, else on the texts kept beside the head, else generated."""
+    from shared_model.building import training_texts
+
+    kept = training_texts.find(args.head) if args.head and args.calibrate is None else None
+    least = corpora.MIN_SAMPLE if kept is None else 1
+    chosen = corpora.choose(checkpoint.output, checkpoint.reads, kept or args.calibrate, args.eval, least)
+    if chosen.gate.columns:
+        common.say(f"{args.eval}: {chosen.gate.columns}")
+    common.say(f"INT8 is calibrated on at most {chosen.calibrated_on(len(chosen.calibration))}")
+    if not chosen.own and (args.model or args.head):
+        common.say(
+            "these are messages to a bank, not texts of yours; --calibrate FILE takes "
+            f"{corpora.MIN_SAMPLE} or more of those"
+        )
+    return chosen
 
 
 def _baseline(
@@ -186,6 +204,8 @@ def _print_verdicts(release: "Release", judged: "ReleaseReport") -> None:
             print(f"    {failure}")
     for line in judged.quality.in_words() if judged.quality else ():
         print(f"  {line}")
+    for line in report.losses_in_words(judged):
+        print(f"  {line}")
     for failure in judged.failures:
         print(f"  REFUSED: {failure}")
     print(f"  INT8 made by: {judged.quantisation}; report: {release.place}/{report.MARKDOWN}")
@@ -203,7 +223,7 @@ def _measured(variant: "Verdict", output: str) -> str:
 
 
 def _train_head(args: argparse.Namespace, state: StateSettings) -> None:
-    from shared_model.building import build, train_head
+    from shared_model.building import build, train_head, training_texts
     from shared_model.evaluation.examples import read_examples
 
     examples = read_examples(args.data)
@@ -214,12 +234,18 @@ def _train_head(args: argparse.Namespace, state: StateSettings) -> None:
     for line in train_head.in_words(examples.labels, trained):
         print(line)
     print(f"head written to {args.out}; trained on data with sha256 {examples.sha256}")
+    if args.no_keep_texts:
+        training_texts.remove(args.out)
+    else:
+        kept = training_texts.keep(args.out, examples.texts)
+        file = args.out / training_texts.FILE
+        print(f"{kept:,} training texts kept in {file} for build to calibrate on; --no-keep-texts keeps none")
     # A valid release name derived from the folder's.
     name = re.sub("[^a-z0-9]+", "-", args.out.absolute().name.lower())[:48].strip("-") or "my-model"
     options = ["build", "--name", name, "--head", args.out]
     if args.encoder:
         options += ["--encoder", args.encoder]
-    if len(examples.texts) >= corpora.MIN_SAMPLE:
+    if args.no_keep_texts and len(examples.texts) >= corpora.MIN_SAMPLE:
         options += ["--calibrate", args.data]
     print(f"next: python -m shared_model {shlex.join(map(str, options))} --eval HELD-OUT.csv")
 
@@ -229,13 +255,22 @@ def _gate(args: argparse.Namespace, state: StateSettings) -> int:
 
     release = common.open_release(state, args.release if args.named is None else args.named)
     reads = release.manifest.reads
-    asked = corpora.labelled_texts(args.eval, release.output, reads) if args.eval else corpora.generated_texts(reads)
+    asked = corpora.generated_texts(reads)
+    if args.eval:
+        asked = corpora.in_order(corpora.labelled_texts(args.eval, release.output, reads), asked)
     bounds = settings.load(GateSettings, gate_min_accuracy=args.min_accuracy)
     if asked.columns:
         common.say(f"{args.eval}: {asked.columns}")
     active = _baseline(_active(state), release, args.eval, bounds)
     evaluator = gate.release_evaluator(release, asked, bounds)
-    judged = gate.evaluate_release(release, evaluator, common.say, tried=report.tried_before(release), active=active)
+    judged = gate.evaluate_release(
+        release,
+        evaluator,
+        common.say,
+        tried=report.tried_before(release),
+        active=active,
+        calibration=report.calibrated_before(release),
+    )
     common.sign_verdict(state, release)
     print((release.read_note(report.JSON) or b"").decode(), end="")
     return 0 if judged.passed else 1

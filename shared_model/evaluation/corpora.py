@@ -3,9 +3,8 @@
 import hashlib
 import itertools
 import json
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from shared_model import demo_messages
 from shared_model.encoding import InputSpec, Text
 from shared_model.errors import BadInput
+from shared_model.evaluation import samples
 from shared_model.evaluation.agreement import Truth
 from shared_model.evaluation.examples import Examples, read_examples
 from shared_model.output import OutputKind, OutputSpec
@@ -21,11 +21,12 @@ from shared_model.output import OutputKind, OutputSpec
 _CALIBRATION, _VALIDATION, _GATE = 1000, 600, 1000
 _CALIBRATION_SEED, _VALIDATION_SEED, _GATE_SEED = 401, 1203, 911
 
-#: Fewest lines of a sample: a fifth of them is held out, and the gate permits one disagreement in 100 texts.
+#: Fewest lines of a sample, a fifth of which is held out for the gate and a fifth for validation.
 MIN_SAMPLE = 500
 _PART = 5
-#: JSON can contain lone surrogates, which UTF-8 cannot encode.
-_SURROGATE = re.compile("[\ud800-\udfff]")
+#: Where a sample has fewer texts for a purpose, because it is small or held texts of the evaluation, generated texts
+#: are added up to this number: a sample of MIN_SAMPLE lines is enough.
+_FEW_CALIBRATION, _FEW_VALIDATION = 300, 100
 
 GENERATED, HELD_OUT, LABELLED = "generated", "held-out", "labelled"
 
@@ -35,7 +36,8 @@ class GateTexts:
     """The texts that variants are evaluated on. `source`: GENERATED, HELD_OUT or LABELLED; `truth` only if LABELLED.
 
     `shown`: how a report names each text: by itself, or by its file and line if it may be private. `columns`:
-    description of the CSV columns that were read.
+    description of the CSV columns that were read. `reserve`: texts that are added in this order, for agreement alone,
+    if the reference is certain on too few of these.
     """
 
     texts: Sequence[Text]
@@ -44,40 +46,78 @@ class GateTexts:
     sha256: str
     truth: Truth | None = None
     columns: str = ""
+    reserve: "tuple[GateTexts, ...]" = ()
+
+    def first(self, count: int) -> "GateTexts":
+        """The first of these unlabelled texts."""
+        texts = self.texts[:count]
+        return replace(self, texts=texts, shown=self.shown[:count], sha256=digest(texts))
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Three disjoint sets. `calibration`: a recipe with fewer texts takes the first. `validation`: texts on which a
-    recipe ranks the layers to leave out of INT8."""
+    """Three sets. No text for calibration or validation is equal to one of the gate's after normalisation.
+
+    `calibration`: a recipe with fewer texts takes the first; the first `own` are of `file`, the user's sample, and the
+    others generated. `validation`: texts on which a recipe ranks the layers to leave out of INT8. `barred`: texts of
+    the sample that are left out, because the evaluation holds them.
+    """
 
     calibration: Sequence[Text]
     validation: Sequence[Text]
     gate: GateTexts
+    own: int = 0
+    file: str = ""
+    barred: int = 0
+
+    def calibrated_on(self, used: int) -> str:
+        """Description of the first `used` calibration texts."""
+        own = min(self.own, used)
+        barred = f"; {self.barred:,} others are in the evaluation and left out" if self.barred else ""
+        if not own:
+            return f"{used:,} generated texts, the last resort{barred}"
+        generated = f" and {used - own:,} generated texts" if own < used else ""
+        return f"{own:,} texts of {self.file}{generated}{barred}"
 
 
-def choose(output: OutputSpec, reads: InputSpec, sample: Path | None = None, evaluation: Path | None = None) -> Texts:
+def choose(
+    output: OutputSpec,
+    reads: InputSpec,
+    sample: Path | None = None,
+    evaluation: Path | None = None,
+    least: int = MIN_SAMPLE,
+) -> Texts:
     """Texts to build a release with: from the given files, else generated. Raises: BadInput, OSError.
 
-    A `sample` is JSON Lines of {"text": …} or, for pairs, {"text": …, "text_pair": …}, or a CSV of examples, whose
-    labels are ignored. Every fifth line is held out for the gate if no `evaluation` (a CSV of examples) is given, and
-    every fifth for validation.
+    A `sample` of `least` lines or more is JSON Lines of {"text": …} or, for pairs, {"text": …, "text_pair": …}, or a
+    CSV of examples, whose labels are ignored. Of its distinct texts that are not in `evaluation` (a CSV of examples),
+    every fifth is held out for the gate, and every fifth for validation.
     """
+    generated = generated_texts(reads)
     labelled = labelled_texts(evaluation, output, reads) if evaluation else None
-    if sample is None:
-        calibration = _generated(_CALIBRATION_SEED, _CALIBRATION, reads)
-        validation = _generated(_VALIDATION_SEED, _VALIDATION, reads)
-        return Texts(calibration, validation, labelled or generated_texts(reads))
-    lines, places = read_sample(sample, reads)
-    parts = [range(start, len(lines), _PART) for start in range(_PART)]
-    gate = labelled
-    if gate is None:
-        held_out = _drawn(parts.pop(), _GATE)
-        texts = [lines[number] for number in held_out]
-        gate = GateTexts(texts, [places[number] for number in held_out], HELD_OUT, digest(texts))
-    validation = [lines[number] for number in _drawn(parts.pop(), _VALIDATION)]
-    rest = [number for part in parts for number in part]
-    return Texts([lines[number] for number in _drawn(rest, _CALIBRATION)], validation, gate)
+    barred = {samples.normalised(text) for text in labelled.texts} if labelled else set[Hashable]()
+    lines, places = samples.read(sample, reads, least) if sample else ([], [])
+    own = samples.distinct(lines, barred)
+    parts = [own[start::_PART] for start in range(_PART)]
+    held_out = _held_out(samples.drawn(parts.pop(), _GATE), lines, places)
+    validation = [lines[number] for number in samples.drawn(parts.pop(), _VALIDATION)]
+    calibration = [lines[number] for number in samples.drawn([n for part in parts for n in part], _CALIBRATION)]
+    barred |= {samples.normalised(text) for text in (*held_out.texts, *generated.texts)}
+    few = (_FEW_CALIBRATION, _FEW_VALIDATION) if own else (_CALIBRATION, _VALIDATION)
+    return Texts(
+        [*calibration, *_generated(_CALIBRATION_SEED, few[0] - len(calibration), reads, barred)],
+        [*validation, *_generated(_VALIDATION_SEED, few[1] - len(validation), reads, barred)],
+        in_order(*filter(None, (labelled, held_out, generated))),
+        own=len(calibration),
+        file=sample.name if sample else "",
+        barred=len(samples.distinct(lines)) - len(own),
+    )
+
+
+def in_order(*sets: GateTexts) -> GateTexts:
+    """The first set that has texts, with the others in reserve."""
+    first, *reserve = [found for found in sets if found.texts]
+    return replace(first, reserve=tuple(reserve))
 
 
 def generated_texts(reads: InputSpec, count: int = _GATE) -> GateTexts:
@@ -109,25 +149,6 @@ def truth_of(examples: Examples, output: OutputSpec) -> Truth:
     return truth
 
 
-def read_sample(path: Path, reads: InputSpec) -> tuple[list[Text], list[str]]:
-    """The texts of a JSON Lines or CSV file, and FILE:LINE of each, without the folder. Raises: BadInput naming the
-    file and line; OSError if it cannot be read."""
-    if path.suffix.lower() == ".csv":
-        examples = read_examples(path, reads.pairs, unlabelled=True)
-        found, places = examples.texts, [place.removeprefix(f"{path.parent}/") for place in examples.places]
-        _check_enough(path, len(found))
-        return found, places
-    lines = path.read_bytes().removesuffix(b"\n").split(b"\n")
-    _check_enough(path, len(lines))
-    found = [_sample_text(line, f"{path}:{number}", reads) for number, line in enumerate(lines, 1)]
-    return found, [f"{path.name}:{number}" for number in range(1, len(lines) + 1)]
-
-
-def _check_enough(path: Path, lines: int) -> None:
-    if lines < MIN_SAMPLE:
-        raise BadInput(str(path), f"has {lines} lines, calibrating needs at least {MIN_SAMPLE}")
-
-
 def digest(texts: Sequence[Text]) -> str:
     """sha256 of the texts as a JSON array."""
     return hashlib.sha256(json.dumps(texts).encode()).hexdigest()
@@ -137,32 +158,17 @@ def shown(text: Text) -> str:
     return text if isinstance(text, str) else " ⏵ ".join(text)
 
 
-def _generated(seed: int, count: int, reads: InputSpec) -> list[Text]:
+def _held_out(numbers: Sequence[int], lines: Sequence[Text], places: Sequence[str]) -> GateTexts:
+    texts = [lines[number] for number in numbers]
+    return GateTexts(texts, [places[number] for number in numbers], HELD_OUT, digest(texts))
+
+
+def _generated(seed: int, count: int, reads: InputSpec, barred: Collection[Hashable] = ()) -> list[Text]:
+    """Generated messages, or pairs of them, without those whose normalised form is barred."""
     messages = demo_messages.texts(seed)
-    if reads.pairs:
-        return [(first, second) for first, second in itertools.islice(zip(messages, messages, strict=False), count)]
-    return list(itertools.islice(messages, count))
-
-
-def _drawn(numbers: Sequence[int], most: int) -> list[int]:
-    """At most `most` of them, in a fixed pseudo-random order: the beginning of a log differs from its end."""
-    order = np.random.default_rng(_CALIBRATION_SEED).permutation(len(numbers))[:most]
-    return [numbers[index] for index in order.tolist()]
-
-
-def _sample_text(line: bytes, place: str, reads: InputSpec) -> Text:
-    try:
-        record = json.loads(line)
-    except ValueError as error:
-        raise BadInput(place, "is not JSON") from error
-    wanted = ("text", "text_pair") if reads.pairs else ("text",)
-    found = [record.get(name) for name in wanted] if isinstance(record, dict) else []
-    texts = [text for text in found if isinstance(text, str) and text.strip() and not _SURROGATE.search(text)]
-    if len(texts) < len(wanted):
-        raise BadInput(place, f"needs {' and '.join(wanted)}, each a text")
-    if not reads.pairs and "text_pair" in record:
-        raise BadInput(place, "has a text_pair, but this model reads single texts")
-    return (texts[0], texts[1]) if reads.pairs else texts[0]
+    made: Iterator[Text] = zip(messages, messages, strict=False) if reads.pairs else messages
+    allowed = (text for text in made if not barred or samples.normalised(text) not in barred)
+    return list(itertools.islice(allowed, max(count, 0)))
 
 
 def _indices(labels: Sequence[str], output: OutputSpec, place: str) -> list[int]:

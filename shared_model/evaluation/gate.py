@@ -4,16 +4,20 @@ import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from shared_model import devices
 from shared_model.encoding import Encoder, Encoding, InputSpec
 from shared_model.engine import Engine
 from shared_model.errors import ReleaseError, TandemError
 from shared_model.evaluation import benchmark, parity, quality, report, verdict
+from shared_model.evaluation.agreement import RULES, Bools
 from shared_model.evaluation.corpora import GateTexts
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.evaluation.parity import Parity
 from shared_model.evaluation.quality import Baseline, Quality
-from shared_model.evaluation.verdict import ReleaseReport, Tried, Verdict
+from shared_model.evaluation.significance import MIN_CLEAR
+from shared_model.evaluation.verdict import Added, ReleaseReport, Tried, Verdict
 from shared_model.output import Floats, OutputKind, OutputSpec
 from shared_model.releases.manifest import Variant
 from shared_model.releases.store import Release
@@ -27,7 +31,8 @@ Open = Callable[[Variant, int], Engine]
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Evaluates variants of one model on one set of texts. `reference`: fp32's scores of them (texts, width)."""
+    """Evaluates variants of one model on one set of texts. `added`: sets, or the first texts of sets, in its reserve
+    that are compared too. `reference`: fp32's scores of all of them (texts, width)."""
 
     output: OutputSpec
     reads: InputSpec
@@ -35,15 +40,23 @@ class Evaluator:
     encodings: Sequence[Encoding]
     reference: Floats
     bounds: GateSettings
+    added: tuple[GateTexts, ...] = ()
+
+    @property
+    def shown(self) -> list[str]:
+        """How a report names each text."""
+        return [name for texts in (self.texts, *self.added) for name in texts.shown]
 
     def parity(self, scores: Floats) -> Parity:
-        return parity.judge(self.output, scores, self.reference, self.texts.truth, self.bounds)
+        own = len(self.texts.texts)
+        return parity.judge(self.output, scores, self.reference, self.texts.truth, self.bounds, own)
 
     def quality(self, active: Baseline | None = None) -> Quality | None:
         """The quality of fp32; None if the texts are not labelled."""
         if self.texts.truth is None:
             return None
-        return quality.judge(self.output, self.reference, self.texts.truth, self.bounds, active)
+        own = self.reference[: len(self.texts.truth)]
+        return quality.judge(self.output, own, self.texts.truth, self.bounds, active)
 
     def score(self, engine: Engine, what: str) -> Floats:
         """An engine's scores of all texts. Raises: ValueError for another shape; any exception of its framework."""
@@ -53,16 +66,33 @@ class Evaluator:
 def make_evaluator(
     encoder: Encoder, output: OutputSpec, texts: GateTexts, bounds: GateSettings, fp32: Variant, open_variant: Open
 ) -> Evaluator:
-    """Compute fp32's scores, the reference. Raises: ReleaseError if fp32 cannot run."""
-    encodings = encoder.encode_many(texts.texts)
+    """Compute fp32's scores, the reference, and add texts of the reserve while it is certain on fewer than MIN_CLEAR.
+    Raises: ReleaseError if fp32 cannot run."""
+    clear = RULES[output.kind].clear
+    encodings, reference = list[Encoding](), np.empty((0, output.width), np.float32)
+    compared: list[GateTexts] = []
     try:
         with contextlib.closing(open_variant(fp32, devices.cores())) as engine:
-            reference = benchmark.score_all(engine, output, encodings, f"scoring {fp32}")
+            for found in (texts, *texts.reserve):
+                missing = MIN_CLEAR - int(clear(reference).sum())
+                if missing <= 0:
+                    break
+                encoded = encoder.encode_many(found.texts)
+                scores = benchmark.score_all(engine, output, encoded, f"scoring {fp32}")
+                taken = _enough(clear(scores), missing) if compared else len(encoded)
+                encodings += encoded[:taken]
+                reference = np.concatenate([reference, scores[:taken]])
+                compared.append(found.first(taken) if compared else found)
     except TandemError:
         raise
     except Exception as error:  # frameworks raise anything
         raise ReleaseError(f"{fp32} cannot run: {one_line(error)}") from error
-    return Evaluator(output, encoder.reads, texts, encodings, reference, bounds)
+    return Evaluator(output, encoder.reads, texts, encodings, reference, bounds, tuple(compared[1:]))
+
+
+def _enough(clear: Bools, missing: int) -> int:
+    """Number of first texts that hold `missing` clear ones; all if they hold fewer."""
+    return int(np.searchsorted(np.cumsum(clear), missing)) + 1 if clear.sum() >= missing else len(clear)
 
 
 def evaluate_release(
@@ -72,11 +102,12 @@ def evaluate_release(
     scored: Mapping[Precision, Floats] | None = None,
     tried: Sequence[Tried] = (),
     active: Baseline | None = None,
+    calibration: str = "",
 ) -> ReleaseReport:
     """Evaluate every variant whose device this machine has, and write the report beside the release.
 
     `scored`: known scores of variants on the evaluator's texts. `tried`: recipes that the builder tried. `active`: the
-    active release on the same texts.
+    active release on the same texts. `calibration`: description of the texts that INT8 is calibrated on.
     """
     known = {Precision.FP32: evaluator.reference, **(scored or {})}
     variants = release.manifest.variants
@@ -101,6 +132,8 @@ def evaluate_release(
         variants=tuple(verdicts),
         unproven=tuple(str(variant) for variant in variants if variant not in here),
         quality=measured,
+        calibration=calibration,
+        added=tuple(Added(found.source, len(found.texts), found.sha256) for found in evaluator.added),
         failures=measured.failures if measured else _not_measured(evaluator),
     )
     report.write(release, judged)
@@ -155,7 +188,7 @@ def _verdict(
     for threads in widths[1:]:
         with contextlib.closing(open_variant(variant, threads)) as engine:
             latency += benchmark.latency_profile(engine, evaluator.reads, f"timing {variant} on {threads}")
-    compared, shown = evaluator.parity(scores), evaluator.texts.shown
+    compared, shown = evaluator.parity(scores), evaluator.shown
     return Verdict(
         precision=variant.precision.value,
         device=variant.device.value,

@@ -18,8 +18,18 @@ class GateSettings:
     batch of the throughput lane must end within that lane's p95 of 500 ms.
     """
 
-    gate_min_agreement: float = setting(0.99, "Least share of texts on which a variant agrees with fp32.", _SHARE)
-    gate_max_accuracy_drop: float = setting(0.3, "Most points of accuracy a variant may lose.", NOT_NEGATIVE)
+    gate_min_agreement: float = setting(
+        0.99,
+        "Least share of texts with a clear label (fp32's margin at least 0.10) on which a variant agrees with fp32; "
+        "refused if the upper bound of the share is below.",
+        _SHARE,
+    )
+    gate_min_labelled_agreement: float = setting(
+        0.97, "Least share of all labelled texts on which a variant agrees with fp32.", _SHARE
+    )
+    gate_max_accuracy_drop: float = setting(
+        0.3, "Most points of accuracy a variant may lose; refused if it loses more, and significantly.", NOT_NEGATIVE
+    )
     gate_min_accuracy: float = setting(
         0.0, "Least accuracy of fp32 on labelled texts, a share; 0: none is asked for.", _SHARE_OR_NONE
     )

@@ -6,11 +6,13 @@ It lies beside the release's files and outside its id, because measurements diff
 import json
 from collections.abc import Iterable, Iterator, Sequence
 
+from shared_model.evaluation import parity
 from shared_model.evaluation.agreement import RULES
 from shared_model.evaluation.verdict import ReleaseReport, Tried, Verdict
 from shared_model.output import OutputKind
 from shared_model.releases import verdict_signature
 from shared_model.releases.store import Release
+from shared_model.types import Precision
 
 MARKDOWN, JSON = "report.md", verdict_signature.REPORT
 
@@ -32,6 +34,14 @@ def tried_before(release: Release) -> tuple[Tried, ...]:
         return tuple(Tried(one["recipe"], one["agreement"], tuple(one["failures"])) for one in tried)
     except (ValueError, KeyError, TypeError, AttributeError):
         return ()
+
+
+def calibrated_before(release: Release) -> str:
+    """The texts that the build calibrated INT8 on, in words, from its report; empty if that says nothing."""
+    try:
+        return str(json.loads(release.read_note(JSON) or b"{}").get("calibration", ""))
+    except (ValueError, AttributeError):
+        return ""
 
 
 def page(report: ReleaseReport) -> str:
@@ -61,11 +71,30 @@ def _summary(report: ReleaseReport) -> list[str]:
         *(f"- {v.name} {failure}" for v in report.variants for failure in v.failures),
         f"- output: {report.output.replace('_', ' ')}",
         f"- judged on {texts} {report.evaluation} texts, sha256 `{report.evaluation_sha256}`",
+        *(f"- agreement also on {one.texts} {one.source} texts, sha256 `{one.sha256}`" for one in report.added),
         *(f"- {line}" for line in (report.quality.in_words() if report.quality else ())),
-        f"- INT8 calibrated on texts with sha256 `{report.calibration_sha256}`",
+        *(f"- {line}" for line in losses_in_words(report)),
+        f"- INT8 calibrated on {report.calibration or 'texts'}, sha256 `{report.calibration_sha256}`",
         f"- INT8 made by: {report.quantisation}",
         f"- not proven on this machine: {', '.join(report.unproven) or 'none'}",
     ]
+
+
+def losses_in_words(report: ReleaseReport) -> Iterator[str]:
+    """The losses of accuracy that the texts can show for each variant, or why none is judged."""
+    compared = [(v, v.parity) for v in report.variants if v.parity and v.precision != Precision.FP32]
+    if compared and (why := parity.unjudged(compared[0][1], OutputKind(report.output))):
+        yield why
+        return
+    for variant, measured in compared:
+        if measured.accuracy is not None and measured.discordance is None:
+            yield f"{variant.name}: a rank correlation has no paired test; any loss above the bound is refused"
+        if measured.discordance is not None:
+            shown = [f"{_known(points, '.2f')} points" for points in measured.detected_points]
+            yield (
+                f"{variant.name}: it or fp32 alone is right on {measured.discordance:.2%} of the labelled texts; at "
+                f"this discordance they show a loss of {shown[0]} with 80 % probability, of {shown[1]} with 95 %"
+            )
 
 
 def _refusals(report: ReleaseReport) -> list[str]:
@@ -91,7 +120,7 @@ def _advice(report: ReleaseReport) -> Iterator[str]:
     if any(v.parity and not v.parity.passed for v in refused):
         yield (
             "- Labels or values differ: build again with `--calibrate` and a sample of the texts the model will see "
-            "(500 lines or more; more help), and with `--eval` if you have labels."
+            "(500 lines or more; more help) unless INT8 is calibrated on one, and with `--eval` if you have labels."
         )
     if any(v.parity and len(v.failures) > len(v.parity.failures) for v in refused):
         yield "- Calls are too slow: run the gate on the machine that will serve, or take a smaller model."
@@ -105,7 +134,7 @@ def _advice(report: ReleaseReport) -> Iterator[str]:
 
 def _agreement(report: ReleaseReport) -> list[str]:
     accuracy = RULES[OutputKind(report.output)].accuracy
-    columns = ("agreement", "where clear", accuracy, "points lost", "McNemar p", "max Δ", "MB")
+    columns = ("agreement", "where clear", "at most", accuracy, "points lost", "McNemar p", "max Δ", "MB")
     return _table(("variant", "compiled", *columns), [_agreement_row(variant) for variant in report.variants])
 
 
@@ -113,15 +142,16 @@ def _agreement_row(variant: Verdict) -> tuple[str, ...]:
     size = f"{variant.size_bytes / 1e6:.1f}"
     measured = variant.parity
     if measured is None:
-        return (variant.name, *["–"] * 7, size)
+        return (variant.name, *["–"] * 8, size)
     return (
         variant.name,
         variant.compiled or "–",
         f"{measured.agreement:.2%}",
         _known(measured.clear_agreement, ".2%"),
+        _known(measured.clear_bound, ".2%"),
         _known(measured.accuracy, ".2%"),
         _known(measured.accuracy_drop_points, ".2f"),
-        _known(measured.mcnemar_p, ".3f"),
+        _known(measured.loss_p, ".3f"),
         f"{measured.max_difference:.4f}",
         size,
     )

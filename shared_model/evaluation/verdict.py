@@ -76,11 +76,21 @@ class Tried:
 
 
 @dataclass(frozen=True)
+class Added:
+    """Texts of another source that were compared too, for agreement alone: the own ones were clear too seldom."""
+
+    source: str
+    texts: int
+    sha256: str
+
+
+@dataclass(frozen=True)
 class ReleaseReport:
     """`output`: the kind of output. `quantisation`: the chosen recipe. `tried`: all recipes, in order.
 
     `evaluation`: source of the texts. `unproven`: variants whose device this machine lacks. `quality`: accuracy of the
     model if the texts are labelled. `failures`: those of the release itself, beside those of its variants.
+    `calibration`: description of the texts that INT8 is calibrated on. `added`: texts beside those of the evaluation.
     """
 
     release: str
@@ -94,6 +104,8 @@ class ReleaseReport:
     unproven: tuple[str, ...]
     quality: Quality | None = None
     failures: tuple[str, ...] = ()
+    calibration: str = ""
+    added: tuple[Added, ...] = ()
 
     @property
     def passed(self) -> bool:

@@ -21,7 +21,7 @@ from shared_model.errors import TandemError
 from shared_model.evaluation import report
 from shared_model.evaluation.examples import read_examples
 from shared_model.types import Precision
-from tests.benchmarks import harness
+from tests.benchmarks import gate_errors, harness
 from tests.benchmarks.harness import REPOSITORY, CannotMeasure, Target
 
 BUILDS = 3
@@ -34,7 +34,11 @@ TARGETS = (
     Target("bf16_agreement", "share", ">= 0.999"),
     Target("int8_accuracy", "share", ">= 0.926"),
     Target("build_s", "s", "<= 180"),
+    Target("false_refusals_1000", "share", "<= 0.012"),
+    Target("missed_1pt_3000", "share", "<= 0.06"),
 )
+#: Share of texts that exactly one of variant and reference gets right, for the error rates of the gate.
+_DISCORDANCE = 0.02
 PACKAGES = ("openvino", "nncf", "torch", "tokenizers", "numpy")
 ATTRIBUTION = "Accuracy: test split of BANKING77 (CC BY 4.0, Casanueva et al. 2020)."
 
@@ -100,6 +104,9 @@ def runs(builds: Sequence[Build]) -> dict[str, Sequence[float]]:
         "bf16_agreement": [variant["agreement"] for variant in bf16],
         "int8_accuracy": [variant["accuracy"] for variant in int8],
         "build_s": [build.seconds for build in builds],
+        # Error rates of the gate itself, exact.
+        "false_refusals_1000": [gate_errors.false_refusal(1000, _DISCORDANCE)],
+        "missed_1pt_3000": [gate_errors.missed(3000, _DISCORDANCE)],
     }
 
 

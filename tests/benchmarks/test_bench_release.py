@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks import bench_release, harness
+from tests.benchmarks import bench_release, gate_errors, harness
 from tests.benchmarks.bench_release import Build
 from tests.benchmarks.harness import Place
 
@@ -32,7 +32,16 @@ def test_every_promised_figure_comes_from_the_builds() -> None:
         "bf16_agreement": 0.9951,
         "int8_accuracy": 0.9295,
         "build_s": 31.0,
+        "false_refusals_1000": pytest.approx(0.0091, abs=1e-4),
+        "missed_1pt_3000": pytest.approx(0.0481, abs=1e-4),
     }
+
+
+def test_the_error_rates_of_the_gate_hold_and_are_documented() -> None:
+    assert gate_errors.false_refusal(1000, 0.02) <= 0.012
+    assert gate_errors.missed(3000, 0.02) <= 0.06
+    table = "".join(f"| {' | '.join(row)} |\n" for row in gate_errors.rows())
+    assert table in (harness.REPOSITORY / "shared_model" / "README.md").read_text()
 
 
 def test_fp32_arithmetic_is_not_taken_for_bf16() -> None:

@@ -10,6 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from tandem_stack import uv
 
+from shared_model.building import training_texts
 from shared_model.releases.store import Release
 from tests.conftest import REPOSITORY
 
@@ -69,3 +70,10 @@ def test_the_serving_image_holds_what_serving_imports_and_no_framework_of_buildi
 @pytest.mark.parametrize("folder", ["batch_job", "dags", "realtime_service"])
 def test_images_are_made_with_the_uv_that_wrote_the_lock_files(folder: str) -> None:
     assert re.findall(r"\buv==(\S+)", (REPOSITORY / folder / "Dockerfile").read_text()) == [uv.VERSION]
+
+
+def test_kept_training_texts_stay_out_of_images_and_of_git() -> None:
+    """The last pattern of .dockerignore that matches decides."""
+    pattern = f"**/{training_texts.FILE}"
+    assert pattern in (REPOSITORY / ".dockerignore").read_text().partition("!shared_model\n")[2].splitlines()
+    assert training_texts.FILE in (REPOSITORY / ".gitignore").read_text().splitlines()

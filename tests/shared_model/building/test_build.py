@@ -14,7 +14,7 @@ import pytest
 
 from shared_model import demo_messages, devices, settings
 from shared_model.__main__ import main
-from shared_model.building import build, checkpoint, convert, quantise
+from shared_model.building import build, checkpoint, convert, quantise, training_texts
 from shared_model.building.checkpoint import Checkpoint
 from shared_model.building.recipes import RECIPES, Recipe
 from shared_model.encoding import Encoder, InputSpec, collate
@@ -267,8 +267,12 @@ def test_the_command_builds_any_model_on_a_sample_and_promotes_the_first(
     assert release.manifest.reads == InputSpec(32)
     found = json.loads(release.read_note(report.JSON) or b"")
     assert found["evaluation"] == "held-out"
-    assert found["variants"][0]["texts"] == 120
     chosen = corpora.choose(release.output, release.manifest.reads, sample)
+    generated = corpora.generated_texts(release.manifest.reads).texts
+    assert found["variants"][0]["texts"] == len(chosen.gate.texts) == 108
+    # Of the 600 lines some are equal; the others of 300 texts on which fp32 is sure are generated.
+    assert found["added"] == [{"source": "generated", "texts": 192, "sha256": corpora.digest(generated[:192])}]
+    assert found["calibration"] == f"{len(chosen.calibration)} texts of sample.jsonl"
     assert found["calibration_sha256"] == corpora.digest(chosen.calibration)
     assert found["evaluation_sha256"] == corpora.digest(chosen.gate.texts)
     for expected in ("converting", "quantising to INT8: ", "gate: int8/cpu", "int8/cpu: agreement ", "INT8 made by: "):
@@ -295,6 +299,54 @@ def test_the_command_measures_accuracy_on_labelled_texts(
     engine = release.engine(Precision.FP32, Device.CPU, 1)
     right = [int(engine.score(collate([encoder.encode(message)]))[0].argmax()) == 1 for message in messages]
     assert found["variants"][0]["accuracy"] == pytest.approx(np.mean(right))
+
+
+def test_a_head_is_calibrated_on_its_training_texts_which_no_other_file_holds(
+    own_state: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Half of the evaluation is training texts, written differently."""
+    caplog.set_level("DEBUG")
+    encoder = tiny_models.make(tmp_path / "encoder", "bert", encoder=True)
+    topics = {"rate": "exchange rate", "lost": "stolen card", "pin": "forgotten pin"}
+    private = {
+        f"Private {number} zq{number:04x} {about}": label for label, about in topics.items() for number in range(300)
+    }
+    public = {f"public {number} {about}": label for label, about in topics.items() for number in range(30)}
+    write_examples(tmp_path / "train.csv", private)
+    shared = {text.upper(): label for text, label in list(private.items())[::10]}
+    write_examples(tmp_path / "eval.csv", public | shared)
+    out, data = tmp_path / "head", tmp_path / "train.csv"
+    assert main(["train-head", "--data", str(data), "--encoder", str(encoder), "--out", str(out)]) == 0
+    command = ["build", "--name", "own", "--head", str(out), "--encoder", str(encoder)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TANDEM_GATE_LATENCY_MS", "1e-6")
+        patch.setenv("TANDEM_GATE_MIN_AGREEMENT", "1")
+        assert main([*command, "--eval", str(tmp_path / "eval.csv")]) == 1
+    release = own_state.open(own_state.ids()[0])
+    # 810 of 900 distinct texts are not in the evaluation, and three fifths of them are for calibration.
+    found = json.loads(release.read_note(report.JSON) or b"")
+    on = f"texts of {training_texts.FILE}; 90 others are in the evaluation and left out"
+    assert found["calibration"] in (f"400 {on}", f"486 {on}")
+    chosen = corpora.choose(
+        release.output, release.manifest.reads, out / training_texts.FILE, tmp_path / "eval.csv", least=1
+    )
+    used = int(found["calibration"].split()[0])
+    assert release.manifest.calibration == corpora.digest(chosen.calibration[:used])
+    assert {str(text).upper() for text in chosen.calibration}.isdisjoint(shared)
+    assert set(chosen.calibration) < set(private)
+
+    printed = capsys.readouterr()
+    written = [path for path in Path(own_state.files.root).rglob("*") if path.is_file()]
+    assert len(written) > 8
+    for place, contents in [(path, path.read_bytes()) for path in written] + [
+        (Path("output"), (printed.out + printed.err + caplog.text).encode())
+    ]:
+        assert not [text for text in private if text.encode() in contents], place
+
+
+def write_examples(path: Path, examples: dict[str, str]) -> None:
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *examples.items()])
 
 
 def make_instead(patch: pytest.MonkeyPatch, release: Release) -> None:

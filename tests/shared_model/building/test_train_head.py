@@ -1,7 +1,10 @@
 """A head is trained from a CSV of text and label, by the command the model card names."""
 
 import functools
+import json
+import os
 import re
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +12,7 @@ import numpy as np
 import pytest
 
 from shared_model.__main__ import main
-from shared_model.building import build, checkpoint, train_head
+from shared_model.building import build, checkpoint, train_head, training_texts
 from shared_model.building.head import Head, load_head
 from shared_model.commands.make_release import HEADS
 from shared_model.encoding import Encoder, collate
@@ -108,8 +111,37 @@ def test_the_command_says_what_it_read_how_good_it_is_and_what_comes_next(
     (accuracy,) = re.findall(r"^accuracy (.*)% in 4-fold cross-validation$", lines[4])
     # The label with one text is never right.
     assert 0 < float(accuracy) <= 92.31
+    kept = f"13 training texts kept in {out}/training-texts.jsonl for build to calibrate on"
+    assert lines[-2] == f"{kept}; --no-keep-texts keeps none"
     options = f"--name my-head --head '{out}' --encoder {encoder}"
     assert lines[-1] == f"next: python -m shared_model build {options} --eval HELD-OUT.csv"
+
+
+def test_texts_are_kept_for_their_owner_alone_unless_they_are_not_to_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encoder = tiny_models.make(tmp_path / "encoder", "bert", encoder=True)
+    data, out = tmp_path / "train.csv", tmp_path / "head"
+    texts = [f"about {topic} number {number}" for number in range(1100) for topic in ("cards", "Cards", "pins")]
+    data.write_text("text,label\n" + "".join(f"{text},{text.split()[1].lower()}\n" for text in texts))
+    command = ["train-head", "--data", str(data), "--encoder", str(encoder), "--out", str(out)]
+    previous = os.umask(0)
+    try:
+        assert main(command) == 0
+    finally:
+        os.umask(previous)
+    file = out / training_texts.FILE
+    assert training_texts.find(out) == file
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    kept = [json.loads(line)["text"] for line in file.read_text().splitlines()]
+    assert len(kept) == len({text.lower() for text in kept}) == 2000
+    assert set(kept) < set(texts)
+    assert "--calibrate" not in capsys.readouterr().out.splitlines()[-1]
+    # Those of an earlier training must not be calibrated on.
+    assert main([*command, "--no-keep-texts"]) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["head.safetensors", "labels.json"]
+    assert training_texts.find(out) is None
+    assert f"--calibrate {data}" in capsys.readouterr().out.splitlines()[-1]
 
 
 def test_labels_that_texts_do_not_tell_apart_are_no_better_than_chance() -> None:

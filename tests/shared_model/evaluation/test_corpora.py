@@ -3,6 +3,7 @@
 import hashlib
 import itertools
 import json
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from shared_model.encoding import InputSpec
 from shared_model.errors import BadInput
-from shared_model.evaluation import corpora
+from shared_model.evaluation import corpora, samples
 from shared_model.evaluation.examples import Examples, read_examples
 from shared_model.output import OutputKind, OutputSpec
 
@@ -55,13 +56,72 @@ def test_every_fifth_line_of_a_sample_is_held_out(tmp_path: Path) -> None:
     assert len(everything) == 500
 
 
-def test_with_labelled_texts_nothing_need_be_held_out(tmp_path: Path) -> None:
+def test_what_is_held_out_and_generated_texts_are_the_reserve_of_labelled_ones(tmp_path: Path) -> None:
     evaluation = tmp_path / "eval.csv"
     evaluation.write_text("text,label\nhello,b\n")
     chosen = corpora.choose(LABELS, SINGLE, sample(tmp_path / "sample.jsonl", numbered(500)), evaluation)
-    assert (len(chosen.calibration), len(chosen.validation)) == (400, 100)
+    assert (len(chosen.calibration), len(chosen.validation)) == (300, 100)
     assert (chosen.gate.texts, chosen.gate.source) == (["hello"], corpora.LABELLED)
     assert chosen.gate.sha256 == hashlib.sha256(evaluation.read_bytes()).hexdigest()
+    held_out, generated = chosen.gate.reserve
+    assert (held_out.source, generated.source) == (corpora.HELD_OUT, corpora.GENERATED)
+    assert set(held_out.texts) == {f"message {number}" for number in range(5, 501, 5)}
+    assert all(name.startswith("sample.jsonl:") for name in held_out.shown)
+    (only,) = corpora.choose(LABELS, SINGLE, None, evaluation).gate.reserve
+    assert only == generated == corpora.generated_texts(SINGLE)
+
+
+def forms(found: Sequence[Any]) -> set[Hashable]:
+    return {samples.normalised(text) for text in found}
+
+
+def test_no_evaluation_text_is_calibrated_on_however_it_is_written(tmp_path: Path) -> None:
+    evaluation = tmp_path / "eval.csv"
+    rows = [f"  MESSAGE\u3000{number} ,a\n" for number in range(1, 400)]
+    evaluation.write_text("text,label\n" + "".join(rows))
+    chosen = corpora.choose(LABELS, SINGLE, sample(tmp_path / "sample.jsonl", numbered(500) * 2), evaluation)
+    barred = forms([*chosen.gate.texts, *(text for found in chosen.gate.reserve for text in found.texts)])
+    assert len(barred) > 1000
+    for part in (chosen.calibration, chosen.validation):
+        assert forms(part).isdisjoint(barred)
+    # Of 500 distinct lines 101 are left, and three fifths of them are calibrated on, before generated texts.
+    assert (chosen.own, chosen.barred, len(chosen.calibration), len(chosen.validation)) == (61, 399, 300, 100)
+    assert chosen.calibrated_on(300) == (
+        "61 texts of sample.jsonl and 239 generated texts; 399 others are in the evaluation and left out"
+    )
+    assert chosen.calibrated_on(40).startswith("40 texts of sample.jsonl; 399 others")
+
+
+@pytest.mark.parametrize("reads", [SINGLE, PAIRS], ids=["single", "pairs"])
+def test_generated_texts_are_the_last_resort_and_apart_from_those_of_the_gate(reads: InputSpec) -> None:
+    chosen = corpora.choose(LABELS, reads)
+    gate = forms(chosen.gate.texts)
+    assert forms(chosen.calibration).isdisjoint(gate)
+    assert forms(chosen.validation).isdisjoint(gate)
+    assert (chosen.own, chosen.calibrated_on(400)) == (0, "400 generated texts, the last resort")
+
+
+def test_a_sample_that_the_evaluation_holds_is_replaced_by_generated_texts(tmp_path: Path) -> None:
+    path = tmp_path / "train.csv"
+    path.write_text("text,label\n" + "".join(f"message {number},a\n" for number in range(500)))
+    chosen = corpora.choose(LABELS, SINGLE, path, path)
+    assert chosen.own == 0
+    assert chosen.calibrated_on(1000).startswith("1,000 generated texts, the last resort; 500 others are in the eval")
+
+
+def test_a_sample_may_be_small_where_it_says_so(tmp_path: Path) -> None:
+    chosen = corpora.choose(LABELS, SINGLE, sample(tmp_path / "sample.jsonl", numbered(3)), least=1)
+    assert (chosen.own, chosen.gate.source) == (3, corpora.GENERATED)
+    assert set(chosen.calibration[:3]) == {"message 1", "message 2", "message 3"}
+    assert (len(chosen.calibration), len(chosen.validation)) == (300, 100)
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+def test_normalising_twice_changes_nothing(text: str) -> None:
+    once = samples.normalised(text)
+    assert isinstance(once, str)
+    assert samples.normalised(once) == once
+    assert samples.normalised(f" {text}\n") == once
 
 
 def test_of_a_large_sample_lines_from_all_over_are_taken(tmp_path: Path) -> None:

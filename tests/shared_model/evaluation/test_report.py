@@ -18,7 +18,7 @@ from shared_model.evaluation import benchmark, report, verdict
 from shared_model.evaluation.benchmark import Budget, Latency
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.evaluation.parity import Parity
-from shared_model.evaluation.verdict import Confusion, Example, ReleaseReport, Tried, Verdict
+from shared_model.evaluation.verdict import Added, Confusion, Example, ReleaseReport, Tried, Verdict
 from shared_model.output import Floats, OutputKind, OutputSpec
 from shared_model.releases.manifest import Variant
 from shared_model.releases.store import Release
@@ -131,7 +131,8 @@ def test_a_variant_is_as_large_as_the_files_it_is_opened_from(tiny: tuple[Releas
 
 
 def variant(precision: str, **changes: Any) -> Verdict:
-    measured = Parity(3080, 1.0, 1.0, 0.0, 0.9305, 0.9305, 1.0, ())
+    more: dict[str, Any] = {"clear_texts": 3000, "clear_bound": 1.0, "labelled_clear": 3000, "loss_p": 0.5}
+    measured = Parity(3080, 1.0, 1.0, 0.0, 0.9305, 0.9305, 1.0, (), **more, discordance=0.0, detected_points=(0.3, 0.4))
     latency = (Latency(2, 1, 8, 0.834), Latency(2, 64, 32, 69.126), Latency(1, 1, 8, 1.5), Latency(1, 64, 32, 120.5))
     return Verdict(precision, "cpu", (), 23_456_789, precision, replace(measured, **changes), latency)
 
@@ -145,6 +146,10 @@ INT8 = replace(
         clear_agreement=None,
         accuracy=0.9262,
         mcnemar_p=0.0215,
+        loss_p=0.0074,
+        clear_bound=None,
+        discordance=0.0123,
+        detected_points=(0.66, 0.8),
         max_difference=0.1234,
         failures=(LOST,),
     ),
@@ -178,7 +183,7 @@ def test_both_forms_say_the_same(tiny: tuple[Release, ReleaseReport], tmp_path: 
     for fact in (*document["unproven"], *(document[name] for name in facts)):
         assert fact in page
     for v in document["variants"]:
-        agreement, *latency = rows_of(page, f"{v['precision']}/{v['device']}", columns=(9, 4))
+        agreement, *latency = rows_of(page, f"{v['precision']}/{v['device']}", columns=(10, 4))
         assert agreement[1:] == expected_row(v)
         timed = [
             [f"{v['precision']}/{v['device']}", str(threads)]
@@ -191,6 +196,7 @@ def test_both_forms_say_the_same(tiny: tuple[Release, ReleaseReport], tmp_path: 
         agreement = "–" if tried["agreement"] is None else f"{tried['agreement']:.2%}"
         assert f"| {tried['recipe']} | {agreement} | {tried['failures'][0]} |" in page
     assert report.tried_before(release) == REPORT.tried
+    assert report.calibrated_before(release) == ""
 
 
 def test_a_refusal_says_why_where_and_what_to_do() -> None:
@@ -201,6 +207,56 @@ def test_a_refusal_says_why_where_and_what_to_do() -> None:
     assert f"| int8/cpu | {text} | card_arrival | lost_card | fp32 prefers its label by 0.31 |" in page
     passed = report.page(replace(REPORT, variants=(variant("fp32"),)))
     assert "Next steps" not in passed
+
+
+def test_a_report_says_which_losses_its_texts_can_show() -> None:
+    line = (
+        "- int8/cpu: it or fp32 alone is right on 1.23% of the labelled texts; at this discordance they show a loss of "
+        "0.66 points with 80 % probability, of 0.80 points with 95 %\n"
+    )
+    page = report.page(REPORT)
+    assert line in page
+    assert "fp32/cpu: it or" not in page
+    values = replace(REPORT, output="regression", variants=(variant("int8", discordance=None, loss_p=None),))
+    assert "- int8/cpu: a rank correlation has no paired test; any loss above the bound is refused\n" in report.page(
+        values
+    )
+
+
+@pytest.mark.parametrize(
+    ("measured", "line"),
+    [
+        (
+            {"texts": 60, "labelled_clear": 40},
+            "accuracy of variants is not judged: 300 labelled texts with a clear label are needed, and 40 of the 60 "
+            "labelled texts are such; about 450 texts would be needed",
+        ),
+        (
+            {"texts": 60, "labelled_clear": 0},
+            "accuracy of variants is not judged: 300 labelled texts with a clear label are needed, and 0 of the 60 "
+            "labelled texts are such",
+        ),
+        (
+            {"accuracy": None, "labelled_clear": 0},
+            "accuracy of variants is not judged: no text is labelled, 300 labelled texts with a clear label are needed "
+            "(--eval)",
+        ),
+    ],
+)
+def test_a_report_says_why_accuracy_is_not_judged_and_how_many_texts_would_be_needed(
+    measured: dict[str, Any], line: str
+) -> None:
+    added = (Added("held-out", 200, "1" * 64), Added("generated", 60, "2" * 64))
+    page = report.page(replace(REPORT, variants=(variant("fp32"), variant("int8", **measured)), added=added))
+    assert f"- {line}\n" in page
+    assert "at this discordance" not in page
+    assert f"- agreement also on 60 generated texts, sha256 `{'2' * 64}`\n" in page
+
+
+def test_a_report_says_which_texts_int8_is_calibrated_on() -> None:
+    page = report.page(replace(REPORT, calibration="400 texts of training-texts.jsonl"))
+    assert f"- INT8 calibrated on 400 texts of training-texts.jsonl, sha256 `{'c' * 64}`\n" in page
+    assert f"- INT8 calibrated on texts, sha256 `{'c' * 64}`\n" in report.page(REPORT)
 
 
 def test_only_what_failed_is_advised_on() -> None:
@@ -222,9 +278,9 @@ def test_what_int8_changes_is_listed() -> None:
 
 
 def test_without_labels_accuracy_is_unknown_not_zero() -> None:
-    unlabelled = variant("int8", accuracy=None, reference_accuracy=None, mcnemar_p=None)
-    (row,) = rows_of(report.page(replace(REPORT, variants=(unlabelled,))), "int8/cpu", columns=(9,))
-    assert row[4:7] == ["–", "–", "–"]
+    unlabelled = variant("int8", accuracy=None, reference_accuracy=None, mcnemar_p=None, loss_p=None)
+    (row,) = rows_of(report.page(replace(REPORT, variants=(unlabelled,))), "int8/cpu", columns=(10,))
+    assert row[5:8] == ["–", "–", "–"]
     assert unlabelled.to_document()["accuracy_drop_points"] is None
 
 
@@ -234,6 +290,7 @@ def test_a_damaged_report_has_tried_nothing(tiny: tuple[Release, ReleaseReport],
     for damaged in (b"{", b"[]", b'{"tried": [{"recipe": "x"}]}', b'{"tried": 7}'):
         release.write_note(report.JSON, damaged)
         assert report.tried_before(release) == ()
+        assert report.calibrated_before(release) == ""
 
 
 def tiny_copy(tiny: tuple[Release, ReleaseReport], root: Path) -> Release:
@@ -248,15 +305,16 @@ def rows_of(page: str, variant: str, columns: tuple[int, ...]) -> list[list[str]
 def expected_row(v: dict[str, Any]) -> list[str]:
     """The agreement table's cells, from the JSON form."""
     if v["compiled"] is None:
-        return ["–"] * 7 + [f"{v['size_bytes'] / 1e6:.1f}"]
+        return ["–"] * 8 + [f"{v['size_bytes'] / 1e6:.1f}"]
     clear = v["clear_agreement"]
     return [
         v["compiled"],
         f"{v['agreement']:.2%}",
         "–" if clear is None else f"{clear:.2%}",
+        "–" if v["clear_bound"] is None else f"{v['clear_bound']:.2%}",
         f"{v['accuracy']:.2%}",
         f"{(v['reference_accuracy'] - v['accuracy']) * 100:.2f}",
-        f"{v['mcnemar_p']:.3f}",
+        f"{v['loss_p']:.3f}",
         f"{v['max_difference']:.4f}",
         f"{v['size_bytes'] / 1e6:.1f}",
     ]
