@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import safetensors.torch
 
-from shared_model import devices
+from shared_model import devices, settings
 from shared_model.__main__ import main
+from shared_model.commands import common
 from shared_model.errors import BadInput, ReleaseError
 from shared_model.evaluation import benchmark, corpora, gate, report
 from shared_model.evaluation.corpora import HELD_OUT
@@ -21,6 +22,7 @@ from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.evaluation.verdict import ReleaseReport, Tried, Verdict
 from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
+from shared_model.settings import StateSettings
 from shared_model.types import Device, Precision
 from tests.shared_model import tiny_builds
 
@@ -319,6 +321,8 @@ def test_a_model_that_loses_no_more_than_chance_explains_is_promoted(
     assert "int8/cpu: it or fp32 alone is right on 0.93%" in (release.read_note(report.MARKDOWN) or b"").decode()
     monkeypatch.setenv("TANDEM_STATE", str(tmp_path / "state"))
     monkeypatch.setenv("TANDEM_RELEASES", str(tmp_path))
+    assert main(["keys", "--operator"]) == 0
+    common.sign_verdict(settings.load(StateSettings), release)
     assert main(["promote", release.id]) == 0
     assert pointer.read(Store(tmp_path), None).active == release.id
 
