@@ -2,6 +2,8 @@
 
 import socket
 
+import pytest
+
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import Client
 from tests.integration.serving.fleet import Fleet, ejected, forwarded, wait_until_answered
@@ -38,6 +40,7 @@ def burst(address: str, reset: bool) -> set[int]:
     return {ended[stream] for stream in expected}
 
 
+@pytest.mark.heavy
 def test_refused_and_cancelled_calls_eject_no_replica(ours: Fleet) -> None:
     for _ in range(2):
         ours.replica(TANDEM_MAX_CALLS=MOST, TANDEM_DYNAMIC_CONCURRENCY=ROOM, TANDEM_THROUGHPUT_CONCURRENCY=ROOM)

@@ -5,6 +5,7 @@ import time
 from statistics import median
 
 import grpc.aio
+import pytest
 
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
@@ -15,6 +16,7 @@ from tests.realtime_service.tokens import bearer, key_file, token
 FLOOD, CALLS = 40, 12
 
 
+@pytest.mark.timed
 def test_a_flood_through_a_router_does_not_delay_another_caller(ours: Fleet) -> None:
     ours.sleeping_replica()
     router = ours.router(TANDEM_TOKEN_KEYS=str(key_file(ours.folder)))

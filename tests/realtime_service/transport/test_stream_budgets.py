@@ -137,6 +137,7 @@ def test_streams_of_all_callers_share_the_budget_of_the_process(replica: Running
     assert refusals[2].startswith(ALL)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("protocol", ["ScoreStream", "ModelStreamInfer"])
 def test_a_stream_that_is_cancelled_gives_its_bytes_back(replica: RunningService, protocol: str) -> None:
     refused = probe(replica.address, "alice")
