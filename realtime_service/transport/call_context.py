@@ -1,6 +1,5 @@
 """Reads a call's metadata into the context that the dispatcher needs."""
 
-import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
@@ -12,9 +11,8 @@ from realtime_service.identity import Identity
 from realtime_service.routing.inflight import Inflight
 from realtime_service.serving.request import IDENTITY, CallContext, check_name
 from realtime_service.settings import SERVED
-from realtime_service.transport import compression
+from realtime_service.transport import compression, messages
 from realtime_service.transport.authentication import Callers
-from realtime_service.transport.messages import SMALL_BYTES
 from realtime_service.transport.peer_call_context import PeerCallContext
 from realtime_service.transport.rpc_handlers import Arrival, Context
 from shared_model.errors import BadInput
@@ -74,9 +72,9 @@ class ContextReader:
             return raw
         size = compression.decompressed_size(raw)
         with self._inflight.holding(_payer(arrival), size):
-            if size <= SMALL_BYTES:
+            if size <= messages.SMALL_BYTES:
                 return compression.decompress(raw, size)
-            return await asyncio.to_thread(compression.decompress, raw, size)
+            return await messages.apart(compression.decompress, raw, size)
 
     def holding(self, call: CallContext, raw: bytes) -> AbstractContextManager[None]:
         """Hold the bytes of a request while it is under way. Raises: Overloaded."""

@@ -8,6 +8,7 @@ import asyncio
 import functools
 import itertools
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from google.protobuf.descriptor import Descriptor
@@ -30,13 +31,21 @@ SMALL_BYTES = 64 * 1024
 #: Fields of a damaged message that are searched for the one to name.
 SEARCHED_FIELDS = 65
 
+#: One thread: several would each take a turn at the interpreter lock for one turn of the event loop.
+_LARGE_MESSAGES = ThreadPoolExecutor(1, "large-messages")
+
 Message = TypeVar("Message")
 Parsed = TypeVar("Parsed")
 
 
 async def read(parser: Callable[[bytes], Parsed], raw: bytes) -> Parsed:
     """Parse a message on the event loop if that takes less than handing it to a thread. Raises: as `parser`."""
-    return parser(raw) if len(raw) <= SMALL_BYTES else await asyncio.to_thread(parser, raw)
+    return parser(raw) if len(raw) <= SMALL_BYTES else await apart(parser, raw)
+
+
+async def apart(read: Callable[..., Parsed], *arguments: object) -> Parsed:
+    """Call a function that reads a large message, in the thread for that. Raises: as `read`."""
+    return await asyncio.get_running_loop().run_in_executor(_LARGE_MESSAGES, read, *arguments)
 
 
 async def read_message(kind: type[Message], raw: bytes) -> Message:

@@ -1,5 +1,6 @@
 """Messages that cost much to read for what they are: refused after a bounded amount of work, all of it counted."""
 
+import asyncio
 import contextlib
 import struct
 import threading
@@ -112,6 +113,20 @@ async def test_a_large_message_is_parsed_beside_the_event_loop() -> None:
     await messages.read(parse, bytes(SMALL_BYTES))
     await messages.read(parse, bytes(SMALL_BYTES + 1))
     assert (threads[0] is threading.current_thread(), threads[1] is threading.current_thread()) == (True, False)
+
+
+async def test_large_messages_are_parsed_one_at_a_time() -> None:
+    """Each thread that parses would take the interpreter lock as often as the event loop does."""
+    begun, most = [0], [0]
+
+    def parse(raw: bytes) -> None:
+        begun[0] += 1
+        most[0] = max(most[0], begun[0])
+        time.sleep(0.01)
+        begun[0] -= 1
+
+    await asyncio.gather(*(messages.read(parse, bytes(SMALL_BYTES + 1)) for _ in range(4)))
+    assert most == [1]
 
 
 @pytest.mark.parametrize("count", [SEARCHED_FIELDS - 1, SEARCHED_FIELDS])
