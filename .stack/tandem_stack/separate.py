@@ -8,6 +8,9 @@ import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
 from realtime_service.client import Client
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
@@ -50,14 +53,21 @@ def run(plan: stack.Plan) -> list[Reached]:
     with RedisServer(state) as redis, Supervisor(state.state / "logs") as supervisor, step("the separate shape"):
         started = {name: _start(supervisor, name, lanes, state, redis.url) for name, lanes in LANES.items()}
         ready = {name: _addresses(name, child) for name, child in started.items()}
+        _await_lanes(ready["router"]["grpc"])
         with Client(ready["router"]["grpc"]) as client:
-            # The router knows of an endpoint after its next heartbeat.
-            deadline = time.monotonic() + _READY_SECONDS
-            while len([it for it in client.describe().replicas if it.releases]) < len(_KINDS):
-                if time.monotonic() > deadline:
-                    raise Problem("the router did not find both endpoints")
-                time.sleep(0.1)
             return [_reach(client, kind, {name: ready[name]["metrics"] for name in LANES}) for kind in _KINDS]
+
+
+def _await_lanes(router: str) -> None:
+    """Wait until the router knows that both endpoints take calls: it hears of it by their next heartbeat."""
+    asked = [health_pb2.HealthCheckRequest(service=f"scoring.v1.ScoringService/{kind}") for kind in _KINDS]
+    deadline = time.monotonic() + _READY_SECONDS
+    with grpc.insecure_channel(router) as channel:
+        health = health_pb2_grpc.HealthStub(channel)
+        while any(health.Check(it, timeout=10).status != health_pb2.HealthCheckResponse.SERVING for it in asked):
+            if time.monotonic() > deadline:
+                raise Problem("the router did not find both endpoints")
+            time.sleep(0.1)
 
 
 def _start(supervisor: Supervisor, name: str, lanes: str, state: StateSettings, redis_url: str) -> Child:

@@ -1,6 +1,7 @@
 """Published scores follow the pointer, forward and back; only the epoch it names is asked."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 
 import pytest
@@ -80,7 +81,10 @@ async def test_a_cancelled_look_up_leaves_its_reply_to_nobody(
         found = await published.find([text_keys[number]], slack=1.0)
         answers.append((number, found[0].labels[0] if found else None))
 
-    for turn in range(20):
+    # As many turns as it takes: how many look-ups are cancelled in time depends on the speed of the host.
+    for turn in itertools.cycle(range(20)):
+        if turn == 0 and cancelled > 100:
+            break
         tasks = [asyncio.create_task(look_up(number)) for number in range(90)]
         # By now some wait for a connection, some for their reply.
         for _ in range(turn):
@@ -89,7 +93,6 @@ async def test_a_cancelled_look_up_leaves_its_reply_to_nobody(
             task.cancel()
         ended = await asyncio.gather(*tasks, return_exceptions=True)
         cancelled += sum(isinstance(it, asyncio.CancelledError) for it in ended)
-    assert cancelled > 100
     assert sum(label is not None for _, label in answers) > 300
     assert [it for it in answers if it[1] not in (it[0], None)] == []
 
