@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,17 @@ class OutputKind(StrEnum):
     MULTI_LABEL = "multi_label"
     REGRESSION = "regression"
     EMBEDDING = "embedding"
+
+
+class Scoring(Protocol):
+    """Turns raw outputs of an engine into scores: one contract, or those of all heads side by side."""
+
+    @property
+    def width(self) -> int:
+        """Numbers per text."""
+
+    def scores(self, raw: Floats) -> Floats:
+        """Scores (rows, width) from raw outputs; always fp32."""
 
 
 @dataclass(frozen=True)

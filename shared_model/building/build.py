@@ -58,7 +58,7 @@ class Built:
     tried: tuple[Tried, ...]
     calibration: str = ""
 
-    def judged(self, say: Say, active: Baseline | None = None) -> ReleaseReport:
+    def judged(self, say: Say, active: Mapping[str, Baseline] | None = None) -> ReleaseReport:
         """Run the gate, which writes its report beside the files and outside the id."""
         say(_step(4, "the gate"))
         return gate.evaluate_release(
@@ -98,13 +98,13 @@ def make(store: Store, checkpoint: Checkpoint, name: str, texts: Texts, bounds: 
     say(_step(2, f"scoring {len(texts.gate.texts)} {texts.gate.source} texts with fp32, the reference"))
     evaluator = gate.make_evaluator(
         encoder,
-        checkpoint.output,
+        checkpoint.heads,
         texts.gate,
         bounds,
         FP32,
         lambda variant, threads: open_engine(variant.precision, variant.device, graph, threads),
     )
-    if useless := evaluator.parity(evaluator.reference).failures:
+    if useless := evaluator.compare(evaluator.reference).failures:
         judged_on = f"on {len(texts.gate.texts)} {texts.gate.source} texts"
         raise ReleaseError(f"{FP32} cannot be a reference: {judged_on} it {useless[0]}")
     calibration, validation = encoder.encode_many(texts.calibration), encoder.encode_many(texts.validation)
@@ -124,6 +124,8 @@ def _facts(checkpoint: Checkpoint, name: str, texts: Texts, int8: Int8 | None) -
         name=name,
         parent=checkpoint.parent,
         output=checkpoint.output,
+        head=checkpoint.head,
+        further=checkpoint.further,
         reads=checkpoint.reads,
         calibration=digest(texts.calibration[: int8.texts] if int8 else ()),
         quantisation=int8.recipe if int8 else "none",

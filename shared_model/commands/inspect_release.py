@@ -7,7 +7,7 @@ from typing import Any
 from shared_model.commands import common
 from shared_model.errors import ReleaseError
 from shared_model.evaluation import diff, judged
-from shared_model.evaluation.judged import Judged, Measured
+from shared_model.evaluation.judged import Judged, Measured, MeasuredHead
 from shared_model.output import OutputSpec
 from shared_model.releases import naming, signature
 from shared_model.releases.store import Release, Store
@@ -92,6 +92,8 @@ def _summary(release: Release, mark: str, trusted: PublicKeys | None) -> Iterato
     yield "place", release.place
     yield "parent", f"sha256 {manifest.parent}"
     yield "output", _output(release.output)
+    if len(release.heads.specs) > 1:
+        yield from ((f"head {spec.name}", _output(spec.output)) for spec in release.heads.specs)
     yield "reads", diff.reads_in_words(manifest.reads)
     yield "quantisation", f"{manifest.quantisation}; calibration sha256 {manifest.calibration}"
     yield "gate", gate
@@ -123,10 +125,15 @@ def _gate(release: Release) -> tuple[Judged | None, str]:
 def _measured(measured: Measured | None) -> str:
     if measured is None:
         return ", not measured here"
+    heads = "".join(f"; {name}{_shares(head)}" for name, head in measured.heads.items())
+    return f", compiled as {measured.compiled}{_shares(measured)}{heads}"
+
+
+def _shares(measured: Measured | MeasuredHead) -> str:
     agreement = "" if measured.agreement is None else f", agreement {measured.agreement:.2%}"
     clear = "" if measured.clear_agreement is None else f" ({measured.clear_agreement:.2%} where fp32 is sure)"
     accuracy = "" if measured.accuracy is None else f", accuracy {measured.accuracy:.2%}"
-    return f", compiled as {measured.compiled}{agreement}{clear}{accuracy}"
+    return f"{agreement}{clear}{accuracy}"
 
 
 def _signature(release: Release, trusted: PublicKeys | None) -> str:

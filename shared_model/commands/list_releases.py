@@ -18,7 +18,8 @@ from shared_model.settings import StateSettings
 @dataclass(frozen=True)
 class Listed:
     """One release in the store. `gate`: passed, REFUSED, not judged, or the release's error. `accuracy`: fp32's on the
-    labelled texts of its last gate. `role`: active, previous, canary or empty; `weight`: the canary's."""
+    labelled texts of its last gate. `role`: active, previous, canary or empty; `weight`: the canary's.
+    `heads`: the accuracy of further heads, by name."""
 
     release: str
     name: str
@@ -28,6 +29,7 @@ class Listed:
     accuracy: float | None
     role: str
     weight: float | None
+    heads: dict[str, float | None]
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "built": self.built.isoformat()}
@@ -65,16 +67,24 @@ def _list(args: argparse.Namespace, state: StateSettings) -> None:
     for one in found:
         size, accuracy = f"{one.bytes / 1e6:7.1f} MB", "" if one.accuracy is None else f"accuracy {one.accuracy:7.2%}"
         role = one.role if one.weight is None else f"{one.role} {one.weight:.2%}"
-        line = f"{one.release:<{width}}  {one.built:%Y-%m-%d %H:%M}  {size}  {one.gate:<10}  {accuracy:16}  {role}"
+        line = f"{one.release:<{width}}  {one.built:%Y-%m-%d %H:%M}  {size}  {one.gate:<10}  {accuracy:16}  {role:14}"
+        line += ", ".join(f"{name} {_share(accuracy)}" for name, accuracy in one.heads.items())
         print(line.rstrip())
 
 
+def _share(accuracy: float | None) -> str:
+    return "–" if accuracy is None else f"{accuracy:.2%}"
+
+
 def _listed(store: Store, release_id: str, pointer: Pointer | None) -> Listed:
-    role, accuracy = common.role(pointer, release_id), None
+    role, accuracy, heads = common.role(pointer, release_id), None, dict[str, float | None]()
     try:
-        found = judged.read(store.open(release_id))
+        release = store.open(release_id)
+        found = judged.read(release)
         gate = "not judged" if found is None else "passed" if found.passed else "REFUSED"
         accuracy = found.accuracy if found else None
+        known = found.accuracies if found else {}
+        heads = {spec.name: known.get(spec.name) for spec in release.heads.further}
     except ReleaseError as error:
         gate = str(error)
     return Listed(
@@ -86,6 +96,7 @@ def _listed(store: Store, release_id: str, pointer: Pointer | None) -> Listed:
         accuracy=accuracy,
         role=role,
         weight=pointer.weight if pointer and pointer.canary == release_id else None,
+        heads=heads,
     )
 
 

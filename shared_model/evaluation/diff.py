@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from shared_model.encoding import InputSpec
 from shared_model.evaluation import judged
-from shared_model.evaluation.judged import Judged, Measured
+from shared_model.evaluation.judged import Judged, Measured, MeasuredHead
+from shared_model.heads import Heads
 from shared_model.releases.manifest import Manifest
 from shared_model.releases.store import Release
 
@@ -70,7 +71,8 @@ def manifest_differences(old: Manifest, new: Manifest, labels_shown: int | None 
     yield from _changed("name", old.name, new.name)
     yield from _changed("parent", _short(old.parent), _short(new.parent))
     yield from _changed("output", f"{old.output.kind}/{old.output.width}", f"{new.output.kind}/{new.output.width}")
-    yield from _label_differences(old.labels, new.labels, labels_shown)
+    yield from _label_differences("labels", old.labels, new.labels, labels_shown)
+    yield from _head_differences(old.heads, new.heads, labels_shown)
     yield from _changed("reads", reads_in_words(old.reads), reads_in_words(new.reads))
     yield from _changed("calibration", _short(old.calibration), _short(new.calibration))
     yield from _changed("quantisation", old.quantisation, new.quantisation)
@@ -92,13 +94,24 @@ def report_differences(old: Judged, new: Judged) -> Iterator[Difference]:
             yield Difference(name, words)
 
 
-def _label_differences(old: tuple[str, ...], new: tuple[str, ...], shown: int | None) -> Iterator[Difference]:
+def _head_differences(old: Heads, new: Heads, shown: int | None) -> Iterator[Difference]:
+    yield from _changed("heads", *(", ".join(spec.name for spec in heads.specs) for heads in (old, new)))
+    before, after = ({spec.name: spec.output for spec in heads.further} for heads in (old, new))
+    for name in [name for name in before if name in after]:
+        kinds = (f"{output.kind}/{output.width}" for output in (before[name], after[name]))
+        yield from _changed(f"head {name}", *kinds)
+        yield from _label_differences(f"head {name}", before[name].names, after[name].names, shown)
+
+
+def _label_differences(
+    subject: str, old: tuple[str, ...], new: tuple[str, ...], shown: int | None
+) -> Iterator[Difference]:
     if added := [label for label in new if label not in old]:
-        yield Difference("labels", f"{len(added)} added: {_some(added, shown)}")
+        yield Difference(subject, f"{len(added)} added: {_some(added, shown)}")
     if removed := [label for label in old if label not in new]:
-        yield Difference("labels", f"{len(removed)} removed: {_some(removed, shown)}")
+        yield Difference(subject, f"{len(removed)} removed: {_some(removed, shown)}")
     if [label for label in old if label in new] != [label for label in new if label in old]:
-        yield Difference("labels", "in another order")
+        yield Difference(subject, "in another order")
 
 
 def _some(labels: Sequence[str], shown: int | None) -> str:
@@ -119,6 +132,13 @@ def _short(sha256: str) -> str:
 def _measured_differences(old: Measured, new: Measured) -> Iterator[str]:
     if old.compiled != new.compiled:
         yield f"compiled as {old.compiled} → {new.compiled}"
+    yield from _share_differences(old, new)
+    for name in old.heads:
+        if name in new.heads:
+            yield from (f"{name}: {words}" for words in _share_differences(old.heads[name], new.heads[name]))
+
+
+def _share_differences(old: Measured | MeasuredHead, new: Measured | MeasuredHead) -> Iterator[str]:
     for what, before, after in (
         ("agreement", old.agreement, new.agreement),
         ("where fp32 is sure", old.clear_agreement, new.clear_agreement),

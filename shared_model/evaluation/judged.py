@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shared_model.errors import ReleaseError
@@ -12,11 +12,21 @@ from shared_model.releases.store import Release
 
 
 @dataclass(frozen=True)
+class MeasuredHead:
+    """Shares of a further head of a variant, as in `Measured`."""
+
+    agreement: float | None
+    clear_agreement: float | None
+    accuracy: float | None
+
+
+@dataclass(frozen=True)
 class Measured:
     """One variant as the gate measured it; None for values that were not measured.
 
     `compiled`: the precision that ran. Shares: `agreement` with fp32, `clear_agreement` where fp32 is certain,
-    `accuracy`. `latency`: milliseconds by call, such as "1×32 on 2 threads".
+    `accuracy`, all of the first head; `heads`: of the others, by name. `latency`: milliseconds by call, such as "1×32
+    on 2 threads".
     """
 
     compiled: str | None
@@ -25,6 +35,7 @@ class Measured:
     accuracy: float | None
     latency: Mapping[str, float]
     failures: tuple[str, ...]
+    heads: Mapping[str, MeasuredHead] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -42,6 +53,13 @@ class Judged:
         """The accuracy of fp32, the reference; None if the texts had no labels."""
         reference = self.variants.get("fp32/cpu")
         return reference.accuracy if reference else None
+
+    @property
+    def accuracies(self) -> dict[str, float]:
+        """That of the further heads with labelled texts, by name."""
+        reference = self.variants.get("fp32/cpu")
+        heads = reference.heads.items() if reference else ()
+        return {name: head.accuracy for name, head in heads if head.accuracy is not None}
 
     @property
     def failures(self) -> list[str]:
@@ -86,6 +104,11 @@ def _measured(variant: Mapping[str, Any]) -> Measured:
         accuracy=variant["accuracy"],
         latency={_timed(latency): float(latency["milliseconds"]) for latency in variant["latency"]},
         failures=tuple(variant["failures"]),
+        heads={
+            head["head"]: MeasuredHead(head["agreement"], head["clear_agreement"], head["accuracy"])
+            # Reports of earlier versions know one head.
+            for head in variant.get("heads", ())
+        },
     )
 
 

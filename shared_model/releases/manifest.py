@@ -4,12 +4,13 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
 from shared_model.encoding import InputSpec
 from shared_model.errors import ReleaseError
+from shared_model.heads import DEFAULT_HEAD, Heads, HeadSpec
 from shared_model.output import OutputKind, OutputSpec
 from shared_model.types import Device, Precision
 
@@ -40,7 +41,7 @@ class Facts:
     """The properties of a release beside its bytes, as its builder knows them.
 
     parent: sha256 of the checkpoint. calibration: sha256 of the calibration texts. quantisation: description of the
-    recipe that made the INT8 variant.
+    recipe that made the INT8 variant. output: of the first head, whose name is `head`; further: the other heads.
     """
 
     name: str
@@ -50,6 +51,21 @@ class Facts:
     calibration: str
     quantisation: str
     variants: tuple[Variant, ...]
+    head: str = field(default=DEFAULT_HEAD, kw_only=True)
+    further: tuple[HeadSpec, ...] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        # Raises ValueError for names that cannot be.
+        Heads.of(self.output, self.head, self.further)
+
+    @property
+    def heads(self) -> Heads:
+        return Heads.of(self.output, self.head, self.further)
+
+
+#: Fields that are left out of the file, and so out of the id, where they have these values: releases that were built
+#: before there were such fields keep their ids.
+_LATER: Mapping[str, Any] = {"head": DEFAULT_HEAD, "further": ()}
 
 
 @dataclass(frozen=True)
@@ -79,7 +95,8 @@ class Manifest(Facts):
         return json.dumps({"id": self.id, **json.loads(self._body())}, indent=1).encode() + b"\n"
 
     def _body(self) -> bytes:
-        return json.dumps({"format": FORMAT, **asdict(self)}, sort_keys=True, separators=(",", ":")).encode()
+        document = {name: value for name, value in asdict(self).items() if name not in _LATER or _LATER[name] != value}
+        return json.dumps({"format": FORMAT, **document}, sort_keys=True, separators=(",", ":")).encode()
 
 
 def parse(raw: bytes, expected_id: str) -> Manifest:
@@ -103,11 +120,12 @@ def parse(raw: bytes, expected_id: str) -> Manifest:
 
 def _manifest(document: dict[str, Any]) -> Manifest:
     """Build a manifest from parsed JSON, and check the types that other code relies on."""
-    output, reads = document.pop("output"), InputSpec(**document.pop("reads"))
+    reads = InputSpec(**document.pop("reads"))
     if (type(reads.max_tokens), type(reads.pairs), type(reads.types)) != (int, bool, bool) or reads.max_tokens < 1:
         raise ValueError(reads)
     return Manifest(
-        output=OutputSpec(OutputKind(output["kind"]), tuple(map(_text, output["names"])), int(output["width"])),
+        output=_output(document.pop("output")),
+        further=tuple(HeadSpec(_text(head["name"]), _output(head["output"])) for head in document.pop("further", ())),
         reads=reads,
         variants=tuple(
             Variant(Precision(variant["precision"]), Device(variant["device"]), _texts(variant["files"]))
@@ -116,6 +134,10 @@ def _manifest(document: dict[str, Any]) -> Manifest:
         files=_texts(document.pop("files")),
         **_texts(document),
     )
+
+
+def _output(document: Mapping[str, Any]) -> OutputSpec:
+    return OutputSpec(OutputKind(document["kind"]), tuple(map(_text, document["names"])), int(document["width"]))
 
 
 def _texts(document: Mapping[str, Any]) -> dict[str, str]:

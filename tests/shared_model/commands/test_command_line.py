@@ -47,6 +47,7 @@ def test_list_marks_what_answers_and_what_may(run: Run, one: Release, two: Relea
         "accuracy": 0.9321,
         "role": "previous",
         "weight": None,
+        "heads": {},
     }
 
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from shared_model.encoding import InputSpec
 from shared_model.errors import ReleaseError, UnknownRelease
 from shared_model.evaluation import judged
+from shared_model.heads import HeadSpec
 from shared_model.output import OutputKind, OutputSpec
 from shared_model.releases import manifest
 from shared_model.releases.manifest import Manifest
@@ -34,6 +35,13 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture
 def small(store: Store) -> Release:
     return seal(store)
+
+
+def test_a_release_with_one_unnamed_head_has_the_manifest_and_the_id_that_it_had_before_there_were_heads(
+    small: Release,
+) -> None:
+    assert small.id == "small-3cc1610b3386"
+    assert not {"head", "heads", "further"} & json.loads(small.manifest.to_json()).keys()
 
 
 def test_default_release_is_as_built(release: Release) -> None:
@@ -71,6 +79,8 @@ def test_same_bytes_same_id(tmp_path: Path) -> None:
         {"calibration": "3" * 64},
         {"quantisation": "with care"},
         {"variants": ()},
+        {"head": "intent"},
+        {"further": (HeadSpec("mood", OutputSpec(OutputKind.MULTI_LABEL, ("glad",), 1)),)},
     ],
 )
 def test_other_facts_other_id(store: Store, small: Release, change: dict[str, Any]) -> None:
