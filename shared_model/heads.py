@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shared_model.output import Floats, OutputSpec
 
@@ -77,3 +78,17 @@ class Heads:
             return self.first.output.scores(raw)
         parts = zip(self.specs, self.split(raw), strict=True)
         return np.concatenate([spec.output.scores(part) for spec, part in parts], axis=-1)
+
+    def kept(self, k: int) -> tuple[slice, ...]:
+        """The place of each head's numbers among those that `best` keeps."""
+        widths = [spec.output.kept(k) for spec in self.specs]
+        ends = np.cumsum(widths).tolist()
+        return tuple(slice(end - width, end) for width, end in zip(widths, ends, strict=True))
+
+    def best(self, scores: Floats, k: int) -> tuple[NDArray[np.int32], Floats]:
+        """`OutputSpec.best` of each head, side by side: (indices within the head, scores)."""
+        if len(self.specs) == 1:
+            return self.first.output.best(scores, k)
+        found = [spec.output.best(part, k) for spec, part in zip(self.specs, self.split(scores), strict=True)]
+        indices, values = zip(*found, strict=True)
+        return np.concatenate(indices, axis=-1), np.concatenate(values, axis=-1)

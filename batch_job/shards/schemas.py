@@ -16,6 +16,8 @@ ARCHIVE, DEFERRED = SOURCES = ("archive", "deferred")
 
 TOP_K = pa.list_(pa.struct([("label", pa.string()), ("score", pa.float32())]))
 VECTOR = pa.list_(pa.float32())
+#: Name of a further head → what the columns `top_k` and `vector` are for the first.
+HEADS = pa.map_(pa.string(), pa.struct([("top_k", TOP_K), ("vector", VECTOR)]))
 
 #: Columns of a data file of the scores table. `ds` and `source` are in its path: partition columns.
 SCORES = pa.schema(
@@ -34,6 +36,8 @@ SCORES = pa.schema(
         # Labels best first, or a regression's values; empty where the release makes embeddings, which are the vector.
         ("top_k", TOP_K),
         ("vector", VECTOR),
+        # Null where the release has one head, and in tables of earlier versions.
+        ("heads", HEADS),
     ]
 )
 
@@ -41,7 +45,9 @@ SCORES = pa.schema(
 SCORES_DDL = (
     "id string, text_hash string, label string, score float, release string, precision string, scored_at timestamp, "
     "encoding_key binary, tokens int, truncated boolean, top_k array<struct<label: string, score: float>>, "
-    "vector array<float>, ds string, source string"
+    "vector array<float>, "
+    "heads map<string, struct<top_k: array<struct<label: string, score: float>>, vector: array<float>>>, "
+    "ds string, source string"
 )
 
 #: What Spark answers of deferred texts: such rows, and how many ran together.

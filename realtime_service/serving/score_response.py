@@ -23,4 +23,9 @@ def score_response(answer: Answer, request_id: str) -> scoring_pb2.ScoreResponse
         result = response.results.add(tokens=score.tokens, truncated=score.truncated, vector=score.vector)
         for label in score.labels:
             result.labels.add(name=label.name, score=label.score)
+        for name, head in score.heads.items():
+            further = result.heads[name]
+            further.vector.extend(head.vector)
+            for label in head.labels:
+                further.labels.add(name=label.name, score=label.score)
     return response

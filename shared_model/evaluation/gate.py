@@ -12,13 +12,11 @@ from shared_model.encoding import Encoder, Encoding, InputSpec
 from shared_model.engine import Engine
 from shared_model.errors import ReleaseError, TandemError
 from shared_model.evaluation import benchmark, parity, quality, report, verdict
-from shared_model.evaluation.agreement import RULES, Bools
 from shared_model.evaluation.corpora import GENERATED, GateTexts
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.evaluation.parity import Parity
 from shared_model.evaluation.quality import Baseline, Quality
 from shared_model.evaluation.scored_texts import ScoredTexts
-from shared_model.evaluation.significance import MIN_CLEAR
 from shared_model.evaluation.verdict import Added, Compared, HeadReport, HeadVerdict, ReleaseReport, Tried, Verdict
 from shared_model.heads import DEFAULT_HEAD, Heads, HeadSpec
 from shared_model.output import Floats, OutputKind, OutputSpec
@@ -101,7 +99,7 @@ def make_evaluator(
         with contextlib.closing(open_variant(fp32, devices.cores())) as engine:
             scored = ScoredTexts(encoder, engine, heads, f"scoring {fp32}")
             chosen = [
-                _chosen(scored, spec, columns, texts if spec is heads.first else texts.of_head(spec.name))
+                scored.chosen(spec, columns, texts if spec is heads.first else texts.of_head(spec.name))
                 for spec, columns in zip(heads.specs, heads.columns, strict=True)
             ]
     except TandemError:
@@ -126,27 +124,6 @@ def make_evaluator(
         for spec, columns, (compared, rows) in zip(heads.specs, heads.columns, chosen, strict=True)
     ]
     return replace(first, further=tuple(further))
-
-
-def _chosen(
-    scored: ScoredTexts, spec: HeadSpec, columns: slice, texts: GateTexts
-) -> tuple[list[GateTexts], NDArray[np.int64]]:
-    """The sets that one head is compared on, and the rows of their texts."""
-    clear, rows, compared = RULES[spec.output.kind].clear, np.empty(0, np.int64), list[GateTexts]()
-    for found in (texts, *texts.reserve):
-        missing = MIN_CLEAR - int(clear(scored.scores[rows, columns]).sum())
-        if missing <= 0:
-            break
-        more = scored.rows_of(found.texts)
-        taken = _enough(clear(scored.scores[more, columns]), missing) if compared else len(more)
-        rows = np.concatenate([rows, more[:taken]])
-        compared.append(found.first(taken) if compared else found)
-    return compared, rows
-
-
-def _enough(clear: Bools, missing: int) -> int:
-    """Number of first texts that hold `missing` clear ones; all if they hold fewer."""
-    return int(np.searchsorted(np.cumsum(clear), missing)) + 1 if clear.sum() >= missing else len(clear)
 
 
 def evaluate_release(

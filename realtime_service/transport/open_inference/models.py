@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from protos.inference import open_inference_pb2 as pb
 from realtime_service.errors import NotFound
@@ -24,11 +24,12 @@ _CONFIG_TYPES: Mapping[str, "pb.DataType"] = {"BYTES": pb.TYPE_STRING, "FP32": p
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """`dims`: of one text."""
+    """`dims`: of one text. `first_column`: the place of an output's scores among those of all heads."""
 
     name: str
     datatype: str
     dims: tuple[int, ...]
+    first_column: int = 0
 
 
 def inputs(model: Model) -> list[Tensor]:
@@ -37,8 +38,15 @@ def inputs(model: Model) -> list[Tensor]:
 
 
 def outputs(model: Model) -> list[Tensor]:
-    scores = Tensor(SCORES, "FP32", (model.output.width,))
-    return [scores, Tensor(LABEL, "BYTES", ())] if model.output.ranked else [scores]
+    """Of the first head its scores and, where they are ranked, its best label; of each other head its scores."""
+    own, *others = (
+        Tensor(SCORES, "FP32", (spec.output.width,), columns.start)
+        for spec, columns in zip(model.heads.specs, model.heads.columns, strict=True)
+    )
+    further = [
+        replace(tensor, name=f"{SCORES}_{spec.name}") for spec, tensor in zip(model.heads.further, others, strict=True)
+    ]
+    return [own, *([Tensor(LABEL, "BYTES", ())] if model.output.ranked else []), *further]
 
 
 def loaded(serving: Serving, name: str, version: str) -> list[Model]:
@@ -102,6 +110,9 @@ def config(model: Model) -> pb.ModelConfig:
         "max_tokens": str(model.encoder.reads.max_tokens),
         "release": model.release,
     }
+    if model.heads.further:
+        listed = [{"name": it.name, "output": it.output.kind, "labels": it.output.names} for it in model.heads.specs]
+        facts["heads"] = json.dumps(listed, ensure_ascii=False)
     return pb.ModelConfig(
         name=name_of(model.release),
         platform=SERVER,

@@ -33,7 +33,7 @@ def infer_response(request: InferRequest, answer: Answer, wanted: Iterable[Tenso
         elif answer.every is None:
             raise ValueError(f"{SCORES} were requested, but the answer holds only the best few")
         else:
-            contents = tensors.pack_numbers(answer.every)
+            contents = tensors.pack_numbers(answer.every[:, tensor.first_column : tensor.first_column + tensor.dims[0]])
         shape = (len(answer.scores), *tensor.dims)
         response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=shape)
         response.raw_output_contents.append(contents)
