@@ -202,6 +202,8 @@ def _print_verdicts(release: "Release", judged: "ReleaseReport") -> None:
         print(f"  {variant.name}: {_measured(variant, judged.output)}{'' if variant.passed else '  REFUSED'}")
         for failure in variant.failures:
             print(f"    {failure}")
+        if variant.slow_here:
+            print(f"    slow here: {variant.slow_here}")
     for line in judged.quality.in_words() if judged.quality else ():
         print(f"  {line}")
     for line in report.losses_in_words(judged):

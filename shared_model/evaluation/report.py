@@ -69,6 +69,7 @@ def _summary(report: ReleaseReport) -> list[str]:
         "",
         *(f"- {failure}" for failure in report.failures),
         *(f"- {v.name} {failure}" for v in report.variants for failure in v.failures),
+        *(f"- {v.name} slow here: {v.slow_here}" for v in report.variants if v.slow_here),
         f"- output: {report.output.replace('_', ' ')}",
         f"- judged on {texts} {report.evaluation} texts, sha256 `{report.evaluation_sha256}`",
         *(f"- agreement also on {one.texts} {one.source} texts, sha256 `{one.sha256}`" for one in report.added),
@@ -122,8 +123,6 @@ def _advice(report: ReleaseReport) -> Iterator[str]:
             "- Labels or values differ: build again with `--calibrate` and a sample of the texts the model will see "
             "(500 lines or more; more help) unless INT8 is calibrated on one, and with `--eval` if you have labels."
         )
-    if any(v.parity and len(v.failures) > len(v.parity.failures) for v in refused):
-        yield "- Calls are too slow: run the gate on the machine that will serve, or take a smaller model."
     if any(v.parity is None for v in refused):
         yield "- A variant does not run: its line above says what failed; other variants are not affected."
     yield (

@@ -39,6 +39,7 @@ class Verdict:
 
     `compiled`: the precision that the device ran, which may differ from the variant's. If the variant cannot run, it
     and `parity` are null. `confusion`: most frequent first. `examples`: disagreements of a refused variant.
+    `slow_here`: how it misses its lane's budget on this machine; no failure, because another machine may serve.
     """
 
     precision: str
@@ -50,6 +51,7 @@ class Verdict:
     latency: tuple[Latency, ...] = ()
     confusion: tuple[Confusion, ...] = ()
     examples: tuple[Example, ...] = ()
+    slow_here: str | None = None
 
     @property
     def name(self) -> str:
