@@ -151,7 +151,7 @@ def _probe(target: Target, seconds: float) -> Plan:
 
 
 def _refused(calls: Calls) -> Calls:
-    """Calls whose answer is INVALID_ARGUMENT; any other outcome is none."""
+    """Calls that count as answered by INVALID_ARGUMENT alone."""
     expected = calls.status == grpc.StatusCode.INVALID_ARGUMENT.value[0]
     return replace(calls, status=np.where(expected, OK, grpc.StatusCode.UNKNOWN.value[0]))
 
