@@ -98,11 +98,12 @@ class Relayed(TandemError):
 
 
 class Unfit(StrEnum):
-    """In which way a release failed its probe: a label of a metric."""
+    """In which way a release failed its probe, or its timing: a label of a metric."""
 
     CRASHED = "crashed"
     HUNG = "hung"
     REFUSED = "refused"
+    SLOW = "slow"
 
 
 class UnfitRelease(ReleaseError):

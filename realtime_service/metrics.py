@@ -66,6 +66,8 @@ class Metrics:
         self._ejections = self._counter("tandem_ejections_total", "Replicas ejected after failures.", "reason")
         self._ejected = self._gauge("tandem_ejected", "Replicas that are ejected now.")
         self._unfit = self._gauge("tandem_release_failed", "Releases that must not serve here.", "release", "reason")
+        self._call = self._gauge("tandem_lane_call_seconds", "Median call of the lane's budget on this host.", "path")
+        self._slow = self._gauge("tandem_lane_slow", "1 if that is over the lane's latency budget.", "path")
         self._describe(lanes)
 
     def answered(self, path: ServingPath, seconds: float, queued: float, batch_rows: int, met: bool) -> None:
@@ -127,6 +129,12 @@ class Metrics:
         self._unfit.clear()
         for release, reason in failed:
             self._unfit.labels(release, reason).set(1)
+
+    def set_lane_timings(self, timings: Mapping[ServingPath, tuple[float, bool]]) -> None:
+        """Set the seconds of each lane's call, and whether they are over its budget."""
+        for path, (seconds, slow) in timings.items():
+            self._call.labels(path).set(seconds)
+            self._slow.labels(path).set(slow)
 
     def set_nightly(self, ds: str, rows: int, rows_per_second: float, finished_at: float) -> None:
         """Set the figures of the last published nightly run, which the batch job stores in Redis."""

@@ -80,11 +80,7 @@ def lines(folder: Path, ds: str, limit: int, as_json: bool, about: About = About
 def _rows(delta: DeltaTable, ds: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
     for source in schemas.SOURCES:
         for batch in table.read_files(delta, ds, columns, source):
-            # Without the map where there are no further heads.
-            rows = (
-                {k: v for k, v in row.items() if k != "heads" or v} for row in batch.to_pylist(maps_as_pydicts="strict")
-            )
-            yield from ({**row, "source": source} for row in rows)
+            yield from ({**row, "source": source} for row in batch.to_pylist(maps_as_pydicts="strict"))
 
 
 def _cell(value: object) -> str:

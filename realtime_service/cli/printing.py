@@ -95,11 +95,13 @@ def _output(names: Sequence[str], output: str) -> str:
 
 def _lane(lane: scoring_pb2.LaneDescription) -> str:
     state = "serving" if lane.serving else "not serving"
+    slow = f", slow here: {lane.call_ms:.1f} of {lane.call_budget_ms:g} ms" if lane.slow_here else ""
     targets = [f"p95 {lane.p95_target_ms:g} ms"] * bool(lane.p95_target_ms)
     targets += [f"{lane.rate_target:g} requests/s"] * bool(lane.rate_target)
     return (
         f"  {lane.name:<11}{state:<12}{lane.precision} on {lane.device}, batches up to {lane.max_batch_size}, "
-        f"{lane.waiting} texts waiting (holds {lane.max_concurrent_requests}), target: {', '.join(targets) or 'none'}"
+        f"{lane.waiting} texts waiting (holds {lane.max_concurrent_requests}), "
+        f"target: {', '.join(targets) or 'none'}{slow}"
     )
 
 

@@ -17,7 +17,8 @@ PERIOD_SECONDS = 0.25
 class LaneLoad:
     """Of a lane that takes requests. `queue_depth`: queued texts; `queue_limit`: the most that may be, 0 if unknown.
     `finish`: seconds until a typical text would be answered; `real_time`: the same for a real-time one; `per_text`:
-    seconds that one more text adds; `utilisation`: ρ."""
+    seconds that one more text adds; `utilisation`: ρ. `variant`: such as "int8/cpu"; `slow`: it misses its latency
+    budget there."""
 
     queue_depth: int = 0
     queue_limit: int = 0
@@ -25,6 +26,8 @@ class LaneLoad:
     real_time: float = 0.0
     per_text: float = 0.0
     utilisation: float = 0.0
+    variant: str = ""
+    slow: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ def state(
             pointer_version=following.version,
             failures=following.failures,
             pinned=following.pinned,
+            variants={path: it.variant for path, it in by_lane.items()},
+            slow_lanes=[path for path, it in by_lane.items() if it.slow],
         ).SerializeToString(),
         wanted=demand,
         waiting=[it.queue_depth for it in lanes],

@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass, field
 
+from realtime_service.models.latency_budgets import Timing
 from realtime_service.models.precomputed import PrecomputedScores
 from realtime_service.models.statistics import Statistics
 from realtime_service.models.warmup import WarmVariant
@@ -41,7 +42,7 @@ class Leases:
 @dataclass(frozen=True, eq=False)
 class Model:
     """One loaded release. `engines` grows while the process starts: a lane without its variant does not answer yet.
-    `precomputed`: None if published scores are not used."""
+    `precomputed`: None if published scores are not used. `timings`: of the variants that were timed here."""
 
     release: str
     heads: Heads
@@ -50,6 +51,7 @@ class Model:
     precomputed: PrecomputedScores | None = None
     leases: Leases = field(default_factory=Leases)
     statistics: Statistics = field(default_factory=Statistics)
+    timings: MutableMapping[Precision, Timing] = field(default_factory=dict)
 
     @property
     def output(self) -> OutputSpec:

@@ -26,6 +26,7 @@ from realtime_service.process.place import Place
 from realtime_service.process.router_health import RouterHealth
 from realtime_service.rollout import rollout
 from realtime_service.rollout.desired_release import DesiredReleases
+from realtime_service.rollout.latency_watch import LatencyWatch
 from realtime_service.rollout.loader import Loader
 from realtime_service.rollout.rollout import Rollout
 from realtime_service.routing import overrides
@@ -38,8 +39,10 @@ from realtime_service.transport.listener import advertised, bind, make_listener,
 from realtime_service.transport.metrics_server import serve_metrics
 from realtime_service.transport.token_keys import TokenKeys
 from shared_model import devices
+from shared_model import settings as settings_reader
 from shared_model.clock import SystemClock
 from shared_model.deferred import DeferredQueue
+from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.releases.store import Store
 from shared_model.settings import DeferredSettings
 from shared_model.tls import CertificateFiles, TlsSettings
@@ -182,7 +185,10 @@ class Server:
         def published(release_id: str) -> PrecomputedScores | None:
             return PrecomputedScores(client, release_id, self._clock) if settings.precomputed else None
 
-        self._loader = Loader(self._store, self._variants, settings.width, settings.probe_seconds, device, published)
+        bounds = settings_reader.load(GateSettings)
+        self._loader = Loader(
+            self._store, self._variants, settings.width, settings.probe_seconds, device, published, bounds
+        )
         stack.callback(self._loader.close)
         first = await self._loader.load_first(self._first)
         if self._place.shared:
@@ -219,6 +225,9 @@ class Server:
                 for lane in self._settings.served:
                     if self._lanes[lane].precision is precision:
                         await self._lane_ready(lane)
+        status = self._status
+        watch = LatencyWatch(status.models, self._loader, self._lanes, self._metrics, self._clock)
+        self._spawn(self._stack, watch.run())
         if self._settings.harvest and ServingPath.DEFERRED in self._lanes:
             self._spawn(self._stack, self._calls.backfill())
         if not self._settings.release:

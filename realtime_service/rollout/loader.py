@@ -1,8 +1,9 @@
-"""Loads a release: canary check, opening of engines, warm-up."""
+"""Loads a release: canary check, opening of engines, warm-up, timing."""
 
 import asyncio
 import contextlib
 import ctypes
+import functools
 import logging
 import os
 import threading
@@ -10,11 +11,13 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from realtime_service.execution.devices import Devices
+from realtime_service.models.latency_budgets import SPACING_SECONDS, TRIES, judge, time_call
 from realtime_service.models.precomputed import PrecomputedScores
 from realtime_service.models.registry import Model
 from realtime_service.models.warmup import Turn, WarmVariant, Width, open_variant, specialise, warm_batches
 from realtime_service.rollout import probe
-from shared_model.evaluation import attestation
+from shared_model.evaluation import attestation, benchmark
+from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.releases.store import Release, Store
 from shared_model.types import Device as DeviceKind
 from shared_model.types import Precision
@@ -23,6 +26,8 @@ log = logging.getLogger(__name__)
 
 #: A step of a warm-up waits until no batch runs on the device, at most so many seconds.
 _TURN_SECONDS = 0.05
+#: The same for a call that is timed: another batch beside it would make it look slow.
+_TIMED_TURN_SECONDS = 1.0
 
 
 class Abandoned(Exception):
@@ -31,7 +36,7 @@ class Abandoned(Exception):
 
 class Loader:
     """`variants`: the device of each precision, most urgent first; `cores`: of a call on CPU. `published` makes a
-    release's published scores, or None if they are not used."""
+    release's published scores, or None if they are not used; `bounds` has the latency budgets."""
 
     def __init__(
         self,
@@ -41,6 +46,7 @@ class Loader:
         probe_seconds: float,
         devices: Devices,
         published: Callable[[str], PrecomputedScores | None],
+        bounds: GateSettings,
     ) -> None:
         self._store = store
         self._variants = variants
@@ -48,6 +54,7 @@ class Loader:
         self._probe_seconds = probe_seconds
         self._devices = devices
         self._published = published
+        self._bounds = bounds
         self._background = ThreadPoolExecutor(
             1,
             thread_name_prefix="warm-up",
@@ -85,7 +92,8 @@ class Loader:
         await asyncio.to_thread(_specialise_all, model, release, _at_once)
 
     async def load(self, release_id: str) -> Model:
-        """Check a release in a process of its own, then load it beside the served ones with little effect on them.
+        """Check a release in a process of its own, then load and time it beside the served ones with little effect on
+        them.
 
         Raises: UnfitRelease, ReleaseError. If cancelled, it ends the check at once, and the warm-up after its current
         step.
@@ -100,9 +108,36 @@ class Loader:
 
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._background, lambda: self._load(release_id, turn))
+            model = await loop.run_in_executor(self._background, lambda: self._load(release_id, turn))
         finally:
             abandoned.set()
+        try:
+            await self.measure(model)
+        except BaseException:
+            # In the background, after a call that still runs there.
+            self._background.submit(model.close)
+            raise
+        return model
+
+    async def measure(self, model: Model) -> None:
+        """Time the variants of a loaded model against their budgets, with little effect on live calls, and replace its
+        `timings`. Raises: the errors of an engine."""
+        loop = asyncio.get_running_loop()
+        budgets = {it: budget for it in model.engines if (budget := benchmark.budget_of(it, self._bounds))}
+        tries: dict[Precision, list[float]] = {it: [] for it in budgets}
+
+        def turn() -> None:
+            self._devices.wait_for_quiet(_TIMED_TURN_SECONDS)
+
+        # A lease, so that the model is not closed meanwhile.
+        with model.leases:
+            for number in range(TRIES):
+                await asyncio.sleep(SPACING_SECONDS if number else 0)
+                for precision, budget in budgets.items():
+                    call = functools.partial(time_call, model.engines[precision], model.encoder.reads, budget, turn)
+                    tries[precision].append(await loop.run_in_executor(self._background, call))
+        for precision, budget in budgets.items():
+            model.timings[precision] = judge(tries[precision], budget, model.timings.get(precision))
 
     async def retire(self, model: Model) -> None:
         """Close a model that no new request can get, after the last request that uses it."""

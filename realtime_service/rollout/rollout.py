@@ -11,6 +11,7 @@ from typing import Any
 
 from realtime_service.errors import Unfit, UnfitRelease
 from realtime_service.metrics import Metrics
+from realtime_service.models.latency_budgets import newly_slow
 from realtime_service.models.registry import Model, Models, Serving
 from realtime_service.rollout.desired_release import DesiredReleases
 from realtime_service.rollout.loader import Loader
@@ -118,8 +119,17 @@ class Rollout:
                 self._load.cancel()
                 self._hold(self._load)
             self.loading = step.load
-            self._load = asyncio.create_task(self._loader.load(step.load)) if step.load else None
+            self._load = asyncio.create_task(self._load_fit(step.load)) if step.load else None
         self.version = pointer.version
+
+    async def _load_fit(self, release: str) -> Model:
+        """Load a release. Raises: UnfitRelease also if a lane that meets its budget now would miss it; ReleaseError."""
+        model = await self._loader.load(release)
+        if slow := newly_slow(model.timings, self._models.active.timings):
+            self._hold(asyncio.create_task(self._loader.retire(model)))
+            why = "; ".join(f"{precision} {found}" for precision, found in slow.items())
+            raise UnfitRelease(Unfit.SLOW, f"it is slow here, and {self._models.serving.active} is not: {why}")
+        return model
 
     def _expired(self, loaded: Collection[str]) -> Collection[str]:
         """Releases that were kept for long enough."""

@@ -40,35 +40,28 @@ class Policy:
     quota: float = 0.0
     quotas: Mapping[str, float] = dataclasses.field(default_factory=dict)
     by_operators: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    _named: Mapping[str, str] = dataclasses.field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_named", {_quota_key(name): name for name in self.quotas})
 
     def quota_of(self, quota_key: str) -> tuple[float, str]:
         """The quota of a caller (`Identity.quota_key`), and its name among these numbers."""
-        for name in _names_of(quota_key, tuple(self.quotas)) if self.quotas else ():
-            if name in self.quotas:
-                return self.quotas[name], f"quota.{name}"
-        return self.quota, "quota"
+        name = quota_key if quota_key in self.quotas else self._named.get(quota_key)
+        return (self.quota, "quota") if name is None else (self.quotas[name], f"quota.{name}")
 
     def origin(self, *names: str) -> str:
         """Suffix for a reason that depends on these numbers: empty if all of them are those of the settings."""
         return " by the operators' policy" if any(name in self.by_operators for name in names) else ""
 
 
-@functools.lru_cache(maxsize=4096)
-def _names_of(quota_key: str, given: tuple[str, ...]) -> tuple[str, ...]:
-    """The names that operators may give a caller, `given` being all that they have given. Addresses were named as gRPC
-    does once, and those of IPv6 one by one."""
-    kind, _, name = quota_key.partition(":")
-    if kind == "addr":
-        addresses = {
-            it: it.removeprefix("addr:").removeprefix("ipv6:%5B").removesuffix("%5D")
-            for it in given
-            if it.startswith(("addr:", "ipv6:"))
-        }
-        single = (it for it, address in addresses.items() if address_key(address) == quota_key)
-        return quota_key, f"ipv4:{name}", *single
-    # A subject like an address gets no address's quota, and a claimed name none.
-    bare = kind == "token" and not name.startswith(("token:", "addr:", "ipv4:", "ipv6:"))
-    return (quota_key, name) if bare else (quota_key,)
+def _quota_key(name: str) -> str:
+    """That of the caller whom operators call `name`. Addresses were named as gRPC does once, and those of IPv6 one by
+    one. A bare name is a token's subject: a claimed name has no quota of its own."""
+    kind, _, address = name.partition(":")
+    if kind in ("addr", "ipv4", "ipv6"):
+        return address_key(address.removeprefix("%5B").removesuffix("%5D"))
+    return name if kind == "token" else f"token:{name}"
 
 
 @dataclass(frozen=True)

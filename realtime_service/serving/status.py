@@ -60,13 +60,17 @@ class ReplicaStatus:
         if typical is None:
             return None
         finish, real_time, per_text = typical
+        lane = self.device.lanes[path]
+        timing = self.models.active.timings.get(lane.precision)
         return LaneLoad(
             queue_depth=self.device.queue_depth(path),
-            queue_limit=self.device.lanes[path].max_concurrent,
+            queue_limit=lane.max_concurrent,
             finish=finish,
             real_time=real_time,
             per_text=per_text,
             utilisation=self.device.utilisation_of(path),
+            variant=f"{lane.precision}/{self.variants[lane.precision]}",
+            slow=bool(timing and timing.slow),
         )
 
     def describe(self, snapshot: Snapshot, internals: bool) -> scoring_pb2.DescribeResponse:
@@ -93,6 +97,7 @@ class ReplicaStatus:
     def _lane(self, lane: Lane, snapshot: Snapshot) -> scoring_pb2.LaneDescription:
         # The deferred lane is served wherever the throughput lane is.
         takes = ServingPath.THROUGHPUT if lane.path is ServingPath.DEFERRED else lane.path
+        timing = self.models.active.timings.get(lane.precision)
         return scoring_pb2.LaneDescription(
             name=lane.path,
             precision=lane.precision,
@@ -103,6 +108,9 @@ class ReplicaStatus:
             p95_target_ms=1000 * snapshot.policy.targets.get(lane.path, 0.0),
             rate_target=lane.target_rate,
             waiting=self.device.queue_depth(lane.path),
+            slow_here=bool(timing and timing.slow),
+            call_ms=timing.milliseconds if timing else 0.0,
+            call_budget_ms=timing.budget.milliseconds if timing else 0.0,
         )
 
     def _releases(self, internals: bool) -> Iterator[scoring_pb2.ReleaseDescription]:

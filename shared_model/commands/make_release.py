@@ -224,6 +224,8 @@ def _print_verdicts(release: "Release", judged: "ReleaseReport") -> None:
         print(f"  {variant.name}: {line}{'' if variant.passed else '  REFUSED'}")
         for failure in variant.failures:
             print(f"    {failure}")
+        if variant.slow_here:
+            print(f"    slow here: {variant.slow_here}")
     for head in judged.every_head:
         for line in (*(head.quality.in_words() if head.quality else ()), *report.losses_in_words(judged, head)):
             print(f"  {_prefix(judged, head)}{line}")

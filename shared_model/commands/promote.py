@@ -50,7 +50,7 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
 
 def _promote(args: argparse.Namespace, state: StateSettings) -> int:
     release = _verified(state, common.release_id(state, args.release))
-    if refusal := _refusal(release):
+    if refusal := _refusal(release, state):
         print(refusal)
         return 1
     common.promote(state, release.id)
@@ -59,7 +59,7 @@ def _promote(args: argparse.Namespace, state: StateSettings) -> int:
 
 def _canary(args: argparse.Namespace, state: StateSettings) -> int:
     release = _verified(state, common.release_id(state, args.release))
-    if refusal := _refusal(release):
+    if refusal := _refusal(release, state):
         print(refusal)
         return 1
     new = common.move(state, lambda store, client: pointer.start_canary(store, client, release.id, args.weight)).new
@@ -92,13 +92,24 @@ def _verified(state: StateSettings, release_id: str) -> Release:
     return release
 
 
-def _refusal(release: Release) -> str:
-    """One line with the reason why a release may take no traffic; empty if it may."""
+def _refusal(release: Release, state: StateSettings) -> str:
+    """One line with the reason why a release may take no traffic; empty if it may: all its variants passed, or all that
+    the lanes of the known replicas run. Raises: StoreUnavailable if those would decide and Redis does not answer."""
     found = judged.read_signed(release)
     if found is None:
         return f"release {release.id} was not judged; run `python -m shared_model gate --release {release.id}`"
     if not found.passed:
-        why = "; ".join(found.failures) or "its report gives no reason"
+        needed = _run_by_lanes(state)
+        failures = found.unfit(needed) if needed else found.failures
+        if needed and not failures:
+            return ""
+        why = "; ".join(failures) or "its report gives no reason"
         see = f"see {release.place}/{report.MARKDOWN}{common.unproven(release)}"
         return f"release {release.id} did not pass its gate: {why}; {see}"
     return ""
+
+
+def _run_by_lanes(state: StateSettings) -> set[str]:
+    """The variants that the lanes of the known replicas run; empty if no replica says."""
+    with common.redis_client(state) as client:
+        return {variant for it in await_replicas.read(client) for variant in it.variants.values()}

@@ -23,8 +23,8 @@ ATTESTATION_TEXTS = 400
 
 def ensure(release: Release, precision: Precision, device: Device, threads: int) -> None:
     """Return if a variant may serve. Without a verdict in the report or in an earlier attestation, it is evaluated now,
-    in seconds: parity with fp32 on generated texts, and its lane's budget on `threads` threads. The verdict is stored
-    as a note.
+    in seconds: parity with fp32 on generated texts, with calls on `threads` threads. Replicas judge its speed once it
+    serves, and Spark has no budget. The verdict is stored as a note.
 
     Raises: ReleaseError if the variant was refused, now or before, or cannot run.
     """

@@ -202,7 +202,7 @@ def evaluate_variant(
     widths: Sequence[int] = (),
 ) -> Verdict:
     """One variant's verdict, also if it cannot run. `widths`: numbers of threads to time it with, the first of which
-    must meet the lane's budget; default: all cores, then one. Raises: ReleaseError if its files are damaged."""
+    is compared with the lane's budget; default: all cores, then one. Raises: ReleaseError if its files are damaged."""
     if not widths:
         widths = tuple(dict.fromkeys((devices.cores(), 1))) if variant.device is Device.CPU else (1,)
     try:
@@ -249,7 +249,7 @@ def _verdict(
     return Verdict(
         precision=variant.precision.value,
         device=variant.device.value,
-        failures=(*compared.failures, slow) if slow else compared.failures,
+        failures=compared.failures,
         size_bytes=size_bytes,
         compiled=compiled,
         parity=first.parity,
@@ -257,6 +257,7 @@ def _verdict(
         confusion=first.confusion,
         examples=first.examples,
         heads=tuple(further),
+        slow_here=slow,
     )
 
 

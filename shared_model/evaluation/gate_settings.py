@@ -37,5 +37,7 @@ class GateSettings:
     gate_max_active_drop: float = setting(
         1.0, "Most points of accuracy below the active release's on the same labelled texts.", NOT_NEGATIVE
     )
-    gate_latency_ms: float = setting(13.0, "Longest median call of INT8 with one text of 32 tokens.", POSITIVE)
-    gate_batch_ms: float = setting(500.0, "Longest median call of half precision with 64 texts of 32 tokens.", POSITIVE)
+    gate_latency_ms: float = setting(
+        13.0, "Longest median call of INT8 with one text of 32 tokens; a host above it is marked slow.", POSITIVE
+    )
+    gate_batch_ms: float = setting(500.0, "The same for half precision with 64 texts of 32 tokens.", POSITIVE)

@@ -1,7 +1,7 @@
 """Reads a release's report: whether it may be promoted, and the measurements of its variants."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +47,15 @@ class Judged:
     variants: Mapping[str, Measured]
     unproven: tuple[str, ...]
     release_failures: tuple[str, ...] = ()
+
+    def unfit(self, needed: Collection[str]) -> list[str]:
+        """Failures that prevent a deployment whose lanes run the variants `needed`, such as "int8/cpu". A variant whose
+        device the gate's machine lacks is left to the first process that has it."""
+        missing = [it for it in needed if it not in self.variants and it not in self.unproven]
+        # All are compared with the reference.
+        wanted = {*needed, "fp32/cpu"}
+        refused = (f"{name} {why}" for name, it in self.variants.items() if name in wanted for why in it.failures)
+        return [*self.release_failures, *(f"it has no {name} variant" for name in sorted(missing)), *refused]
 
     @property
     def accuracy(self) -> float | None:

@@ -74,6 +74,7 @@ def _summary(report: ReleaseReport) -> list[str]:
         "",
         *(f"- {failure}" for failure in report.failures),
         *(f"- {v.name} {failure}" for v in report.variants for failure in v.failures),
+        *(f"- {v.name} slow here: {v.slow_here}" for v in report.variants if v.slow_here),
         *(f"- {line}" for head in report.every_head for line in _head_summary(report, head)),
         f"- INT8 calibrated on {report.calibration or 'texts'}, sha256 `{report.calibration_sha256}`",
         f"- INT8 made by: {report.quantisation}",
@@ -136,14 +137,11 @@ def _advice(report: ReleaseReport) -> Iterator[str]:
     if report.failures:
         yield "- The model itself is refused, whatever its variants: train it on more examples, or judge it on others."
     refused = [variant for variant in report.variants if not variant.passed]
-    differing = {v.name: sum(len(it.failures) for it in v.parities) for v in refused}
-    if any(differing.values()):
+    if any(not it.passed for v in refused for it in v.parities):
         yield (
             "- Labels or values differ: build again with `--calibrate` and a sample of the texts the model will see "
             "(500 lines or more; more help) unless INT8 is calibrated on one, and with `--eval` if you have labels."
         )
-    if any(v.parity and len(v.failures) > differing[v.name] for v in refused):
-        yield "- Calls are too slow: run the gate on the machine that will serve, or take a smaller model."
     if any(v.parity is None for v in refused):
         yield "- A variant does not run: its line above says what failed; other variants are not affected."
     yield (

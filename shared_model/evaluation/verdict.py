@@ -76,6 +76,7 @@ class Verdict:
     `compiled`: the precision that the device ran, which may differ from the variant's. If the variant cannot run, it
     and `parity` are null. `confusion`: most frequent first. `examples`: disagreements of a refused variant. These three
     are of the first head; `heads`: of the others.
+    `slow_here`: how it misses its lane's budget on this machine; no failure, because another machine may serve.
     """
 
     precision: str
@@ -88,6 +89,7 @@ class Verdict:
     confusion: tuple[Confusion, ...] = ()
     examples: tuple[Example, ...] = ()
     heads: tuple[HeadVerdict, ...] = ()
+    slow_here: str | None = None
 
     @property
     def name(self) -> str:

@@ -87,6 +87,7 @@ async def valid(place: Place, sent: Sent) -> None:
     raw = scoring_pb2.ScoreRequest(texts=[hostile.words(size)], timeout_ms=99).SerializeToString()
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as calls:
         own = (("grpc.use_local_subchannel_pool", 1),)
+        sent.connections = place.connections
         opened = [grpc.aio.insecure_channel(place.address, options=own) for _ in range(place.connections)]
         channels = itertools.cycle([await stack.enter_async_context(it) for it in opened])
         began = time.monotonic()

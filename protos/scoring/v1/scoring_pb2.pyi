@@ -244,7 +244,7 @@ class DescribeRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class LaneDescription(_message.Message):
-    __slots__ = ("name", "precision", "device", "max_batch_size", "max_concurrent_requests", "serving", "p95_target_ms", "rate_target", "waiting")
+    __slots__ = ("name", "precision", "device", "max_batch_size", "max_concurrent_requests", "serving", "p95_target_ms", "rate_target", "waiting", "slow_here", "call_ms", "call_budget_ms")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PRECISION_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
@@ -254,6 +254,9 @@ class LaneDescription(_message.Message):
     P95_TARGET_MS_FIELD_NUMBER: _ClassVar[int]
     RATE_TARGET_FIELD_NUMBER: _ClassVar[int]
     WAITING_FIELD_NUMBER: _ClassVar[int]
+    SLOW_HERE_FIELD_NUMBER: _ClassVar[int]
+    CALL_MS_FIELD_NUMBER: _ClassVar[int]
+    CALL_BUDGET_MS_FIELD_NUMBER: _ClassVar[int]
     name: str
     precision: str
     device: str
@@ -263,7 +266,10 @@ class LaneDescription(_message.Message):
     p95_target_ms: float
     rate_target: float
     waiting: int
-    def __init__(self, name: _Optional[str] = ..., precision: _Optional[str] = ..., device: _Optional[str] = ..., max_batch_size: _Optional[int] = ..., max_concurrent_requests: _Optional[int] = ..., serving: bool = ..., p95_target_ms: _Optional[float] = ..., rate_target: _Optional[float] = ..., waiting: _Optional[int] = ...) -> None: ...
+    slow_here: bool
+    call_ms: float
+    call_budget_ms: float
+    def __init__(self, name: _Optional[str] = ..., precision: _Optional[str] = ..., device: _Optional[str] = ..., max_batch_size: _Optional[int] = ..., max_concurrent_requests: _Optional[int] = ..., serving: bool = ..., p95_target_ms: _Optional[float] = ..., rate_target: _Optional[float] = ..., waiting: _Optional[int] = ..., slow_here: bool = ..., call_ms: _Optional[float] = ..., call_budget_ms: _Optional[float] = ...) -> None: ...
 
 class ReleaseDescription(_message.Message):
     __slots__ = ("id", "state", "share", "failure")

@@ -48,8 +48,15 @@ class ReplicaState(_message.Message):
     def __init__(self, profile: _Optional[bytes] = ..., wanted: _Optional[_Mapping[str, float]] = ..., waiting: _Optional[_Iterable[int]] = ..., max_concurrent_requests: _Optional[_Iterable[int]] = ..., predicted_finish_ms: _Optional[_Iterable[float]] = ..., real_time_finish_ms: _Optional[_Iterable[float]] = ..., per_text_ms: _Optional[_Iterable[float]] = ..., load: _Optional[_Iterable[float]] = ..., counter: _Optional[int] = ..., sent_at_ms: _Optional[int] = ..., mac: _Optional[bytes] = ...) -> None: ...
 
 class ReplicaProfile(_message.Message):
-    __slots__ = ("replica", "lanes", "pointer_version", "failures", "pinned")
+    __slots__ = ("replica", "lanes", "pointer_version", "failures", "pinned", "variants", "slow_lanes")
     class FailuresEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class VariantsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
         VALUE_FIELD_NUMBER: _ClassVar[int]
@@ -61,12 +68,16 @@ class ReplicaProfile(_message.Message):
     POINTER_VERSION_FIELD_NUMBER: _ClassVar[int]
     FAILURES_FIELD_NUMBER: _ClassVar[int]
     PINNED_FIELD_NUMBER: _ClassVar[int]
+    VARIANTS_FIELD_NUMBER: _ClassVar[int]
+    SLOW_LANES_FIELD_NUMBER: _ClassVar[int]
     replica: _scoring_pb2.ReplicaDescription
     lanes: _containers.RepeatedScalarFieldContainer[str]
     pointer_version: int
     failures: _containers.ScalarMap[str, str]
     pinned: bool
-    def __init__(self, replica: _Optional[_Union[_scoring_pb2.ReplicaDescription, _Mapping]] = ..., lanes: _Optional[_Iterable[str]] = ..., pointer_version: _Optional[int] = ..., failures: _Optional[_Mapping[str, str]] = ..., pinned: bool = ...) -> None: ...
+    variants: _containers.ScalarMap[str, str]
+    slow_lanes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, replica: _Optional[_Union[_scoring_pb2.ReplicaDescription, _Mapping]] = ..., lanes: _Optional[_Iterable[str]] = ..., pointer_version: _Optional[int] = ..., failures: _Optional[_Mapping[str, str]] = ..., pinned: bool = ..., variants: _Optional[_Mapping[str, str]] = ..., slow_lanes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ReplicaStates(_message.Message):
     __slots__ = ("replicas",)

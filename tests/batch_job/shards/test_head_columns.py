@@ -28,7 +28,7 @@ def written(heads: Heads, scores: np.ndarray) -> pa.Table:
     count = len(scores)
     columns = {
         **head_columns.encode(heads, *heads.best(scores, TOP_K)),
-        "encoding_key": [bytes([number]) for number in range(count)],
+        "encoding_key": [str(number).encode() for number in range(count)],
         "tokens": [3] * count,
         "truncated": [False] * count,
     }

@@ -27,6 +27,7 @@ from realtime_service.transport.streaming import OpenStreams
 from tests.realtime_service.cluster.directory import SCORE, until
 from tests.realtime_service.cluster.stub import Big, Stub, Takes
 from tests.realtime_service.cluster.trusts import trusting
+from tests.realtime_service.listeners import listening
 from tests.realtime_service.receptions import Reception
 
 _NAMES = st.from_regex(r"[a-z][a-z0-9-]{0,20}", fullmatch=True).filter(lambda name: not name.endswith("-bin"))
@@ -146,15 +147,18 @@ async def test_a_method_that_does_not_exist_is_refused_and_the_others_go_on() ->
 
 
 @contextlib.asynccontextmanager
+async def peer_of(served: grpc.GenericRpcHandler) -> AsyncIterator[Peer]:
+    async with listening(served) as address:
+        peer = Peer(address, trusting())
+        yield peer
+        await peer.close()
+
+
+@contextlib.asynccontextmanager
 async def answered_by(method: CallerMethod) -> AsyncIterator[Peer]:
-    listener = make_listener(shared=False)
     answering = grpc.method_handlers_generic_handler("a.B", {"C": rpc_handlers.Handlers(Reception()).unary(method)})
-    listener.add_generic_rpc_handlers((PeerStreams([answering], ["/a.B/C"], OpenStreams(), trusting()).handlers(),))
-    peer = Peer(bind(listener, "127.0.0.1:0"), trusting())
-    await listener.start()
-    yield peer
-    await peer.close()
-    await listener.stop(None)
+    async with peer_of(PeerStreams([answering], ["/a.B/C"], OpenStreams(), trusting()).handlers()) as peer:
+        yield peer
 
 
 async def cancelled(raw: bytes, context: rpc_handlers.Context, arrival: Arrival) -> bytes:
@@ -209,19 +213,13 @@ async def broken(requests: AsyncIterator[bytes], context: Any) -> AsyncIterator[
 
 @pytest.mark.parametrize("answers", [nonsense, broken])
 async def test_calls_are_lost_and_not_failed_however_their_stream_ends(answers: Callable[..., Any]) -> None:
-    listener = make_listener(shared=False)
     handler = grpc.stream_stream_rpc_method_handler(answers)
-    listener.add_generic_rpc_handlers(
-        (grpc.method_handlers_generic_handler(peer_stream.SERVICE, {peer_stream.METHOD: handler}),)
-    )
-    peer = Peer(bind(listener, "127.0.0.1:0"), trusting())
-    await listener.start()
-    with pytest.raises(grpc.aio.AioRpcError) as lost:
-        await peer.call(SCORE, b"hello", 20.0, ())
+    served = grpc.method_handlers_generic_handler(peer_stream.SERVICE, {peer_stream.METHOD: handler})
+    async with peer_of(served) as peer:
+        with pytest.raises(grpc.aio.AioRpcError) as lost:
+            await peer.call(SCORE, b"hello", 20.0, ())
     assert failure_of(lost.value.code(), lost.value.details() or "", None) is Failure.LOST
     assert by_transport(lost.value.details() or "")
-    await peer.close()
-    await listener.stop(None)
 
 
 @given(st.lists(_PAIRS))

@@ -24,7 +24,6 @@ from realtime_service.settings import ServiceSettings
 from realtime_service.transport import compression
 from realtime_service.transport.authentication import Callers, TokenRules
 from realtime_service.transport.call_context import ContextReader
-from realtime_service.transport.listener import bind, make_listener
 from realtime_service.transport.messages import MAX_MESSAGE_BYTES
 from realtime_service.transport.rpc_handlers import Arrival, Context, Handlers
 from realtime_service.transport.token_keys import TokenKeys
@@ -32,6 +31,7 @@ from shared_model.clock import SystemClock
 from shared_model.errors import BadInput
 from tests.attack import hostile
 from tests.realtime_service.conftest import RunningService
+from tests.realtime_service.listeners import listening
 
 COMPRESSORS: tuple[Callable[[bytes], bytes], ...] = (gzip.compress, zlib.compress)
 COMPRESSIONS = (grpc.Compression.Gzip, grpc.Compression.Deflate)
@@ -110,15 +110,9 @@ async def measuring(reader: ContextReader) -> AsyncIterator[str]:
     async def size(raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.ScoreResponse:
         return scoring_pb2.ScoreResponse(request_id=str(len(raw)))
 
-    listener = make_listener(False, ServiceSettings())
     handler = Handlers(reader).unary(size)
-    listener.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a.B", {"Size": handler}),))
-    address = bind(listener, "127.0.0.1:0")
-    await listener.start()
-    try:
+    async with listening(grpc.method_handlers_generic_handler("a.B", {"Size": handler})) as address:
         yield address
-    finally:
-        await listener.stop(None)
 
 
 async def test_messages_are_decompressed_within_the_bytes_of_their_caller(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from realtime_service.transport.messages import MAX_FIELDS, MAX_MESSAGE_BYTES, S
 from realtime_service.transport.open_inference.requests import infer_request
 from realtime_service.transport.scoring_v1 import requests
 from shared_model.errors import BadInput, TandemError
+from tests.realtime_service.cluster.directory import until
 
 #: Seconds of a thread's own time that nothing on the event loop may take.
 CALLBACK_SECONDS = 0.050
@@ -117,16 +118,18 @@ async def test_a_large_message_is_parsed_beside_the_event_loop() -> None:
 
 async def test_large_messages_are_parsed_one_at_a_time() -> None:
     """Each thread that parses would take the interpreter lock as often as the event loop does."""
-    begun, most = [0], [0]
+    begun, submitted = list[threading.Thread](), threading.Event()
 
     def parse(raw: bytes) -> None:
-        begun[0] += 1
-        most[0] = max(most[0], begun[0])
-        time.sleep(0.01)
-        begun[0] -= 1
+        begun.append(threading.current_thread())
+        assert submitted.wait(20)
 
-    await asyncio.gather(*(messages.read(parse, bytes(SMALL_BYTES + 1)) for _ in range(4)))
-    assert most == [1]
+    waiting = [asyncio.create_task(messages.read(parse, bytes(SMALL_BYTES + 1))) for _ in range(4)]
+    await until(lambda: len(begun) > 0)
+    submitted.set()
+    await asyncio.gather(*waiting)
+    assert len(begun) == 4
+    assert len(set(begun)) == 1
 
 
 @pytest.mark.parametrize("count", [SEARCHED_FIELDS - 1, SEARCHED_FIELDS])

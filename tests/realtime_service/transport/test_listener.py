@@ -1,39 +1,30 @@
 """The limits of a listener on real connections: bursts on one of them, and connections that grow old."""
 
 import asyncio
-import contextlib
 import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager
 
 import grpc
 import grpc.aio
 
 from realtime_service.cluster.peers import STREAM_BYTES, Peer
 from realtime_service.settings import ServiceSettings
-from realtime_service.transport.listener import bind, make_listener
 from realtime_service.transport.peer_stream_server import PeerStreams
 from realtime_service.transport.streaming import OpenStreams
 from tests.load import wire
 from tests.realtime_service.cluster.directory import SCORE
 from tests.realtime_service.cluster.stub import FORWARDED, Stub, Takes
 from tests.realtime_service.cluster.trusts import trusting
+from tests.realtime_service.listeners import listening
 
 
-@contextlib.asynccontextmanager
-async def listening(settings: ServiceSettings, stub: Stub, longest_seconds: float = 300.0) -> AsyncIterator[str]:
-    listener = make_listener(False, settings)
+def replica(settings: ServiceSettings, stub: Stub, longest_seconds: float = 300.0) -> AbstractAsyncContextManager[str]:
     peer_streams = PeerStreams([stub], FORWARDED, OpenStreams(), trusting(), longest_seconds)
-    listener.add_generic_rpc_handlers((peer_streams.handlers(), stub))
-    address = bind(listener, "127.0.0.1:0")
-    await listener.start()
-    try:
-        yield address
-    finally:
-        await listener.stop(None)
+    return listening(peer_streams.handlers(), stub, settings=settings)
 
 
 def pipelined(address: str, calls: int, sent: threading.Event) -> Counter[int]:
@@ -54,7 +45,7 @@ def pipelined(address: str, calls: int, sent: threading.Event) -> Counter[int]:
 async def test_a_burst_is_answered_or_refused_and_no_call_of_it_cancelled() -> None:
     """While the event loop accepts nothing, more calls come than gRPC keeps by default."""
     connections, each = 12, 500
-    async with listening(ServiceSettings(), Stub()) as address:
+    async with replica(ServiceSettings(), Stub()) as address:
         sent = [threading.Event() for _ in range(connections)]
         with ThreadPoolExecutor(connections) as threads:
             bursts = [threads.submit(pipelined, address, each, event) for event in sent]
@@ -67,7 +58,7 @@ async def test_a_burst_is_answered_or_refused_and_no_call_of_it_cancelled() -> N
 
 
 async def test_more_calls_than_the_bound_are_refused() -> None:
-    async with listening(ServiceSettings(max_calls=4), Stub(Takes(0.5))) as address:
+    async with replica(ServiceSettings(max_calls=4), Stub(Takes(0.5))) as address:
         statuses = await asyncio.to_thread(pipelined, address, 10, threading.Event())
     assert statuses == {grpc.StatusCode.OK.value[0]: 4, grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]: 6}
 
@@ -75,7 +66,7 @@ async def test_more_calls_than_the_bound_are_refused() -> None:
 async def test_calls_survive_the_age_of_their_connection() -> None:
     """Of replicas, on a stream of their own and beside it, and of clients."""
     aged = ServiceSettings(connection_age_seconds=0.3, connection_grace_seconds=1.0)
-    async with listening(aged, Stub(Takes(0.05)), longest_seconds=0.5) as address:
+    async with replica(aged, Stub(Takes(0.05)), longest_seconds=0.5) as address:
         peer, until = Peer(address, trusting()), time.monotonic() + 4.0
         async with grpc.aio.insecure_channel(address) as channel:
             client = channel.unary_unary(SCORE)  # type: ignore[call-arg]
@@ -105,7 +96,7 @@ async def test_a_path_that_is_no_utf_8_ends_its_own_call_only() -> None:
                 ended += connected.receive(received)
         return ended[0][1]
 
-    async with listening(ServiceSettings(), Stub()) as address, grpc.aio.insecure_channel(address) as channel:
+    async with replica(ServiceSettings(), Stub()) as address, grpc.aio.insecure_channel(address) as channel:
         client = channel.unary_unary(SCORE)  # type: ignore[call-arg]
         assert await client(b"hello") == b"olleh"
         assert {path: await asyncio.to_thread(status, address, path) for path in calls} == calls

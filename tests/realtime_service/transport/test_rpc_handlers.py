@@ -9,9 +9,9 @@ import grpc.aio
 import pytest
 
 from realtime_service.errors import Overloaded
-from realtime_service.transport.listener import bind, make_listener
 from realtime_service.transport.rpc_handlers import Arrival, Context, Handlers
 from tests.realtime_service.cluster.directory import until
+from tests.realtime_service.listeners import listening
 from tests.realtime_service.receptions import Reception
 
 
@@ -43,12 +43,10 @@ async def test_a_refused_request_is_gone_from_memory_at_once(uncollected: None) 
         async for raw in incoming:
             await refuse(raw)
 
-    make, listener = Handlers(Reception()), make_listener(False)
+    make = Handlers(Reception())
     methods = {"One": make.unary(one), "Several": make.bidi_stream(several), "Answers": make.server_stream(one)}
-    listener.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a.B", methods),))
-    address = bind(listener, "127.0.0.1:0")
-    await listener.start()
-    async with grpc.aio.insecure_channel(address) as channel:
+    served = grpc.method_handlers_generic_handler("a.B", methods)
+    async with listening(served) as address, grpc.aio.insecure_channel(address) as channel:
         calls = (
             channel.unary_unary("/a.B/One")(b"hello", timeout=20),  # type: ignore[call-arg]
             channel.stream_stream("/a.B/Several")(iter([b"hello"]), timeout=20),  # type: ignore[call-arg]
@@ -58,6 +56,5 @@ async def test_a_refused_request_is_gone_from_memory_at_once(uncollected: None) 
             assert await call.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
             assert await call.details() == "too much is waiting; retry in 100 ms"
             assert ("retry-after-ms", "100") in tuple(await call.trailing_metadata())
-    assert len(parsed) == 3
-    await until(lambda: [it() for it in parsed] == [None] * 3)
-    await listener.stop(None)
+        assert len(parsed) == 3
+        await until(lambda: [it() for it in parsed] == [None] * 3)

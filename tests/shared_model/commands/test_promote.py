@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 import redis
 
+from protos.scoring.v1.scoring_pb2 import ReplicaDescription
+from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState
 from shared_model.evaluation import report
 from shared_model.redis_store import keys
 from shared_model.releases import pointer
@@ -73,6 +75,31 @@ def test_a_report_counts_for_its_own_release(
     status, _, complaint = run("promote", two.id)
     assert status == 2
     assert re.fullmatch(f"shared_model promote: release {two.id}: {says}\n", complaint)
+
+
+@pytest.mark.parametrize(
+    ("lanes", "unfit"),
+    [
+        ({"throughput": "bf16/cpu"}, ""),
+        ({"latency": "fp16/cuda"}, ""),  # left to the replica: the gate's machine has no such device
+        ({"latency": "int8/cpu", "throughput": "bf16/cpu"}, "int8/cpu names another label"),
+        ({"latency": "int8/cuda"}, "it has no int8/cuda variant"),
+    ],
+)
+def test_a_variant_that_no_lane_runs_refuses_nothing(
+    run: Run, one: Release, store: Store, redis_client: "redis.Redis", lanes: dict[str, str], unfit: str
+) -> None:
+    two = small_release.seal(store, name="two")
+    small_release.judge(two, failures=("names another label",))
+    replica = ReplicaProfile(replica=ReplicaDescription(id="a"), lanes=lanes, variants=lanes)
+    redis_client.set(keys.replica("a"), ReplicaState(profile=replica.SerializeToString()).SerializeToString())
+    redis_client.sadd(keys.replicas(), "a")
+    status, printed, _ = run("promote", two.id)
+    if unfit:
+        why = f"release {two.id} did not pass its gate: {unfit}; see {two.place}/report.md; {UNPROVEN}\n"
+        assert (status, printed) == (1, why)
+    else:
+        assert (status, pointer.read(store, None).active) == (0, two.id)
 
 
 @pytest.mark.parametrize("command", [("promote",), ("canary", "--weight", "0.1")])

@@ -153,7 +153,8 @@ INT8 = replace(
         max_difference=0.1234,
         failures=(LOST,),
     ),
-    failures=(LOST, SLOW),
+    failures=(LOST,),
+    slow_here=SLOW,
     confusion=(Confusion("card_arrival", "lost_card", 3), Confusion("top_up", "top_up_limits", 1)),
     examples=(Example("a|b\nc " + "x" * 200, "card_arrival", "lost_card", "fp32 prefers its label by 0.31"),),
 )
@@ -201,7 +202,12 @@ def test_both_forms_say_the_same(tiny: tuple[Release, ReleaseReport], tmp_path: 
 
 def test_a_refusal_says_why_where_and_what_to_do() -> None:
     page = report.page(REPORT)
-    for advice in ("`--calibrate`", "Calls are too slow", "does not run", "gate --release small-0123456789ab"):
+    for advice in (
+        "`--calibrate`",
+        f"- int8/cpu slow here: {SLOW}\n",
+        "does not run",
+        "gate --release small-0123456789ab",
+    ):
         assert advice in page
     text = "a\\|b c " + "x" * 114 + "…"
     assert f"| int8/cpu | {text} | card_arrival | lost_card | fp32 prefers its label by 0.31 |" in page
@@ -260,11 +266,17 @@ def test_a_report_says_which_texts_int8_is_calibrated_on() -> None:
 
 
 def test_only_what_failed_is_advised_on() -> None:
-    slow = replace(variant("int8"), failures=(SLOW,))
-    page = report.page(replace(REPORT, variants=(variant("fp32"), slow)))
-    assert "Calls are too slow" in page
+    page = report.page(replace(REPORT, variants=(variant("fp32"), BROKEN)))
+    assert "does not run" in page
     assert "--calibrate" not in page
-    assert "does not run" not in page
+
+
+def test_a_variant_that_is_slow_here_is_named_in_a_report_that_passed() -> None:
+    slow = replace(variant("int8"), slow_here=SLOW)
+    page = report.page(replace(REPORT, variants=(variant("fp32"), slow)))
+    assert page.startswith("# small-0123456789ab: passed\n")
+    assert f"- int8/cpu slow here: {SLOW}\n" in page
+    assert "Next steps" not in page
 
 
 def test_what_int8_changes_is_listed() -> None:
