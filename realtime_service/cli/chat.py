@@ -3,16 +3,19 @@
 import io
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from realtime_service.client import Answer, CallError, Client
-from shared_model.types import Priority
+from shared_model.types import HeadScore, Priority, Score
 
 GREETING = "Each line you type is scored; `help` explains, `quit` leaves."
 HELP = """\
-  Type a message as a customer would: the best label, its probability, the path that answered, and the time it took.
+  Type a message as a customer would: the best label of each head, its probability, the path that answered, and the
+  time it took.
   help shows this; quit, exit, Ctrl-D or Ctrl-C leave."""
 _LEAVE = {"quit", "exit"}
+#: The first head, whose name no answer holds.
+FIRST = ""
 
 
 def chat(client: Client, lines: Iterable[str], say: Callable[[str], None], timeout_ms: int | None = None) -> None:
@@ -21,7 +24,9 @@ def chat(client: Client, lines: Iterable[str], say: Callable[[str], None], timeo
 
     `timeout_ms`: the timeout of each call. Raises: CallError if no service answers at all.
     """
-    output = client.describe().output
+    described = client.describe()
+    # Further heads by name; a service of an earlier version describes none.
+    outputs = {FIRST: described.output, **{head.name: head.output for head in described.heads[1:]}}
     for text in filter(None, map(str.strip, lines)):
         command = text.removeprefix("/").lower()
         if command in _LEAVE:
@@ -36,7 +41,7 @@ def chat(client: Client, lines: Iterable[str], say: Callable[[str], None], timeo
             say(f"  {error}")
         else:
             milliseconds = 1000 * (time.perf_counter() - started)
-            say(f"  {understood(answer, output)}  ({answer.path} path, {milliseconds:.1f} ms)")
+            say(f"  {understood(answer, outputs)}  ({answer.path} path, {milliseconds:.1f} ms)")
 
 
 def typed(say: Callable[[str], None]) -> Iterator[str]:
@@ -57,9 +62,17 @@ def typed(say: Callable[[str], None]) -> Iterator[str]:
             return
 
 
-def understood(answer: Answer, output: str) -> str:
-    """The best label and its probability; all labels of several, all values, or how long the embedding is."""
+def understood(answer: Answer, outputs: Mapping[str, str]) -> str:
+    """Of each head the best label and its probability, all labels of several, all values, or how long the embedding is.
+
+    `outputs`: kind of output of each head by name, of the first by FIRST.
+    """
     (result,) = answer.results
+    further = (f"{name}: {_understood(head, outputs.get(name, ''))}" for name, head in result.heads.items())
+    return "; ".join([_understood(result, outputs[FIRST]), *further])
+
+
+def _understood(result: Score | HeadScore, output: str) -> str:
     if result.vector:
         return f"embedding of {len(result.vector)} numbers"
     if output == "regression":

@@ -131,7 +131,8 @@ def deferred(message: scoring_pb2.GetResultResponse) -> Deferred:
 
 
 def _score(result: scoring_pb2.Result) -> Score:
-    heads = {name: HeadScore(_labels(head.labels), tuple(head.vector)) for name, head in result.heads.items()}
+    # A map on the wire has no order.
+    heads = {name: HeadScore(_labels(head.labels), tuple(head.vector)) for name, head in sorted(result.heads.items())}
     return Score(_labels(result.labels), result.tokens, result.truncated, tuple(result.vector), heads)
 
 
