@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,12 +18,13 @@ from shared_model.settings import StateSettings
 
 if TYPE_CHECKING:
     from shared_model.building.checkpoint import Checkpoint
+    from shared_model.building.head import Head
     from shared_model.evaluation.parity import Parity
     from shared_model.evaluation.quality import Baseline
     from shared_model.evaluation.verdict import HeadReport, ReleaseReport
     from shared_model.releases.store import Release
 
-#: Heads that ship with Tandem, each a folder written by train-head.
+#: Heads that ship with Tandem, in folders written by train-head.
 HEADS = Path(__file__).parents[1] / "heads"
 #: Name of the release that is built by default.
 DEFAULT_NAME = "minilm-banking77"
@@ -62,7 +64,9 @@ def _add_build(commands: "argparse._SubParsersAction[Any]") -> None:
     build.add_argument("--pairs", action="store_true", help="the model reads two texts at a time")
     build.add_argument("--max-tokens", type=int, metavar="N", help="longest text (default: what it was trained on)")
     build.add_argument("--encoder", type=Path, metavar="DIR", help="encoder for a head (default: all-MiniLM-L6-v2)")
-    build.add_argument("--head", type=Path, metavar="DIR", help="folder written by train-head (default: banking77)")
+    build.add_argument(
+        "--head", type=Path, metavar="DIR", help="folder written by train-head (default: banking77, demo)"
+    )
     _add_evaluation(build)
     build.add_argument(
         "--calibrate",
@@ -208,13 +212,21 @@ def _checkpoint(args: argparse.Namespace) -> "Checkpoint":
     if args.model is None:
         if args.pairs:
             raise BadInput("--pairs", "goes with --model; a head reads single texts")
-        heads = load_heads(args.head or HEADS / "banking77")
+        heads = load_heads(args.head) if args.head else default_heads()
         return checkpoint.with_heads(args.encoder or build.default_encoder(), heads, max_tokens=args.max_tokens)
     if args.head or args.encoder:
         raise BadInput("--model", "is a whole model; --head and --encoder go without it")
     if not args.name:
         raise BadInput("--name", "is needed with --model: a release of this name is built")
     return checkpoint.load(args.model, pairs=args.pairs, max_tokens=args.max_tokens)
+
+
+def default_heads() -> "tuple[Head, ...]":
+    """Those of the default release: intent, mood and in_scope."""
+    from shared_model.building.head import load_heads
+
+    [intent] = load_heads(HEADS / "banking77")
+    return (replace(intent, name="intent"), *load_heads(HEADS / "demo"))
 
 
 def _print_verdicts(release: "Release", judged: "ReleaseReport") -> None:
