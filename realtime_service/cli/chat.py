@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import Answer, CallError, Client
 from shared_model.types import HeadScore, Priority, Score
 
@@ -24,9 +25,7 @@ def chat(client: Client, lines: Iterable[str], say: Callable[[str], None], timeo
 
     `timeout_ms`: the timeout of each call. Raises: CallError if no service answers at all.
     """
-    described = client.describe()
-    # Further heads by name; a service of an earlier version describes none.
-    outputs = {FIRST: described.output, **{head.name: head.output for head in described.heads[1:]}}
+    outputs = kinds(client.describe())
     for text in filter(None, map(str.strip, lines)):
         command = text.removeprefix("/").lower()
         if command in _LEAVE:
@@ -62,10 +61,15 @@ def typed(say: Callable[[str], None]) -> Iterator[str]:
             return
 
 
+def kinds(described: scoring_pb2.DescribeResponse) -> dict[str, str]:
+    """Kind of output of each head by name, of the first by FIRST. An earlier version describes no heads."""
+    return {FIRST: described.output, **{head.name: head.output for head in described.heads[1:]}}
+
+
 def understood(answer: Answer, outputs: Mapping[str, str]) -> str:
     """Of each head the best label and its probability, all labels of several, all values, or how long the embedding is.
 
-    `outputs`: kind of output of each head by name, of the first by FIRST.
+    `outputs`: as `kinds` has them.
     """
     (result,) = answer.results
     further = (f"{name}: {_understood(head, outputs.get(name, ''))}" for name, head in result.heads.items())

@@ -16,7 +16,9 @@ from realtime_service.client import Answer
 from shared_model.types import HeadScore, Label, Score, ServingPath
 from tests.realtime_service.conftest import RunningService, eventually
 
-LINE = re.compile(r"  (?P<label>\w+) (?P<share>[\d.]+)%  \((?P<path>\w+) path, (?P<milliseconds>[\d.]+) ms\)")
+LINE = re.compile(
+    r"  (?P<label>\w+) (?P<share>[\d.]+)%(?:; \w+: [\w ,.%]+)*  \((?P<path>\w+) path, (?P<milliseconds>[\d.]+) ms\)"
+)
 
 
 def command(address: str, *options: str) -> list[str]:
