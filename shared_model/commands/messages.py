@@ -34,7 +34,8 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
         "--labelled",
         type=Path,
         metavar="DIR",
-        help="write mood.csv (for a multi_label head) and in_scope.csv with the generator's labels to DIR instead",
+        help="write mood.csv (for a multi_label head) and in_scope.csv with the generator's labels to DIR "
+        "(default: an archive)",
     )
     messages.add_argument("--clean", action="store_true", help="without the damaged lines a real archive has")
 
