@@ -63,7 +63,7 @@ attack: release ## attacks on a service, a minute each, and what a good caller s
 	@$(RUNTIME) -m tests.attack $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
 		$(if $(SECONDS),--seconds "$(SECONDS)") $(if $(INPUTS),--inputs "$(INPUTS)")
 
-bench-release: setup ## the default release built three times and judged on BANKING77; EVAL=test.csv OUT=release.json
+bench-release: setup ## the default release built three times and judged on BANKING77, three heads against one; EVAL=test.csv OUT=release.json
 	@$(RUNTIME) -m tests.benchmarks.bench_release $(if $(EVAL),--eval "$(EVAL)") $(if $(OUT),--out "$(OUT)")
 
 bench-switch: release ## what callers feel when a release is promoted or rolled back; OUT=switch.json

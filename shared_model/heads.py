@@ -76,8 +76,10 @@ class Heads:
         """Scores (rows, width) from an engine's raw outputs, each head's by its own contract."""
         if len(self.specs) == 1:
             return self.first.output.scores(raw)
-        parts = zip(self.specs, self.split(raw), strict=True)
-        return np.concatenate([spec.output.scores(part) for spec, part in parts], axis=-1)
+        scores = np.empty(raw.shape, np.float32)
+        for spec, columns in zip(self.specs, self.columns, strict=True):
+            scores[..., columns] = spec.output.scores(raw[..., columns])
+        return scores
 
     def kept(self, k: int) -> tuple[slice, ...]:
         """The place of each head's numbers among those that `best` keeps."""

@@ -1,95 +1,88 @@
 """The cost of two further heads: a release with heads of 77, 10 and 2 outputs against one with the first alone.
 
-Both run in this process, in turns: single texts, from the encoder to the bytes of the answer; and a night's rows, from
-the tokenizer to the data file. The remaining parts of a call and of a run are the same for both, and are left out.
+Both are measured in turns: calls of single texts, each to a replica of its own; and CPU time of a night's rows in this
+process, from the tokenizer to the data file, without Spark, which would only make the share smaller.
 """
 
+import contextlib
 import itertools
 import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
+import redis
 from scipy import stats
 
-from batch_job.scoring import models as nightly
-from batch_job.scoring import rows, windows
+from batch_job.scoring import models, rows, windows
+from batch_job.scoring.models import Model
 from batch_job.scoring.options import ScoringOptions
 from batch_job.shards import schemas
 from batch_job.shards.shard_files import Target, write_file
-from realtime_service.execution.device import Computed
-from realtime_service.models import registry
-from realtime_service.routing.policy import Decision
-from realtime_service.serving import answer
-from realtime_service.serving.score_response import score_response
+from realtime_service.client import Client
 from shared_model import demo_messages, devices
 from shared_model.building import build, checkpoint
 from shared_model.building.head import Head
 from shared_model.commands.make_release import default_heads
-from shared_model.encoding import collate
-from shared_model.engine import Engine
 from shared_model.evaluation import corpora
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.output import OutputKind
+from shared_model.redis_store.server import RedisServer
+from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
-from shared_model.types import Device, Precision, ServingPath
+from shared_model.settings import StateSettings
+from shared_model.types import Device, Precision, Priority
+from tests.benchmarks import replicas
+from tests.benchmarks.harness import CannotMeasure
+from tests.benchmarks.replicas import Place
 
 ROUNDS = 15
-SINGLE, NIGHTLY = "three heads over one, batch-1 p50", "three heads over one, nightly CPU per row"
-#: Of each release in a round.
-_CALLS, _ROWS = 300, 1_024
+CALLS_P50, NIGHTLY = "three heads over one, batch-1 p50", "three heads over one, nightly CPU per row"
+#: To each release in a round.
+_CALLS, _ROWS = 200, 1_024
 _SEED = 20_261_124
-_WANTED = 3
-_HERE = Decision(ServingPath.LATENCY, "here", "benchmark")
-#: Numbers of outputs of the further heads: `several` labels, and a choice.
+#: Outputs of the second head, of several labels.
 _SEVERAL = 10
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A release opened for both paths."""
+    """A release on both paths: the client of its replica, and the model as a nightly task opens it."""
 
-    release: Release
-    single: Engine
-    batch: Engine
-
-    @classmethod
-    def opened(cls, release: Release) -> "Subject":
-        width = devices.cores()
-        engines = (release.engine(precision, Device.CPU, width) for precision in (Precision.INT8, Precision.BF16))
-        return cls(release, *engines)
-
-    def close(self) -> None:
-        self.single.close()
-        self.batch.close()
+    client: Client
+    model: Model
 
 
 def ratios(rounds: int = ROUNDS) -> dict[str, list[float]]:
-    """The cost of three heads over that of one, less one, in each round; by SINGLE and NIGHTLY."""
-    with tempfile.TemporaryDirectory(prefix="tandem-bench-") as folder:
-        one, three = (Subject.opened(it) for it in releases(Store(folder)))
-        with closing(one), closing(three):
-            return measure(one, three, Path(folder), rounds)
+    """The cost of three heads over that of one, less one, in each round; by CALLS_P50 and NIGHTLY."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-bench-")))
+        one, three = (stack.enter_context(opened(folder / it.id, it)) for it in releases(folder))
+        return measure(one, three, folder, rounds)
 
 
 def measure(one: Subject, three: Subject, folder: Path, rounds: int) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {SINGLE: [], NIGHTLY: []}
+    found: dict[str, list[float]] = {CALLS_P50: [], NIGHTLY: []}
     texts = demo_messages.texts(_SEED)
+    # The first round warms everything up.
     for number in range(-1, rounds):
         batch = list(itertools.islice(texts, _ROWS))
-        pair = (one, three) if number % 2 else (three, one)
-        calls = in_turns(pair, batch[:_CALLS])
-        costs = {subject.release.id: night_seconds(subject, batch, folder) for subject in pair}
-        # The first round warms everything up.
+        alone, together = calls_p50(one, three, batch[:_CALLS])
+        turns = (one, three) if number % 2 else (three, one)
+        seconds = {id(subject): night_seconds(subject.model, batch, folder) for subject in turns}
         if number >= 0:
-            found[SINGLE].append(calls[three.release.id] / calls[one.release.id] - 1)
-            found[NIGHTLY].append(costs[three.release.id] / costs[one.release.id] - 1)
+            found[CALLS_P50].append(together / alone - 1)
+            found[NIGHTLY].append(seconds[id(three)] / seconds[id(one)] - 1)
     return found
+
+
+def cost(measured: Mapping[str, Sequence[float]]) -> float:
+    """The larger of the upper bounds of both paths."""
+    return max(map(upper_bound, measured.values()))
 
 
 def upper_bound(ratios: Sequence[float]) -> float:
@@ -98,48 +91,59 @@ def upper_bound(ratios: Sequence[float]) -> float:
     return statistics.fmean(ratios) + float(stats.t.ppf(0.95, len(ratios) - 1)) * spread
 
 
-def in_turns(subjects: Sequence[Subject], texts: Sequence[str]) -> dict[str, float]:
-    """The median seconds of a single text by release; each text goes to all of them, one after the other."""
-    answering = [(subject.release.id, _answering(subject)) for subject in subjects]
-    seconds: dict[str, list[float]] = {release: [] for release, _ in answering}
+def calls_p50(one: Subject, three: Subject, texts: Sequence[str]) -> tuple[float, float]:
+    """Median seconds of a call to each. Each text goes to both, first to the one, then to the other. Raises:
+    CannotMeasure where a call did not run alone."""
+    seconds: tuple[list[float], list[float]] = ([], [])
     for number, text in enumerate(texts):
-        for release, answered in answering if number % 2 else reversed(answering):
+        for place in (0, 1) if number % 2 else (1, 0):
             started = time.perf_counter()
-            answered(text)
-            seconds[release].append(time.perf_counter() - started)
-    return {release: statistics.median(of) for release, of in seconds.items()}
+            answer = (one, three)[place].client.score(text, priority=Priority.REAL_TIME)
+            seconds[place].append(time.perf_counter() - started)
+            if answer.batch_size != 1:
+                raise CannotMeasure(f"a call had {answer.batch_size} rows, should run alone")
+    return statistics.median(seconds[0]), statistics.median(seconds[1])
 
 
-def _answering(subject: Subject) -> Callable[[str], bytes]:
-    release, encoder = subject.release, subject.release.encoder()
-    model = registry.Model(release.id, release.heads, encoder, {})
-
-    def answered(text: str) -> bytes:
-        encoding = encoder.encode(text)
-        scores = release.heads.scores(subject.single.score(collate([encoding]), True))
-        computed = [Computed(scores[0], Precision.INT8, 1, 0.0, 0.0)]
-        return score_response(answer.computed(model, [encoding], computed, _HERE, _WANTED), "id").SerializeToString()
-
-    return answered
-
-
-def night_seconds(subject: Subject, texts: Sequence[str], folder: Path) -> float:
+def night_seconds(model: Model, texts: Sequence[str], folder: Path) -> float:
     """CPU seconds of scoring texts and writing their rows."""
-    release = subject.release
-    model = nightly.Model(release.id, release.heads, release.encoder(), subject.batch)
-    options = ScoringOptions(str(folder), release.id, Device.CPU, batch_rows=64, batch_tokens=2048, deduplicate=False)
+    options = ScoringOptions(str(folder), model.release, Device.CPU, batch_rows=64, batch_tokens=2048)
     source = pa.record_batch({"id": [str(number) for number in range(len(texts))], "text": list(texts)})
     started = time.process_time()
     scored = windows.score_windows(iter([source]), lambda batch: batch.column("text").to_pylist(), model, options)
     written = (rows.score_rows(window, model) for window in scored)
-    write_file(Target(str(folder), "2026-01-01", "bench", 1), schemas.SCORES, written, release.id)
+    write_file(Target(str(folder), "2026-01-01", "bench", 1), schemas.SCORES, written, model.release)
     return time.process_time() - started
 
 
-def releases(store: Store) -> list[Release]:
-    """The release with one head and that with three, by the same recipe. The head of ten outputs, of several labels, is
-    made of the first rows of the intents': how good it is, is not measured."""
-    intent, *_, choice = default_heads()
+@contextlib.contextmanager
+def opened(folder: Path, release: Release) -> Iterator[Subject]:
+    """A replica of its own, with a Redis of its own, that serves a release; and an engine here."""
+    store = Store(release.files.root)
+    with RedisServer(StateSettings(state=folder)) as server, redis.Redis.from_url(server.url) as redis_client:
+        pointer.promote(store, redis_client, release.id)
+        place = Place(store, redis_client, server.url, release.id, release.id)
+        alone = {"TANDEM_PRECOMPUTED": "false", "TANDEM_HARVEST": "false"}
+        engine = release.engine(Precision.BF16, Device.CPU, devices.cores())
+        with (
+            contextlib.closing(engine),
+            replicas.replica(place, **alone) as running,
+            Client(running.address) as client,
+        ):
+            engine.score(models.HARMLESS)
+            yield Subject(client, Model(release.id, release.heads, release.encoder(), engine))
+
+
+def releases(folder: Path) -> list[Release]:
+    """The release with one head and that with three, each in a store of its own, by the same recipe."""
+    heads = compared_heads()
+    return [_built(folder, "one", heads[:1]), _built(folder, "three", heads)]
+
+
+def compared_heads() -> tuple[Head, Head, Head]:
+    """The intents; ten labels, any number of them true; and a choice of two. The second is made of the first rows of
+    the intents': how good it is, is not measured."""
+    intent, _, choice = default_heads()
     several = replace(
         intent,
         name="several",
@@ -148,12 +152,12 @@ def releases(store: Store) -> list[Release]:
         weight=intent.weight[:_SEVERAL],
         bias=intent.bias[:_SEVERAL],
     )
-    return [_built(store, "one", [intent]), _built(store, "three", [intent, several, choice])]
+    return intent, several, choice
 
 
-def _built(store: Store, name: str, heads: Sequence[Head]) -> Release:
+def _built(folder: Path, name: str, heads: Sequence[Head]) -> Release:
     source = checkpoint.with_heads(build.default_encoder(), heads)
     # The first recipe is taken, whatever INT8 loses.
     bounds = GateSettings(gate_min_agreement=0.01)
     texts = corpora.choose(source.output, source.reads)
-    return build.make(store, source, name, texts, bounds, say=lambda line: None).release
+    return build.make(Store(folder / name), source, name, texts, bounds, say=lambda line: None).release
