@@ -15,6 +15,7 @@ from shared_model.errors import BadInput
 from shared_model.evaluation import corpora, parity
 from shared_model.evaluation.agreement import RULES
 from shared_model.evaluation.examples import Examples
+from shared_model.heads import DEFAULT_HEAD
 from shared_model.output import Floats, OutputKind, OutputSpec
 
 #: Inverse regularisation strength on unit-length embeddings. Five-fold cross-validation on BANKING77's training split:
@@ -44,7 +45,9 @@ def fit(name: str, kind: OutputKind, vectors: Floats, examples: Examples) -> Tra
     output = output_of(name, kind, examples)
     targets = corpora.truth_of(examples, output)
     if kind is OutputKind.MULTI_LABEL and (always := np.flatnonzero(targets.all(axis=0))).size:
-        raise BadInput("label", f"{output.names[always[0]]!r} is on every text, so there is nothing to learn it from")
+        raise BadInput(
+            _place(name), f"{output.names[always[0]]!r} is on every text, so there is nothing to learn it from"
+        )
     folds, accuracy = cross_validated(kind, vectors, targets)
     weight, bias = _fitted(kind, vectors, targets)
     head = Head(output.names, np.ascontiguousarray(weight, dtype=np.float32), bias.astype(np.float32), name, kind)
@@ -61,8 +64,13 @@ def output_of(name: str, kind: OutputKind, examples: Examples) -> OutputSpec:
     found = {label for cell in examples.labels for label in labels_in(kind, cell)}
     if len(found) < (2 if kind is OutputKind.SINGLE_LABEL else 1):
         needed = "two labels" if kind is OutputKind.SINGLE_LABEL else "one label"
-        raise BadInput("label", f"training needs at least {needed}")
+        raise BadInput(_place(name), f"training needs at least {needed}")
     return OutputSpec(kind, tuple(sorted(found)), len(found))
+
+
+def _place(name: str) -> str:
+    """The labels of a head, in an error."""
+    return "label" if name == DEFAULT_HEAD else f"label of the head {name}"
 
 
 def labels_in(kind: OutputKind, cell: str) -> list[str]:

@@ -207,3 +207,31 @@ def test_a_head_that_cannot_be_is_refused(
 ) -> None:
     assert main(["train-head", "--head", argument, "--out", str(tmp_path)]) == 2
     assert re.search(problem, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "problem"),
+    [
+        ("single_label", ["x", "x"], "label of the head mood: training needs at least two labels"),
+        ("multi_label", ["", ""], "label of the head mood: training needs at least one label"),
+        ("multi_label", ["x", "x|y"], "label of the head mood: 'x' is on every text"),
+        ("regression", ["1|2", "3"], "mood.csv:3: label '3': needs 2 finite numbers, joined by |"),
+    ],
+)
+def test_labels_that_cannot_be_learnt_are_named_with_their_head(
+    encoder: Path,
+    kind: str,
+    labels: list[str],
+    problem: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with Path("mood.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *((f"card {n}", label) for n, label in enumerate(labels))])
+    arguments = ["train-head", "--head", f"mood:{kind}=mood.csv", "--encoder", str(encoder), "--out", "head"]
+    assert main(arguments) == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"shared_model train-head: {problem}")
+    assert not Path("head").exists()
