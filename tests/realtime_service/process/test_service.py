@@ -106,8 +106,9 @@ def test_concurrent_requests_share_batches(service: RunningService) -> None:
             return answers
 
     # All of one padded width.
-    answers = asyncio.run(at_once([f"where is card {number}" for number in range(100, 200)]))
-    assert max(answer.batch_size for answer in answers) >= 4
+    texts = [f"where is card {number}" for number in range(100, 200)]
+    # Again, because bulk batches stay short for a second after an interactive request, here of another test.
+    eventually(lambda: max(answer.batch_size for answer in asyncio.run(at_once(texts))) >= 4)
 
 
 @pytest.mark.parametrize("way", [{"priority": Priority.BATCH}, {"timeout_ms": 1000}])
