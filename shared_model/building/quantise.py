@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from shared_model import devices
@@ -17,13 +17,13 @@ from shared_model.types import Device, Precision
 if TYPE_CHECKING:
     import openvino as ov
 
-    from shared_model.building.recipes import Recipe
+    from shared_model.building.recipes import Quantiser, Recipe
 
 
 @dataclass(frozen=True)
 class Int8:
-    """An INT8 graph that runs: its recipe, number of calibration texts, files, scores of the evaluator's texts, and
-    each head's parity."""
+    """An INT8 graph that runs: its recipe with the share of linear layers that read INT8, number of calibration texts,
+    files, scores of the evaluator's texts, and each head's parity."""
 
     recipe: str
     texts: int
@@ -44,20 +44,23 @@ def quantise(
 
     Latency is not checked here: no stronger recipe makes a graph faster.
     """
+    from shared_model.building.recipes import Quantiser
+
+    quantiser = Quantiser(model, calibration, validation)
     best: Int8 | None = None
     tried: list[Tried] = []
     # With few texts, recipes that differ only in the number of texts are equal.
-    distinct: dict[tuple[int, float], Recipe] = {}
+    distinct: dict[Recipe, Recipe] = {}
     for recipe in recipes:
-        distinct.setdefault((min(recipe.texts, len(calibration)), recipe.spared), recipe)
+        distinct.setdefault(replace(recipe, texts=min(recipe.texts, len(calibration))), recipe)
     for recipe in distinct.values():
         say(f"quantising to INT8: {recipe.name}")
         try:
-            made = _apply(recipe, model, calibration, validation, evaluator)
+            made = _apply(recipe, quantiser, len(calibration), evaluator)
         except Exception as error:  # noqa: BLE001 - frameworks raise anything, and there are more recipes
             tried.append(Tried(recipe.name, None, (f"cannot run: {one_line(error)}",)))
         else:
-            tried.append(Tried(recipe.name, made.compared.asked_agreement, made.compared.failures))
+            tried.append(Tried(made.recipe, made.compared.asked_agreement, made.compared.failures))
             if made.compared.passed:
                 return made, tuple(tried)
             if best is None or made.compared.asked_agreement > best.compared.asked_agreement:
@@ -66,18 +69,14 @@ def quantise(
     return best, tuple(tried)
 
 
-def _apply(
-    recipe: "Recipe",
-    model: "ov.Model",
-    calibration: Sequence[Encoding],
-    validation: Sequence[Encoding],
-    evaluator: Evaluator,
-) -> Int8:
-    from shared_model.building import convert, embedding_tables, recipes
+def _apply(recipe: "Recipe", quantiser: "Quantiser", calibrated: int, evaluator: Evaluator) -> Int8:
+    from shared_model.building import convert, embedding_tables
+    from shared_model.building.recipes import int8_share
 
-    graph = recipes.apply(recipe, model, calibration, validation)
+    graph = quantiser.apply(recipe)
+    named = f"{int8_share(graph):.0%} of linear layers in INT8, {recipe.name}"
     embedding_tables.look_up_first(graph)
     files = convert.openvino_files(graph)
     with contextlib.closing(open_engine(Precision.INT8, Device.CPU, files, devices.cores())) as engine:
         scores = evaluator.score(engine, f"scoring {recipe.name}")
-    return Int8(recipe.name, min(recipe.texts, len(calibration)), files, scores, evaluator.compare(scores))
+    return Int8(named, min(recipe.texts, calibrated), files, scores, evaluator.compare(scores))

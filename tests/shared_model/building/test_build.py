@@ -86,7 +86,7 @@ def test_what_was_sealed_answers_as_it_was_judged(built: tuple[str, Built]) -> N
 
 def test_the_manifest_says_what_int8_was_made_with(tiny: Built, tiny_checkpoint: Checkpoint) -> None:
     release, found = tiny
-    assert found.quantisation == release.manifest.quantisation == found.tried[-1].recipe == RECIPES[0].name
+    assert found.quantisation == release.manifest.quantisation == found.tried[-1].recipe == in_full(RECIPES[0].name)
     assert found.tried[-1].failures == ()
     calibration = tiny_builds.few_texts(tiny_checkpoint).calibration[: RECIPES[0].texts]
     assert release.manifest.calibration == found.calibration_sha256 == corpora.digest(calibration)
@@ -113,6 +113,11 @@ def workbench(regression: Built) -> tuple[openvino.Model, Evaluator, Encoder]:
         port.get_tensor().set_names({name})
     asked = corpora.generated_texts(release.manifest.reads, 200)
     return model, gate.release_evaluator(release, asked, tiny_builds.BOUNDS), release.encoder()
+
+
+def in_full(recipe: str) -> str:
+    """The name of a recipe that spares no layer, with the share of layers in INT8."""
+    return f"100% of linear layers in INT8, {recipe}"
 
 
 def try_recipes(
@@ -152,8 +157,8 @@ def test_the_first_recipe_that_passes_is_taken(
     said: list[str] = []
     taken, tried = try_recipes(workbench, [ONE_TEXT, FORTY, Recipe(40, spared=0.5)], (weak + strong) / 2, said)
     assert taken is not None
-    assert taken.recipe == FORTY.name
-    assert tried == [(ONE_TEXT.name, weak, False), (FORTY.name, strong, True)]
+    assert taken.recipe == in_full(FORTY.name)
+    assert tried == [(in_full(ONE_TEXT.name), weak, False), (in_full(FORTY.name), strong, True)]
     assert said[0] == f"quantising to INT8: {ONE_TEXT.name}"
     assert said[1].startswith("  it is within 0.1 standard deviations of the reference for ")
     assert said[2:] == [f"quantising to INT8: {FORTY.name}"]
@@ -164,7 +169,7 @@ def test_if_none_passes_the_nearest_is_kept(
 ) -> None:
     taken, tried = exhausted
     assert taken is not None
-    assert taken.recipe == FORTY.name
+    assert taken.recipe == in_full(FORTY.name)
     assert not taken.compared.passed
     assert [passed for _, _, passed in tried] == [False, False]
 
@@ -172,7 +177,7 @@ def test_if_none_passes_the_nearest_is_kept(
 def test_more_texts_than_there_are_need_no_second_try(
     exhausted: Quantised,
 ) -> None:
-    assert [recipe for recipe, _, _ in exhausted[1]] == [FORTY.name, ONE_TEXT.name]
+    assert [recipe for recipe, _, _ in exhausted[1]] == [in_full(FORTY.name), in_full(ONE_TEXT.name)]
 
 
 def test_a_recipe_that_fails_is_said_and_the_next_is_tried(
@@ -183,7 +188,7 @@ def test_a_recipe_that_fails_is_said_and_the_next_is_tried(
     taken, tried = try_recipes(workbench, [nothing, FORTY], least=0.1, said=said)
     assert said[1].startswith("  it cannot run: ")
     assert taken is not None
-    assert taken.recipe == FORTY.name
+    assert taken.recipe == in_full(FORTY.name)
     assert tried[0] == (nothing.name, None, False)
     assert try_recipes(workbench, [nothing], least=0.1)[0] is None
 

@@ -3,6 +3,7 @@
 import functools
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pytest
 import torch
 
 from shared_model.building import checkpoint, convert, recipes
-from shared_model.building.recipes import RECIPES, Recipe
+from shared_model.building.recipes import LEAST_INT8, RECIPES, QuantisationError, Quantiser, Recipe
 from shared_model.encoding import Encoder, Encoding, Text, collate
 from shared_model.output import Floats
 from tests.shared_model import tiny_models
@@ -38,8 +39,8 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Case:
 @pytest.fixture(scope="module")
 def quantised(bert: Case) -> list[ov.Model]:
     """By every recipe in turn, those once that so few texts make the same."""
-    made = functools.cache(lambda spared: recipes.apply(Recipe(400, spared), *bert))
-    return [made(recipe.spared) for recipe in RECIPES]
+    made = functools.cache(Quantiser(*bert).apply)
+    return [made(replace(recipe, texts=400)) for recipe in RECIPES]
 
 
 def test_every_recipe_makes_an_int8_graph_that_agrees(bert: Case, quantised: list[ov.Model]) -> None:
@@ -75,7 +76,7 @@ def test_every_rounded_layer_is_ranked_once_with_those_that_read_the_same(
 
 def test_pairs_and_their_token_types_are_quantised_too(tmp_path: Path) -> None:
     model, calibration, others = tiny_bert(tmp_path, pairs=True)
-    graph = recipes.apply(RECIPES[-1], model, calibration, others)
+    graph = Quantiser(model, calibration, others).apply(RECIPES[-1])
     assert weights_in_int8(graph) > 0
     assert np.corrcoef(outputs(graph, others).ravel(), outputs(model, others).ravel())[0, 1] > 0.98
 
@@ -83,12 +84,34 @@ def test_pairs_and_their_token_types_are_quantised_too(tmp_path: Path) -> None:
 def test_a_recipe_reads_no_more_texts_than_it_names(fragile: Case) -> None:
     model, calibration, others = fragile
     five, same, all_of_them = (
-        outputs(recipes.apply(Recipe(count), model, texts, ()), others)
+        outputs(Quantiser(model, texts, ()).apply(Recipe(count)), others)
         for count, texts in ((5, calibration), (40, calibration[:5]), (40, calibration))
     )
     np.testing.assert_array_equal(five, same)
     assert not np.array_equal(five, all_of_them)
     assert "up to 5 texts" in Recipe(5).name
+
+
+def test_sensitivities_are_measured_once(fragile: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    ranked: list[int] = []
+    rank = recipes.rank
+    monkeypatch.setattr(recipes, "rank", lambda *given: ranked.append(1) or rank(*given))
+    quantiser = Quantiser(*fragile)
+    quantiser.apply(Recipe(40))
+    assert ranked == [], "a recipe without spared layers ranks none"
+    quantiser.apply(Recipe(40, spared=0.25))
+    quantiser.apply(Recipe(40, spared=0.25, smoothing=-1))
+    assert ranked == [1]
+
+
+def test_a_graph_with_few_layers_in_int8_is_not_called_int8(fragile: Case) -> None:
+    """Three of four layers are the least."""
+    quantiser = Quantiser(*fragile)
+    assert recipes.int8_share(quantiser.apply(Recipe(40, spared=0.25))) == LEAST_INT8 == 0.75
+    with pytest.raises(QuantisationError, match="only 50% of linear layers read INT8, 75% must"):
+        quantiser.apply(Recipe(40, spared=0.5))
+    with pytest.raises(QuantisationError, match="no group of the 4 linear layers is within 20%"):
+        quantiser.apply(Recipe(40, spared=0.2))
 
 
 def test_recipes_go_from_cheap_to_strong_under_names_of_their_own() -> None:
@@ -138,15 +161,15 @@ def fragile() -> Case:
 def test_the_float_graph_stays_as_it_was(fragile: Case) -> None:
     model, calibration, others = fragile
     before = outputs(model, others)
-    recipes.apply(Recipe(5, spared=0.25), model, calibration, others)
+    Quantiser(model, calibration, others).apply(Recipe(5, spared=0.25))
     np.testing.assert_array_equal(outputs(model, others), before)
 
 
 def test_the_layer_that_breaks_agreement_stays_out_of_int8(fragile: Case) -> None:
     model, calibration, others = fragile
     expected = outputs(model, others).argmax(1)
-    plain = recipes.apply(Recipe(40), model, calibration, others)
-    sparing = recipes.apply(Recipe(40, spared=0.25), model, calibration, others)
+    quantiser = Quantiser(model, calibration, others)
+    plain, sparing = quantiser.apply(Recipe(40)), quantiser.apply(Recipe(40, spared=0.25))
     assert (outputs(plain, others).argmax(1) == expected).mean() < 0.6
     assert (outputs(sparing, others).argmax(1) == expected).mean() > 0.95
     rounded, spared = rounded_layers(plain), rounded_layers(sparing)
