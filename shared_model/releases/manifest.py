@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
@@ -21,6 +21,11 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?")
 _ID = re.compile(rf"({_NAME.pattern})-[0-9a-f]{{12}}")
 _FILE = re.compile(r"[a-z0-9_]+(?:/[a-z0-9_]+)?\.[a-z]+")
 _NOTE = re.compile(r"[a-z0-9_-]+\.[a-z]+")
+
+
+#: Fields of an output that are left out of the file, and so out of the id, where they have these values: releases that
+#: were built before there were such fields keep their ids.
+_LATER: Mapping[str, Any] = {"temperature": 1.0, "abstain_below": None}
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,8 @@ class Manifest(Facts):
         return json.dumps({"id": self.id, **json.loads(self._body())}, indent=1).encode() + b"\n"
 
     def _body(self) -> bytes:
-        return json.dumps({"format": FORMAT, **asdict(self)}, sort_keys=True, separators=(",", ":")).encode()
+        document = {"format": FORMAT, **asdict(self, dict_factory=_without_defaults)}
+        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
 def parse(raw: bytes, expected_id: str) -> Manifest:
@@ -103,11 +109,11 @@ def parse(raw: bytes, expected_id: str) -> Manifest:
 
 def _manifest(document: dict[str, Any]) -> Manifest:
     """Build a manifest from parsed JSON, and check the types that other code relies on."""
-    output, reads = document.pop("output"), InputSpec(**document.pop("reads"))
+    reads = InputSpec(**document.pop("reads"))
     if (type(reads.max_tokens), type(reads.pairs), type(reads.types)) != (int, bool, bool) or reads.max_tokens < 1:
         raise ValueError(reads)
     return Manifest(
-        output=OutputSpec(OutputKind(output["kind"]), tuple(map(_text, output["names"])), int(output["width"])),
+        output=_output(document.pop("output")),
         reads=reads,
         variants=tuple(
             Variant(Precision(variant["precision"]), Device(variant["device"]), _texts(variant["files"]))
@@ -116,6 +122,19 @@ def _manifest(document: dict[str, Any]) -> Manifest:
         files=_texts(document.pop("files")),
         **_texts(document),
     )
+
+
+def _output(document: Mapping[str, Any]) -> OutputSpec:
+    later = {name: document.get(name, default) for name, default in _LATER.items()}
+    if not all(isinstance(value, float | None) for value in later.values()):
+        raise TypeError(later)
+    return OutputSpec(
+        OutputKind(document["kind"]), tuple(map(_text, document["names"])), int(document["width"]), **later
+    )
+
+
+def _without_defaults(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in fields if name not in _LATER or _LATER[name] != value}
 
 
 def _texts(document: Mapping[str, Any]) -> dict[str, str]:
