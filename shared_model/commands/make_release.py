@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shared_model import settings
-from shared_model.commands import common
+from shared_model.commands import abstaining, common
 from shared_model.errors import BadInput, ReleaseError, TandemError
 from shared_model.evaluation import corpora, report
 from shared_model.evaluation.agreement import RULES
@@ -91,6 +91,7 @@ def _add_build(commands: "argparse._SubParsersAction[Any]") -> None:
         "more, or a CSV as for --eval; INT8 is calibrated on them (default: the texts that train-head kept "
         "beside the head, else generated messages to a bank)",
     )
+    abstaining.add_options(build)
     build.add_argument("--promote", action="store_true", help="promote it though another release is active")
     build.add_argument("--if-missing", action="store_true", help="do nothing when a release is active")
 
@@ -121,7 +122,8 @@ def _build(args: argparse.Namespace, state: StateSettings) -> int:
     bounds = settings.load(GateSettings, gate_min_accuracy=args.min_accuracy)
     checkpoint = _checkpoint(args)
     chosen = _chosen_texts(args, checkpoint)
-    built = build.make(common.store_of(state), checkpoint, args.name or DEFAULT_NAME, chosen, bounds, common.say)
+    store, name = common.store_of(state), args.name or DEFAULT_NAME
+    built = build.make(store, checkpoint, name, chosen, bounds, common.say, abstaining.chosen(args))
     release = built.release
     if active and release.id == active.id and release.read_note(report.JSON):
         print(f"release {release.id} is built already and active; its report stays (`gate` judges it anew)")
@@ -206,7 +208,7 @@ def _print_verdicts(release: "Release", judged: "ReleaseReport") -> None:
             print(f"    slow here: {variant.slow_here}")
     for line in judged.quality.in_words() if judged.quality else ():
         print(f"  {line}")
-    for line in report.losses_in_words(judged):
+    for line in (*report.losses_in_words(judged), *report.calibration_in_words(judged)):
         print(f"  {line}")
     for failure in judged.failures:
         print(f"  REFUSED: {failure}")

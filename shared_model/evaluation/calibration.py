@@ -6,13 +6,14 @@ All scores are fp32's at temperature 1, (texts, width), of labelled texts. Needs
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from shared_model.encoding import Text
+from shared_model.errors import BadInput
 from shared_model.evaluation.agreement import RULES, Bools, Truth
 from shared_model.evaluation.significance import wilson_lower
 from shared_model.output import Floats, OutputKind, OutputSpec
@@ -33,6 +34,18 @@ _COVERAGES = (1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.25)
 
 Folds = NDArray[np.int64]
 Probabilities = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Abstain:
+    """When answers abstain: `below` a confidence, or below the least one from which on the share `precision` of answers
+    is right; with neither, never."""
+
+    below: float | None = None
+    precision: float | None = None
+
+
+NEVER = Abstain()
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,47 @@ class Calibration:
     curve: tuple[Covered, ...]
     abstain_below: float | None = None
     answered: Covered | None = None
+
+    def in_words(self) -> Iterator[str]:
+        calibrated = f"no temperature was fitted, {MIN_TEXTS} labelled texts are needed"
+        if self.cross_fitted or self.temperature != 1:
+            how = f" (cross-fitted over {FOLDS} folds)" if self.cross_fitted else ""
+            calibrated = f"{self.ece_after:.4f} at temperature {self.temperature:g}{how}"
+        yield (
+            f"expected calibration error of fp32's probabilities: {self.ece_before:.4f} uncalibrated, {calibrated}; a "
+            f"perfectly calibrated model would show up to {self.ece_perfect:.4f} (95th percentile)"
+        )
+        if self.answered:
+            yield (
+                f"abstains below a confidence of {self.abstain_below:g}: {self.answered.coverage:.2%} of these texts "
+                f"are answered, {self.answered.accuracy:.2%} of them right"
+            )
+
+
+def fit(
+    output: OutputSpec, scores: Floats, truth: Truth | None, texts: Sequence[Text], abstain: Abstain = NEVER
+) -> tuple[OutputSpec, Folds | None]:
+    """The output with its temperature and threshold, and the folds of the texts if a temperature was fitted: that needs
+    MIN_TEXTS labelled ones. Raises: BadInput for a threshold or a precision that cannot be."""
+    if not output.ranked:
+        if abstain != NEVER:
+            raise BadInput("--abstain-below", f"needs probabilities; {output.kind} output has none")
+        return output, None
+    folds = None
+    if truth is not None and len(texts) >= MIN_TEXTS:
+        folds = folds_of(texts)
+        output = replace(output, temperature=fit_temperature(output, scores, truth))
+    if abstain.precision is None:
+        return replace(output, abstain_below=abstain.below), folds
+    if truth is None or folds is None:
+        raise BadInput("--abstain-precision", f"needs {MIN_TEXTS} labelled texts or more (--eval)")
+    threshold, best = threshold_for(output, scores, truth, folds, abstain.precision)
+    if threshold is None:
+        reached = f"{best:.2%} is the most that any threshold reaches on these {len(texts)} texts"
+        raise BadInput(
+            "--abstain-precision", f"{abstain.precision:.2%} cannot be shown: {reached} (Wilson lower bound)"
+        )
+    return replace(output, abstain_below=threshold), folds
 
 
 def folds_of(texts: Sequence[Text]) -> Folds:

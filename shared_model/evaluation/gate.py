@@ -2,16 +2,17 @@
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from shared_model import devices
-from shared_model.encoding import Encoder, Encoding, InputSpec
-from shared_model.engine import Engine
+from shared_model.encoding import Encoder, Encoding, InputSpec, collate
+from shared_model.engine import TAU, Engine
 from shared_model.errors import ReleaseError, TandemError
-from shared_model.evaluation import benchmark, parity, quality, report, verdict
+from shared_model.evaluation import benchmark, calibration, parity, quality, report, verdict
 from shared_model.evaluation.agreement import RULES, Bools
+from shared_model.evaluation.calibration import NEVER, Abstain, Folds
 from shared_model.evaluation.corpora import GateTexts
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.evaluation.parity import Parity
@@ -27,12 +28,15 @@ from shared_model.types import Device, Precision
 Say = Callable[[str], None]
 #: Opens one variant with a number of threads.
 Open = Callable[[Variant, int], Engine]
+#: Texts that are scored alone too, where a temperature may enlarge the differences between batches.
+_ALONE = 16
 
 
 @dataclass(frozen=True)
 class Evaluator:
     """Evaluates variants of one model on one set of texts. `added`: sets, or the first texts of sets, in its reserve
-    that are compared too. `reference`: fp32's scores of all of them (texts, width)."""
+    that are compared too. `reference`: fp32's scores of all of them (texts, width), as all scores here at temperature
+    1. `folds`: of its own texts, if the temperature of `output` was fitted on them."""
 
     output: OutputSpec
     reads: InputSpec
@@ -41,6 +45,7 @@ class Evaluator:
     reference: Floats
     bounds: GateSettings
     added: tuple[GateTexts, ...] = ()
+    folds: Folds | None = None
 
     @property
     def shown(self) -> list[str]:
@@ -56,7 +61,13 @@ class Evaluator:
         if self.texts.truth is None:
             return None
         own = self.reference[: len(self.texts.truth)]
-        return quality.judge(self.output, own, self.texts.truth, self.bounds, active)
+        return quality.judge(self.output, own, self.texts.truth, self.bounds, active, self.folds)
+
+    def calibrated(self, abstain: Abstain = NEVER) -> "Evaluator":
+        """With the temperature that its labelled texts fit, and a threshold to abstain below. Raises: BadInput."""
+        own = self.reference[: len(self.texts.texts)]
+        output, folds = calibration.fit(self.output, own, self.texts.truth, self.texts.texts, abstain)
+        return replace(self, output=output, folds=folds)
 
     def score(self, engine: Engine, what: str) -> Floats:
         """An engine's scores of all texts. Raises: ValueError for another shape; any exception of its framework."""
@@ -184,23 +195,37 @@ def _verdict(
         scores = evaluator.score(engine, f"scoring {variant}") if scores is None else scores
         latency = benchmark.latency_profile(engine, evaluator.reads, f"timing {variant}")
         slow = benchmark.over_budget(engine, evaluator.reads, budget) if budget else None
-        compiled = engine.precision.value
+        compiled, unstable = engine.precision.value, _unstable(evaluator, engine, scores)
     for threads in widths[1:]:
         with contextlib.closing(open_variant(variant, threads)) as engine:
             latency += benchmark.latency_profile(engine, evaluator.reads, f"timing {variant} on {threads}")
     compared, shown = evaluator.parity(scores), evaluator.shown
+    failures = (*compared.failures, *unstable)
     return Verdict(
         precision=variant.precision.value,
         device=variant.device.value,
-        failures=compared.failures,
+        failures=failures,
         size_bytes=size_bytes,
         compiled=compiled,
         parity=compared,
         latency=latency,
         confusion=verdict.confusion(evaluator.output, scores, evaluator.reference),
-        examples=verdict.examples(evaluator.output, scores, evaluator.reference, shown) if compared.failures else (),
+        examples=verdict.examples(evaluator.output, scores, evaluator.reference, shown) if failures else (),
         slow_here=slow,
     )
+
+
+def _unstable(evaluator: Evaluator, engine: Engine, scores: Floats) -> tuple[str, ...]:
+    """A failure if, at the fitted temperature, a text's probabilities alone and in a batch differ by more than τ."""
+    output, asked = evaluator.output, evaluator.encodings[:_ALONE]
+    if output.temperature == 1:
+        return ()
+    alone = np.concatenate([output.uncalibrated.scores(engine.score(collate([encoding]))) for encoding in asked])
+    apart = float(np.abs(output.recalibrated(alone) - output.recalibrated(scores[: len(alone)])).max())
+    if apart <= TAU[engine.precision]:
+        return ()
+    found = f"at temperature {output.temperature:g} probabilities alone and in a batch differ by {apart:.4f}"
+    return (f"is not stable: {found}, may differ by {TAU[engine.precision]:g}",)
 
 
 def _not_measured(evaluator: Evaluator) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from shared_model.evaluation import parity
 from shared_model.evaluation.agreement import RULES
+from shared_model.evaluation.calibration import Bin, Calibration
 from shared_model.evaluation.verdict import ReleaseReport, Tried, Verdict
 from shared_model.output import OutputKind
 from shared_model.releases import verdict_signature
@@ -18,6 +19,8 @@ MARKDOWN, JSON = "report.md", verdict_signature.REPORT
 
 #: Letters of an example's text that are shown.
 _TEXT_SHOWN = 120
+#: Characters of a probability of 1 in the reliability diagram.
+_DIAGRAM_WIDTH = 30
 
 
 def write(release: Release, report: ReleaseReport) -> None:
@@ -51,6 +54,7 @@ def page(report: ReleaseReport) -> str:
         _summary(report),
         _refusals(report),
         _agreement(report),
+        *(_calibration(report.quality.calibration) if report.quality and report.quality.calibration else ()),
         _titled("Recipes of INT8, in the order they were tried:", ("recipe", "agreement", "verdict"), recipes),
         _latency(report),
         _titled(
@@ -75,6 +79,7 @@ def _summary(report: ReleaseReport) -> list[str]:
         *(f"- agreement also on {one.texts} {one.source} texts, sha256 `{one.sha256}`" for one in report.added),
         *(f"- {line}" for line in (report.quality.in_words() if report.quality else ())),
         *(f"- {line}" for line in losses_in_words(report)),
+        *(f"- {line}" for line in calibration_in_words(report)),
         f"- INT8 calibrated on {report.calibration or 'texts'}, sha256 `{report.calibration_sha256}`",
         f"- INT8 made by: {report.quantisation}",
         f"- not proven on this machine: {', '.join(report.unproven) or 'none'}",
@@ -96,6 +101,15 @@ def losses_in_words(report: ReleaseReport) -> Iterator[str]:
                 f"{variant.name}: it or fp32 alone is right on {measured.discordance:.2%} of the labelled texts; at "
                 f"this discordance they show a loss of {shown[0]} with 80 % probability, of {shown[1]} with 95 %"
             )
+
+
+def calibration_in_words(report: ReleaseReport) -> Iterator[str]:
+    """How far fp32's probabilities are from observed shares, or why that is not known; nothing without
+    probabilities."""
+    if report.quality and report.quality.calibration:
+        yield from report.quality.calibration.in_words()
+    elif report.output in (OutputKind.SINGLE_LABEL, OutputKind.MULTI_LABEL):
+        yield "no text is labelled: build fits no temperature, and the calibration is not measured (--eval)"
 
 
 def _refusals(report: ReleaseReport) -> list[str]:
@@ -154,6 +168,27 @@ def _agreement_row(variant: Verdict) -> tuple[str, ...]:
         f"{measured.max_difference:.4f}",
         size,
     )
+
+
+def _calibration(measured: Calibration) -> list[list[str]]:
+    """The reliability diagram, and the accuracy by the share of texts that are answered."""
+    bins = [
+        (f"{it.low:.3f}", str(it.count), f"{it.confidence:.3f}", f"{it.accuracy:.3f}", _bar(it)) for it in measured.bins
+    ]
+    curve = [(f"{it.confidence:.3f}", f"{it.coverage:.2%}", f"{it.accuracy:.2%}") for it in measured.curve]
+    title = "Reliability of fp32's probabilities (█ share that came true, ┃ mean probability):"
+    answered = "Accuracy of fp32 if only texts of at least this confidence are answered:"
+    return [
+        _titled(title, ("from", "number", "mean probability", "came true", "0 to 1"), bins),
+        _titled(answered, ("confidence", "coverage", "accuracy"), curve),
+    ]
+
+
+def _bar(held: Bin) -> str:
+    cells = ["█"] * round(held.accuracy * _DIAGRAM_WIDTH)
+    cells += ["·"] * (_DIAGRAM_WIDTH - len(cells))
+    cells[min(int(held.confidence * _DIAGRAM_WIDTH), _DIAGRAM_WIDTH - 1)] = "┃"
+    return "".join(cells)
 
 
 def _latency(report: ReleaseReport) -> list[str]:
