@@ -59,12 +59,14 @@ class Label:
 @dataclass(frozen=True, slots=True)
 class Score:
     """One text's answer: labels best first, or the values of a regression, or a `vector` from a release that makes
-    embeddings. `tokens`, `truncated`: the part of the text that the model read."""
+    embeddings. `tokens`, `truncated`: the part of the text that the model read. `abstained`: the answer's confidence is
+    below the release's threshold."""
 
     labels: tuple[Label, ...]
     tokens: int
     truncated: bool
     vector: tuple[float, ...] = ()
+    abstained: bool = False
 
 
 #: Labels a published score and a nightly row keep; the most a caller may ask for.

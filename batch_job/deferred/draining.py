@@ -174,6 +174,7 @@ def _response(item: Claimed, answers: Sequence[Row], output: OutputSpec) -> Scor
             vector=answer["vector"],
             tokens=answer["tokens"],
             truncated=answer["truncated"],
+            abstained=bool(answer["abstained"]),
         )
         for answer in answers
     ]

@@ -47,6 +47,7 @@ def score_rows(window: ScoredWindow, model: Model) -> pa.RecordBatch:
         "truncated": [encoding.truncated for encoding in window.encodings],
         "top_k": top_k,
         "vector": vector,
+        "abstained": pa.nulls(count, pa.bool_()) if model.output.abstain_below is None else pa.array(window.abstained),
     }
     return pa.RecordBatch.from_pydict(columns, schema=SCORES)
 

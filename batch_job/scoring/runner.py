@@ -30,19 +30,22 @@ class _Unscored(Exception):
 @dataclass
 class Outcomes:
     """The outcomes of encodings, row for row. `indices` and `scores`: (rows, what the output keeps of TOP_K).
-    `batch_rows`: rows of the engine batch each ran in. `poisoned`: rows that fail by themselves, and hold nothing.
-    `padded_tokens`: tokens that ran for the others, padding included."""
+    `batch_rows`: rows of the engine batch each ran in. `abstained`: by all scores of each. `poisoned`: rows that fail
+    by themselves, and hold nothing. `padded_tokens`: tokens that ran for the others, padding included."""
 
     indices: NDArray[np.int32]
     scores: NDArray[np.float32]
     batch_rows: NDArray[np.int32]
+    abstained: NDArray[np.bool_]
     poisoned: list[int] = field(default_factory=list)
     padded_tokens: int = 0
 
     @classmethod
     def blank(cls, rows: int, kept: int) -> "Outcomes":
         shape = (rows, kept)
-        return cls(np.zeros(shape, np.int32), np.zeros(shape, np.float32), np.zeros(rows, np.int32))
+        return cls(
+            np.zeros(shape, np.int32), np.zeros(shape, np.float32), np.zeros(rows, np.int32), np.zeros(rows, bool)
+        )
 
 
 class Runner:
@@ -108,6 +111,7 @@ class Runner:
                 self._ceilings.too_many(self._place, tokens, len(part))
                 continue
             ran.indices[part], ran.scores[part] = self._output.best(scores, ran.scores.shape[1])
+            ran.abstained[part] = self._output.abstained(scores)
             ran.batch_rows[part] = len(part)
             ran.padded_tokens += batch.rows * batch.tokens
             left = left[len(part) :]

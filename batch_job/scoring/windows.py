@@ -36,6 +36,7 @@ class ScoredWindow:
     indices: NDArray[np.int32]
     scores: NDArray[np.float32]
     batch_rows: NDArray[np.int32]
+    abstained: NDArray[np.bool_]
     distinct: int
     tokens: int
     padded_tokens: int
@@ -114,6 +115,7 @@ def _scored(window: _Window, ran: Outcomes, waited: float, ran_for: float, began
         indices=ran.indices[places],
         scores=ran.scores[places],
         batch_rows=ran.batch_rows[places],
+        abstained=ran.abstained[places],
         distinct=len(run),
         tokens=sum(window.encodings[place].tokens for place in run),
         padded_tokens=ran.padded_tokens,

@@ -34,6 +34,8 @@ SCORES = pa.schema(
         # Labels best first, or a regression's values; empty where the release makes embeddings, which are the vector.
         ("top_k", TOP_K),
         ("vector", VECTOR),
+        # Null where the release never abstains, and in tables of earlier versions.
+        ("abstained", pa.bool_()),
     ]
 )
 
@@ -41,7 +43,7 @@ SCORES = pa.schema(
 SCORES_DDL = (
     "id string, text_hash string, label string, score float, release string, precision string, scored_at timestamp, "
     "encoding_key binary, tokens int, truncated boolean, top_k array<struct<label: string, score: float>>, "
-    "vector array<float>, ds string, source string"
+    "vector array<float>, abstained boolean, ds string, source string"
 )
 
 #: What Spark answers of deferred texts: such rows, and how many ran together.

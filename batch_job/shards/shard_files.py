@@ -192,9 +192,20 @@ def read_back(path: str | Path, columns: Sequence[str]) -> Iterator[pa.RecordBat
     """Rows of a file that an attempt wrote, every page's checksum verified. Raises: JobError naming a damaged file."""
     try:
         with pq.ParquetFile(path, page_checksum_verification=True) as file:
-            yield from file.iter_batches(columns=list(columns))
+            yield from in_columns(file, columns)
     except (OSError, pa.ArrowException) as error:
         raise JobError(f"{path} cannot be read back: {error}; score the day again") from error
+
+
+def in_columns(file: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+    """Rows of a file in these columns, in their order. A column of the scores table that the file, of an earlier
+    version, does not have is null."""
+    held = set(file.schema_arrow.names)
+    lacking = [name for name in columns if name not in held and name in schemas.SCORES.names]
+    for batch in file.iter_batches(columns=[name for name in columns if name in held]):
+        nulls = [pa.nulls(batch.num_rows, schemas.SCORES.field(name).type) for name in lacking]
+        whole = pa.RecordBatch.from_arrays([*batch.columns, *nulls], [*batch.schema.names, *lacking])
+        yield whole.select(list(columns))
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from shared_model.redis_store.server import RedisServer
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 
-_COLUMNS = ("release", "precision", "encoding_key", "tokens", "truncated", "top_k", "vector")
+_COLUMNS = ("release", "precision", "encoding_key", "tokens", "truncated", "top_k", "vector", "abstained")
 _BATCH = 10_000
 
 _NO_ROWS = "the day holds no rows"
@@ -166,15 +166,19 @@ def scores_of(rows: pa.Table, output: OutputSpec) -> Iterator[tuple[bytes, Publi
         labels = pc.index_in(pc.struct_field(best, "label"), value_set=names).to_pylist()
         scores = pc.struct_field(best, "score").to_pylist()
         vectors = batch.column("vector").to_pylist()
-        columns = (batch.column(name).to_pylist() for name in ("encoding_key", "tokens", "truncated"))
+        columns = (batch.column(name).to_pylist() for name in ("encoding_key", "tokens", "truncated", "abstained"))
         # Each row's labels begin and end at these places among those of the batch.
         lengths = pc.list_value_length(batch.column("top_k")).to_numpy(zero_copy_only=False)
         spans = pairwise([0, *np.cumsum(lengths).tolist()])
-        for key, tokens, truncated, vector, (start, end) in zip(*columns, vectors, spans, strict=True):
+        for key, tokens, truncated, abstained, vector, (start, end) in zip(*columns, vectors, spans, strict=True):
             yield (
                 key,
                 PublishedScore(
-                    labels=labels[start:end], scores=vector or scores[start:end], tokens=tokens, truncated=truncated
+                    labels=labels[start:end],
+                    scores=vector or scores[start:end],
+                    tokens=tokens,
+                    truncated=truncated,
+                    abstained=bool(abstained),
                 ),
             )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
@@ -172,6 +172,7 @@ def add_deferred(folder: Path, ds: str, write_new: Callable[[DeltaTable], FileRe
     def write(table: DeltaTable) -> None:
         refuse_earlier(table)
         if file := write_new(table):
+            _add_missing_columns(table)
             table.create_write_transaction(
                 actions=_actions(deferred, [file]),
                 mode="append",
@@ -181,6 +182,16 @@ def add_deferred(folder: Path, ds: str, write_new: Callable[[DeltaTable], FileRe
             )
 
     _commit(folder, SCORES, write)
+
+
+def _add_missing_columns(table: DeltaTable) -> None:
+    """Give a scores table of an earlier version the columns that it lacks, null in the rows that it holds. A
+    transaction that overwrites a partition does so itself, one that appends does not. Raises: CommitFailedError on a
+    conflict."""
+    held = {column.name for column in table.schema().fields}
+    if missing := [column for column in SCORES if column.name not in held]:
+        fields = Schema.from_arrow(pa.schema(missing)).fields
+        table.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=0))
 
 
 def refuse_earlier(table: DeltaTable) -> None:
@@ -337,7 +348,7 @@ def _read(uri: str, columns: Sequence[str], remedy: str) -> Iterator[pa.RecordBa
         if not shard_files.is_intact(uri):
             raise JobError(f"{uri} cannot be read: it is not as it was written; {remedy}")
         with pq.ParquetFile(uri, page_checksum_verification=True) as file:
-            yield from file.iter_batches(columns=list(columns))
+            yield from shard_files.in_columns(file, columns)
     except (OSError, pa.ArrowException) as error:
         raise JobError(f"{uri} cannot be read: {str(error).partition(chr(10))[0]}; {remedy}") from error
 

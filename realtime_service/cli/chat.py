@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from realtime_service.cli.printing import ABSTAINED
 from realtime_service.client import Answer, CallError, Client
 from shared_model.types import Priority
 
@@ -65,4 +66,4 @@ def understood(answer: Answer, output: str) -> str:
     if output == "regression":
         return ", ".join(f"{value.name} {value.score:.3f}" for value in result.labels)
     shown = result.labels if output == "multi_label" else result.labels[:1]
-    return ", ".join(f"{label.name} {label.score:.1%}" for label in shown)
+    return ", ".join(f"{label.name} {label.score:.1%}" for label in shown) + (ABSTAINED if result.abstained else "")

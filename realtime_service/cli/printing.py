@@ -9,6 +9,8 @@ from google.protobuf import json_format
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import Answer
 
+#: Follows an answer that abstains.
+ABSTAINED = ", abstained"
 #: Most labels in a description, of which there may be thousands.
 _LABELS = 5
 _STATES = {
@@ -28,7 +30,7 @@ def answer(answer: Answer, seconds: float) -> str:
             start = ", ".join(f"{number:.3f}" for number in result.vector[:5])
             lines.append(f"embedding of {len(result.vector)} numbers: {start}, …")
         cut = ", truncated" if result.truncated else ""
-        lines.append(f"  {result.tokens} tokens{cut}")
+        lines.append(f"  {result.tokens} tokens{cut}{ABSTAINED if result.abstained else ''}")
     lines.append(
         f"  {answer.path} path ({answer.reason}), {answer.precision}, batch {answer.batch_size}, {answer.release}"
     )

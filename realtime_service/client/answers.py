@@ -131,7 +131,7 @@ def deferred(message: scoring_pb2.GetResultResponse) -> Deferred:
 
 def _score(result: scoring_pb2.Result) -> Score:
     labels = tuple(Label(label.name, label.score) for label in result.labels)
-    return Score(labels, result.tokens, result.truncated, tuple(result.vector))
+    return Score(labels, result.tokens, result.truncated, tuple(result.vector), abstained=result.abstained)
 
 
 def _known(names: Mapping[int, Known], number: int) -> Known:

@@ -50,7 +50,9 @@ def published(model: Model, found: Sequence[PublishedScore], decision: Decision,
     """`k`: labels wanted of each text, where the output is labels."""
     precision = model.precomputed.precision if model.precomputed else ""
     kept = model.output.kept(k)
-    scores = tuple(_score(model.output, s.labels[:kept], s.scores[:kept], s.tokens, s.truncated) for s in found)
+    scores = tuple(
+        _score(model.output, s.labels[:kept], s.scores[:kept], s.tokens, s.truncated, s.abstained) for s in found
+    )
     every = np.zeros((len(found), model.output.width), np.float32) if is_whole(model.output) else None
     if every is not None:
         for row, score in zip(every, found, strict=True):
@@ -72,9 +74,10 @@ def computed(
     """`k`: labels wanted of each text, where the output is labels."""
     every = np.array([row.scores for row in rows])
     indices, values = model.output.best(every, min(k, TOP_K))
+    abstained = model.output.abstained(every).tolist()
     scores = tuple(
-        _score(model.output, best, kept, encoding.tokens, encoding.truncated)
-        for best, kept, encoding in zip(indices.tolist(), values.tolist(), encodings, strict=True)
+        _score(model.output, best, kept, encoding.tokens, encoding.truncated, unsure)
+        for best, kept, encoding, unsure in zip(indices.tolist(), values.tolist(), encodings, abstained, strict=True)
     )
     # Texts of one request may run in several batches; the times told are those of the last.
     last = max(rows, key=lambda row: row.queued)
@@ -96,8 +99,10 @@ def is_whole(output: OutputSpec) -> bool:
     return output.kept(TOP_K) == output.width
 
 
-def _score(output: OutputSpec, indices: Sequence[int], values: Sequence[float], tokens: int, truncated: bool) -> Score:
+def _score(
+    output: OutputSpec, indices: Sequence[int], values: Sequence[float], tokens: int, truncated: bool, abstained: bool
+) -> Score:
     if not output.names:
         return Score((), tokens, truncated, vector=tuple(values))
     labels = [Label(output.names[index], value) for index, value in zip(indices, values, strict=True)]
-    return Score(tuple(labels), tokens, truncated)
+    return Score(tuple(labels), tokens, truncated, abstained=abstained)

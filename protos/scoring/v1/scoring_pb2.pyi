@@ -91,16 +91,18 @@ class Label(_message.Message):
     def __init__(self, name: _Optional[str] = ..., score: _Optional[float] = ...) -> None: ...
 
 class Result(_message.Message):
-    __slots__ = ("labels", "tokens", "truncated", "vector")
+    __slots__ = ("labels", "tokens", "truncated", "vector", "abstained")
     LABELS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     VECTOR_FIELD_NUMBER: _ClassVar[int]
+    ABSTAINED_FIELD_NUMBER: _ClassVar[int]
     labels: _containers.RepeatedCompositeFieldContainer[Label]
     tokens: int
     truncated: bool
     vector: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., tokens: _Optional[int] = ..., truncated: bool = ..., vector: _Optional[_Iterable[float]] = ...) -> None: ...
+    abstained: bool
+    def __init__(self, labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., tokens: _Optional[int] = ..., truncated: bool = ..., vector: _Optional[_Iterable[float]] = ..., abstained: bool = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("results", "path", "release", "precision", "batch_size", "queue_us", "compute_us", "request_id", "reason", "slack_us", "ticket")

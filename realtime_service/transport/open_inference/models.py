@@ -8,7 +8,7 @@ from protos.inference import open_inference_pb2 as pb
 from realtime_service.errors import NotFound
 from realtime_service.models.registry import Model, Serving
 from realtime_service.rollout.rollout import Rollout
-from realtime_service.transport.open_inference.requests import LABEL, SCORES, TEXT, TEXT_PAIR, InferRequest
+from realtime_service.transport.open_inference.requests import ABSTAINED, LABEL, SCORES, TEXT, TEXT_PAIR, InferRequest
 from shared_model.errors import BadInput
 from shared_model.releases.manifest import name_of
 from shared_model.types import MAX_TEXTS
@@ -19,7 +19,7 @@ VERSION = "0.1.0"
 EXTENSIONS = ("model_repository", "schedule_policy", "model_configuration", "statistics", "parameters")
 
 _BATCH = -1
-_CONFIG_TYPES: Mapping[str, "pb.DataType"] = {"BYTES": pb.TYPE_STRING, "FP32": pb.TYPE_FP32}
+_CONFIG_TYPES: Mapping[str, "pb.DataType"] = {"BYTES": pb.TYPE_STRING, "FP32": pb.TYPE_FP32, "BOOL": pb.TYPE_BOOL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,8 @@ def inputs(model: Model) -> list[Tensor]:
 
 def outputs(model: Model) -> list[Tensor]:
     scores = Tensor(SCORES, "FP32", (model.output.width,))
-    return [scores, Tensor(LABEL, "BYTES", ())] if model.output.ranked else [scores]
+    label = [Tensor(LABEL, "BYTES", ())] if model.output.ranked else []
+    return [scores, *label, *([Tensor(ABSTAINED, "BOOL", ())] if model.output.abstain_below else [])]
 
 
 def loaded(serving: Serving, name: str, version: str) -> list[Model]:

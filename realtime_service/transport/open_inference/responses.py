@@ -9,7 +9,7 @@ from realtime_service.models.statistics import Total
 from realtime_service.serving.answer import Answer
 from realtime_service.transport.open_inference import tensors
 from realtime_service.transport.open_inference.models import Tensor
-from realtime_service.transport.open_inference.requests import LABEL, SCORES, InferRequest
+from realtime_service.transport.open_inference.requests import ABSTAINED, LABEL, SCORES, InferRequest
 from shared_model.releases.manifest import name_of
 
 
@@ -30,6 +30,9 @@ def infer_response(request: InferRequest, answer: Answer, wanted: Iterable[Tenso
     for tensor in wanted:
         if tensor.name == LABEL:
             contents = tensors.pack(score.labels[0].name for score in answer.scores)
+        elif tensor.name == ABSTAINED:
+            # One byte each.
+            contents = bytes(score.abstained for score in answer.scores)
         elif answer.every is None:
             raise ValueError(f"{SCORES} were requested, but the answer holds only the best few")
         else:

@@ -71,6 +71,7 @@ def row(text: str, release: str = "r-0123456789ab", score: float = 0.5) -> Row:
         "truncated": False,
         "top_k": [{"label": "card_arrival", "score": score}],
         "vector": None,
+        "abstained": None,
     }
 
 

@@ -74,6 +74,7 @@ def commit(state: StateSettings, client: "redis.Redis", release: Release):  # ty
             ]
             * count,
             "vector": [None] * count,
+            "abstained": [None] * count,
         }
         batch = pa.RecordBatch.from_pydict(columns, schema=schemas.SCORES)
         folder = Tables.for_input(state, identity).scores
