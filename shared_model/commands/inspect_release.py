@@ -105,7 +105,9 @@ def _output(output: OutputSpec) -> str:
     if not output.names:
         return f"{output.kind}, {output.width} numbers"
     shown = ", ".join(output.names[:_LABELS_SHOWN]) + (", …" if output.width > _LABELS_SHOWN else "")
-    return f"{output.kind}, {output.width}: {shown}"
+    calibrated = f"; temperature {output.temperature:g}" if output.temperature != 1 else ""
+    abstains = "" if output.abstain_below is None else f"; abstains {diff.abstaining_in_words(output)}"
+    return f"{output.kind}, {output.width}: {shown}{calibrated}{abstains}"
 
 
 def _gate(release: Release) -> tuple[Judged | None, str]:
@@ -117,7 +119,8 @@ def _gate(release: Release) -> tuple[Judged | None, str]:
     if found is None:
         return None, "not judged"
     unproven = f"; unproven: {', '.join(found.unproven)}" if found.unproven else ""
-    return found, f"passed{unproven}" if found.passed else f"REFUSED: {'; '.join(found.failures)}{unproven}"
+    ece = "" if found.ece is None else f"; expected calibration error {found.ece:.4f}"
+    return found, f"passed{unproven}{ece}" if found.passed else f"REFUSED: {'; '.join(found.failures)}{unproven}"
 
 
 def _measured(measured: Measured | None) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from shared_model.encoding import InputSpec
 from shared_model.evaluation import judged
 from shared_model.evaluation.judged import Judged, Measured
+from shared_model.output import OutputSpec
 from shared_model.releases.manifest import Manifest
 from shared_model.releases.store import Release
 
@@ -65,12 +66,18 @@ def reads_in_words(reads: InputSpec) -> str:
     return f"{what} of at most {reads.max_tokens} tokens{types}"
 
 
+def abstaining_in_words(output: OutputSpec) -> str:
+    return "never" if output.abstain_below is None else f"below {output.abstain_below:g}"
+
+
 def manifest_differences(old: Manifest, new: Manifest, labels_shown: int | None = None) -> Iterator[Difference]:
     """Differences in everything but the files."""
     yield from _changed("name", old.name, new.name)
     yield from _changed("parent", _short(old.parent), _short(new.parent))
     yield from _changed("output", f"{old.output.kind}/{old.output.width}", f"{new.output.kind}/{new.output.width}")
     yield from _label_differences(old.labels, new.labels, labels_shown)
+    yield from _changed("temperature", f"{old.output.temperature:g}", f"{new.output.temperature:g}")
+    yield from _changed("abstaining", abstaining_in_words(old.output), abstaining_in_words(new.output))
     yield from _changed("reads", reads_in_words(old.reads), reads_in_words(new.reads))
     yield from _changed("calibration", _short(old.calibration), _short(new.calibration))
     yield from _changed("quantisation", old.quantisation, new.quantisation)
@@ -87,6 +94,8 @@ def manifest_differences(old: Manifest, new: Manifest, labels_shown: int | None 
 def report_differences(old: Judged, new: Judged) -> Iterator[Difference]:
     """Differences in the measurements, except latencies, of variants that both have."""
     yield from _changed("gate", *("passed" if found.passed else "refused" for found in (old, new)))
+    if old.ece is not None and new.ece is not None:
+        yield from _changed("ece", f"{old.ece:.4f}", f"{new.ece:.4f}")
     for name, measured in old.variants.items():
         if name in new.variants and (words := "; ".join(_measured_differences(measured, new.variants[name]))):
             yield Difference(name, words)

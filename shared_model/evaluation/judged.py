@@ -30,12 +30,14 @@ class Measured:
 @dataclass(frozen=True)
 class Judged:
     """`variants` by name, such as "int8/cpu". `unproven`: variants whose device the gate's machine lacks.
-    `release_failures`: failures of the release itself, beside those of its variants."""
+    `release_failures`: failures of the release itself, beside those of its variants. `ece`: expected calibration error
+    of fp32 at the release's temperature, None if it was not measured."""
 
     passed: bool
     variants: Mapping[str, Measured]
     unproven: tuple[str, ...]
     release_failures: tuple[str, ...] = ()
+    ece: float | None = None
 
     def unfit(self, needed: Collection[str]) -> list[str]:
         """Failures that prevent a deployment whose lanes run the variants `needed`, such as "int8/cpu". A variant whose
@@ -82,7 +84,10 @@ def _parsed(release: Release, note: bytes | None) -> Judged | None:
         variants = {f"{v['precision']}/{v['device']}": _measured(v) for v in document["variants"]}
         # Reports of earlier versions have no failures of the release itself.
         release_failures = tuple(document.get("failures", ()))
-        return Judged(document["passed"] is True, variants, tuple(document["unproven"]), release_failures)
+        # Nor have they measured the calibration.
+        calibration = (document.get("quality") or {}).get("calibration")
+        ece = float(calibration["ece_after"]) if calibration else None
+        return Judged(document["passed"] is True, variants, tuple(document["unproven"]), release_failures, ece)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ReleaseError(f"release {release.id}: {report.JSON} is damaged; judge it again") from error
 
