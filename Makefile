@@ -46,8 +46,8 @@ unit: setup ## tests without Spark, Airflow, services, Redis and built releases;
 
 # Three workers on two cores: a third of a worker's time is waits for Airflow and Spark.
 test: release ## the whole test suite; SEED=7: property tests with another seed than 0
-	@$(RUNTIME) -m tests.spark_classes & $(RUNTIME) -m pytest -n 3 --dist loadfile --no-loadscope-reorder \
-		-m "not proof and not timed and not readme" $(SEEDED); code=$$?; wait; exit $$code
+	@$(RUNTIME) -m pytest -p tests.spark_classes -n 3 --dist loadfile --no-loadscope-reorder \
+		-m "not proof and not timed and not readme" $(SEEDED)
 	@$(RUNTIME) -m pytest -m "timed and not proof" $(SEEDED)
 
 readme: release ## each block of README in a clean shell, from a fresh clone; CLONE=DIR uses one that is there
@@ -63,7 +63,7 @@ attack: release ## attacks on a service, a minute each, and what a good caller s
 	@$(RUNTIME) -m tests.attack $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
 		$(if $(SECONDS),--seconds "$(SECONDS)") $(if $(INPUTS),--inputs "$(INPUTS)")
 
-bench-release: setup ## the default release built three times and judged on BANKING77; EVAL=test.csv OUT=release.json
+bench-release: setup ## the default release built three times and judged on BANKING77, three heads against one; EVAL=test.csv OUT=release.json
 	@$(RUNTIME) -m tests.benchmarks.bench_release $(if $(EVAL),--eval "$(EVAL)") $(if $(OUT),--out "$(OUT)")
 
 bench-switch: release ## what callers feel when a release is promoted or rolled back; OUT=switch.json

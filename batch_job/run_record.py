@@ -156,12 +156,13 @@ class Verdict:
 @dataclass(frozen=True)
 class Agreement:
     """INT8 against half precision: texts compared, those on which both say the same, and of both numbers the part on
-    which half precision is clear."""
+    which half precision is clear. `head`: of a release with several, the one that the clear texts are of."""
 
     texts: int
     agreeing: int
     clear: int
     clear_agreeing: int
+    head: str = ""
 
     @property
     def share(self) -> float:

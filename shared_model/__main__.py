@@ -16,6 +16,7 @@ from shared_model.commands import (
     messages,
     promote,
     sign,
+    train_head,
     trust,
 )
 from shared_model.errors import StoreUnavailable, TandemError
@@ -46,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(prog="python -m shared_model", description=__doc__)
     commands = whole.add_subparsers(dest="command", required=True)
-    subjects = (make_release, list_releases, inspect_release, promote, sign, trust, certificates, messages)
+    subjects = (make_release, train_head, list_releases, inspect_release, promote, sign, trust, certificates, messages)
     for subject in subjects:
         subject.add_to(commands)
     return whole

@@ -6,14 +6,15 @@ messages are a sentence, some are one word, a few are letters of complaint; abou
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
 from pathlib import Path
 
 from shared_model.storage import atomic_write
 
-#: Topics: (subjects, sentence templates). Any subject fits any template of its row.
-_TOPICS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
+#: (subjects, sentence templates). Any subject fits any template.
+Topic = tuple[tuple[str, ...], tuple[str, ...]]
+_TOPICS: tuple[Topic, ...] = (
     (
         ("card", "new card", "replacement card", "debit card", "bank card"),
         (
@@ -177,33 +178,10 @@ _NAMES = (
     "the garage",
 )
 _DAYS = ("Friday", "tomorrow", "the weekend", "next week", "Christmas", "the 15th")
-_OPENERS = (
-    "",
-    "",
-    "",
-    "",
-    "Hi, ",
-    "Hello, ",
-    "hey ",
-    "Good morning. ",
-    "Please help, ",
-    "Sorry to bother you, ",
-    "ok so ",
-)
-_CLOSERS = (
-    "",
-    "",
-    "",
-    "",
-    "",
-    " thanks",
-    " Please advise.",
-    " It is urgent!",
-    " Can you check?",
-    " What should I do?",
-    " :(",
-)
-_COMMON = (
+_OPENERS = ("",) * 4 + ("Hi, ", "Hello, ", "hey ", "Good morning. ", "Please help, ", "Sorry to bother you, ", "ok so ")
+_CLOSERS = ("",) * 5 + (" thanks", " Please advise.", " It is urgent!", " Can you check?", " What should I do?", " :(")
+#: Short messages, the most frequent first.
+COMMON = (
     "thanks", "ok", "yes", "no", "hello", "hi", "hello?", "thank you!", "are you there", "agent please", "help",
     "I want to talk to a person", "that didn't work", "what?", "still waiting", "good morning", "same problem again",
     "where is my card", "my transfer is pending", "how do I change my PIN", "got it, thanks", "bye", "?", "never mind",
@@ -213,23 +191,30 @@ _LINKS = (" And also: ", " Besides that, ", ". ", " because ", " - ", ", and ", 
 
 def texts(seed: int) -> Iterator[str]:
     """An endless, deterministic stream of messages for a seed."""
+    return (text for text, _ in messages(seed))
+
+
+def messages(seed: int, topics: Sequence[Topic] = _TOPICS) -> Iterator[tuple[str, str]]:
+    """Such a stream on some topics: each text, and the same before typing errors and irregular capitals."""
     draw = random.Random(seed)
     # Common messages repeat with Zipf-like weights.
-    weights = [1 / rank for rank in range(1, len(_COMMON) + 1)]
+    weights = [1 / rank for rank in range(1, len(COMMON) + 1)]
     while True:
         kind = draw.random()
         if kind < 0.12:
-            yield draw.choices(_COMMON, weights)[0]
+            common = draw.choices(COMMON, weights)[0]
+            yield common, common
             continue
         sentences = 1 if kind < 0.82 else draw.randint(2, 3) if kind < 0.97 else draw.randint(5, 24)
-        body = _sentence(draw)
+        body = _sentence(draw, topics)
         for _ in range(sentences - 1):
-            body += draw.choice(_LINKS) + _sentence(draw)
-        yield _untidy(draw, draw.choice(_OPENERS) + body + draw.choice(("", "?", ".", "")) + draw.choice(_CLOSERS))
+            body += draw.choice(_LINKS) + _sentence(draw, topics)
+        tidy = draw.choice(_OPENERS) + body + draw.choice(("", "?", ".", "")) + draw.choice(_CLOSERS)
+        yield _untidy(draw, tidy), tidy
 
 
-def _sentence(draw: random.Random) -> str:
-    subjects, sayings = draw.choice(_TOPICS)
+def _sentence(draw: random.Random, topics: Sequence[Topic]) -> str:
+    subjects, sayings = draw.choice(topics)
     return draw.choice(sayings).format(
         s=draw.choice(subjects),
         t=draw.choice(_TIMES),

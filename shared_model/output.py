@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,12 +28,28 @@ class OutputKind(StrEnum):
     EMBEDDING = "embedding"
 
 
+class Scoring(Protocol):
+    """Turns raw outputs of an engine into scores: one contract, or those of all heads side by side."""
+
+    @property
+    def width(self) -> int:
+        """Numbers per text."""
+
+    @property
+    def uncalibrated(self) -> "Scoring":
+        """The same at temperature 1, which never abstains."""
+
+    def scores(self, raw: Floats) -> Floats:
+        """Scores (rows, width) from raw outputs; always fp32."""
+
+
 @dataclass(frozen=True)
 class OutputSpec:
     """`names`: labels, or the names of regression values; empty for an embedding. `width`: numbers per text.
 
     Of labels alone: `temperature` divides the raw outputs before they become probabilities; 1: they are not calibrated.
-    `abstain_below`: an answer of less confidence than this is marked as abstained; None: none is.
+    An answer of less confidence than `abstain_below`, if that is set, or, of single labels, whose best one is among
+    `abstain_on`, is marked as abstained.
     """
 
     kind: OutputKind
@@ -40,6 +57,7 @@ class OutputSpec:
     width: int
     temperature: float = 1.0
     abstain_below: float | None = None
+    abstain_on: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         named = 0 if self.kind is OutputKind.EMBEDDING else self.width
@@ -51,6 +69,8 @@ class OutputSpec:
             raise ValueError(f"temperature {self.temperature}, abstain_below {self.abstain_below}")
         if not self.ranked and (self.temperature, self.abstain_below) != (1, None):
             raise ValueError(f"{self.kind} output has no probabilities to calibrate or to abstain by")
+        if self.abstain_on and (self.kind is not OutputKind.SINGLE_LABEL or not {*self.abstain_on} < {*self.names}):
+            raise ValueError(f"{self.kind} output cannot abstain on {', '.join(self.abstain_on)}")
 
     @property
     def ranked(self) -> bool:
@@ -60,18 +80,36 @@ class OutputSpec:
     @property
     def uncalibrated(self) -> "OutputSpec":
         """The same at temperature 1, which never abstains."""
-        return replace(self, temperature=1.0, abstain_below=None)
+        return replace(self, temperature=1.0, abstain_below=None, abstain_on=())
+
+    @property
+    def abstains(self) -> bool:
+        """Whether any answer may."""
+        return self.abstain_below is not None or bool(self.abstain_on)
+
+    @property
+    def abstaining(self) -> str:
+        """When answers abstain, in words."""
+        below = [] if self.abstain_below is None else [f"below {self.abstain_below:g}"]
+        return " and ".join([*below, *([f"on {', '.join(self.abstain_on)}"] if self.abstain_on else [])]) or "never"
 
     def scores(self, raw: Floats) -> Floats:
         """Scores (rows, width) from an engine's raw outputs; always fp32."""
         if self.temperature != 1:
             raw = raw / self.temperature
+        # In place and without NumPy's wrappers: of a single text, each operation costs more to start than to run.
         if self.kind is OutputKind.SINGLE_LABEL:
-            shifted = np.exp(raw - raw.max(axis=-1, keepdims=True))
-            return np.asarray(shifted / shifted.sum(axis=-1, keepdims=True), dtype=np.float32)
+            scores = np.subtract(raw, np.maximum.reduce(raw, axis=-1, keepdims=True), dtype=np.float32)
+            np.exp(scores, out=scores)
+            scores /= np.add.reduce(scores, axis=-1, keepdims=True)
+            return scores
         if self.kind is OutputKind.MULTI_LABEL:
             # The sigmoid by tanh, which does not overflow as exp does.
-            return np.asarray(0.5 * (1.0 + np.tanh(0.5 * raw)), dtype=np.float32)
+            scores = np.multiply(raw, 0.5, dtype=np.float32)
+            np.tanh(scores, out=scores)
+            scores += 1.0
+            scores *= 0.5
+            return scores
         return np.asarray(raw, dtype=np.float32)
 
     def raw(self, scores: Floats) -> Floats:
@@ -98,9 +136,12 @@ class OutputSpec:
 
     def abstained(self, scores: Floats) -> NDArray[np.bool_]:
         """Whether each row's answer abstains, (rows,). `scores`: all of each row (rows, width)."""
-        if self.abstain_below is None:
-            return np.zeros(len(scores), bool)
-        return np.asarray(self.confidence(scores) < self.abstain_below)
+        abstained = np.zeros(len(scores), bool)
+        if self.abstain_below is not None:
+            abstained |= self.confidence(scores) < self.abstain_below
+        if self.abstain_on:
+            abstained |= np.isin(scores.argmax(axis=-1), [self.names.index(name) for name in self.abstain_on])
+        return abstained
 
     def kept(self, k: int) -> int:
         """The number of scores in an answer if `k` are requested."""

@@ -1,6 +1,6 @@
 """Enums and value types that both paths use."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -57,15 +57,25 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
+class HeadScore:
+    """One text's answer by one head: labels best first, or the values of a regression, or a `vector` from a head that
+    makes embeddings. `abstained`: the answer's confidence is below the head's threshold."""
+
+    labels: tuple[Label, ...]
+    vector: tuple[float, ...] = ()
+    abstained: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Score:
-    """One text's answer: labels best first, or the values of a regression, or a `vector` from a release that makes
-    embeddings. `tokens`, `truncated`: the part of the text that the model read. `abstained`: the answer's confidence is
-    below the release's threshold."""
+    """One text's answer: `labels`, `vector` and `abstained` of the first head, as in HeadScore; `heads`: those of the
+    others, by name. `tokens`, `truncated`: the part of the text that the model read."""
 
     labels: tuple[Label, ...]
     tokens: int
     truncated: bool
     vector: tuple[float, ...] = ()
+    heads: dict[str, HeadScore] = field(default_factory=dict)
     abstained: bool = False
 
 

@@ -13,8 +13,7 @@ import redis
 
 from shared_model import settings
 from shared_model.building import build, checkpoint
-from shared_model.building.head import load_head
-from shared_model.commands.make_release import DEFAULT_NAME, HEADS
+from shared_model.commands.make_release import DEFAULT_NAME, default_heads
 from shared_model.errors import ReleaseError
 from shared_model.evaluation import corpora
 from shared_model.evaluation.gate_settings import GateSettings
@@ -142,7 +141,7 @@ def release(releases_dir: Path) -> Release:
 
 
 def _build_default(store: Store) -> Release:
-    source = checkpoint.with_head(build.default_encoder(), load_head(HEADS / "banking77"))
+    source = checkpoint.with_heads(build.default_encoder(), default_heads())
     chosen = corpora.choose(source.output, source.reads)
     # How fast it is on a machine that runs tests is for `make bench-release` to say.
     bounds = GateSettings(gate_latency_ms=1000, gate_batch_ms=10_000)

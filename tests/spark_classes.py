@@ -1,13 +1,17 @@
-"""python -m tests.spark_classes: archive the classes of Spark's drivers, so that each of the suite's starts sooner.
+"""Archive the classes of Spark's drivers, so that each of the suite's starts sooner.
 
-Loading and checking them takes 3 CPU seconds of every driver. A JVM that finds no archive, or one that does not fit it,
-reads Spark's jars and says nothing.
+`python -m tests.spark_classes` does it at once, `pytest -p tests.spark_classes` beside the first tests. Loading and
+checking them takes 3 CPU seconds of every driver. A JVM that finds no archive, or one that does not fit it, reads
+Spark's jars and says nothing.
 """
 
 import os
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+import pytest
 
 ARCHIVE = Path(__file__).parents[1] / ".tandem" / "spark-classes.jsa"
 #: Compiling well takes a JVM longer than it saves in a test.
@@ -15,6 +19,20 @@ _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds
 #: Of every JVM of the suite that is started by spark-submit.
 OPTIONS = f'{_SHORT_LIVED} "-XX:SharedArchiveFile={ARCHIVE}"'
 _END_SECONDS = 120.0
+_ARCHIVING = pytest.StashKey["subprocess.Popen[bytes]"]()
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Once, not in every worker."""
+    if not hasattr(session.config, "workerinput"):
+        session.config.stash[_ARCHIVING] = subprocess.Popen([sys.executable, "-m", __name__])
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A suite that could not archive fails, for each of its drivers took longer."""
+    archiving = session.config.stash.get(_ARCHIVING, None)
+    if archiving and archiving.wait(_END_SECONDS) and session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 def main() -> None:

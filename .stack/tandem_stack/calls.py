@@ -14,6 +14,7 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 
+from realtime_service.cli import chat
 from realtime_service.client import Answer, CallError, Client, DeadlineExceeded
 from shared_model import demo_messages
 from shared_model.types import Priority, ServingPath
@@ -26,6 +27,8 @@ PRECOMPUTED_CALLS = 100
 DEFERRED_CALLS = 50
 #: Calls per second beside the nightly run.
 BESIDE_RATE = 20.0
+#: A message whose answers by all heads are shown.
+EXAMPLE = "Someone stole my card, please block it!"
 _SEED = 20_260_116
 _WAIT_SECONDS = 60.0
 
@@ -93,6 +96,12 @@ def every_path(address: str, archive: Path, published_day: date) -> Iterator[Out
         wait_precomputed(client, archived[0])
         yield _measure(ServingPath.PRECOMPUTED, client.score, archived, note="1 caller")
         yield _deferred(client, itertools.islice(fresh, DEFERRED_CALLS))
+
+
+def every_head(address: str) -> str:
+    """The answer to EXAMPLE by each head of the active release, in a line."""
+    with Client(address) as client:
+        return chat.understood(client.score(EXAMPLE), chat.kinds(client.describe()))
 
 
 def fresh_texts() -> Iterator[str]:

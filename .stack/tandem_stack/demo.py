@@ -44,13 +44,14 @@ def run() -> int:
         build, messages = ["build", "--if-missing"], ["messages", "--count", str(MESSAGES)]
         with stack.running(plan, build, messages) as running:
             nights, beside = _nights(running)
-            outcomes = _calls(plan)
+            outcomes, answer = _calls(plan), calls.every_head(plan.service.grpc_address)
         reached = separate.run(plan)
     device, cores = devices.detect(), devices.cores()
     summary = Summary(
         nights=nights,
         outcomes=outcomes,
         beside=beside,
+        answer=answer,
         reached=reached,
         lanes=tuple(lanes(plan.service, device).values()),
         host=Host(cores, Width.on(device, cores).streams),

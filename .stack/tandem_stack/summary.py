@@ -9,7 +9,7 @@ from batch_job.run_record import RunRecord
 from realtime_service.settings import Lane
 from shared_model.types import ServingPath
 from tandem_stack.airflow_api import RunState
-from tandem_stack.calls import Outcome
+from tandem_stack.calls import EXAMPLE, Outcome
 from tandem_stack.separate import Reached
 
 #: The host that the default rates are for.
@@ -53,11 +53,12 @@ class Host:
 
 @dataclass(frozen=True)
 class Summary:
-    """`state`: where the demo keeps what it wrote."""
+    """`answer`: of every head to calls.EXAMPLE. `state`: where the demo keeps what it wrote."""
 
     nights: Sequence[Nightly]
     outcomes: Sequence[Outcome]
     beside: Outcome
+    answer: str
     reached: Sequence[Reached]
     lanes: Sequence[Lane]
     host: Host
@@ -82,6 +83,7 @@ class Summary:
             ["", "Nightly runs", *_table(_night_rows(self.nights))],
             ["", f"Airflow {self.airflow}", *(_tasks(night.run) for night in self.nights)],
             ["", "Calls, timed by the caller", *_table(_call_rows([*self.outcomes, self.beside]))],
+            ["", "One call, one forward pass, every head", f"  {EXAMPLE}", f"  {self.answer}"],
             ["", "Through a router, to endpoints of their own", *_table(_reached_rows(self.reached))],
             ["", "Service levels in this run", *_table(_lane_rows(self.lanes, self.outcomes, self.host))],
             ["", "Read the demo's scores", *self._commands()],

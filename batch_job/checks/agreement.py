@@ -11,17 +11,21 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sql
 
+from batch_job.checks import gate
 from batch_job.progress import Progress, log
 from batch_job.run_record import Agreement
 from batch_job.scoring import models, rows, windows
 from batch_job.scoring.options import ScoringOptions
-from batch_job.shards import tally
+from batch_job.shards import head_columns, tally
+from batch_job.shards.head_columns import HeadColumns
+from batch_job.shards.schemas import HEAD_COLUMNS_DDL
 from batch_job.shards.shard_files import Target
 from batch_job.shards.tally import Tally
 from batch_job.spark import gpus, task_context
 from batch_job.spark.session import slots_of
 from shared_model.errors import ReleaseError
 from shared_model.evaluation.agreement import RULES
+from shared_model.heads import Heads
 from shared_model.output import Floats, OutputSpec
 from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
@@ -34,8 +38,8 @@ _TEXTS_PER_TASK = 1_000
 #: The prefix of its tasks' names in their tallies.
 _TASK = "gate-"
 
-_ANSWERS = ("text_hash", "top_k", "vector")
-_ANSWERS_DDL = "text_hash string, top_k array<struct<label: string, score: float>>, vector array<float>"
+_ANSWERS = ("text_hash", *HeadColumns._fields, "heads")
+_ANSWERS_DDL = f"text_hash string, {HEAD_COLUMNS_DDL}"
 
 
 def measure(
@@ -60,11 +64,28 @@ def measure(
         answers = _score(messages, sample, other, target)
     tally.remove(target, f"{_TASK}*")
     half, int8 = (answers, sample) if written_in_int8 else (sample, answers)
-    return compare(half, int8, release.output)
+    return compare(half, int8, release.heads)
 
 
-def compare(half: pa.Table, int8: pa.Table, output: OutputSpec) -> Agreement:
-    """Both have columns text_hash, top_k and vector, each text once. A text that one of them lacks does not agree."""
+def compare(half: pa.Table, int8: pa.Table, heads: Heads) -> Agreement:
+    """Both have the columns of `_ANSWERS`, each text once. A text that one of them lacks does not
+    agree. Of several heads, the one that agrees least where half precision is clear, and the least share of all."""
+    parts = zip(heads.specs, _parts(half, heads), _parts(int8, heads), strict=True)
+    found = [replace(_compare(one, other, spec.output), head=spec.name) for spec, one, other in parts]
+    if len(found) == 1:
+        return replace(found[0], head="")
+    # A head with too few clear texts is not judged, and must not hide one that is.
+    weakest = min(found, key=lambda it: (it.clear < gate.FEWEST_CLEAR, it.clear_share))
+    return replace(weakest, agreeing=min(it.agreeing for it in found))
+
+
+def _parts(answers: pa.Table, heads: Heads) -> list[pa.Table]:
+    """The columns text_hash and HeadColumns of each head."""
+    hashes = answers.column("text_hash")
+    return [pa.table({"text_hash": hashes, **it._asdict()}) for it in head_columns.decode(answers, heads)]
+
+
+def _compare(half: pa.Table, int8: pa.Table, output: OutputSpec) -> Agreement:
     hashes = pa.chunked_array([*half.column("text_hash").chunks, *int8.column("text_hash").chunks]).unique()
     reference, has_reference = _dense(half, hashes, output)
     scores, has_scores = _dense(int8, hashes, output)

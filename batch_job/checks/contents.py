@@ -10,17 +10,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from batch_job.run_record import LENGTH_STEP
-from batch_job.shards import schemas, shard_files
+from batch_job.shards import head_columns, schemas, shard_files
 
-_READ = ("text_hash", "label", "precision", "tokens", "top_k", "vector")
-_SAMPLED = ("text_hash", "top_k", "vector", "precision")
+_READ = ("text_hash", "label", "precision", "tokens", "top_k", "vector", "abstained", "heads")
+_SAMPLED = ("text_hash", "top_k", "vector", "abstained", "precision", "heads")
 
 
 @dataclass(frozen=True)
 class Contents:
     """`not_finite`: scores that are NaN or infinite. `labels`: label → rows. `lengths`: rows by tokens, in steps of
-    LENGTH_STEP. `sample`: columns text_hash, top_k, vector and precision of the texts with the lowest hashes, in that
-    order, each once."""
+    LENGTH_STEP. `sample`: the columns of `_SAMPLED` of the texts with the lowest hashes, in
+    that order, each once."""
 
     rows: int
     not_finite: int
@@ -39,8 +39,7 @@ def read(paths: Iterable[str], sample: int) -> Contents:
     for path in paths:
         for batch in shard_files.read_back(path, _READ):
             found += batch.num_rows
-            scores = pc.struct_field(batch.column("top_k").flatten(), "score")
-            for numbers in (scores, batch.column("vector").flatten()):
+            for numbers in head_columns.numbers(batch):
                 not_finite += int(np.count_nonzero(~np.isfinite(numbers.to_numpy(zero_copy_only=False))))
             labels.update(count_labels(batch.column("label")))
             histogram = np.bincount((batch.column("tokens").to_numpy() - 1) // LENGTH_STEP).tolist()

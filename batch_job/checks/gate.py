@@ -79,7 +79,8 @@ def clear_agreement(agreement: Agreement | None) -> Verdict:
     if agreement is None:
         return Verdict(CLEAR, Outcome.UNPROVEN, None, "", "the release has no INT8 to compare")
     value = agreement.clear_share
-    line = f"INT8 says the same on {value:.2%} of {agreement.clear:,} clear texts of {agreement.texts:,}"
+    of_head = f", as head {agreement.head}" * bool(agreement.head)
+    line = f"INT8 says the same on {value:.2%} of {agreement.clear:,} clear texts of {agreement.texts:,}{of_head}"
     if agreement.texts < FEWEST or agreement.clear < FEWEST_CLEAR:
         return _report_only(CLEAR, f"{line}: too few to judge by", value)
     return Verdict(CLEAR, _judge(value < CLEAR_AGREEMENT), value, f"at least {CLEAR_AGREEMENT:.1%}", line)

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import redis.asyncio
 from pyspark.sql import SparkSession
@@ -19,12 +20,12 @@ from batch_job.progress import Progress, log
 from batch_job.scoring.bisection import Failure
 from batch_job.scoring.options import ScoringOptions
 from batch_job.shards import schemas
-from protos.scoring.v1.scoring_pb2 import DEFERRED, Label, Result, ScoreResponse
+from protos.scoring.v1.scoring_pb2 import DEFERRED, HeadResult, Label, Result, ScoreResponse
 from shared_model.deferred import DEFAULTS, Claimed, DeferredQueue, Lease
 from shared_model.deferred.owners import request_id_of
 from shared_model.encoding import Text
 from shared_model.errors import BadInput, ReleaseError
-from shared_model.output import OutputSpec
+from shared_model.heads import Heads
 from shared_model.settings import DeferredSettings
 from shared_model.types import TOP_K
 
@@ -122,11 +123,11 @@ class _Answer:
             return failed, []
         texts = [text for it in asked for text in it.texts]
         found = await asyncio.to_thread(answering.scored, self.spark, texts, release, self.options, self.scores)
-        ended, untried = await self._settle(asked, found, release.output)
+        ended, untried = await self._settle(asked, found, release.heads)
         return failed + ended, untried
 
     async def _settle(
-        self, asked: Sequence[_Asked], found: Mapping[Text, Row | Failure | None], output: OutputSpec
+        self, asked: Sequence[_Asked], found: Mapping[Text, Row | Failure | None], heads: Heads
     ) -> tuple[int, list[Claimed]]:
         whole, untried, buried = list[tuple[_Asked, list[Row]]](), list[Claimed](), 0
         for it in asked:
@@ -143,15 +144,15 @@ class _Answer:
                 untried.append(it.item)
             else:
                 whole.append((it, answers))
-        return buried + await self._keep(whole, output), untried
+        return buried + await self._keep(whole, heads), untried
 
-    async def _keep(self, whole: Sequence[tuple[_Asked, list[Row]]], output: OutputSpec) -> int:
+    async def _keep(self, whole: Sequence[tuple[_Asked, list[Row]]], heads: Heads) -> int:
         """Commit, then store all answers, and only then acknowledge the first."""
         named = [row for it, answers in whole for row in _named(it, answers)]
         if not named:
             return 0
         committed = iter(await asyncio.to_thread(self.scores.commit, named))
-        scored = [(it.item, _response(it.item, [next(committed) for _ in it.texts], output)) for it, _ in whole]
+        scored = [(it.item, _response(it.item, [next(committed) for _ in it.texts], heads)) for it, _ in whole]
         kept = sum(await self.deferred_queue.store_results(scored, COMPUTED_BY))
         await self.deferred_queue.acknowledge([item for item, _ in scored])
         return kept
@@ -166,18 +167,33 @@ def _named(asked: _Asked, answers: Sequence[Row]) -> list[Row]:
     ]
 
 
-def _response(item: Claimed, answers: Sequence[Row], output: OutputSpec) -> ScoreResponse:
-    wanted = output.kept(min(item.work.request.top_k or _DEFAULT_LABELS, TOP_K))
-    results = [
-        Result(
-            labels=[Label(name=best["label"], score=best["score"]) for best in answer["top_k"][:wanted]],
-            vector=answer["vector"],
-            tokens=answer["tokens"],
-            truncated=answer["truncated"],
-            abstained=bool(answer["abstained"]),
-        )
-        for answer in answers
-    ]
+def _result(answer: Row, heads: Heads, wanted: int) -> Result:
+    """`wanted`: labels of each head whose labels are ranked."""
+    own, further = heads.first.output.kept(wanted), dict(answer["heads"] or ())
+    return Result(
+        labels=_labels(answer, own),
+        vector=answer["vector"],
+        tokens=answer["tokens"],
+        truncated=answer["truncated"],
+        abstained=bool(answer["abstained"]),
+        heads={
+            spec.name: HeadResult(
+                labels=_labels(further[spec.name], spec.output.kept(wanted)),
+                vector=further[spec.name]["vector"],
+                abstained=bool(further[spec.name]["abstained"]),
+            )
+            for spec in heads.further
+        },
+    )
+
+
+def _labels(answer: Mapping[str, Any], kept: int) -> list[Label]:
+    return [Label(name=best["label"], score=best["score"]) for best in answer["top_k"][:kept]]
+
+
+def _response(item: Claimed, answers: Sequence[Row], heads: Heads) -> ScoreResponse:
+    wanted = min(item.work.request.top_k or _DEFAULT_LABELS, TOP_K)
+    results = [_result(answer, heads, wanted) for answer in answers]
     known = sum("batch_rows" not in answer for answer in answers)
     looked_up = f"; {known} of {len(answers)} texts had been scored before" if known else ""
     return ScoreResponse(

@@ -18,6 +18,7 @@ from batch_job.spark.task_context import task_threads
 from shared_model.encoding import Encoder
 from shared_model.engine import Engine, use_gpu
 from shared_model.evaluation import attestation
+from shared_model.heads import Heads
 from shared_model.output import OutputSpec
 from shared_model.types import Device, Precision
 
@@ -27,10 +28,15 @@ class Model:
     """A release opened for scoring in this process, on a device by name."""
 
     release: str
-    output: OutputSpec
+    heads: Heads
     encoder: Encoder
     engine: Engine
     device: str = str(Device.CPU)
+
+    @property
+    def output(self) -> OutputSpec:
+        """That of the first head."""
+        return self.heads.first.output
 
 
 class _Key(NamedTuple):
@@ -103,7 +109,7 @@ def _open(options: ScoringOptions, threads: int, gpu: int | None) -> Model:
         priority.yield_to_others()
     engine = release.engine(options.precision, options.device, threads)
     engine.score(HARMLESS)
-    return Model(release.id, release.output, release.encoder(), engine)
+    return Model(release.id, release.heads, release.encoder(), engine)
 
 
 def open_on_workers(spark: SparkSession, options: ScoringOptions) -> None:

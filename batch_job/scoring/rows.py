@@ -2,13 +2,13 @@
 
 from datetime import UTC, datetime
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from batch_job.scoring.models import Model
 from batch_job.scoring.windows import ScoredWindow
-from batch_job.shards.schemas import SCORES, TOP_K, VECTOR, text_hash
+from batch_job.shards import head_columns
+from batch_job.shards.schemas import SCORES, text_hash
 from shared_model.encoding import Text
 
 #: The column of a row whose text was scored before: all but what is the row's own or the same for all.
@@ -23,31 +23,17 @@ def texts(rows: pa.RecordBatch) -> list[Text]:
 
 
 def score_rows(window: ScoredWindow, model: Model) -> pa.RecordBatch:
-    count, kept = window.scores.shape
-    scores, ends = pa.array(window.scores.ravel()), pa.array(np.arange(count + 1, dtype=np.int32) * kept)
-    if model.output.names:
-        names = pa.array(model.output.names)
-        label, score = names.take(pa.array(window.indices[:, 0])), pa.array(window.scores[:, 0])
-        best = [names.take(pa.array(window.indices.ravel())), scores]
-        top_k = pa.ListArray.from_arrays(ends, pa.StructArray.from_arrays(best, fields=list(TOP_K.value_type)))
-        vector = pa.nulls(count, VECTOR)
-    else:
-        label, score, top_k = pa.nulls(count), pa.nulls(count), pa.array([[]] * count, TOP_K)
-        vector = pa.ListArray.from_arrays(ends, scores)
+    count = len(window.scores)
     columns = {
         "id": window.source.column("id"),
         "text_hash": [text_hash(text) for text in window.texts],
-        "label": label,
-        "score": score,
         "release": [model.release] * count,
         "precision": [str(model.engine.precision)] * count,
         "scored_at": [datetime.now(UTC)] * count,
         "encoding_key": [model.encoder.key(encoding) for encoding in window.encodings],
         "tokens": [encoding.tokens for encoding in window.encodings],
         "truncated": [encoding.truncated for encoding in window.encodings],
-        "top_k": top_k,
-        "vector": vector,
-        "abstained": pa.nulls(count, pa.bool_()) if model.output.abstain_below is None else pa.array(window.abstained),
+        **head_columns.encode(model.heads, window.indices, window.scores, window.abstained),
     }
     return pa.RecordBatch.from_pydict(columns, schema=SCORES)
 

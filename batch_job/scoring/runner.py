@@ -13,7 +13,7 @@ from batch_job.scoring.ceilings import Ceilings
 from shared_model.encoding import Encoding, TokenBatch, collate, fine_bucket, plan_batches
 from shared_model.engine import Engine
 from shared_model.errors import JobError, OutOfMemory
-from shared_model.output import OutputSpec
+from shared_model.heads import Heads
 from shared_model.types import TOP_K
 
 #: A batch that any engine can run.
@@ -29,9 +29,10 @@ class _Unscored(Exception):
 
 @dataclass
 class Outcomes:
-    """The outcomes of encodings, row for row. `indices` and `scores`: (rows, what the output keeps of TOP_K).
-    `batch_rows`: rows of the engine batch each ran in. `abstained`: by all scores of each. `poisoned`: rows that fail
-    by themselves, and hold nothing. `padded_tokens`: tokens that ran for the others, padding included."""
+    """The outcomes of encodings, row for row. `indices` and `scores`: (rows, kept), as `Heads.best` keeps TOP_K.
+    `batch_rows`: rows of the engine batch each ran in. `abstained`: (rows, heads), by all scores of each. `poisoned`:
+    rows that fail by themselves, and hold nothing. `padded_tokens`: tokens that ran for the others, padding
+    included."""
 
     indices: NDArray[np.int32]
     scores: NDArray[np.float32]
@@ -41,10 +42,13 @@ class Outcomes:
     padded_tokens: int = 0
 
     @classmethod
-    def blank(cls, rows: int, kept: int) -> "Outcomes":
-        shape = (rows, kept)
+    def blank(cls, rows: int, heads: Heads) -> "Outcomes":
+        shape = (rows, heads.kept(TOP_K)[-1].stop)
         return cls(
-            np.zeros(shape, np.int32), np.zeros(shape, np.float32), np.zeros(rows, np.int32), np.zeros(rows, bool)
+            np.zeros(shape, np.int32),
+            np.zeros(shape, np.float32),
+            np.zeros(rows, np.int32),
+            np.zeros((rows, len(heads.specs)), bool),
         )
 
 
@@ -56,13 +60,13 @@ class Runner:
         release: str,
         device: str,
         engine: Engine,
-        output: OutputSpec,
+        heads: Heads,
         most_poison: int,
         ceilings: Ceilings = _CEILINGS,
     ) -> None:
         self._place = (release, device)
         self._engine = engine
-        self._output = output
+        self._heads = heads
         self._most_poison = most_poison
         self._poison = 0
         self._ceilings = ceilings
@@ -80,8 +84,7 @@ class Runner:
         Raises: JobError where more of them fail than may, or the engine cannot even run what any can: the fault is then
         the release's or the device's; and where a single text does not fit the device's memory.
         """
-        kept = self._output.kept(TOP_K)
-        ran, done = Outcomes.blank(len(encodings), kept), 0
+        ran, done = Outcomes.blank(len(encodings), self._heads), 0
         for rows in plan_batches([encoding.tokens for encoding in encodings], most_rows, token_budget, fine_bucket):
             left = self._most_poison - self._poison
             outcomes = isolate_failures(partial(self._score, encodings, ran), rows, _Unscored, left)
@@ -102,7 +105,7 @@ class Runner:
             part = left[: self._ceilings.most(self._place, tokens, len(left))]
             batch = collate([encodings[row] for row in part], fine_bucket)
             try:
-                scores = self._output.scores(self._raw(batch))
+                scores = self._heads.scores(self._raw(batch))
             except OutOfMemory as error:
                 if len(part) == 1:
                     raise JobError(
@@ -110,8 +113,8 @@ class Runner:
                     ) from error
                 self._ceilings.too_many(self._place, tokens, len(part))
                 continue
-            ran.indices[part], ran.scores[part] = self._output.best(scores, ran.scores.shape[1])
-            ran.abstained[part] = self._output.abstained(scores)
+            ran.indices[part], ran.scores[part] = self._heads.best(scores, TOP_K)
+            ran.abstained[part] = self._heads.abstained(scores)
             ran.batch_rows[part] = len(part)
             ran.padded_tokens += batch.rows * batch.tokens
             left = left[len(part) :]

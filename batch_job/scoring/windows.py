@@ -22,7 +22,8 @@ PREFETCH_DEPTH = 2
 @dataclass(frozen=True)
 class ScoredWindow:
     """One Arrow batch and its scores: row for row, but for the rows at `poisoned`, whose texts fail by themselves.
-    `indices` and `scores`: (rows, what the output keeps of TOP_K). `batch_rows`: rows of the engine batch each ran in.
+    `indices` and `scores`: (rows, kept), as `Heads.best` keeps TOP_K. `batch_rows`: rows of the engine batch each ran
+    in. `abstained`: (rows, heads).
 
     `distinct`: rows that the engine ran for all of them; `tokens` and, with padding, `padded_tokens` of those.
     Seconds: `tokenised` in the thread that runs ahead, `waited` for the window to be read and tokenised, `ran` in the
@@ -86,7 +87,7 @@ def score_windows(
             encodings = model.encoder.encode_many(run)
             yield _Window(batch, texts, encodings, places, tokenised=time.perf_counter() - began)
 
-    runner = Runner(model.release, model.device, model.engine, model.output, most_poison)
+    runner = Runner(model.release, model.device, model.engine, model.heads, most_poison)
     idle_since = time.perf_counter()
     for window in ahead(tokenised(), PREFETCH_DEPTH):
         started, began = time.perf_counter(), time.time()

@@ -22,12 +22,15 @@ from batch_job.progress import watched
 from batch_job.reporting import plain_text
 from batch_job.run_record import Publication, RunRecord, State
 from batch_job.settings import NightlySettings
+from batch_job.shards import head_columns
+from batch_job.shards.head_columns import HeadColumns
 from batch_job.shards.schemas import ARCHIVE
 from batch_job.tables import table
 from batch_job.tables.fence import connect
-from protos.scoring.v1.storage_pb2 import PublishedScore
+from protos.scoring.v1.storage_pb2 import PublishedHead, PublishedScore
 from shared_model import settings
 from shared_model.errors import JobError, StoreUnavailable
+from shared_model.heads import Heads
 from shared_model.output import OutputSpec
 from shared_model.published import epochs
 from shared_model.published.epochs import Epoch, Outcome
@@ -37,7 +40,7 @@ from shared_model.redis_store.server import RedisServer
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 
-_COLUMNS = ("release", "precision", "encoding_key", "tokens", "truncated", "top_k", "vector", "abstained")
+_COLUMNS = ("release", "precision", "encoding_key", "tokens", "truncated", "top_k", "vector", "abstained", "heads")
 _BATCH = 10_000
 
 _NO_ROWS = "the day holds no rows"
@@ -107,7 +110,7 @@ def _publish(
     elif not force and (newer := history.newer_day(scores_table, epoch.ds, identity)):
         return Publication(epoch.name, 0, moved=False, live=False, why=_NEWER_DAY.format(newer, identity))
     else:
-        scores = scores_of(partition.rows, Store.from_settings(state).open(epoch.release).output)
+        scores = scores_of(partition.rows, Store.from_settings(state).open(epoch.release).heads)
         room = nightly.publish_megabytes * 1e6
         # Closed, because publishing stops taking them where the room ends.
         with closing(watched("publishing", "keys", texts, scores)) as taken:
@@ -158,29 +161,37 @@ def _only(rows: pa.Table, column: str, ds: str) -> str:
     return str(values[0])
 
 
-def scores_of(rows: pa.Table, output: OutputSpec) -> Iterator[tuple[bytes, PublishedScore]]:
+def scores_of(rows: pa.Table, heads: Heads) -> Iterator[tuple[bytes, PublishedScore]]:
     """Encoding key and score of each row, in their order."""
-    names = pa.array(output.names, pa.string())
     for batch in rows.to_batches(max_chunksize=_BATCH):
-        best = batch.column("top_k").flatten()
-        labels = pc.index_in(pc.struct_field(best, "label"), value_set=names).to_pylist()
-        scores = pc.struct_field(best, "score").to_pylist()
-        vectors = batch.column("vector").to_pylist()
-        columns = (batch.column(name).to_pylist() for name in ("encoding_key", "tokens", "truncated", "abstained"))
-        # Each row's labels begin and end at these places among those of the batch.
-        lengths = pc.list_value_length(batch.column("top_k")).to_numpy(zero_copy_only=False)
-        spans = pairwise([0, *np.cumsum(lengths).tolist()])
-        for key, tokens, truncated, abstained, vector, (start, end) in zip(*columns, vectors, spans, strict=True):
+        columns = (batch.column(name).to_pylist() for name in ("encoding_key", "tokens", "truncated"))
+        parts = zip(heads.specs, head_columns.decode(batch, heads), strict=True)
+        answers = zip(*(_answers(spec.output, found) for spec, found in parts), strict=True)
+        for key, tokens, truncated, (own, *others) in zip(*columns, answers, strict=True):
             yield (
                 key,
                 PublishedScore(
-                    labels=labels[start:end],
-                    scores=vector or scores[start:end],
+                    labels=own.labels,
+                    scores=own.scores,
                     tokens=tokens,
                     truncated=truncated,
-                    abstained=bool(abstained),
+                    abstained=own.abstained,
+                    heads=others,
                 ),
             )
+
+
+def _answers(output: OutputSpec, found: HeadColumns) -> Iterator[PublishedHead]:
+    """One head's answer in each row."""
+    best = found.top_k.flatten()
+    labels = pc.index_in(pc.struct_field(best, "label"), value_set=pa.array(output.names, pa.string())).to_pylist()
+    scores = pc.struct_field(best, "score").to_pylist()
+    # Each row's labels begin and end at these places among those of the batch.
+    lengths = pc.list_value_length(found.top_k).to_numpy(zero_copy_only=False)
+    spans = pairwise([0, *np.cumsum(lengths).tolist()])
+    rows = zip(found.vector.to_pylist(), found.abstained.to_pylist(), spans, strict=True)
+    for values, abstained, (start, end) in rows:
+        yield PublishedHead(labels=labels[start:end], scores=values or scores[start:end], abstained=bool(abstained))
 
 
 def _publish_figures(client: "redis.Redis", run: RunRecord, epoch: Epoch) -> None:

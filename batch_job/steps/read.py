@@ -80,7 +80,7 @@ def lines(folder: Path, ds: str, limit: int, as_json: bool, about: About = About
 def _rows(delta: DeltaTable, ds: str, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
     for source in schemas.SOURCES:
         for batch in table.read_files(delta, ds, columns, source):
-            yield from ({**row, "source": source} for row in batch.to_pylist())
+            yield from ({**row, "source": source} for row in batch.to_pylist(maps_as_pydicts="strict"))
 
 
 def _cell(value: object) -> str:

@@ -3,17 +3,21 @@
 import io
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from protos.scoring.v1 import scoring_pb2
 from realtime_service.cli.printing import ABSTAINED
 from realtime_service.client import Answer, CallError, Client
-from shared_model.types import Priority
+from shared_model.types import HeadScore, Priority, Score
 
 GREETING = "Each line you type is scored; `help` explains, `quit` leaves."
 HELP = """\
-  Type a message as a customer would: the best label, its probability, the path that answered, and the time it took.
+  Type a message as a customer would: the best label of each head, its probability, the path that answered, and the
+  time it took.
   help shows this; quit, exit, Ctrl-D or Ctrl-C leave."""
 _LEAVE = {"quit", "exit"}
+#: The first head, whose name no answer holds.
+FIRST = ""
 
 
 def chat(client: Client, lines: Iterable[str], say: Callable[[str], None], timeout_ms: int | None = None) -> None:
@@ -22,7 +26,7 @@ def chat(client: Client, lines: Iterable[str], say: Callable[[str], None], timeo
 
     `timeout_ms`: the timeout of each call. Raises: CallError if no service answers at all.
     """
-    output = client.describe().output
+    outputs = kinds(client.describe())
     for text in filter(None, map(str.strip, lines)):
         command = text.removeprefix("/").lower()
         if command in _LEAVE:
@@ -37,7 +41,7 @@ def chat(client: Client, lines: Iterable[str], say: Callable[[str], None], timeo
             say(f"  {error}")
         else:
             milliseconds = 1000 * (time.perf_counter() - started)
-            say(f"  {understood(answer, output)}  ({answer.path} path, {milliseconds:.1f} ms)")
+            say(f"  {understood(answer, outputs)}  ({answer.path} path, {milliseconds:.1f} ms)")
 
 
 def typed(say: Callable[[str], None]) -> Iterator[str]:
@@ -58,9 +62,22 @@ def typed(say: Callable[[str], None]) -> Iterator[str]:
             return
 
 
-def understood(answer: Answer, output: str) -> str:
-    """The best label and its probability; all labels of several, all values, or how long the embedding is."""
+def kinds(described: scoring_pb2.DescribeResponse) -> dict[str, str]:
+    """Kind of output of each head by name, of the first by FIRST. An earlier version describes no heads."""
+    return {FIRST: described.output, **{head.name: head.output for head in described.heads[1:]}}
+
+
+def understood(answer: Answer, outputs: Mapping[str, str]) -> str:
+    """Of each head the best label and its probability, all labels of several, all values, or how long the embedding is.
+
+    `outputs`: as `kinds` has them.
+    """
     (result,) = answer.results
+    further = (f"{name}: {_understood(head, outputs.get(name, ''))}" for name, head in result.heads.items())
+    return "; ".join([_understood(result, outputs[FIRST]), *further])
+
+
+def _understood(result: Score | HeadScore, output: str) -> str:
     if result.vector:
         return f"embedding of {len(result.vector)} numbers"
     if output == "regression":

@@ -1,13 +1,14 @@
 """Formats answers and descriptions of a service for a terminal."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from google.protobuf import json_format
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import Answer
+from shared_model.types import HeadScore, Score
 
 #: Follows an answer that abstains.
 ABSTAINED = ", abstained"
@@ -25,10 +26,9 @@ def answer(answer: Answer, seconds: float) -> str:
     """`seconds`: of the whole call, connecting included."""
     lines = []
     for result in answer.results:
-        lines += [f"{label.name:<44}{label.score:8.3f}" for label in result.labels]
-        if result.vector:
-            start = ", ".join(f"{number:.3f}" for number in result.vector[:5])
-            lines.append(f"embedding of {len(result.vector)} numbers: {start}, …")
+        lines += _head(result)
+        for name, head in result.heads.items():
+            lines += [f"{name}{ABSTAINED if head.abstained else ''}:", *(f"  {line}" for line in _head(head))]
         cut = ", truncated" if result.truncated else ""
         lines.append(f"  {result.tokens} tokens{cut}{ABSTAINED if result.abstained else ''}")
     lines.append(
@@ -37,6 +37,14 @@ def answer(answer: Answer, seconds: float) -> str:
     waited, computed = answer.queue_us / 1000, answer.compute_us / 1000
     lines.append(f"  waited {waited:.2f} ms, computed {computed:.2f} ms, {seconds * 1000:.1f} ms with the connection")
     return "\n".join(lines)
+
+
+def _head(result: Score | HeadScore) -> list[str]:
+    lines = [f"{label.name:<44}{label.score:8.3f}" for label in result.labels]
+    if result.vector:
+        start = ", ".join(f"{number:.3f}" for number in result.vector[:5])
+        lines.append(f"embedding of {len(result.vector)} numbers: {start}, …")
+    return lines
 
 
 def answer_data(answer: Answer) -> dict[str, Any]:
@@ -64,7 +72,9 @@ def description(described: scoring_pb2.DescribeResponse) -> str:
     lines = [
         f"release    {described.release or 'none: a router'}",
         f"reads      {reads} of up to {described.max_tokens} tokens",
-        f"gives      {_output(described)}",
+        f"gives      {_output(described.labels, described.output)}",
+        # Those of the others: the first gives what the line above says.
+        *(f"  {head.name:<9}{_output(head.labels, head.output)}" for head in described.heads[1:]),
         f"redis      {'available' if described.redis_available else 'not reached: Score answers, Submit does not'}",
         operators_policy(described.operators_policy) or "policy     that of the settings: operators have set nothing",
         "\nlanes",
@@ -77,9 +87,8 @@ def description(described: scoring_pb2.DescribeResponse) -> str:
     return "\n".join(lines)
 
 
-def _output(described: scoring_pb2.DescribeResponse) -> str:
-    names = described.labels
-    kind = described.output.replace("_", " ")
+def _output(names: Sequence[str], output: str) -> str:
+    kind = output.replace("_", " ")
     if not names:
         return kind
     more = f", … ({len(names)} in all)" if len(names) > _LABELS else ""

@@ -1,12 +1,12 @@
 """The answers of a service, as frozen values. Each keeps the message of the wire it was read from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
 
 from protos.scoring.v1 import scoring_pb2
-from shared_model.types import DeferredState, Label, Score, ServingPath
+from shared_model.types import DeferredState, HeadScore, Label, Score, ServingPath
 
 Known = TypeVar("Known", bound=StrEnum)
 
@@ -18,10 +18,11 @@ _STATES = {scoring_pb2.DeferredState.Value(state.name): state for state in Defer
 class Answer:
     """The answer to one request of one text or several.
 
-    `results`: one for each text, in order. `path`: what the router chose, and `reason` why. `batch_size`: rows of the
-    batch it ran in, 0 without a device. `queue_us`, `compute_us`: how long it waited and how long the device took.
-    `slack_us`: how far from its deadline it was, negative when late; None when it had none. `ticket`: set, and
-    `results` empty, when the request was deferred (`allow_deferred`): ask `result(ticket)`.
+    `results`: one for each text, in order, with further `heads` where the release has several. `path`: what the router
+    chose, and `reason` why. `batch_size`: rows of the batch it ran in, 0 without a device. `queue_us`, `compute_us`:
+    how long it waited and how long the device took. `slack_us`: how far from its deadline it was, negative when late;
+    None when it had none. `ticket`: set, and `results` empty, when the request was deferred (`allow_deferred`): ask
+    `result(ticket)`.
 
     More than 64 texts are several calls: `results` are those of all, `queue_us` and `compute_us` their sums, and the
     rest is the last call's.
@@ -130,8 +131,17 @@ def deferred(message: scoring_pb2.GetResultResponse) -> Deferred:
 
 
 def _score(result: scoring_pb2.Result) -> Score:
-    labels = tuple(Label(label.name, label.score) for label in result.labels)
-    return Score(labels, result.tokens, result.truncated, tuple(result.vector), abstained=result.abstained)
+    # A map on the wire has no order.
+    heads = {
+        name: HeadScore(_labels(head.labels), tuple(head.vector), head.abstained)
+        for name, head in sorted(result.heads.items())
+    }
+    vector = tuple(result.vector)
+    return Score(_labels(result.labels), result.tokens, result.truncated, vector, heads, result.abstained)
+
+
+def _labels(labels: Iterable[scoring_pb2.Label]) -> tuple[Label, ...]:
+    return tuple(Label(label.name, label.score) for label in labels)
 
 
 def _known(names: Mapping[int, Known], number: int) -> Known:

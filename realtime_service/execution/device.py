@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Computed(NamedTuple):
-    """One text's result. `scores`: (width of the release's output,). Times in seconds."""
+    """One text's result. `scores`: (width of all heads,). Times in seconds."""
 
     scores: NDArray[np.float32]
     precision: Precision
@@ -248,4 +248,4 @@ def _score(jobs: Sequence[_Job], engine: Engine, single: bool) -> _Scored:
     model = jobs[0].model
     encodings = [job.encoding for job in jobs]
     raw = engine.score(collate(encodings), single)
-    return _Scored(model.output.scores(raw), time.perf_counter() - started)
+    return _Scored(model.heads.scores(raw), time.perf_counter() - started)

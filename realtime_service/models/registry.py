@@ -12,6 +12,7 @@ from realtime_service.models.warmup import WarmVariant
 from realtime_service.routing.policy import release_for
 from shared_model.encoding import Encoder
 from shared_model.errors import UnknownRelease
+from shared_model.heads import Heads
 from shared_model.output import OutputSpec
 from shared_model.types import Precision
 
@@ -44,13 +45,18 @@ class Model:
     `precomputed`: None if published scores are not used. `timings`: of the variants that were timed here."""
 
     release: str
-    output: OutputSpec
+    heads: Heads
     encoder: Encoder
     engines: MutableMapping[Precision, WarmVariant]
     precomputed: PrecomputedScores | None = None
     leases: Leases = field(default_factory=Leases)
     statistics: Statistics = field(default_factory=Statistics)
     timings: MutableMapping[Precision, Timing] = field(default_factory=dict)
+
+    @property
+    def output(self) -> OutputSpec:
+        """That of the first head."""
+        return self.heads.first.output
 
     def close(self) -> None:
         """Free the engines, once no request uses the model and no batch runs on it."""

@@ -176,8 +176,8 @@ def _timed(engine: Engine, release: Release, rows: int, tokens: int, turn: Turn,
 
 
 def judge(raw: NDArray[np.float32], batch: TokenBatch, release: Release) -> None:
-    """Raises: ReleaseError if raw outputs are not finite numbers of shape (rows, width of the release's output)."""
-    expected = (batch.rows, release.output.width)
+    """Raises: ReleaseError if raw outputs are not finite numbers of shape (rows, width of all heads)."""
+    expected = (batch.rows, release.heads.width)
     if raw.shape != expected:
         raise ReleaseError(f"release {release.id}: the outputs have the shape {raw.shape}, should have {expected}")
     if not np.isfinite(raw).all():

@@ -170,7 +170,7 @@ class Loader:
     def _opened(self, release_id: str) -> tuple[Model, Release]:
         """A model without engines yet."""
         release = self._store.open(release_id)
-        return Model(release.id, release.output, release.encoder(), {}, self._published(release.id)), release
+        return Model(release.id, release.heads, release.encoder(), {}, self._published(release.id)), release
 
 
 def _specialise_all(model: Model, release: Release, turn: Turn) -> None:

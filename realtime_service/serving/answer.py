@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from protos.scoring.v1.storage_pb2 import PublishedScore
+from protos.scoring.v1.storage_pb2 import PublishedHead, PublishedScore
 from realtime_service.errors import Overloaded, Relayed
 from realtime_service.execution.device import Computed
 from realtime_service.models.registry import Model
@@ -14,15 +14,16 @@ from realtime_service.routing.policy import Decision
 from realtime_service.serving.deferral import Ticket
 from realtime_service.settings import Lane
 from shared_model.encoding import Encoding
+from shared_model.heads import Heads
 from shared_model.output import OutputSpec
-from shared_model.types import TOP_K, Label, Score, ServingPath
+from shared_model.types import TOP_K, HeadScore, Label, Score, ServingPath
 
 
 @dataclass(slots=True)
 class Answer:
     """Times in seconds. `batch_rows` is 0 when no device was used.
 
-    `every`: all numbers of the release's output, (texts, width); None where only the best few are known.
+    `every`: all numbers of the release's heads, (texts, width of all); None where only the best few are known.
     `slack`: the deadline less the finish, set when the request has ended, None without a deadline. `ticket`: what a
     deferred answer is asked for by.
     """
@@ -49,14 +50,12 @@ def deferred(ticket: Ticket, refusal: Overloaded | Relayed) -> Answer:
 def published(model: Model, found: Sequence[PublishedScore], decision: Decision, k: int) -> Answer:
     """`k`: labels wanted of each text, where the output is labels."""
     precision = model.precomputed.precision if model.precomputed else ""
-    kept = model.output.kept(k)
-    scores = tuple(
-        _score(model.output, s.labels[:kept], s.scores[:kept], s.tokens, s.truncated, s.abstained) for s in found
-    )
-    every = np.zeros((len(found), model.output.width), np.float32) if is_whole(model.output) else None
+    scores = tuple(_published_score(model.heads, score, k) for score in found)
+    every = np.zeros((len(found), model.heads.width), np.float32) if is_whole(model.heads) else None
     if every is not None:
         for row, score in zip(every, found, strict=True):
-            row[list(score.labels) if model.output.names else slice(None)] = score.scores
+            for spec, part, kept in zip(model.heads.specs, model.heads.split(row), _parts(score), strict=True):
+                part[list(kept.labels) if spec.output.names else slice(None)] = kept.scores
     return Answer(scores, decision.path, model.release, precision, 0, 0.0, 0.0, decision.reason, every)
 
 
@@ -73,11 +72,22 @@ def computed(
 ) -> Answer:
     """`k`: labels wanted of each text, where the output is labels."""
     every = np.array([row.scores for row in rows])
-    indices, values = model.output.best(every, min(k, TOP_K))
-    abstained = model.output.abstained(every).tolist()
+    k = min(k, TOP_K)
+    own, *others = model.heads.split(every)
+    answers = _head_scores(model.output, own, k)
+    further = {
+        spec.name: _head_scores(spec.output, part, k) for spec, part in zip(model.heads.further, others, strict=True)
+    }
     scores = tuple(
-        _score(model.output, best, kept, encoding.tokens, encoding.truncated, unsure)
-        for best, kept, encoding, unsure in zip(indices.tolist(), values.tolist(), encodings, abstained, strict=True)
+        Score(
+            answer.labels,
+            encoding.tokens,
+            encoding.truncated,
+            answer.vector,
+            {name: found[row] for name, found in further.items()},
+            answer.abstained,
+        )
+        for row, (answer, encoding) in enumerate(zip(answers, encodings, strict=True))
     )
     # Texts of one request may run in several batches; the times told are those of the last.
     last = max(rows, key=lambda row: row.queued)
@@ -94,15 +104,34 @@ def computed(
     )
 
 
-def is_whole(output: OutputSpec) -> bool:
-    """Whether a published score holds all of a text's numbers."""
-    return output.kept(TOP_K) == output.width
+def is_whole(heads: Heads) -> bool:
+    """Whether a published score holds all of a text's numbers, of every head."""
+    return all(spec.output.kept(TOP_K) == spec.output.width for spec in heads.specs)
 
 
-def _score(
-    output: OutputSpec, indices: Sequence[int], values: Sequence[float], tokens: int, truncated: bool, abstained: bool
-) -> Score:
+def _parts(score: PublishedScore) -> list[PublishedScore | PublishedHead]:
+    """Those of each head."""
+    return [score, *score.heads]
+
+
+def _published_score(heads: Heads, score: PublishedScore, k: int) -> Score:
+    own, *others = (
+        _head_score(spec.output, part.labels[: spec.output.kept(k)], part.scores[: spec.output.kept(k)], part.abstained)
+        for spec, part in zip(heads.specs, _parts(score), strict=True)
+    )
+    further = dict(zip((spec.name for spec in heads.further), others, strict=True))
+    return Score(own.labels, score.tokens, score.truncated, own.vector, further, own.abstained)
+
+
+def _head_scores(output: OutputSpec, every: NDArray[np.float32], k: int) -> list[HeadScore]:
+    """One head's answers, from all its scores (texts, width)."""
+    indices, values = output.best(every, k)
+    answers = zip(indices.tolist(), values.tolist(), output.abstained(every).tolist(), strict=True)
+    return [_head_score(output, *answer) for answer in answers]
+
+
+def _head_score(output: OutputSpec, indices: Sequence[int], values: Sequence[float], abstained: bool) -> HeadScore:
     if not output.names:
-        return Score((), tokens, truncated, vector=tuple(values))
+        return HeadScore((), tuple(values))
     labels = [Label(output.names[index], value) for index, value in zip(indices, values, strict=True)]
-    return Score(tuple(labels), tokens, truncated, abstained=abstained)
+    return HeadScore(tuple(labels), abstained=abstained)

@@ -213,7 +213,7 @@ class Dispatcher:
         call = context.call
         if model.precomputed is None or call.hint or (call.forwarded and call.forwarded.looked_up):
             return None
-        if context.request.every_score and not answer.is_whole(model.output):
+        if context.request.every_score and not answer.is_whole(model.heads):
             return None
         left = context.left(self._clock.monotonic())
         keys = [model.encoder.key(encoding) for encoding in encodings]

@@ -25,4 +25,10 @@ def score_response(answer: Answer, request_id: str) -> scoring_pb2.ScoreResponse
         )
         for label in score.labels:
             result.labels.add(name=label.name, score=label.score)
+        for name, head in score.heads.items():
+            further = result.heads[name]
+            further.vector.extend(head.vector)
+            further.abstained = head.abstained
+            for label in head.labels:
+                further.labels.add(name=label.name, score=label.score)
     return response

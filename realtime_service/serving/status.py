@@ -88,6 +88,10 @@ class ReplicaStatus:
             output=active.output.kind,
             pairs=active.encoder.reads.pairs,
             operators_policy=snapshot.policy.by_operators if internals else {},
+            heads=[
+                scoring_pb2.HeadDescription(name=it.name, output=it.output.kind, labels=it.output.names)
+                for it in active.heads.specs
+            ],
         )
 
     def _lane(self, lane: Lane, snapshot: Snapshot) -> scoring_pb2.LaneDescription:

@@ -11,7 +11,7 @@ from shared_model.encoding import Encoder
 from shared_model.engine import open_engine
 from shared_model.errors import ReleaseError
 from shared_model.evaluation import gate
-from shared_model.evaluation.calibration import NEVER, Abstain
+from shared_model.evaluation.calibration import Abstain
 from shared_model.evaluation.corpora import Texts, digest
 from shared_model.evaluation.gate import Evaluator, Say
 from shared_model.evaluation.gate_settings import GateSettings
@@ -59,7 +59,7 @@ class Built:
     tried: tuple[Tried, ...]
     calibration: str = ""
 
-    def judged(self, say: Say, active: Baseline | None = None) -> ReleaseReport:
+    def judged(self, say: Say, active: Mapping[str, Baseline] | None = None) -> ReleaseReport:
         """Run the gate, which writes its report beside the files and outside the id."""
         say(_step(4, "the gate"))
         return gate.evaluate_release(
@@ -82,9 +82,11 @@ def make(
     texts: Texts,
     bounds: GateSettings,
     say: Say,
-    abstain: Abstain = NEVER,
+    abstain: Mapping[str, Abstain] | None = None,
 ) -> Built:
-    """Build and seal a release; an identical existing one is reused. Its temperature is fitted on the labelled texts.
+    """Build and seal a release; an identical existing one is reused. Temperatures are fitted on labelled texts.
+
+    `abstain`: when the answers of a head abstain, by its name.
 
     Takes the first recipe whose INT8 agrees with fp32. If no recipe passes, takes the nearest, and the gate will refuse
     the release.
@@ -107,17 +109,17 @@ def make(
     say(_step(2, f"scoring {len(texts.gate.texts)} {texts.gate.source} texts with fp32, the reference"))
     evaluator = gate.make_evaluator(
         encoder,
-        checkpoint.output,
+        checkpoint.heads,
         texts.gate,
         bounds,
         FP32,
         lambda variant, threads: open_engine(variant.precision, variant.device, graph, threads),
     )
-    if useless := evaluator.parity(evaluator.reference).failures:
+    if useless := evaluator.compare(evaluator.reference).failures:
         judged_on = f"on {len(texts.gate.texts)} {texts.gate.source} texts"
         raise ReleaseError(f"{FP32} cannot be a reference: {judged_on} it {useless[0]}")
-    evaluator = evaluator.calibrated(abstain)
-    checkpoint = replace(checkpoint, output=evaluator.output)
+    evaluator = evaluator.calibrated(abstain or {})
+    checkpoint = replace(checkpoint, output=evaluator.output, further=evaluator.all_heads.further)
     calibration, validation = encoder.encode_many(texts.calibration), encoder.encode_many(texts.validation)
     say(_step(3, f"making INT8; a weak recipe is followed by a stronger one, {len(RECIPES)} at most"))
     int8, tried = quantise.quantise(model, calibration, validation, evaluator, RECIPES, say)
@@ -135,6 +137,8 @@ def _facts(checkpoint: Checkpoint, name: str, texts: Texts, int8: Int8 | None) -
         name=name,
         parent=checkpoint.parent,
         output=checkpoint.output,
+        head=checkpoint.head,
+        further=checkpoint.further,
         reads=checkpoint.reads,
         calibration=digest(texts.calibration[: int8.texts] if int8 else ()),
         quantisation=int8.recipe if int8 else "none",

@@ -2,15 +2,18 @@
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from shared_model.building import model_folder
 from shared_model.building.head import Head
 from shared_model.encoding import TOKEN_STEP, InputSpec, coarse_buckets
 from shared_model.errors import BadInput
+from shared_model.heads import DEFAULT_HEAD, Heads, HeadSpec
 from shared_model.output import OutputKind, OutputSpec
 
 if TYPE_CHECKING:
@@ -29,7 +32,8 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One model in fp32. `parent`: sha256 of its source weights.
+    """One model in fp32. `parent`: sha256 of its source weights. `output`: of the first head, whose name is `head`;
+    `further`: the other heads.
 
     `files`: config.json and weights.safetensors, as `engines.torch_model` reads them, and tokenizer.json.
     """
@@ -38,6 +42,12 @@ class Checkpoint:
     output: OutputSpec
     reads: InputSpec
     files: Mapping[str, bytes]
+    head: str = DEFAULT_HEAD
+    further: tuple[HeadSpec, ...] = ()
+
+    @property
+    def heads(self) -> Heads:
+        return Heads.of(self.output, self.head, self.further)
 
 
 def load(model: str | Path, *, pairs: bool = False, max_tokens: int | None = None) -> Checkpoint:
@@ -55,9 +65,12 @@ def load(model: str | Path, *, pairs: bool = False, max_tokens: int | None = Non
     prefix = "encoder." if pooling else "model."
     tokenizer = model_folder.read_tokenizer(folder)
     _check_vocabulary(folder, tokenizer, loaded)
+    heads = _heads(folder, loaded.config, embedding=pooling is not None)
     read = Checkpoint(
         parent=parent,
-        output=_output(folder, loaded.config, embedding=pooling is not None),
+        output=heads.first.output,
+        head=heads.first.name,
+        further=heads.further,
         reads=InputSpec(
             max_tokens=_max_tokens(folder, loaded, max_tokens),
             pairs=pairs,
@@ -82,21 +95,25 @@ def load_encoder(encoder: str | Path, *, max_tokens: int | None = None) -> Check
     return checkpoint
 
 
-def with_head(encoder: str | Path, head: Head, *, max_tokens: int | None = None) -> Checkpoint:
-    """A sentence encoder with a linear head that `train-head` trained on its embeddings. Raises: BadInput."""
+def with_heads(encoder: str | Path, trained: Sequence[Head], *, max_tokens: int | None = None) -> Checkpoint:
+    """A sentence encoder with linear heads that `train-head` trained on its embeddings: one layer with the rows of all,
+    so that further heads cost no further operation. Raises: BadInput."""
     import safetensors.torch
     import torch
 
     base = load_encoder(encoder, max_tokens=max_tokens)
-    labels, width = head.weight.shape
-    if width != base.output.width:
-        raise BadInput(str(encoder), f"makes {base.output.width} numbers of a text, the head was trained on {width}")
+    for head in trained:
+        if (width := head.weight.shape[1]) != base.output.width:
+            made = f"makes {base.output.width} numbers of a text"
+            raise BadInput(str(encoder), f"{made}, the head was trained on {width}")
+    first, *further = (head.spec for head in trained)
+    weight, bias = (np.concatenate([getattr(head, part) for head in trained]) for part in ("weight", "bias"))
     document = json.loads(base.files["config.json"])
-    document["sentence"]["outputs"] = labels
+    document["sentence"]["outputs"] = len(bias)
     tensors = safetensors.torch.load(base.files["weights.safetensors"])
-    tensors |= {"head.weight": torch.from_numpy(head.weight), "head.bias": torch.from_numpy(head.bias)}
+    tensors |= {"head.weight": torch.from_numpy(weight), "head.bias": torch.from_numpy(bias)}
     files = {**base.files, "config.json": _json(document), "weights.safetensors": _safetensors(tensors)}
-    return replace(base, output=OutputSpec(OutputKind.SINGLE_LABEL, head.labels, labels), files=files)
+    return replace(base, output=first.output, head=first.name, further=tuple(further), files=files)
 
 
 def _load_strictly(
@@ -155,17 +172,30 @@ def _unused(tensor: str) -> bool:
     return "pooler." in tensor or tensor.endswith("position_ids")
 
 
-def _output(folder: Path, config: Any, *, embedding: bool) -> OutputSpec:
+def _heads(folder: Path, config: Any, *, embedding: bool) -> Heads:
+    """One head; or those that `tandem_heads` in a classifier's config.json lists, each with `name`, `problem_type` and
+    its `labels`, in the order of the classification layer's rows."""
     if embedding:
-        return OutputSpec(OutputKind.EMBEDDING, (), config.hidden_size)
-    names = tuple(str(config.id2label[index]) for index in sorted(config.id2label))
-    problem = config.problem_type or ("regression" if len(names) == 1 else "single_label_classification")
+        return Heads.of(OutputSpec(OutputKind.EMBEDDING, (), config.hidden_size))
+    names = [str(config.id2label[index]) for index in sorted(config.id2label)]
     try:
-        if problem not in _KINDS:
-            raise ValueError(f"problem_type {problem!r} is not one of {', '.join(_KINDS)}")
-        return OutputSpec(_KINDS[problem], names, len(names))
-    except ValueError as error:
-        raise BadInput(str(folder / "config.json"), str(error)) from error
+        if listed := getattr(config, "tandem_heads", None):
+            heads = Heads(tuple(HeadSpec(it["name"], _output(it["problem_type"], it["labels"])) for it in listed))
+        else:
+            problem = config.problem_type or ("regression" if len(names) == 1 else "single_label_classification")
+            heads = Heads.of(_output(problem, names))
+        if heads.width != len(names):
+            raise ValueError(f"tandem_heads has {heads.width} labels, the classification layer {len(names)} rows")
+    except (ValueError, KeyError, TypeError) as error:
+        problem = f"tandem_heads has no {error}" if isinstance(error, KeyError) else str(error)
+        raise BadInput(str(folder / "config.json"), problem) from error
+    return heads
+
+
+def _output(problem: str, labels: Sequence[object]) -> OutputSpec:
+    if problem not in _KINDS:
+        raise ValueError(f"problem_type {problem!r} is not one of {', '.join(_KINDS)}")
+    return OutputSpec(_KINDS[problem], tuple(map(str, labels)), len(labels))
 
 
 def _max_tokens(folder: Path, model: "PreTrainedModel", asked: int | None) -> int:

@@ -9,8 +9,7 @@ from shared_model import devices
 from shared_model.encoding import Encoding
 from shared_model.engine import open_engine
 from shared_model.evaluation.gate import Evaluator, Say
-from shared_model.evaluation.parity import Parity
-from shared_model.evaluation.verdict import Tried
+from shared_model.evaluation.verdict import Compared, Tried
 from shared_model.output import Floats
 from shared_model.storage import one_line
 from shared_model.types import Device, Precision
@@ -24,13 +23,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Int8:
     """An INT8 graph that runs: its recipe, number of calibration texts, files, scores of the evaluator's texts, and
-    parity."""
+    each head's parity."""
 
     recipe: str
     texts: int
     files: Mapping[str, bytes]
     scores: Floats
-    parity: Parity
+    compared: Compared
 
 
 def quantise(
@@ -58,10 +57,10 @@ def quantise(
         except Exception as error:  # noqa: BLE001 - frameworks raise anything, and there are more recipes
             tried.append(Tried(recipe.name, None, (f"cannot run: {one_line(error)}",)))
         else:
-            tried.append(Tried(recipe.name, made.parity.asked_agreement, made.parity.failures))
-            if made.parity.passed:
+            tried.append(Tried(recipe.name, made.compared.asked_agreement, made.compared.failures))
+            if made.compared.passed:
                 return made, tuple(tried)
-            if best is None or made.parity.asked_agreement > best.parity.asked_agreement:
+            if best is None or made.compared.asked_agreement > best.compared.asked_agreement:
                 best = made
         say(f"  it {tried[-1].failures[0]}")
     return best, tuple(tried)
@@ -81,4 +80,4 @@ def _apply(
     files = convert.openvino_files(graph)
     with contextlib.closing(open_engine(Precision.INT8, Device.CPU, files, devices.cores())) as engine:
         scores = evaluator.score(engine, f"scoring {recipe.name}")
-    return Int8(recipe.name, min(recipe.texts, len(calibration)), files, scores, evaluator.parity(scores))
+    return Int8(recipe.name, min(recipe.texts, len(calibration)), files, scores, evaluator.compare(scores))

@@ -26,6 +26,8 @@ Parser = argparse.ArgumentParser
 #: Runs a command and returns its exit status; None means 0.
 Run = Callable[[argparse.Namespace, StateSettings], int | None]
 
+#: Help on the format of a CSV of examples.
+CSV_HELP = "a header line names the columns, such as utterance,intent"
 #: The default release of a command.
 ACTIVE = "@active"
 

@@ -7,7 +7,7 @@ from typing import Any
 from shared_model.commands import common
 from shared_model.errors import ReleaseError
 from shared_model.evaluation import diff, judged
-from shared_model.evaluation.judged import Judged, Measured
+from shared_model.evaluation.judged import Judged, Measured, MeasuredHead
 from shared_model.output import OutputSpec
 from shared_model.releases import naming, signature
 from shared_model.releases.store import Release, Store
@@ -92,6 +92,8 @@ def _summary(release: Release, mark: str, trusted: PublicKeys | None) -> Iterato
     yield "place", release.place
     yield "parent", f"sha256 {manifest.parent}"
     yield "output", _output(release.output)
+    if len(release.heads.specs) > 1:
+        yield from ((f"head {spec.name}", _output(spec.output)) for spec in release.heads.specs)
     yield "reads", diff.reads_in_words(manifest.reads)
     yield "quantisation", f"{manifest.quantisation}; calibration sha256 {manifest.calibration}"
     yield "gate", gate
@@ -106,7 +108,7 @@ def _output(output: OutputSpec) -> str:
         return f"{output.kind}, {output.width} numbers"
     shown = ", ".join(output.names[:_LABELS_SHOWN]) + (", …" if output.width > _LABELS_SHOWN else "")
     calibrated = f"; temperature {output.temperature:g}" if output.temperature != 1 else ""
-    abstains = "" if output.abstain_below is None else f"; abstains {diff.abstaining_in_words(output)}"
+    abstains = f"; abstains {output.abstaining}" if output.abstains else ""
     return f"{output.kind}, {output.width}: {shown}{calibrated}{abstains}"
 
 
@@ -119,17 +121,23 @@ def _gate(release: Release) -> tuple[Judged | None, str]:
     if found is None:
         return None, "not judged"
     unproven = f"; unproven: {', '.join(found.unproven)}" if found.unproven else ""
-    ece = "" if found.ece is None else f"; expected calibration error {found.ece:.4f}"
+    errors = ", ".join(f"{head} {error:.4f}".lstrip() for head, error in found.eces.items())
+    ece = f"; expected calibration error {errors}" if errors else ""
     return found, f"passed{unproven}{ece}" if found.passed else f"REFUSED: {'; '.join(found.failures)}{unproven}"
 
 
 def _measured(measured: Measured | None) -> str:
     if measured is None:
         return ", not measured here"
+    heads = "".join(f"; {name}{_shares(head)}" for name, head in measured.heads.items())
+    return f", compiled as {measured.compiled}{_shares(measured)}{heads}"
+
+
+def _shares(measured: Measured | MeasuredHead) -> str:
     agreement = "" if measured.agreement is None else f", agreement {measured.agreement:.2%}"
     clear = "" if measured.clear_agreement is None else f" ({measured.clear_agreement:.2%} where fp32 is sure)"
     accuracy = "" if measured.accuracy is None else f", accuracy {measured.accuracy:.2%}"
-    return f", compiled as {measured.compiled}{agreement}{clear}{accuracy}"
+    return f"{agreement}{clear}{accuracy}"
 
 
 def _signature(release: Release, trusted: PublicKeys | None) -> str:

@@ -18,8 +18,9 @@ from shared_model.settings import StateSettings
 @dataclass(frozen=True)
 class Listed:
     """One release in the store. `gate`: passed, REFUSED, not judged, or the release's error. `accuracy`: fp32's on the
-    labelled texts of its last gate, `ece`: its expected calibration error there, at the release's `temperature`.
-    `role`: active, previous, canary or empty; `weight`: the canary's."""
+    labelled texts of its last gate, `ece`: its expected calibration error there, at the release's `temperature`; all of
+    the first head. `heads`: the accuracy of further heads, by name. `role`: active, previous, canary or empty;
+    `weight`: the canary's."""
 
     release: str
     name: str
@@ -31,6 +32,7 @@ class Listed:
     weight: float | None
     temperature: float | None
     ece: float | None
+    heads: dict[str, float | None]
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "built": self.built.isoformat()}
@@ -70,17 +72,25 @@ def _list(args: argparse.Namespace, state: StateSettings) -> None:
         size, accuracy = f"{one.bytes / 1e6:7.1f} MB", "" if one.accuracy is None else f"accuracy {one.accuracy:7.2%}"
         role = one.role if one.weight is None else f"{one.role} {one.weight:.2%}"
         accuracy += "" if one.ece is None else f", ECE {one.ece:.4f}"
-        line = f"{one.release:<{width}}  {one.built:%Y-%m-%d %H:%M}  {size}  {one.gate:<10}  {accuracy:16}  {role}"
+        line = f"{one.release:<{width}}  {one.built:%Y-%m-%d %H:%M}  {size}  {one.gate:<10}  {accuracy:16}  {role:14}"
+        line += ", ".join(f"{name} {_share(accuracy)}" for name, accuracy in one.heads.items())
         print(line.rstrip())
+
+
+def _share(accuracy: float | None) -> str:
+    return "–" if accuracy is None else f"{accuracy:.2%}"
 
 
 def _listed(store: Store, release_id: str, pointer: Pointer | None) -> Listed:
     role, accuracy, temperature, ece = common.role(pointer, release_id), None, None, None
+    heads = dict[str, float | None]()
     try:
         release = store.open(release_id)
         temperature, found = release.output.temperature, judged.read(release)
         gate = "not judged" if found is None else "passed" if found.passed else "REFUSED"
         accuracy, ece = (found.accuracy, found.ece) if found else (None, None)
+        known = found.accuracies if found else {}
+        heads = {spec.name: known.get(spec.name) for spec in release.heads.further}
     except ReleaseError as error:
         gate = str(error)
     return Listed(
@@ -94,6 +104,7 @@ def _listed(store: Store, release_id: str, pointer: Pointer | None) -> Listed:
         weight=pointer.weight if pointer and pointer.canary == release_id else None,
         temperature=temperature,
         ece=ece,
+        heads=heads,
     )
 
 

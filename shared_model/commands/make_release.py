@@ -1,54 +1,41 @@
-"""build, train-head, gate: build and evaluate a release."""
+"""build, gate: build and evaluate a release."""
 
 import argparse
-import re
-import shlex
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shared_model import settings
-from shared_model.commands import abstaining, common
+from shared_model.commands import abstaining, by_head, common
 from shared_model.errors import BadInput, ReleaseError, TandemError
 from shared_model.evaluation import corpora, report
 from shared_model.evaluation.agreement import RULES
+from shared_model.evaluation.calibration import Abstain
 from shared_model.evaluation.gate_settings import GateSettings
-from shared_model.output import OutputKind
+from shared_model.heads import Heads
+from shared_model.output import OutputKind, OutputSpec
 from shared_model.settings import StateSettings
 
 if TYPE_CHECKING:
     from shared_model.building.checkpoint import Checkpoint
+    from shared_model.building.head import Head
+    from shared_model.evaluation.parity import Parity
     from shared_model.evaluation.quality import Baseline
-    from shared_model.evaluation.verdict import ReleaseReport, Verdict
+    from shared_model.evaluation.verdict import HeadReport, ReleaseReport
     from shared_model.releases.store import Release
 
-#: Heads that ship with Tandem, each a folder written by train-head.
+#: Heads that ship with Tandem, in folders written by train-head.
 HEADS = Path(__file__).parents[1] / "heads"
 #: Name of the release that is built by default.
 DEFAULT_NAME = "minilm-banking77"
-#: Help on the format of a CSV of examples.
-CSV_HELP = "a header line names the columns, such as utterance,intent"
+#: When its answers abstain, by head, where the options do not say: off topic.
+DEFAULT_ABSTAIN = {"in_scope": Abstain(on=("no",))}
 
 
 def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
     _add_build(commands)
-
-    train = common.add_command(
-        commands,
-        "train-head",
-        _train_head,
-        help="train a linear head on frozen sentence embeddings",
-        more="It tells the columns it read, texts per label, the accuracy in cross-validation, and what to run next.",
-        example="--data intents.csv --out my-head",
-    )
-    train.add_argument("--data", type=Path, required=True, metavar="CSV", help=f"CSV of text,label; {CSV_HELP}")
-    train.add_argument("--encoder", type=Path, metavar="DIR", help="sentence encoder (default: all-MiniLM-L6-v2)")
-    train.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write the head to")
-    train.add_argument(
-        "--no-keep-texts",
-        action="store_true",
-        help="keep no training texts beside the head (default: up to 2,000, in a file for its owner alone; build "
-        "calibrates INT8 on them)",
-    )
 
     gate = common.add_command(
         commands,
@@ -81,7 +68,9 @@ def _add_build(commands: "argparse._SubParsersAction[Any]") -> None:
     build.add_argument("--pairs", action="store_true", help="the model reads two texts at a time")
     build.add_argument("--max-tokens", type=int, metavar="N", help="longest text (default: what it was trained on)")
     build.add_argument("--encoder", type=Path, metavar="DIR", help="encoder for a head (default: all-MiniLM-L6-v2)")
-    build.add_argument("--head", type=Path, metavar="DIR", help="folder written by train-head (default: banking77)")
+    build.add_argument(
+        "--head", type=Path, metavar="DIR", help="folder written by train-head (default: banking77, demo)"
+    )
     _add_evaluation(build)
     build.add_argument(
         "--calibrate",
@@ -99,10 +88,11 @@ def _add_build(commands: "argparse._SubParsersAction[Any]") -> None:
 def _add_evaluation(parser: common.Parser) -> None:
     parser.add_argument(
         "--eval",
-        type=Path,
-        metavar="CSV",
-        help=f"CSV of text,label (text,text_pair,label) to measure accuracy on; {CSV_HELP} (default: none, agreement "
-        "with fp32 on generated messages alone is judged)",
+        action="append",
+        default=[],
+        metavar="[HEAD=]CSV",
+        help=f"CSV of text,label (text,text_pair,label) to measure accuracy on; {common.CSV_HELP} (default: none, "
+        "agreement with fp32 on generated messages alone is judged); again for further heads, each with its name",
     )
     parser.add_argument(
         "--min-accuracy",
@@ -121,14 +111,17 @@ def _build(args: argparse.Namespace, state: StateSettings) -> int:
         return 0
     bounds = settings.load(GateSettings, gate_min_accuracy=args.min_accuracy)
     checkpoint = _checkpoint(args)
+    default = {} if args.model or args.head else DEFAULT_ABSTAIN
+    abstain = {**default, **abstaining.chosen(args, checkpoint.heads)}
     chosen = _chosen_texts(args, checkpoint)
     store, name = common.store_of(state), args.name or DEFAULT_NAME
-    built = build.make(store, checkpoint, name, chosen, bounds, common.say, abstaining.chosen(args))
+    built = build.make(store, checkpoint, name, chosen, bounds, common.say, abstain)
     release = built.release
     if active and release.id == active.id and release.read_note(report.JSON):
         print(f"release {release.id} is built already and active; its report stays (`gate` judges it anew)")
         return 0
-    judged = built.judged(common.say, _baseline(active, release, args.eval, bounds))
+    evaluation = _evaluations(args.eval, release.heads)
+    judged = built.judged(common.say, _baselines(active, release, evaluation, bounds))
     common.sign_verdict(state, release)
     _print_verdicts(release, judged)
     if not judged.passed:
@@ -147,9 +140,16 @@ def _chosen_texts(args: argparse.Namespace, checkpoint: "Checkpoint") -> corpora
 
     kept = training_texts.find(args.head) if args.head and args.calibrate is None else None
     least = corpora.MIN_SAMPLE if kept is None else 1
-    chosen = corpora.choose(checkpoint.output, checkpoint.reads, kept or args.calibrate, args.eval, least)
-    if chosen.gate.columns:
-        common.say(f"{args.eval}: {chosen.gate.columns}")
+    heads, evaluation = checkpoint.heads, _evaluations(args.eval, checkpoint.heads)
+    chosen = corpora.choose(
+        checkpoint.output,
+        checkpoint.reads,
+        kept or args.calibrate,
+        evaluation.get(heads.first.name),
+        least,
+        [(spec, evaluation.get(spec.name)) for spec in heads.further],
+    )
+    _say_columns(evaluation, heads, chosen.gate)
     common.say(f"INT8 is calibrated on at most {chosen.calibrated_on(len(chosen.calibration))}")
     if not chosen.own and (args.model or args.head):
         common.say(
@@ -159,39 +159,59 @@ def _chosen_texts(args: argparse.Namespace, checkpoint: "Checkpoint") -> corpora
     return chosen
 
 
-def _baseline(
-    active: "Release | None", release: "Release", evaluation: Path | None, bounds: GateSettings
-) -> "Baseline | None":
-    """The active release's accuracy on the same labelled texts; None if it cannot be compared."""
+def _evaluations(given: Sequence[str], heads: Heads) -> dict[str, Path]:
+    """The CSV of each head by name, of `--eval [HEAD=]CSV`. Raises: BadInput for a head that is named twice."""
+    return {name: Path(path) for name, path in by_head.parse("--eval", given, heads).items()}
+
+
+def _say_columns(evaluation: Mapping[str, Path], heads: Heads, texts: corpora.GateTexts) -> None:
+    for name, path in evaluation.items():
+        found = texts if name == heads.first.name else texts.by_head[name]
+        common.say(f"{path}: {found.columns}")
+
+
+def _baselines(
+    active: "Release | None", release: "Release", evaluation: Mapping[str, Path], bounds: GateSettings
+) -> "dict[str, Baseline]":
+    """The active release's accuracy on the same labelled texts, by head; those that cannot be compared are left out."""
     from shared_model.evaluation import gate
 
-    if active is None or evaluation is None or active.id == release.id:
-        return None
-    # Comparable are releases with the same labels, or values, and the same kind of input.
-    kinds = [(it.output.kind, it.output.width, sorted(it.labels), it.manifest.reads.pairs) for it in (active, release)]
-    if kinds[0] != kinds[1]:
-        common.say(f"the active release {active.id} gives other answers; it is not compared on {evaluation}")
-        return None
-    common.say(f"the active release {active.id} on {evaluation}")
+    if active is None or not evaluation or active.id == release.id:
+        return {}
+    # Comparable are heads with the same labels, or values, of releases with the same kind of input.
+    before, now = ({spec.name: _comparable(spec.output) for spec in it.heads.specs} for it in (active, release))
+    paired = active.manifest.reads.pairs == release.manifest.reads.pairs
+    for name in [name for name in evaluation if not paired or before.get(name) != now[name]]:
+        common.say(f"the active release {active.id} gives other answers; it is not compared on {evaluation[name]}")
+    same = {name: path for name, path in evaluation.items() if paired and before.get(name) == now[name]}
+    if not same:
+        return {}
+    common.say(f"the active release {active.id} on {', '.join(map(str, same.values()))}")
     try:
-        asked = corpora.labelled_texts(evaluation, active.output, active.manifest.reads)
-        return gate.baseline(active, asked, bounds)
+        outputs = {spec.name: spec.output for spec in active.heads.specs}
+        reads = active.manifest.reads
+        asked = {name: corpora.labelled_texts(path, outputs[name], reads) for name, path in same.items()}
+        return gate.baselines(active, asked, bounds)
     except ReleaseError as error:
         # A damaged active release must not prevent its replacement.
         common.say(f"not compared: {error}")
-        return None
+        return {}
+
+
+def _comparable(output: OutputSpec) -> tuple[OutputKind, int, list[str]]:
+    return output.kind, output.width, sorted(output.names)
 
 
 def _checkpoint(args: argparse.Namespace) -> "Checkpoint":
     """The checkpoint that the options name. Raises: BadInput for contradictory options, or an unknown model."""
     from shared_model.building import build, checkpoint
-    from shared_model.building.head import load_head
+    from shared_model.building.head import load_heads
 
     if args.model is None:
         if args.pairs:
             raise BadInput("--pairs", "goes with --model; a head reads single texts")
-        head = load_head(args.head or HEADS / "banking77")
-        return checkpoint.with_head(args.encoder or build.default_encoder(), head, max_tokens=args.max_tokens)
+        heads = load_heads(args.head) if args.head else default_heads()
+        return checkpoint.with_heads(args.encoder or build.default_encoder(), heads, max_tokens=args.max_tokens)
     if args.head or args.encoder:
         raise BadInput("--model", "is a whole model; --head and --encoder go without it")
     if not args.name:
@@ -199,73 +219,60 @@ def _checkpoint(args: argparse.Namespace) -> "Checkpoint":
     return checkpoint.load(args.model, pairs=args.pairs, max_tokens=args.max_tokens)
 
 
+def default_heads() -> "tuple[Head, ...]":
+    """Those of the default release: intent, mood and in_scope."""
+    from shared_model.building.head import load_heads
+
+    [intent] = load_heads(HEADS / "banking77")
+    return (replace(intent, name="intent"), *load_heads(HEADS / "demo"))
+
+
 def _print_verdicts(release: "Release", judged: "ReleaseReport") -> None:
     for variant in judged.variants:
-        print(f"  {variant.name}: {_measured(variant, judged.output)}{'' if variant.passed else '  REFUSED'}")
+        measured = [(head, variant.parity_of(head.head, judged.head)) for head in judged.every_head]
+        line = "; ".join(f"{_prefix(judged, head)}{_measured(parity, head.output)}" for head, parity in measured)
+        print(f"  {variant.name}: {line}{'' if variant.passed else '  REFUSED'}")
         for failure in variant.failures:
             print(f"    {failure}")
         if variant.slow_here:
             print(f"    slow here: {variant.slow_here}")
-    for line in judged.quality.in_words() if judged.quality else ():
-        print(f"  {line}")
-    for line in (*report.losses_in_words(judged), *report.calibration_in_words(judged)):
-        print(f"  {line}")
+    for head in judged.every_head:
+        words = (head.quality.in_words() if head.quality else ()), report.losses_in_words(judged, head)
+        for line in itertools.chain(*words, report.calibration_in_words(head)):
+            print(f"  {_prefix(judged, head)}{line}")
     for failure in judged.failures:
         print(f"  REFUSED: {failure}")
     print(f"  INT8 made by: {judged.quantisation}; report: {release.place}/{report.MARKDOWN}")
 
 
-def _measured(variant: "Verdict", output: str) -> str:
-    if variant.parity is None:
+def _prefix(judged: "ReleaseReport", head: "HeadReport") -> str:
+    """The head of a line, where there are several."""
+    return f"{head.head}: " if judged.heads else ""
+
+
+def _measured(parity: "Parity | None", output: str) -> str:
+    if parity is None:
         return "not measured"
-    clear = variant.parity.clear_agreement
+    clear = parity.clear_agreement
     known = "" if clear is None else f" ({clear:.2%} where fp32 is sure)"
-    agreed = f"agreement {variant.parity.agreement:.2%}{known}"
-    if variant.parity.accuracy is None:
+    agreed = f"agreement {parity.agreement:.2%}{known}"
+    if parity.accuracy is None:
         return agreed
-    return f"{agreed}, {RULES[OutputKind(output)].accuracy} {variant.parity.accuracy:.2%}"
-
-
-def _train_head(args: argparse.Namespace, state: StateSettings) -> None:
-    from shared_model.building import build, train_head, training_texts
-    from shared_model.evaluation.examples import read_examples
-
-    examples = read_examples(args.data)
-    common.say(f"{args.data}: {examples.columns}")
-    common.say(f"training a head for {len(set(examples.labels))} labels on {len(examples.texts)} texts")
-    trained = train_head.train(args.encoder or build.default_encoder(), examples)
-    trained.head.save(args.out)
-    for line in train_head.in_words(examples.labels, trained):
-        print(line)
-    print(f"head written to {args.out}; trained on data with sha256 {examples.sha256}")
-    if args.no_keep_texts:
-        training_texts.remove(args.out)
-    else:
-        kept = training_texts.keep(args.out, examples.texts)
-        file = args.out / training_texts.FILE
-        print(f"{kept:,} training texts kept in {file} for build to calibrate on; --no-keep-texts keeps none")
-    # A valid release name derived from the folder's.
-    name = re.sub("[^a-z0-9]+", "-", args.out.absolute().name.lower())[:48].strip("-") or "my-model"
-    options = ["build", "--name", name, "--head", args.out]
-    if args.encoder:
-        options += ["--encoder", args.encoder]
-    if args.no_keep_texts and len(examples.texts) >= corpora.MIN_SAMPLE:
-        options += ["--calibrate", args.data]
-    print(f"next: python -m shared_model {shlex.join(map(str, options))} --eval HELD-OUT.csv")
+    return f"{agreed}, {RULES[OutputKind(output)].accuracy} {parity.accuracy:.2%}"
 
 
 def _gate(args: argparse.Namespace, state: StateSettings) -> int:
     from shared_model.evaluation import gate
 
     release = common.open_release(state, args.release if args.named is None else args.named)
-    reads = release.manifest.reads
-    asked = corpora.generated_texts(reads)
-    if args.eval:
-        asked = corpora.in_order(corpora.labelled_texts(args.eval, release.output, reads), asked)
+    reads, heads, evaluation = release.manifest.reads, release.heads, _evaluations(args.eval, release.heads)
+    outputs = {spec.name: spec.output for spec in heads.specs}
+    labelled = {name: corpora.labelled_texts(path, outputs[name], reads) for name, path in evaluation.items()}
+    by_head = {spec.name: labelled.get(spec.name) for spec in heads.further}
+    asked = corpora.judged_on(labelled.get(heads.first.name), by_head, corpora.generated_texts(reads))
     bounds = settings.load(GateSettings, gate_min_accuracy=args.min_accuracy)
-    if asked.columns:
-        common.say(f"{args.eval}: {asked.columns}")
-    active = _baseline(_active(state), release, args.eval, bounds)
+    _say_columns(evaluation, heads, asked)
+    active = _baselines(_active(state), release, evaluation, bounds)
     evaluator = gate.release_evaluator(release, asked, bounds)
     judged = gate.evaluate_release(
         release,

@@ -1,10 +1,11 @@
-"""messages: an archive of demo messages."""
+"""messages: an archive of demo messages, or labelled ones."""
 
 import argparse
 from datetime import date
+from pathlib import Path
 from typing import Any
 
-from shared_model import demo_messages
+from shared_model import demo_labels, demo_messages
 from shared_model.commands import common
 from shared_model.settings import StateSettings
 
@@ -15,7 +16,8 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
         "messages",
         _messages,
         help="write demo messages as an archive of days",
-        more="They go to the folder that TANDEM_MESSAGES names, else to STATE/messages; a day that is there stays.",
+        more="They go to the folder that TANDEM_MESSAGES names, else to STATE/messages; a day that is there stays. Or, "
+        "with --labelled, examples to train heads on.",
         example="--count 2000 --days 1 --first-day 2026-01-20",
     )
     messages.add_argument("--count", type=int, default=20_000, help="messages of all days together (default: 20000)")
@@ -28,10 +30,20 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
         help="the first of them (default: %(default)s)",
     )
     messages.add_argument("--seed", type=int, default=7, help="the same seed makes the same messages (default: 7)")
+    messages.add_argument(
+        "--labelled",
+        type=Path,
+        metavar="DIR",
+        help="write mood.csv (for a multi_label head) and in_scope.csv with the generator's labels to DIR "
+        "(default: an archive)",
+    )
     messages.add_argument("--clean", action="store_true", help="without the damaged lines a real archive has")
 
 
 def _messages(args: argparse.Namespace, state: StateSettings) -> None:
+    if args.labelled:
+        print(f"written: {', '.join(map(str, demo_labels.write(args.labelled, args.count, args.seed)))}")
+        return
     before = {path.name for path in state.messages_dir.glob("ds=*") if (path / "messages.jsonl").exists()}
     days = demo_messages.write_archive(
         state.messages_dir, args.count, args.days, args.seed, not args.clean, args.first_day

@@ -11,7 +11,7 @@ from tqdm import tqdm
 from shared_model.encoding import Encoding, InputSpec, TokenBatch, collate, plan_batches
 from shared_model.engine import Engine
 from shared_model.evaluation.gate_settings import GateSettings
-from shared_model.output import Floats, OutputSpec
+from shared_model.output import Floats, Scoring
 from shared_model.types import Precision
 
 #: (rows, tokens) of the latency profile: single texts of every length, and a full batch of short ones.
@@ -52,7 +52,7 @@ def budget_of(precision: Precision, bounds: GateSettings) -> Budget | None:
     return Budget(64, 32, bounds.gate_batch_ms, "TANDEM_GATE_BATCH_MS")
 
 
-def score_all(engine: Engine, output: OutputSpec, encodings: Sequence[Encoding], what: str = "scoring") -> Floats:
+def score_all(engine: Engine, output: Scoring, encodings: Sequence[Encoding], what: str = "scoring") -> Floats:
     """Scores (texts, width) at temperature 1, in the order of `encodings`. Raises: ValueError for another shape."""
     scores, uncalibrated = np.empty((len(encodings), output.width), np.float32), output.uncalibrated
     with tqdm(total=len(encodings), desc=what, unit="text", disable=None) as progress:

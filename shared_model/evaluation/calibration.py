@@ -39,10 +39,11 @@ Probabilities = NDArray[np.float64]
 @dataclass(frozen=True)
 class Abstain:
     """When answers abstain: `below` a confidence, or below the least one from which on the share `precision` of answers
-    is right; with neither, never."""
+    is right, and `on` labels that stand for no answer; with none of them, never."""
 
     below: float | None = None
     precision: float | None = None
+    on: tuple[str, ...] = ()
 
 
 NEVER = Abstain()
@@ -61,7 +62,7 @@ class Bin:
 
 @dataclass(frozen=True)
 class Covered:
-    """The texts answered with at least `confidence`: their share, `coverage`, and `accuracy`, the share answered
+    """Answered texts, the least `confidence` among them: their share, `coverage`, and `accuracy`, the share answered
     right."""
 
     confidence: float
@@ -75,8 +76,7 @@ class Calibration:
 
     `ece_before`: at temperature 1; `ece_after`, `bins` and `curve`: at `temperature`, or, if `cross_fitted`, each text
     at the temperature of the other folds. `ece_perfect`: 95th percentile of the ECE of a model with these probabilities
-    that is perfectly calibrated. `abstain_below`: the threshold of answers, if one is set, and `answered`: the share of
-    texts above it, with their accuracy.
+    that is perfectly calibrated. `abstains`: when answers do, in words, and `answered`: those that do not.
     """
 
     temperature: float
@@ -87,7 +87,7 @@ class Calibration:
     ece_perfect: float
     bins: tuple[Bin, ...]
     curve: tuple[Covered, ...]
-    abstain_below: float | None = None
+    abstains: str = "never"
     answered: Covered | None = None
 
     def in_words(self) -> Iterator[str]:
@@ -101,8 +101,8 @@ class Calibration:
         )
         if self.answered:
             yield (
-                f"abstains below a confidence of {self.abstain_below:g}: {self.answered.coverage:.2%} of these texts "
-                f"are answered, {self.answered.accuracy:.2%} of them right"
+                f"abstains {self.abstains}: {self.answered.coverage:.2%} of these texts are answered, "
+                f"{self.answered.accuracy:.2%} of them right"
             )
 
 
@@ -110,12 +110,15 @@ def fit(
     output: OutputSpec, scores: Floats, truth: Truth | None, texts: Sequence[Text], abstain: Abstain = NEVER
 ) -> tuple[OutputSpec, Folds | None]:
     """The output with its temperature and threshold, and the folds of the texts if a temperature was fitted: that needs
-    MIN_TEXTS labelled ones. Raises: BadInput for a threshold or a precision that cannot be."""
+    MIN_TEXTS labelled ones. Raises: BadInput for a threshold, a precision or labels that cannot be."""
     if not output.ranked:
         if abstain != NEVER:
             raise BadInput("--abstain-below", f"needs probabilities; {output.kind} output has none")
         return output, None
-    folds = None
+    try:
+        output, folds = replace(output, abstain_on=abstain.on), None
+    except ValueError as error:
+        raise BadInput("--abstain-on", str(error)) from error
     if truth is not None and len(texts) >= MIN_TEXTS:
         folds = folds_of(texts)
         output = replace(output, temperature=fit_temperature(output, scores, truth))
@@ -170,7 +173,7 @@ def measure(output: OutputSpec, scores: Floats, truth: Truth, folds: Folds | Non
     calibrated = output.recalibrated(scores) if folds is None else cross_fitted(output, scores, truth, folds)
     probabilities, true = _claims(output.kind, calibrated, truth)
     confidence, right = output.confidence(calibrated), _right(output, scores, truth)
-    below = output.abstain_below
+    answered = ~output.abstained(calibrated) if output.abstains else None
     return Calibration(
         temperature=output.temperature,
         cross_fitted=fitted,
@@ -180,8 +183,8 @@ def measure(output: OutputSpec, scores: Floats, truth: Truth, folds: Folds | Non
         ece_perfect=perfect_ece(probabilities),
         bins=_bins(probabilities, true),
         curve=_curve(confidence, right),
-        abstain_below=below,
-        answered=None if below is None else _covered(confidence, right, below),
+        abstains=output.abstaining,
+        answered=None if answered is None else _covered(confidence, right, answered),
     )
 
 
@@ -256,12 +259,13 @@ def _bins(probabilities: Probabilities, true: Bools) -> tuple[Bin, ...]:
 def _curve(confidence: Floats, right: Bools) -> tuple[Covered, ...]:
     ordered = np.sort(confidence)[::-1]
     least = [float(ordered[max(round(share * len(ordered)), 1) - 1]) for share in _COVERAGES]
-    return tuple(_covered(confidence, right, threshold) for threshold in least)
+    return tuple(_covered(confidence, right, confidence >= threshold) for threshold in least)
 
 
-def _covered(confidence: Floats, right: Bools, threshold: float) -> Covered:
-    held = confidence >= threshold
-    return Covered(threshold, float(held.mean()), float(right[held].mean()) if held.any() else 0.0)
+def _covered(confidence: Floats, right: Bools, held: Bools) -> Covered:
+    if not held.any():
+        return Covered(1.0, 0.0, 0.0)
+    return Covered(float(confidence[held].min()), float(held.mean()), float(right[held].mean()))
 
 
 def _lower(right: Bools) -> float:

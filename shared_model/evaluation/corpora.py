@@ -3,8 +3,8 @@
 import hashlib
 import itertools
 import json
-from collections.abc import Collection, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ from shared_model.errors import BadInput
 from shared_model.evaluation import samples
 from shared_model.evaluation.agreement import Truth
 from shared_model.evaluation.examples import Examples, read_examples
+from shared_model.heads import HeadSpec
 from shared_model.output import OutputKind, OutputSpec
 
 #: Number of generated texts for each purpose, and the generator's seed: each purpose has its own stream of messages.
@@ -37,7 +38,8 @@ class GateTexts:
 
     `shown`: how a report names each text: by itself, or by its file and line if it may be private. `columns`:
     description of the CSV columns that were read. `reserve`: texts that are added in this order, for agreement alone,
-    if the reference is certain on too few of these.
+    if the reference is certain on too few of these. `by_head`: texts of further heads, by name; a head without any is
+    evaluated on these ones, without truth.
     """
 
     texts: Sequence[Text]
@@ -47,6 +49,11 @@ class GateTexts:
     truth: Truth | None = None
     columns: str = ""
     reserve: "tuple[GateTexts, ...]" = ()
+    by_head: "Mapping[str, GateTexts]" = field(default_factory=dict)
+
+    def of_head(self, name: str) -> "GateTexts":
+        """The texts of a further head."""
+        return self.by_head.get(name) or replace(self, truth=None)
 
     def first(self, count: int) -> "GateTexts":
         """The first of these unlabelled texts."""
@@ -86,16 +93,19 @@ def choose(
     sample: Path | None = None,
     evaluation: Path | None = None,
     least: int = MIN_SAMPLE,
+    further: Sequence[tuple[HeadSpec, Path | None]] = (),
 ) -> Texts:
     """Texts to build a release with: from the given files, else generated. Raises: BadInput, OSError.
 
     A `sample` of `least` lines or more is JSON Lines of {"text": …} or, for pairs, {"text": …, "text_pair": …}, or a
     CSV of examples, whose labels are ignored. Of its distinct texts that are not in `evaluation` (a CSV of examples),
-    every fifth is held out for the gate, and every fifth for validation.
+    every fifth is held out for the gate, and every fifth for validation. `further`: the other heads, each with its own
+    evaluation.
     """
     generated = generated_texts(reads)
     labelled = labelled_texts(evaluation, output, reads) if evaluation else None
-    barred = {samples.normalised(text) for text in labelled.texts} if labelled else set[Hashable]()
+    by_head = {head.name: labelled_texts(path, head.output, reads) if path else None for head, path in further}
+    barred = {samples.normalised(text) for found in (labelled, *by_head.values()) if found for text in found.texts}
     lines, places = samples.read(sample, reads, least) if sample else ([], [])
     own = samples.distinct(lines, barred)
     parts = [own[start::_PART] for start in range(_PART)]
@@ -107,11 +117,17 @@ def choose(
     return Texts(
         [*calibration, *_generated(_CALIBRATION_SEED, few[0] - len(calibration), reads, barred)],
         [*validation, *_generated(_VALIDATION_SEED, few[1] - len(validation), reads, barred)],
-        in_order(*filter(None, (labelled, held_out, generated))),
+        judged_on(labelled, by_head, held_out, generated),
         own=len(calibration),
         file=sample.name if sample else "",
         barred=len(samples.distinct(lines)) - len(own),
     )
+
+
+def judged_on(labelled: GateTexts | None, by_head: Mapping[str, GateTexts | None], *others: GateTexts) -> GateTexts:
+    """The texts of all heads: the labelled ones of each, if it has any, with the others in reserve."""
+    own = {name: in_order(*filter(None, (found, *others))) for name, found in by_head.items()}
+    return replace(in_order(*filter(None, (labelled, *others))), by_head=own)
 
 
 def in_order(*sets: GateTexts) -> GateTexts:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from shared_model.encoding import InputSpec
 from shared_model.evaluation import judged
-from shared_model.evaluation.judged import Judged, Measured
+from shared_model.evaluation.judged import Judged, Measured, MeasuredHead
+from shared_model.heads import Heads
 from shared_model.output import OutputSpec
 from shared_model.releases.manifest import Manifest
 from shared_model.releases.store import Release
@@ -66,18 +67,14 @@ def reads_in_words(reads: InputSpec) -> str:
     return f"{what} of at most {reads.max_tokens} tokens{types}"
 
 
-def abstaining_in_words(output: OutputSpec) -> str:
-    return "never" if output.abstain_below is None else f"below {output.abstain_below:g}"
-
-
 def manifest_differences(old: Manifest, new: Manifest, labels_shown: int | None = None) -> Iterator[Difference]:
     """Differences in everything but the files."""
     yield from _changed("name", old.name, new.name)
     yield from _changed("parent", _short(old.parent), _short(new.parent))
     yield from _changed("output", f"{old.output.kind}/{old.output.width}", f"{new.output.kind}/{new.output.width}")
-    yield from _label_differences(old.labels, new.labels, labels_shown)
-    yield from _changed("temperature", f"{old.output.temperature:g}", f"{new.output.temperature:g}")
-    yield from _changed("abstaining", abstaining_in_words(old.output), abstaining_in_words(new.output))
+    yield from _label_differences("labels", old.labels, new.labels, labels_shown)
+    yield from _calibration_differences("", old.output, new.output)
+    yield from _head_differences(old.heads, new.heads, labels_shown)
     yield from _changed("reads", reads_in_words(old.reads), reads_in_words(new.reads))
     yield from _changed("calibration", _short(old.calibration), _short(new.calibration))
     yield from _changed("quantisation", old.quantisation, new.quantisation)
@@ -94,20 +91,38 @@ def manifest_differences(old: Manifest, new: Manifest, labels_shown: int | None 
 def report_differences(old: Judged, new: Judged) -> Iterator[Difference]:
     """Differences in the measurements, except latencies, of variants that both have."""
     yield from _changed("gate", *("passed" if found.passed else "refused" for found in (old, new)))
-    if old.ece is not None and new.ece is not None:
-        yield from _changed("ece", f"{old.ece:.4f}", f"{new.ece:.4f}")
+    for head, error in old.eces.items():
+        if head in new.eces:
+            yield from _changed(f"{head} ece".lstrip(), f"{error:.4f}", f"{new.eces[head]:.4f}")
     for name, measured in old.variants.items():
         if name in new.variants and (words := "; ".join(_measured_differences(measured, new.variants[name]))):
             yield Difference(name, words)
 
 
-def _label_differences(old: tuple[str, ...], new: tuple[str, ...], shown: int | None) -> Iterator[Difference]:
+def _head_differences(old: Heads, new: Heads, shown: int | None) -> Iterator[Difference]:
+    yield from _changed("heads", *(", ".join(spec.name for spec in heads.specs) for heads in (old, new)))
+    before, after = ({spec.name: spec.output for spec in heads.further} for heads in (old, new))
+    for name in [name for name in before if name in after]:
+        kinds = (f"{output.kind}/{output.width}" for output in (before[name], after[name]))
+        yield from _changed(f"head {name}", *kinds)
+        yield from _label_differences(f"head {name}", before[name].names, after[name].names, shown)
+        yield from _calibration_differences(f"{name} ", before[name], after[name])
+
+
+def _calibration_differences(head: str, old: OutputSpec, new: OutputSpec) -> Iterator[Difference]:
+    yield from _changed(f"{head}temperature", f"{old.temperature:g}", f"{new.temperature:g}")
+    yield from _changed(f"{head}abstaining", old.abstaining, new.abstaining)
+
+
+def _label_differences(
+    subject: str, old: tuple[str, ...], new: tuple[str, ...], shown: int | None
+) -> Iterator[Difference]:
     if added := [label for label in new if label not in old]:
-        yield Difference("labels", f"{len(added)} added: {_some(added, shown)}")
+        yield Difference(subject, f"{len(added)} added: {_some(added, shown)}")
     if removed := [label for label in old if label not in new]:
-        yield Difference("labels", f"{len(removed)} removed: {_some(removed, shown)}")
+        yield Difference(subject, f"{len(removed)} removed: {_some(removed, shown)}")
     if [label for label in old if label in new] != [label for label in new if label in old]:
-        yield Difference("labels", "in another order")
+        yield Difference(subject, "in another order")
 
 
 def _some(labels: Sequence[str], shown: int | None) -> str:
@@ -128,6 +143,13 @@ def _short(sha256: str) -> str:
 def _measured_differences(old: Measured, new: Measured) -> Iterator[str]:
     if old.compiled != new.compiled:
         yield f"compiled as {old.compiled} → {new.compiled}"
+    yield from _share_differences(old, new)
+    for name in old.heads:
+        if name in new.heads:
+            yield from (f"{name}: {words}" for words in _share_differences(old.heads[name], new.heads[name]))
+
+
+def _share_differences(old: Measured | MeasuredHead, new: Measured | MeasuredHead) -> Iterator[str]:
     for what, before, after in (
         ("agreement", old.agreement, new.agreement),
         ("where fp32 is sure", old.clear_agreement, new.clear_agreement),

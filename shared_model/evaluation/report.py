@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from shared_model.evaluation import parity
 from shared_model.evaluation.agreement import RULES
-from shared_model.evaluation.calibration import Bin, Calibration
-from shared_model.evaluation.verdict import ReleaseReport, Tried, Verdict
+from shared_model.evaluation.calibration import Bin
+from shared_model.evaluation.parity import Parity
+from shared_model.evaluation.verdict import HeadReport, ReleaseReport, Tried, Verdict
 from shared_model.output import OutputKind
 from shared_model.releases import verdict_signature
 from shared_model.releases.store import Release
@@ -49,12 +50,17 @@ def calibrated_before(release: Release) -> str:
 
 def page(report: ReleaseReport) -> str:
     recipes = [(t.recipe, _known(t.agreement, ".2%"), "; ".join(t.failures) or "passed") for t in report.tried]
-    confusion = [(v.name, c.reference, c.variant, str(c.texts)) for v in report.variants for c in v.confusion]
+    confusion = [
+        (_named(v, head), c.reference, c.variant, str(c.texts))
+        for v in report.variants
+        for head, found in (("", v.confusion), *((it.head, it.confusion) for it in v.heads))
+        for c in found
+    ]
     sections = (
         _summary(report),
         _refusals(report),
         _agreement(report),
-        *(_calibration(report.quality.calibration) if report.quality and report.quality.calibration else ()),
+        *(section for head in report.every_head for section in _calibration(report, head)),
         _titled("Recipes of INT8, in the order they were tried:", ("recipe", "agreement", "verdict"), recipes),
         _latency(report),
         _titled(
@@ -67,29 +73,41 @@ def page(report: ReleaseReport) -> str:
 
 
 def _summary(report: ReleaseReport) -> list[str]:
-    texts = next((v.parity.texts for v in report.variants if v.parity), 0)
     return [
         f"# {report.release}: {'passed' if report.passed else 'REFUSED'}",
         "",
         *(f"- {failure}" for failure in report.failures),
         *(f"- {v.name} {failure}" for v in report.variants for failure in v.failures),
         *(f"- {v.name} slow here: {v.slow_here}" for v in report.variants if v.slow_here),
-        f"- output: {report.output.replace('_', ' ')}",
-        f"- judged on {texts} {report.evaluation} texts, sha256 `{report.evaluation_sha256}`",
-        *(f"- agreement also on {one.texts} {one.source} texts, sha256 `{one.sha256}`" for one in report.added),
-        *(f"- {line}" for line in (report.quality.in_words() if report.quality else ())),
-        *(f"- {line}" for line in losses_in_words(report)),
-        *(f"- {line}" for line in calibration_in_words(report)),
+        *(f"- {line}" for head in report.every_head for line in _head_summary(report, head)),
         f"- INT8 calibrated on {report.calibration or 'texts'}, sha256 `{report.calibration_sha256}`",
         f"- INT8 made by: {report.quantisation}",
         f"- not proven on this machine: {', '.join(report.unproven) or 'none'}",
     ]
 
 
-def losses_in_words(report: ReleaseReport) -> Iterator[str]:
-    """The losses of accuracy that the texts can show for each variant, or why none is judged."""
-    compared = [(v, v.parity) for v in report.variants if v.parity and v.precision != Precision.FP32]
-    if compared and (why := parity.unjudged(compared[0][1], OutputKind(report.output))):
+def _head_summary(report: ReleaseReport, head: HeadReport) -> Iterator[str]:
+    texts = next((measured.texts for _, measured in parities(report, head.head)), 0)
+    if report.heads:
+        yield f"head {head.head}:"
+    yield f"output: {head.output.replace('_', ' ')}"
+    yield f"judged on {texts} {head.evaluation} texts, sha256 `{head.evaluation_sha256}`"
+    yield from (f"agreement also on {one.texts} {one.source} texts, sha256 `{one.sha256}`" for one in head.added)
+    yield from (head.quality.in_words() if head.quality else ())
+    yield from losses_in_words(report, head)
+    yield from calibration_in_words(head)
+
+
+def parities(report: ReleaseReport, head: str) -> list[tuple[Verdict, Parity]]:
+    """The variants that ran, and how each compares as one head."""
+    found = ((variant, variant.parity_of(head, report.head)) for variant in report.variants)
+    return [(variant, measured) for variant, measured in found if measured]
+
+
+def losses_in_words(report: ReleaseReport, head: HeadReport) -> Iterator[str]:
+    """The losses of accuracy that the texts can show for each variant as one head, or why none is judged."""
+    compared = [(v, measured) for v, measured in parities(report, head.head) if v.precision != Precision.FP32]
+    if compared and (why := parity.unjudged(compared[0][1], OutputKind(head.output))):
         yield why
         return
     for variant, measured in compared:
@@ -103,12 +121,12 @@ def losses_in_words(report: ReleaseReport) -> Iterator[str]:
             )
 
 
-def calibration_in_words(report: ReleaseReport) -> Iterator[str]:
+def calibration_in_words(head: HeadReport) -> Iterator[str]:
     """How far fp32's probabilities are from observed shares, or why that is not known; nothing without
     probabilities."""
-    if report.quality and report.quality.calibration:
-        yield from report.quality.calibration.in_words()
-    elif report.output in (OutputKind.SINGLE_LABEL, OutputKind.MULTI_LABEL):
+    if head.quality and head.quality.calibration:
+        yield from head.quality.calibration.in_words()
+    elif head.output in (OutputKind.SINGLE_LABEL, OutputKind.MULTI_LABEL):
         yield "no text is labelled: build fits no temperature, and the calibration is not measured (--eval)"
 
 
@@ -118,9 +136,10 @@ def _refusals(report: ReleaseReport) -> list[str]:
         return []
     lines = ["## Next steps", "", *_advice(report)]
     rows = [
-        (v.name, _cut(e.text), e.reference or "–", e.variant or "–", e.distance)
+        (_named(v, head), _cut(e.text), e.reference or "–", e.variant or "–", e.distance)
         for v in report.variants
-        for e in v.examples
+        for head, found in (("", v.examples), *((it.head, it.examples) for it in v.heads))
+        for e in found
     ]
     if rows:
         header = ("variant", "text", "fp32 says", "the variant says", "how far")
@@ -132,7 +151,7 @@ def _advice(report: ReleaseReport) -> Iterator[str]:
     if report.failures:
         yield "- The model itself is refused, whatever its variants: train it on more examples, or judge it on others."
     refused = [variant for variant in report.variants if not variant.passed]
-    if any(v.parity and not v.parity.passed for v in refused):
+    if any(not it.passed for v in refused for it in v.parities):
         yield (
             "- Labels or values differ: build again with `--calibrate` and a sample of the texts the model will see "
             "(500 lines or more; more help) unless INT8 is calibrated on one, and with `--eval` if you have labels."
@@ -148,16 +167,24 @@ def _advice(report: ReleaseReport) -> Iterator[str]:
 def _agreement(report: ReleaseReport) -> list[str]:
     accuracy = RULES[OutputKind(report.output)].accuracy
     columns = ("agreement", "where clear", "at most", accuracy, "points lost", "McNemar p", "max Δ", "MB")
-    return _table(("variant", "compiled", *columns), [_agreement_row(variant) for variant in report.variants])
+    rows = [
+        (_named(variant, head), *_agreement_cells(variant, measured))
+        for variant in report.variants
+        for head, measured in (("", variant.parity), *((it.head, it.parity) for it in variant.heads))
+    ]
+    return _table(("variant", "compiled", *columns), rows)
 
 
-def _agreement_row(variant: Verdict) -> tuple[str, ...]:
+def _named(variant: Verdict, head: str) -> str:
+    """`head`: empty for the first."""
+    return f"{variant.name} {head}".rstrip()
+
+
+def _agreement_cells(variant: Verdict, measured: Parity | None) -> tuple[str, ...]:
     size = f"{variant.size_bytes / 1e6:.1f}"
-    measured = variant.parity
     if measured is None:
-        return (variant.name, *["–"] * 8, size)
+        return (*["–"] * 8, size)
     return (
-        variant.name,
         variant.compiled or "–",
         f"{measured.agreement:.2%}",
         _known(measured.clear_agreement, ".2%"),
@@ -170,14 +197,19 @@ def _agreement_row(variant: Verdict) -> tuple[str, ...]:
     )
 
 
-def _calibration(measured: Calibration) -> list[list[str]]:
-    """The reliability diagram, and the accuracy by the share of texts that are answered."""
+def _calibration(report: ReleaseReport, head: HeadReport) -> list[list[str]]:
+    """A head's reliability diagram, and its accuracy by the share of texts that are answered; nothing if they were not
+    measured."""
+    measured = head.quality.calibration if head.quality else None
+    if measured is None:
+        return []
+    of = f" as head {head.head}" if report.heads else ""
     bins = [
         (f"{it.low:.3f}", str(it.count), f"{it.confidence:.3f}", f"{it.accuracy:.3f}", _bar(it)) for it in measured.bins
     ]
     curve = [(f"{it.confidence:.3f}", f"{it.coverage:.2%}", f"{it.accuracy:.2%}") for it in measured.curve]
-    title = "Reliability of fp32's probabilities (█ share that came true, ┃ mean probability):"
-    answered = "Accuracy of fp32 if only texts of at least this confidence are answered:"
+    title = f"Reliability of fp32's probabilities{of} (█ share that came true, ┃ mean probability):"
+    answered = f"Accuracy of fp32{of} if only texts of at least this confidence are answered:"
     return [
         _titled(title, ("from", "number", "mean probability", "came true", "0 to 1"), bins),
         _titled(answered, ("confidence", "coverage", "accuracy"), curve),

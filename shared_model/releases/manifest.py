@@ -4,12 +4,13 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
 from shared_model.encoding import InputSpec
 from shared_model.errors import ReleaseError
+from shared_model.heads import DEFAULT_HEAD, Heads, HeadSpec
 from shared_model.output import OutputKind, OutputSpec
 from shared_model.types import Device, Precision
 
@@ -21,11 +22,6 @@ _NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]{0,46}[a-z0-9])?")
 _ID = re.compile(rf"({_NAME.pattern})-[0-9a-f]{{12}}")
 _FILE = re.compile(r"[a-z0-9_]+(?:/[a-z0-9_]+)?\.[a-z]+")
 _NOTE = re.compile(r"[a-z0-9_-]+\.[a-z]+")
-
-
-#: Fields of an output that are left out of the file, and so out of the id, where they have these values: releases that
-#: were built before there were such fields keep their ids.
-_LATER: Mapping[str, Any] = {"temperature": 1.0, "abstain_below": None}
 
 
 @dataclass(frozen=True)
@@ -45,7 +41,7 @@ class Facts:
     """The properties of a release beside its bytes, as its builder knows them.
 
     parent: sha256 of the checkpoint. calibration: sha256 of the calibration texts. quantisation: description of the
-    recipe that made the INT8 variant.
+    recipe that made the INT8 variant. output: of the first head, whose name is `head`; further: the other heads.
     """
 
     name: str
@@ -55,6 +51,27 @@ class Facts:
     calibration: str
     quantisation: str
     variants: tuple[Variant, ...]
+    head: str = field(default=DEFAULT_HEAD, kw_only=True)
+    further: tuple[HeadSpec, ...] = field(default=(), kw_only=True)
+
+    def __post_init__(self) -> None:
+        # Raises ValueError for names that cannot be.
+        Heads.of(self.output, self.head, self.further)
+
+    @property
+    def heads(self) -> Heads:
+        return Heads.of(self.output, self.head, self.further)
+
+
+#: Fields, of outputs too, that are left out of the file, and so out of the id, where they have these values: releases
+#: that were built before there were such fields keep their ids.
+_LATER: Mapping[str, Any] = {
+    "head": DEFAULT_HEAD,
+    "further": (),
+    "temperature": 1.0,
+    "abstain_below": None,
+    "abstain_on": (),
+}
 
 
 @dataclass(frozen=True)
@@ -114,6 +131,7 @@ def _manifest(document: dict[str, Any]) -> Manifest:
         raise ValueError(reads)
     return Manifest(
         output=_output(document.pop("output")),
+        further=tuple(HeadSpec(_text(head["name"]), _output(head["output"])) for head in document.pop("further", ())),
         reads=reads,
         variants=tuple(
             Variant(Precision(variant["precision"]), Device(variant["device"]), _texts(variant["files"]))
@@ -125,12 +143,11 @@ def _manifest(document: dict[str, Any]) -> Manifest:
 
 
 def _output(document: Mapping[str, Any]) -> OutputSpec:
-    later = {name: document.get(name, default) for name, default in _LATER.items()}
-    if not all(isinstance(value, float | None) for value in later.values()):
-        raise TypeError(later)
-    return OutputSpec(
-        OutputKind(document["kind"]), tuple(map(_text, document["names"])), int(document["width"]), **later
-    )
+    temperature, below = document.get("temperature", 1.0), document.get("abstain_below")
+    if not isinstance(temperature, float) or not isinstance(below, float | None):
+        raise TypeError(document)
+    names, on = (tuple(map(_text, given)) for given in (document["names"], document.get("abstain_on", ())))
+    return OutputSpec(OutputKind(document["kind"]), names, int(document["width"]), temperature, below, on)
 
 
 def _without_defaults(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from shared_model.encoding import Encoder
 from shared_model.engine import Engine, open_engine
 from shared_model.errors import ReleaseError, UnknownRelease
+from shared_model.heads import Heads
 from shared_model.output import OutputSpec
 from shared_model.releases import manifest as manifests
 from shared_model.releases import revocation, signature
@@ -39,7 +40,12 @@ class Release:
 
     @property
     def output(self) -> OutputSpec:
+        """That of its first head."""
         return self.manifest.output
+
+    @property
+    def heads(self) -> Heads:
+        return self.manifest.heads
 
     @property
     def labels(self) -> tuple[str, ...]:

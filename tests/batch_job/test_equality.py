@@ -51,7 +51,7 @@ def scores_outside_spark(release: Release, texts: list[str], widths: Bucketing) 
         encodings = encoder.encode_many(texts[start : start + 1_000])
         for batch in plan_batches([each.tokens for each in encodings], 24, 4096, widths):
             raw = engine.score(collate([encodings[row] for row in batch], widths))
-            scores[[start + row for row in batch]] = release.output.scores(raw)
+            scores[[start + row for row in batch]] = release.heads.split(release.heads.scores(raw))[0]
     engine.close()
     return scores
 

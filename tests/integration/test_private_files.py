@@ -1,7 +1,9 @@
-"""Files of a build, a service and a night are their user's alone, whatever umask the shell has."""
+"""Files of a build and a service are their user's alone, whatever umask the shell has.
+
+Those of a night are looked at where a night runs: `stack/test_nightly_dag.py`.
+"""
 
 import os
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -9,24 +11,19 @@ from pathlib import Path
 import pytest
 
 from realtime_service.client import Client
+from tests.private_files import open_to_others
 from tests.realtime_service.conftest import start_service
 from tests.shared_model import tiny_models
 
 pytestmark = pytest.mark.heavy
 
-DAY = "2026-01-14"
 #: A random model passes its gate, whatever it answers.
 LAX = {"TANDEM_GATE_MIN_AGREEMENT": "0.01", "TANDEM_GATE_LATENCY_MS": "10000", "TANDEM_GATE_BATCH_MS": "10000"}
 
 
-def open_to_others(state: Path) -> list[str]:
-    found = [state, *state.rglob("*")]
-    return [str(it) for it in found if not it.is_symlink() and stat.S_IMODE(it.stat().st_mode) & 0o077]
-
-
 def test_no_file_is_readable_by_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state, model = tmp_path / "state", tiny_models.make(tmp_path / "model", "bert")
-    environment = {"TANDEM_STATE": str(state), "TANDEM_SPARK_MASTER": "local[2]", "TANDEM_QUARANTINE_SHARE": "1", **LAX}
+    environment = {"TANDEM_STATE": str(state), **LAX}
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     for name in ("TANDEM_REDIS_URL", "REDIS_URL", "TANDEM_RELEASES"):
@@ -39,10 +36,7 @@ def test_no_file_is_readable_by_others(tmp_path: Path, monkeypatch: pytest.Monke
         assert ended.returncode == 0, ended.stdout + ended.stderr
 
     run("shared_model", "build", "--model", str(model), "--name", "tiny", "--max-tokens", "16")
-    run("shared_model", "messages", "--count", "40", "--days", "1", "--first-day", DAY)
-    run("batch_job", "plan", "--ds", DAY)
-    run("batch_job", "score", "--ds", DAY)
-    run("batch_job", "publish", "--ds", DAY)
+    run("shared_model", "messages", "--count", "40", "--days", "1")
     former = os.umask(0o022)
     try:
         service = start_service(state, state / "releases")
@@ -53,7 +47,7 @@ def test_no_file_is_readable_by_others(tmp_path: Path, monkeypatch: pytest.Monke
         assert open_to_others(state) == []
     assert service.stop() == 0
     written = {it.relative_to(state).parts[0] for it in state.rglob("*") if it.is_file()}
-    assert written >= {"keys", "releases", "messages", "scores", "runs", "redis"}
+    assert written >= {"keys", "releases", "messages", "redis"}
 
 
 def test_a_state_folder_that_others_may_open_is_named_once(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ class SleepingEngine:
 
 class SleepingRelease(Release):
     def engine(self, precision: Precision, device: Device, threads: int, streams: int = 1) -> Engine:
-        return SleepingEngine(precision, device, self.output.width)
+        return SleepingEngine(precision, device, self.heads.width)
 
 
 class SleepingStore(Store):

@@ -107,6 +107,24 @@ def test_an_answer_abstains_below_its_confidence(kind: OutputKind, scores: list[
     assert not output(kind).abstained(numbers).any()
 
 
+def test_an_answer_abstains_on_labels_that_stand_for_none() -> None:
+    it = OutputSpec(OutputKind.SINGLE_LABEL, ("card", "other", "none"), 3, abstain_on=("other", "none"))
+    scores = np.array([[0.9, 0.1, 0], [0.3, 0.6, 0.1], [0.1, 0.1, 0.8]], np.float32)
+    assert it.abstained(scores).tolist() == [False, True, True]
+    assert replace(it, abstain_below=0.95).abstained(scores).tolist() == [True, True, True]
+    assert (it.abstains, it.abstaining) == (True, "on other, none")
+    assert replace(it, abstain_below=0.95).abstaining == "below 0.95 and on other, none"
+    assert it.uncalibrated.abstaining == "never"
+
+
+@pytest.mark.parametrize("on", [("nothing",), ("card", "other")])
+def test_labels_that_no_answer_can_abstain_on_are_refused(on: tuple[str, ...]) -> None:
+    """Unknown ones, and all of them."""
+    for kind, names in ((OutputKind.SINGLE_LABEL, ("card", "other")), (OutputKind.MULTI_LABEL, ("card", "other", "c"))):
+        with pytest.raises(ValueError, match=f"cannot abstain on {', '.join(on)}"):
+            OutputSpec(kind, names, len(names), abstain_on=on)
+
+
 @pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"temperature": float("nan")}, {"abstain_below": 0.0}])
 def test_a_calibration_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="temperature"):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tandem_stack.airflow_api import RunState
-from tandem_stack.calls import Outcome
+from tandem_stack.calls import EXAMPLE, Outcome
 from tandem_stack.separate import Reached
 from tandem_stack.summary import Host, Nightly, Summary, Took
 
@@ -47,6 +47,7 @@ def summary() -> Summary:
         nights=[NIGHT],
         outcomes=[outcome(path) for path in ServingPath],
         beside=outcome(ServingPath.LATENCY),
+        answer="stolen 91.0%; mood: upset 80.0%",
         reached=[Reached(ServingPath.LATENCY, 50, {"latency": 50, "throughput": 0, "router": 0})],
         lanes=tuple(lanes(ServiceSettings(), Device.CPU).values()),
         host=Host(cores=2, streams=2),
@@ -66,6 +67,7 @@ def test_a_whole_demo_misses_nothing(summary: Summary) -> None:
     assert "MISSING" not in summary.text()
     assert "2026-01-14  published  10,000  800             2            bf16" in summary.text()
     assert "2026-01-14  success: plan success, score success" in summary.text()
+    assert f"every head\n  {EXAMPLE}\n  stolen 91.0%; mood: upset 80.0%\n" in summary.text()
 
 
 def test_it_ends_with_the_commands_that_read_the_demos_own_scores(summary: Summary) -> None:

@@ -91,18 +91,37 @@ class Label(_message.Message):
     def __init__(self, name: _Optional[str] = ..., score: _Optional[float] = ...) -> None: ...
 
 class Result(_message.Message):
-    __slots__ = ("labels", "tokens", "truncated", "vector", "abstained")
+    __slots__ = ("labels", "tokens", "truncated", "vector", "abstained", "heads")
+    class HeadsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: HeadResult
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[HeadResult, _Mapping]] = ...) -> None: ...
     LABELS_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     VECTOR_FIELD_NUMBER: _ClassVar[int]
     ABSTAINED_FIELD_NUMBER: _ClassVar[int]
+    HEADS_FIELD_NUMBER: _ClassVar[int]
     labels: _containers.RepeatedCompositeFieldContainer[Label]
     tokens: int
     truncated: bool
     vector: _containers.RepeatedScalarFieldContainer[float]
     abstained: bool
-    def __init__(self, labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., tokens: _Optional[int] = ..., truncated: bool = ..., vector: _Optional[_Iterable[float]] = ..., abstained: bool = ...) -> None: ...
+    heads: _containers.MessageMap[str, HeadResult]
+    def __init__(self, labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., tokens: _Optional[int] = ..., truncated: bool = ..., vector: _Optional[_Iterable[float]] = ..., abstained: bool = ..., heads: _Optional[_Mapping[str, HeadResult]] = ...) -> None: ...
+
+class HeadResult(_message.Message):
+    __slots__ = ("labels", "vector", "abstained")
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    VECTOR_FIELD_NUMBER: _ClassVar[int]
+    ABSTAINED_FIELD_NUMBER: _ClassVar[int]
+    labels: _containers.RepeatedCompositeFieldContainer[Label]
+    vector: _containers.RepeatedScalarFieldContainer[float]
+    abstained: bool
+    def __init__(self, labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., vector: _Optional[_Iterable[float]] = ..., abstained: bool = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("results", "path", "release", "precision", "batch_size", "queue_us", "compute_us", "request_id", "reason", "slack_us", "ticket")
@@ -285,7 +304,7 @@ class ReplicaDescription(_message.Message):
     def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., release: _Optional[str] = ..., draining: bool = ..., releases: _Optional[_Iterable[str]] = ..., tls: bool = ...) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("release", "labels", "max_tokens", "lanes", "replicas", "redis_available", "releases", "output", "pairs", "operators_policy")
+    __slots__ = ("release", "labels", "max_tokens", "lanes", "replicas", "redis_available", "releases", "output", "pairs", "operators_policy", "heads")
     class OperatorsPolicyEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -303,6 +322,7 @@ class DescribeResponse(_message.Message):
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     PAIRS_FIELD_NUMBER: _ClassVar[int]
     OPERATORS_POLICY_FIELD_NUMBER: _ClassVar[int]
+    HEADS_FIELD_NUMBER: _ClassVar[int]
     release: str
     labels: _containers.RepeatedScalarFieldContainer[str]
     max_tokens: int
@@ -313,4 +333,15 @@ class DescribeResponse(_message.Message):
     output: str
     pairs: bool
     operators_policy: _containers.ScalarMap[str, float]
-    def __init__(self, release: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., max_tokens: _Optional[int] = ..., lanes: _Optional[_Iterable[_Union[LaneDescription, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaDescription, _Mapping]]] = ..., redis_available: bool = ..., releases: _Optional[_Iterable[_Union[ReleaseDescription, _Mapping]]] = ..., output: _Optional[str] = ..., pairs: bool = ..., operators_policy: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    heads: _containers.RepeatedCompositeFieldContainer[HeadDescription]
+    def __init__(self, release: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., max_tokens: _Optional[int] = ..., lanes: _Optional[_Iterable[_Union[LaneDescription, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaDescription, _Mapping]]] = ..., redis_available: bool = ..., releases: _Optional[_Iterable[_Union[ReleaseDescription, _Mapping]]] = ..., output: _Optional[str] = ..., pairs: bool = ..., operators_policy: _Optional[_Mapping[str, float]] = ..., heads: _Optional[_Iterable[_Union[HeadDescription, _Mapping]]] = ...) -> None: ...
+
+class HeadDescription(_message.Message):
+    __slots__ = ("name", "output", "labels")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    output: str
+    labels: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., output: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ...) -> None: ...

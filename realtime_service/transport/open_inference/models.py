@@ -24,11 +24,14 @@ _CONFIG_TYPES: Mapping[str, "pb.DataType"] = {"BYTES": pb.TYPE_STRING, "FP32": p
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """`dims`: of one text."""
+    """`dims`: of one text. `first_column`: the place of an output's scores among those of all heads. `head`: that of an
+    output which is not the first head's."""
 
     name: str
     datatype: str
     dims: tuple[int, ...]
+    first_column: int = 0
+    head: str = ""
 
 
 def inputs(model: Model) -> list[Tensor]:
@@ -37,9 +40,15 @@ def inputs(model: Model) -> list[Tensor]:
 
 
 def outputs(model: Model) -> list[Tensor]:
-    scores = Tensor(SCORES, "FP32", (model.output.width,))
-    label = [Tensor(LABEL, "BYTES", ())] if model.output.ranked else []
-    return [scores, *label, *([Tensor(ABSTAINED, "BOOL", ())] if model.output.abstain_below else [])]
+    """Of each head its scores, where they are ranked, of the first alone, its best label, and whether it abstained."""
+    found = []
+    for spec, columns in zip(model.heads.specs, model.heads.columns, strict=True):
+        first = spec is model.heads.first
+        suffix, head = ("", "") if first else (f"_{spec.name}", spec.name)
+        found.append(Tensor(f"{SCORES}{suffix}", "FP32", (spec.output.width,), columns.start))
+        found += [Tensor(LABEL, "BYTES", ())] if first and spec.output.ranked else []
+        found += [Tensor(f"{ABSTAINED}{suffix}", "BOOL", (), head=head)] if spec.output.abstains else []
+    return found
 
 
 def loaded(serving: Serving, name: str, version: str) -> list[Model]:
@@ -103,6 +112,9 @@ def config(model: Model) -> pb.ModelConfig:
         "max_tokens": str(model.encoder.reads.max_tokens),
         "release": model.release,
     }
+    if model.heads.further:
+        listed = [{"name": it.name, "output": it.output.kind, "labels": it.output.names} for it in model.heads.specs]
+        facts["heads"] = json.dumps(listed, ensure_ascii=False)
     return pb.ModelConfig(
         name=name_of(model.release),
         platform=SERVER,

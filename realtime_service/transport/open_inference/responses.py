@@ -9,7 +9,7 @@ from realtime_service.models.statistics import Total
 from realtime_service.serving.answer import Answer
 from realtime_service.transport.open_inference import tensors
 from realtime_service.transport.open_inference.models import Tensor
-from realtime_service.transport.open_inference.requests import ABSTAINED, LABEL, SCORES, InferRequest
+from realtime_service.transport.open_inference.requests import LABEL, SCORES, InferRequest
 from shared_model.releases.manifest import name_of
 
 
@@ -30,13 +30,13 @@ def infer_response(request: InferRequest, answer: Answer, wanted: Iterable[Tenso
     for tensor in wanted:
         if tensor.name == LABEL:
             contents = tensors.pack(score.labels[0].name for score in answer.scores)
-        elif tensor.name == ABSTAINED:
+        elif tensor.datatype == "BOOL":
             # One byte each.
-            contents = bytes(score.abstained for score in answer.scores)
+            contents = bytes((score.heads[tensor.head] if tensor.head else score).abstained for score in answer.scores)
         elif answer.every is None:
             raise ValueError(f"{SCORES} were requested, but the answer holds only the best few")
         else:
-            contents = tensors.pack_numbers(answer.every)
+            contents = tensors.pack_numbers(answer.every[:, tensor.first_column : tensor.first_column + tensor.dims[0]])
         shape = (len(answer.scores), *tensor.dims)
         response.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=shape)
         response.raw_output_contents.append(contents)

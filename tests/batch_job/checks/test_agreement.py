@@ -18,6 +18,7 @@ from batch_job.settings import NightlySettings
 from batch_job.shards.shard_files import Target
 from batch_job.tables.fence import Fence
 from shared_model import demo_messages
+from shared_model.heads import Heads
 from shared_model.output import OutputKind, OutputSpec
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
@@ -36,21 +37,21 @@ def rows_of(texts: list[str], labels: list[str], scores: list[tuple[float, float
 def test_rows_are_compared_by_their_text_whatever_their_order() -> None:
     half = rows_of(["a", "b", "c"], ["yes", "no", "perhaps"])
     int8 = rows_of(["c", "a", "b"], ["perhaps", "yes", "yes"])
-    assert agreement.compare(half, int8, LABELS) == Agreement(3, 2, 3, 2)
+    assert agreement.compare(half, int8, Heads.of(LABELS)) == Agreement(3, 2, 3, 2)
 
 
 def test_only_half_precision_says_what_is_clear() -> None:
     near, clear = (0.45, 0.40), (0.50, 0.39)
     half = rows_of(["a", "b"], ["yes", "yes"], [near, clear])
     int8 = rows_of(["a", "b"], ["no", "no"], [clear, near])
-    assert agreement.compare(half, int8, LABELS) == Agreement(2, 0, 1, 0)
+    assert agreement.compare(half, int8, Heads.of(LABELS)) == Agreement(2, 0, 1, 0)
 
 
 def test_a_text_that_int8_gives_no_answer_to_does_not_agree() -> None:
     # "yes" is the first label: an answer that is not there must not read as it.
     half = rows_of(["a", "b"], ["yes", "yes"])
-    assert agreement.compare(half, half.slice(0, 1), LABELS) == Agreement(2, 1, 2, 1)
-    assert agreement.compare(half, half.slice(0, 0), LABELS) == Agreement(2, 0, 2, 0)
+    assert agreement.compare(half, half.slice(0, 1), Heads.of(LABELS)) == Agreement(2, 1, 2, 1)
+    assert agreement.compare(half, half.slice(0, 0), Heads.of(LABELS)) == Agreement(2, 0, 2, 0)
 
 
 def with_vectors(texts: list[str], vectors: list[list[float]]) -> pa.Table:
@@ -62,14 +63,14 @@ def test_embeddings_agree_by_their_angle() -> None:
     output = OutputSpec(OutputKind.EMBEDDING, (), 2)
     half = with_vectors(["a", "b"], [[1.0, 0.0], [0.0, 1.0]])
     int8 = with_vectors(["b", "a"], [[0.1, 1.0], [0.5, 1.0]])
-    assert agreement.compare(half, int8, output) == Agreement(2, 1, 2, 1)
+    assert agreement.compare(half, int8, Heads.of(output)) == Agreement(2, 1, 2, 1)
 
 
 def test_several_labels_agree_as_a_set() -> None:
     output = OutputSpec(OutputKind.MULTI_LABEL, written.NAMES, 3)
     half = rows_of(["a", "b"], ["yes", "no"], [(0.9, 0.6), (0.9, 0.6)])
     int8 = rows_of(["a", "b"], ["yes", "no"], [(0.8, 0.7), (0.8, 0.4)])
-    assert agreement.compare(half, int8, output) == Agreement(2, 1, 2, 1)
+    assert agreement.compare(half, int8, Heads.of(output)) == Agreement(2, 1, 2, 1)
 
 
 def test_a_release_without_int8_is_not_compared(tmp_path: Path, options: ScoringOptions) -> None:
@@ -100,7 +101,7 @@ def test_the_written_rows_are_compared_with_what_the_other_precision_says(
         # The labels of other rows: half precision would have said something else of nearly every text.
         turned = pa.concat_tables([all_of_it.slice(1), all_of_it.slice(0, 1)]).column("top_k")
         wrong = all_of_it.set_column(1, "top_k", turned)
-        as_int8 = all_of_it.set_column(3, "precision", pa.array(["int8"] * all_of_it.num_rows))
+        as_int8 = all_of_it.set_column(4, "precision", pa.array(["int8"] * all_of_it.num_rows))
         for name, sample in (("as int8", as_int8), ("all", all_of_it), ("few", few), ("wrong", wrong)):
             found[name] = agreement.measure(files.messages, sample, release, options, files.target)
 

@@ -17,8 +17,10 @@ from protos.scoring.v1.scoring_pb2 import ScoreRequest
 from protos.scoring.v1.storage_pb2 import DeferredWork
 from shared_model.deferred import DEFAULTS, DeadLetter, DeadLetters, DeferredQueue
 from shared_model.deferred.scripts import GROUP
+from shared_model.heads import Heads
 from shared_model.redis_store import keys
 from shared_model.releases.store import Release
+from tests.shared_model import further_heads
 
 
 async def submit(client: "redis.asyncio.Redis", *texts: str, top_k: int = 0, release: str = "") -> str:
@@ -56,7 +58,7 @@ def committed(scores: DeferredScores) -> list[Row]:
     return [row for batch in batches for row in batch.to_pylist()]
 
 
-def row(text: str, release: str = "r-0123456789ab", score: float = 0.5) -> Row:
+def row(text: str, release: str = "r-0123456789ab", score: float = 0.5, heads: Heads | None = None) -> Row:
     """A row of the scores table, with a score to know it by."""
     return {
         "id": text,
@@ -72,6 +74,7 @@ def row(text: str, release: str = "r-0123456789ab", score: float = 0.5) -> Row:
         "top_k": [{"label": "card_arrival", "score": score}],
         "vector": None,
         "abstained": None,
+        "heads": further_heads.columns(heads) if heads else None,
     }
 
 
@@ -92,4 +95,4 @@ class Spark:
 
     def row(self, text: str) -> Row:
         key = self._encoder.key(self._encoder.encode(text))
-        return {**row(text, self._release.id, self.gives), "encoding_key": key}
+        return {**row(text, self._release.id, self.gives, self._release.heads), "encoding_key": key}

@@ -26,7 +26,7 @@ from shared_model.deferred.scripts import GROUP
 from shared_model.deferred.store import LAST_DELIVERY
 from shared_model.errors import JobError, StoreUnavailable
 from shared_model.redis_store import keys
-from shared_model.releases.store import Release
+from shared_model.releases.store import Release, Store
 from tests.batch_job.deferred.deferring import Spark, committed, letters, row, submit
 
 
@@ -116,13 +116,14 @@ async def test_a_pair_for_a_release_of_single_texts_fails_and_no_other(
 def poisoned(batches: Iterator[pa.RecordBatch], options: ScoringOptions) -> Iterator[pa.RecordBatch]:
     """In a worker, in the place of an engine: a text of the one kind raises, one of the other kills it."""
     schema = schemas.SCORES.append(pa.field("batch_rows", pa.int32()))
+    heads = Store(options.releases_root).open(options.release).heads
     for batch in batches:
         for number, text in zip(batch.column("id").to_pylist(), batch.column("text").to_pylist(), strict=True):
             if "raises" in text:
                 raise ValueError("cannot be read")
             if "kills" in text:
                 os.kill(os.getpid(), signal.SIGKILL)
-            yield pa.RecordBatch.from_pylist([{**row(text), "id": number, "batch_rows": 1}], schema)
+            yield pa.RecordBatch.from_pylist([{**row(text, heads=heads), "id": number, "batch_rows": 1}], schema)
 
 
 async def test_what_fails_by_itself_becomes_a_dead_letter_and_the_others_are_answered(

@@ -10,16 +10,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import redis
+from pyspark.sql import SparkSession
 
 from batch_job import __main__ as steps
 from batch_job import run_record
 from batch_job.launch import exit_codes
 from batch_job.run_record import State
+from batch_job.scoring.options import ScoringOptions
 from batch_job.spark import session
 from shared_model.errors import JobError, NoInput, Refused, Stale, StoreUnavailable
 from shared_model.settings import StateSettings
 from tests.batch_job.cluster import other_python
-from tests.batch_job.conftest import DAY, Cli, planned
+from tests.batch_job.conftest import DAY, Cli, attempt, planned
 from tests.batch_job.reporting.test_reporting import PUBLISHED
 from tests.batch_job.shards import written
 from tests.shared_model.full_disk import largest_file
@@ -131,11 +133,18 @@ def complaints(done: "subprocess.CompletedProcess[str]") -> list[str]:
     return [line for line in done.stdout.splitlines() if line.startswith("batch_job")]
 
 
-def test_a_page_that_was_damaged_since_is_named_in_one_line(cli: Cli, parquet_day: Path) -> None:
+def test_a_page_that_was_damaged_since_is_named_in_one_line(
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    parquet_day: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     parquet_day.write_bytes(parquet_day.read_bytes().replace(b"m50", b"n50", 1))
-    done = cli("score", "--ds", DAY)
-    [line] = complaints(done)
-    assert done.returncode == 2
+    run = run_record.read(state.runs_dir / DAY / "run.json")
+    assert exit_codes.exit_code("score", lambda: attempt(spark, state, client, options, run)) == 2
+    [line] = [it for it in capsys.readouterr().err.splitlines() if it.startswith("batch_job")]
     assert line.startswith(f"batch_job score: {parquet_day} cannot be read: ")
     assert line.endswith("CRC checksum verification failed; restore it, or plan the run anew")
 

@@ -13,6 +13,7 @@ from batch_job.scoring import rows
 from batch_job.scoring.ceilings import Ceilings
 from batch_job.scoring.runner import Runner
 from batch_job.steps.publish import scores_of
+from shared_model.heads import Heads
 from shared_model.output import OutputKind, OutputSpec
 from tests.batch_job.scoring.test_runner import Engine, encodings, raw
 from tests.batch_job.shards import written
@@ -24,12 +25,12 @@ LENGTHS = [5] * 20
 
 @pytest.mark.parametrize("output", [SINGLE, MULTI], ids=lambda it: it.kind)
 def test_rows_abstain_by_all_their_scores_at_the_temperature(output: OutputSpec) -> None:
-    runner = Runner("r-1", "cpu", Engine(set()), output, 0, Ceilings())  # type: ignore[arg-type]
+    runner = Runner("r-1", "cpu", Engine(set()), Heads.of(output), 0, Ceilings())  # type: ignore[arg-type]
     ran = runner.run(encodings(LENGTHS), 64, 2048)
     scores = output.scores(raw(np.arange(len(LENGTHS)) + 2))
     expected = output.abstained(scores)
     assert set(expected) == {True, False}
-    assert (ran.abstained == expected).all()
+    assert (ran.abstained[:, 0] == expected).all()
     np.testing.assert_array_equal(ran.scores[:, 0], scores.max(axis=1))
     assert column(output, ran) == expected.tolist()
     assert column(replace(output, abstain_below=None), ran) == [None] * len(LENGTHS)
@@ -48,7 +49,7 @@ def column(output: OutputSpec, ran: Any) -> list[bool | None]:
     )
     model = SimpleNamespace(
         release="r-1",
-        output=output,
+        heads=Heads.of(output),
         engine=SimpleNamespace(precision="int8"),
         encoder=SimpleNamespace(key=lambda encoding: b"key"),
     )
@@ -59,9 +60,9 @@ def test_published_and_drained_answers_abstain_as_their_rows_do() -> None:
     batch = written.batch(["x", "y", "z"], ["yes", "no", "yes"])
     place = batch.schema.get_field_index("abstained")
     batch = batch.set_column(place, batch.schema.field(place), pa.array([True, False, None]))
-    output = OutputSpec(OutputKind.SINGLE_LABEL, written.NAMES, 3)
-    published = [score.abstained for _, score in scores_of(pa.Table.from_batches([batch]), output)]
+    heads = Heads.of(OutputSpec(OutputKind.SINGLE_LABEL, written.NAMES, 3))
+    published = [score.abstained for _, score in scores_of(pa.Table.from_batches([batch]), heads)]
     assert published == [True, False, False]
     item = SimpleNamespace(request_id="one", work=SimpleNamespace(request=SimpleNamespace(top_k=1), accepted_at_ms=0))
-    drained = draining._response(item, batch.to_pylist(), output)  # type: ignore[arg-type]
+    drained = draining._response(item, batch.to_pylist(), heads)  # type: ignore[arg-type]
     assert [result.abstained for result in drained.results] == published

@@ -14,6 +14,7 @@ from batch_job.scoring.ceilings import Ceilings
 from batch_job.scoring.runner import HARMLESS, Outcomes, Runner
 from shared_model.encoding import Encoding, TokenBatch
 from shared_model.errors import JobError, OutOfMemory
+from shared_model.heads import Heads
 from shared_model.output import OutputKind, OutputSpec
 
 OUTPUT = OutputSpec(OutputKind.SINGLE_LABEL, ("a", "b", "c"), 3)
@@ -54,7 +55,7 @@ def encodings(lengths: Sequence[int]) -> list[Encoding]:
 
 
 def run(engine: Any, lengths: Sequence[int], most_poison: int = 1000, ceilings: Ceilings | None = None) -> Outcomes:
-    return Runner("r-1", "cuda:0", engine, OUTPUT, most_poison, ceilings or Ceilings()).run(
+    return Runner("r-1", "cuda:0", engine, Heads.of(OUTPUT), most_poison, ceilings or Ceilings()).run(
         encodings(lengths), 64, 2048
     )
 
@@ -66,7 +67,7 @@ def assert_scored(ran: Outcomes, rows: Sequence[int]) -> None:
 
 def test_tokens_that_are_done_are_told_after_each_batch_poison_too() -> None:
     told = list[int]()
-    runner = Runner("r-1", "cpu", Engine({3}), OUTPUT, 1, Ceilings())  # type: ignore[arg-type]
+    runner = Runner("r-1", "cpu", Engine({3}), Heads.of(OUTPUT), 1, Ceilings())  # type: ignore[arg-type]
     runner.run(encodings([9, 5, 5, 5, 5]), 2, 2048, told.append)
     assert sorted(told) == told
     assert (len(told), told[-1]) == (3, 29)
@@ -101,7 +102,7 @@ def test_an_engine_that_fails_for_everything_is_no_poison(most_poison: int, numb
 
 
 def test_too_many_are_counted_over_all_windows_of_a_task() -> None:
-    runner = Runner("r-1", "cpu", Engine({3, 6}), OUTPUT, 3, Ceilings())  # type: ignore[arg-type]
+    runner = Runner("r-1", "cpu", Engine({3, 6}), Heads.of(OUTPUT), 3, Ceilings())  # type: ignore[arg-type]
     assert sorted(runner.run(encodings([5] * 9), 64, 2048).poisoned) == [1, 4]
     with pytest.raises(
         JobError, match=r"4 texts cannot be scored, each by itself \(RuntimeError: 6 cannot be read\), and 3 may"

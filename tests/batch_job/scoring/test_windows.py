@@ -61,7 +61,7 @@ def engine(release: Release) -> Iterator[Watched]:
 
 @pytest.fixture
 def model(release: Release, engine: Watched) -> Model:
-    return Model(release.id, release.output, release.encoder(), engine)  # type: ignore[arg-type]
+    return Model(release.id, release.heads, release.encoder(), engine)  # type: ignore[arg-type]
 
 
 def score(texts: Sequence[str], model: Model, options: ScoringOptions, most_poison: int = 0) -> ScoredWindow:

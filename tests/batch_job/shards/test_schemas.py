@@ -16,6 +16,7 @@ from batch_job.scoring.options import ScoringOptions
 from batch_job.shards import schemas
 from batch_job.steps import publish
 from shared_model.encoding import collate
+from shared_model.heads import Heads
 from shared_model.output import OutputKind, OutputSpec
 from shared_model.releases.store import Release
 from shared_model.types import TOP_K, Device, Precision
@@ -26,13 +27,13 @@ TEXTS = ["where is my card", "what is the rate today", "thank you"]
 @pytest.fixture
 def model(release: Release) -> Iterator[Model]:
     engine = release.engine(Precision.BF16, Device.CPU, threads=1)
-    yield Model(release.id, release.output, release.encoder(), engine)
+    yield Model(release.id, release.heads, release.encoder(), engine)
     engine.close()
 
 
-def scored(model: Model, options: ScoringOptions, output: OutputSpec) -> pa.RecordBatch:
+def scored(model: Model, options: ScoringOptions, heads: Heads) -> pa.RecordBatch:
     source = pa.record_batch({"id": [str(n) for n in range(len(TEXTS))], "text": TEXTS})
-    meant = Model(model.release, output, model.encoder, model.engine)
+    meant = Model(model.release, heads, model.encoder, model.engine)
     [window] = windows.score_windows(iter([source]), lambda batch: batch.column("text").to_pylist(), meant, options)
     return rows.score_rows(window, meant)
 
@@ -43,8 +44,8 @@ def raw_outputs(model: Model) -> NDArray[np.float32]:
 
 
 def test_labels_come_best_first(model: Model, options: ScoringOptions) -> None:
-    batch = scored(model, options, model.output)
-    expected = model.output.scores(raw_outputs(model))
+    batch = scored(model, options, model.heads)
+    expected = model.heads.split(model.heads.scores(raw_outputs(model)))[0]
     for row, scores in zip(batch.to_pylist(), expected, strict=True):
         order = np.argsort(-scores, kind="stable")[:TOP_K]
         assert [best["label"] for best in row["top_k"]] == [model.output.names[index] for index in order]
@@ -53,8 +54,8 @@ def test_labels_come_best_first(model: Model, options: ScoringOptions) -> None:
 
 
 def test_values_of_a_regression_come_whole_and_in_order(model: Model, options: ScoringOptions) -> None:
-    names = tuple(f"value{n}" for n in range(model.output.width))
-    batch = scored(model, options, OutputSpec(OutputKind.REGRESSION, names, len(names)))
+    names = tuple(f"value{n}" for n in range(model.heads.width))
+    batch = scored(model, options, Heads.of(OutputSpec(OutputKind.REGRESSION, names, len(names))))
     for row, values in zip(batch.to_pylist(), raw_outputs(model), strict=True):
         assert [best["label"] for best in row["top_k"]] == list(names)
         np.testing.assert_allclose([best["score"] for best in row["top_k"]], values, atol=0.05)
@@ -62,9 +63,9 @@ def test_values_of_a_regression_come_whole_and_in_order(model: Model, options: S
 
 
 def test_an_embedding_is_a_vector_without_labels_and_is_published_as_one(model: Model, options: ScoringOptions) -> None:
-    output = OutputSpec(OutputKind.EMBEDDING, (), model.output.width)
-    batch = scored(model, options, output)
-    published = dict(publish.scores_of(pa.Table.from_batches([batch]), output))
+    output = OutputSpec(OutputKind.EMBEDDING, (), model.heads.width)
+    batch = scored(model, options, Heads.of(output))
+    published = dict(publish.scores_of(pa.Table.from_batches([batch]), Heads.of(output)))
     for row, values in zip(batch.to_pylist(), raw_outputs(model), strict=True):
         assert (row["label"], row["score"], row["top_k"]) == (None, None, [])
         np.testing.assert_allclose(row["vector"], values, atol=0.05)

@@ -42,6 +42,7 @@ def batch(
         ],
         "vector": [None] * count,
         "abstained": [None] * count,
+        "heads": [None] * count,
     }
     return pa.RecordBatch.from_pydict(columns, schema=schemas.SCORES)
 

@@ -35,6 +35,7 @@ from shared_model.releases.store import Release
 from shared_model.settings import StateSettings
 from tests.batch_job.conftest import DAY, message, planned, write_day
 from tests.batch_job.shards import written
+from tests.shared_model import further_heads
 
 NIGHTLY = NightlySettings()
 
@@ -75,6 +76,7 @@ def commit(state: StateSettings, client: "redis.Redis", release: Release):  # ty
             * count,
             "vector": [None] * count,
             "abstained": [None] * count,
+            "heads": [further_heads.columns(release.heads)] * count,
         }
         batch = pa.RecordBatch.from_pydict(columns, schema=schemas.SCORES)
         folder = Tables.for_input(state, identity).scores

@@ -40,6 +40,7 @@ def commit(tmp_path: Path) -> Commit:
             "top_k": [[{"label": "card_arrival", "score": 0.5}]] * len(ids),
             "vector": [None] * len(ids),
             "abstained": [None] * len(ids),
+            "heads": [None] * len(ids),
         }
         batch = pa.RecordBatch.from_pydict(columns, schema=schemas.SCORES)
         file = FileReport(*write_file(Target(str(tmp_path), ds, "plan", token), schemas.SCORES, [batch]))

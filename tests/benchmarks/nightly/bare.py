@@ -36,7 +36,7 @@ class Bare:
         settings = NightlySettings()
         lengths = [encoding.tokens for encoding in encodings]
         for rows in plan_batches(lengths, settings.nightly_batch_rows, settings.nightly_batch_tokens, fine_bucket):
-            self._release.output.scores(engine.score(collate([encodings[row] for row in rows], fine_bucket)))
+            self._release.heads.scores(engine.score(collate([encodings[row] for row in rows], fine_bucket)))
         seconds = time.perf_counter() - started
         work = flops.of_texts(self._config, lengths)
         return {"rows_per_second": len(texts) / seconds, "flops_per_row": work / len(texts)}

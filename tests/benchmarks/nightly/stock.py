@@ -30,11 +30,11 @@ def make_predict() -> Predict:
     from transformers import AutoModel, AutoTokenizer
 
     from shared_model.building import build
-    from shared_model.building.head import load_head
+    from shared_model.building.head import load_heads
     from shared_model.commands.make_release import HEADS
 
     torch.set_num_threads(1)
-    folder, head = str(build.default_encoder()), load_head(HEADS / "banking77")
+    folder, [head] = str(build.default_encoder()), load_heads(HEADS / "banking77")
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
     weight, bias = torch.from_numpy(head.weight), torch.from_numpy(head.bias)
 

@@ -1,5 +1,6 @@
 """The whole local stack, as `make demo` starts it, in a state and on ports of its own."""
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,5 +46,10 @@ def running(
         for name, value in environ.items():
             patch.setenv(name, value)
         plan = stack.plan(settings.load(StateSettings), scheduled=False)
-        with stack.running(plan, MESSAGES) as running:
-            yield running
+        # As a shell has it where other users may read its files.
+        former = os.umask(0o022)
+        try:
+            with stack.running(plan, MESSAGES) as running:
+                yield running
+        finally:
+            os.umask(former)

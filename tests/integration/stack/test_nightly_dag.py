@@ -19,6 +19,7 @@ from shared_model.demo_messages import FIRST_DAY
 from shared_model.redis_store import keys
 from shared_model.releases.store import Release
 from shared_model.types import ServingPath
+from tests.private_files import open_to_others
 
 ROWS = 300
 RUN_SECONDS = 220.0
@@ -170,3 +171,9 @@ def test_a_day_without_messages_waits_and_holds_up_no_other(running: Stack, nigh
 
 def test_only_what_is_triggered_runs(running: Stack, night: Night, runs: dict[str, str]) -> None:
     assert set(running.api.run_ids(DAG)) == set(runs.values())
+
+
+def test_no_file_of_a_night_is_readable_by_others(running: Stack, night: Night) -> None:
+    """What Airflow itself keeps has the umask of `make up`: see there."""
+    state = running.plan.state.state
+    assert [it for name in ("quarantine", "runs", "scores") for it in open_to_others(state / name)] == []

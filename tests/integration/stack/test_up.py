@@ -1,4 +1,4 @@
-"""Ctrl-C in the middle of a nightly run: everything `make up` started is gone."""
+"""Ctrl-C in the middle of a nightly run: everything `make up` started is gone, its files are its user's alone."""
 
 import contextlib
 import os
@@ -13,6 +13,7 @@ import psutil
 
 from shared_model.releases.store import Release
 from tests.integration.stack.conftest import own_environ
+from tests.private_files import open_to_others
 from tests.stack.helpers import REPOSITORY
 
 START_SECONDS = 120.0
@@ -33,11 +34,12 @@ def is_java(process: psutil.Process) -> bool:
 
 
 def test_ctrl_c_stops_everything_even_a_spark_job_at_work(release: Release, releases_dir: Path, tmp_path: Path) -> None:
-    environ = {**os.environ, **own_environ(tmp_path, releases_dir), "PYTHONPATH": str(REPOSITORY / ".stack")}
+    state = tmp_path / "state"
+    environ = {**os.environ, **own_environ(state, releases_dir), "PYTHONPATH": str(REPOSITORY / ".stack")}
+    command = [sys.executable, "-m", "tandem_stack", "up"]
     with open(tmp_path / "output", "wb") as output:
-        up = subprocess.Popen(
-            [sys.executable, "-m", "tandem_stack", "up"], env=environ, cwd=REPOSITORY, stdout=output, stderr=output
-        )
+        # The umask of a shell where other users may read its files.
+        up = subprocess.Popen(command, env=environ, cwd=REPOSITORY, stdout=output, stderr=output, umask=0o022)
 
     def descendants() -> list[psutil.Process]:
         assert up.poll() is None, (tmp_path / "output").read_text()
@@ -61,5 +63,6 @@ def test_ctrl_c_stops_everything_even_a_spark_job_at_work(release: Release, rele
 
     said = (tmp_path / "output").read_text()
     assert left == []
+    assert open_to_others(state) == []
     assert environ["TANDEM_GRPC_ADDRESS"] in said
     assert "user admin, password " in said

@@ -11,12 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from realtime_service.cli import chat
+from realtime_service.cli import chat, printing
 from realtime_service.client import Answer
-from shared_model.types import Label, Score, ServingPath
+from shared_model.types import HeadScore, Label, Score, ServingPath
 from tests.realtime_service.conftest import RunningService, eventually
 
-LINE = re.compile(r"  (?P<label>\w+) (?P<share>[\d.]+)%  \((?P<path>\w+) path, (?P<milliseconds>[\d.]+) ms\)")
+LINE = re.compile(
+    r"  (?P<label>\w+) (?P<share>[\d.]+)%(?:; \w+: [\w ,.%]+)*  \((?P<path>\w+) path, (?P<milliseconds>[\d.]+) ms\)"
+)
 
 
 def command(address: str, *options: str) -> list[str]:
@@ -139,4 +141,18 @@ def rest(terminal: int) -> bytes:
 )
 def test_every_kind_of_release_can_be_talked_to(output: str, score: Score, says: str) -> None:
     answer = Answer((score,), ServingPath.LATENCY, "", "", "", 1, 0, 0, None, "", None)  # type: ignore[arg-type]
-    assert chat.understood(answer, output) == says
+    assert chat.understood(answer, {chat.FIRST: output}) == says
+
+
+def test_every_head_is_shown_by_its_name() -> None:
+    mood = HeadScore((Label("rude", 0.9), Label("spam", 0.2)))
+    score = Score((Label("card", 0.875),), 3, False, (), {"mood": mood, "stars": HeadScore((Label("stars", 4.25),))})
+    answer = Answer((score,), ServingPath.LATENCY, "", "", "", 1, 0, 0, None, "", None)  # type: ignore[arg-type]
+    outputs = {chat.FIRST: "single_label", "mood": "multi_label", "stars": "regression"}
+    assert chat.understood(answer, outputs) == "card 87.5%; mood: rude 90.0%, spam 20.0%; stars: stars 4.250"
+    assert printing.answer(answer, 0.001).splitlines()[:4] == [
+        f"{'card':<44}{0.875:8.3f}",
+        "mood:",
+        f"  {'rude':<44}{0.9:8.3f}",
+        f"  {'spam':<44}{0.2:8.3f}",
+    ]

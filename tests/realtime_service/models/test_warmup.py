@@ -54,7 +54,7 @@ class Machine:
 def test_a_call_that_was_held_up_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     machine, reads = Machine(), InputSpec(256)
     monkeypatch.setattr(warmup, "time", machine)
-    fake: Any = SimpleNamespace(id="any", manifest=SimpleNamespace(reads=reads), output=SimpleNamespace(width=2))
+    fake: Any = SimpleNamespace(id="any", manifest=SimpleNamespace(reads=reads), heads=SimpleNamespace(width=2))
     fake.engine = lambda *asked: machine
     release = cast(Release, fake)
     variant = warmup.open_variant(release, Precision.INT8, Device.CPU, Width(1, 1), lambda: None)

@@ -12,6 +12,7 @@ from realtime_service.rollout.loader import Loader
 from realtime_service.rollout.rollout import Rollout
 from shared_model.clock import SimulatedClock
 from shared_model.encoding import Encoder, InputSpec
+from shared_model.heads import Heads
 from shared_model.output import OutputKind, OutputSpec
 from shared_model.releases.pointer import Pointer
 from tests.realtime_service.rollout import tiny_releases
@@ -20,9 +21,8 @@ KEEP = 600.0
 
 
 def model(release: str) -> Model:
-    return Model(
-        release, OutputSpec(OutputKind.EMBEDDING, (), 2), Encoder(tiny_releases.tokenizer(), InputSpec(8), "any"), {}
-    )
+    heads = Heads.of(OutputSpec(OutputKind.EMBEDDING, (), 2))
+    return Model(release, heads, Encoder(tiny_releases.tokenizer(), InputSpec(8), "any"), {})
 
 
 class Replica:

@@ -8,6 +8,7 @@ from realtime_service.models.registry import Model, Serving
 from realtime_service.rollout.rollout import Step, plan
 from shared_model.encoding import Encoder, InputSpec
 from shared_model.errors import UnknownRelease
+from shared_model.heads import Heads
 from shared_model.output import OutputKind, OutputSpec
 from shared_model.releases.pointer import Pointer
 from tests.realtime_service.rollout import tiny_releases
@@ -89,7 +90,7 @@ def test_any_history_ends_where_the_pointer_says_and_nothing_unfit_ever_answers(
 
 
 def serving(weight: float = 0.0, canary: str = TRIAL) -> Serving:
-    output = OutputSpec(OutputKind.EMBEDDING, (), 2)
+    output = Heads.of(OutputSpec(OutputKind.EMBEDDING, (), 2))
     encoder = Encoder(tiny_releases.tokenizer(), InputSpec(8), "any")
     models = {it: Model(it, output, encoder, {}) for it in (OLD, TRIAL)}
     return Serving(models, OLD, canary if weight else "", weight)

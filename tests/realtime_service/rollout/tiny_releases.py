@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from shared_model.encoding import InputSpec
 from shared_model.evaluation import report
+from shared_model.heads import Heads, HeadSpec
 from shared_model.output import OutputKind, OutputSpec
 from shared_model.releases.manifest import Facts, Variant
 from shared_model.releases.store import Release, Store
@@ -32,9 +33,17 @@ _FACTS = Facts("tiny", "0" * 64, LABELLED, InputSpec(max_tokens=64), "0" * 64, "
 Head = Callable[[ov.Output, ov.Output], ov.Output]
 
 
-def seal(store: Store, name: str, favourite: int = 0, output: OutputSpec = LABELLED, **changes: object) -> Release:
-    """A release that prefers the label of number `favourite` for every text."""
-    return seal_graph(store, name, embedding(table(output.width, favourite)), output, **changes)
+def seal(
+    store: Store,
+    name: str,
+    favourite: int = 0,
+    output: OutputSpec = LABELLED,
+    further: tuple[HeadSpec, ...] = (),
+    **changes: object,
+) -> Release:
+    """A release that prefers the label of number `favourite` for every text. `further`: its other heads."""
+    width = Heads.of(output, further=further).width
+    return seal_graph(store, name, embedding(table(width, favourite)), output, further=further, **changes)
 
 
 def table(width: int = LABELLED.width, favourite: int = 0, words: Sequence[str] = WORDS) -> np.ndarray:

@@ -75,7 +75,7 @@ def test_what_was_sealed_answers_as_it_was_judged(built: tuple[str, Built]) -> N
     with_int8 = release.engine(Precision.INT8, Device.CPU, devices.cores())
     scores = evaluator.score(with_int8, "again")
     with_int8.close()
-    assert scores.shape == (200, release.output.width)
+    assert evaluator.own(scores).shape == (200, release.output.width)
     int8 = found.variants[2].parity
     assert int8 is not None
     assert evaluator.parity(scores).agreement == int8.agreement
@@ -165,7 +165,7 @@ def test_if_none_passes_the_nearest_is_kept(
     taken, tried = exhausted
     assert taken is not None
     assert taken.recipe == FORTY.name
-    assert not taken.parity.passed
+    assert not taken.compared.passed
     assert [passed for _, _, passed in tried] == [False, False]
 
 

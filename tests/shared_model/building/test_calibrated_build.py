@@ -12,6 +12,7 @@ from shared_model.evaluation import corpora, gate, report
 from shared_model.evaluation.calibration import Abstain
 from shared_model.evaluation.corpora import Texts
 from shared_model.evaluation.verdict import ReleaseReport
+from shared_model.heads import DEFAULT_HEAD
 from shared_model.releases.store import Release, Store
 from shared_model.types import Precision
 from tests.shared_model import tiny_builds
@@ -26,7 +27,8 @@ TEMPERATURE = 3.0
 def texts(tiny: tuple[Release, ReleaseReport], tiny_checkpoint: Checkpoint) -> Texts:
     """Labelled as the model's probabilities at another temperature say: at 1 they are too high."""
     chosen, release = tiny_builds.few_texts(tiny_checkpoint), tiny[0]
-    scores = gate.release_evaluator(release, chosen.gate, tiny_builds.BOUNDS).reference[: len(chosen.gate.texts)]
+    evaluator = gate.release_evaluator(release, chosen.gate, tiny_builds.BOUNDS)
+    scores = evaluator.own(evaluator.reference)[: len(chosen.gate.texts)]
     exact = replace(release.output, temperature=TEMPERATURE).recalibrated(scores)
     drawn = np.random.default_rng(3).random((len(exact), 1))
     truth = (drawn > exact.cumsum(axis=1)[:, :-1]).sum(axis=1)
@@ -37,7 +39,7 @@ def texts(tiny: tuple[Release, ReleaseReport], tiny_checkpoint: Checkpoint) -> T
 def calibrated(
     texts: Texts, tiny_checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Release, ReleaseReport]:
-    store, abstain = Store(tmp_path_factory.mktemp("calibrated")), Abstain(below=0.75)
+    store, abstain = Store(tmp_path_factory.mktemp("calibrated")), {DEFAULT_HEAD: Abstain(below=0.75)}
     made = build.make(store, tiny_checkpoint, "tiny", texts, tiny_builds.BOUNDS, lambda line: None, abstain)
     return store.open(made.release.id), made.judged(lambda line: None)
 
@@ -57,7 +59,7 @@ def test_the_temperature_and_the_threshold_are_part_of_the_release(
     assert measured.ece_after < measured.ece_before
     page = (release.read_note(report.MARKDOWN) or b"").decode()
     assert f"uncalibrated, {measured.ece_after:.4f} at temperature {measured.temperature:g} (cross-fitted" in page
-    assert "abstains below a confidence of 0.75: " in page
+    assert "abstains below 0.75: " in page
     assert page.count("┃") == len(measured.bins) + 1
     assert f"| {measured.curve[-1].confidence:.3f} | 25.00% |" in page
 
@@ -105,7 +107,7 @@ def test_a_precision_that_cannot_be_shown_is_refused(
     asked = texts.gate if labelled else replace(texts.gate, truth=None)
     evaluator = gate.release_evaluator(calibrated[0], asked, tiny_builds.BOUNDS)
     with pytest.raises(BadInput, match=message):
-        evaluator.calibrated(Abstain(precision=0.99))
+        evaluator.calibrated({DEFAULT_HEAD: Abstain(precision=0.99)})
 
 
 def test_without_labels_no_temperature_is_fitted(tiny: tuple[Release, ReleaseReport]) -> None:

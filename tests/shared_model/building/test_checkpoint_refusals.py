@@ -158,9 +158,9 @@ def head(width: int) -> Head:
 
 def test_a_head_of_another_encoder_is_refused(encoder: Path) -> None:
     with pytest.raises(BadInput, match="makes 32 numbers of a text, the head was trained on 48"):
-        checkpoint.with_head(encoder, head(48))
+        checkpoint.with_heads(encoder, [head(48)])
 
 
 def test_a_head_on_a_classifier_is_refused(bert: Path) -> None:
     with pytest.raises(BadInput, match="is a classifier already"):
-        checkpoint.with_head(bert, head(32))
+        checkpoint.with_heads(bert, [head(32)])

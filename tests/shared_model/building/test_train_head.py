@@ -12,13 +12,15 @@ import numpy as np
 import pytest
 
 from shared_model.__main__ import main
-from shared_model.building import build, checkpoint, train_head, training_texts
-from shared_model.building.head import Head, load_head
+from shared_model.building import build, checkpoint, fit_head, train_head, training_texts
+from shared_model.building.head import Head, load_heads, save_heads
+from shared_model.building.train_head import Task
 from shared_model.commands.make_release import HEADS
 from shared_model.encoding import Encoder, collate
 from shared_model.engines.torch_engine import TorchEngine
 from shared_model.errors import BadInput
 from shared_model.evaluation.examples import read_examples
+from shared_model.output import OutputKind
 from shared_model.types import Device, Precision
 from tests.shared_model import tiny_models
 
@@ -55,7 +57,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
 
 
 def predict(head: Head, *texts: str) -> list[tuple[str, float]]:
-    source = checkpoint.with_head(build.default_encoder(), head)
+    source = checkpoint.with_heads(build.default_encoder(), [head])
     encoder = Encoder(source.files["tokenizer.json"], source.reads, release="")
     engine = TorchEngine(source.files, Precision.FP32, Device.CPU)
     scores = source.output.scores(engine.score(collate(encoder.encode_many(texts))))
@@ -66,7 +68,7 @@ def predict(head: Head, *texts: str) -> list[tuple[str, float]]:
 
 @pytest.mark.parametrize("labels", [["lost", "rate", "thanks"], ["rate", "thanks"]])
 def test_the_command_trains_a_head_that_tells_its_labels_apart(trained: Trained, labels: list[str]) -> None:
-    head = load_head(trained(*labels))
+    [head] = load_heads(trained(*labels))
     assert head.labels == tuple(labels)
     assert head.weight.shape == (len(labels), 384)
     assert head.weight.dtype == head.bias.dtype == np.float32
@@ -78,14 +80,15 @@ def test_the_command_trains_a_head_that_tells_its_labels_apart(trained: Trained,
 
 def test_training_is_repeatable(trained: Trained, tmp_path: Path) -> None:
     labels = ["lost", "rate", "thanks"]
-    first = load_head(trained(*labels))
-    second = train_head.train(build.default_encoder(), read_examples(write_csv(tmp_path / "train.csv", labels))).head
+    [first] = load_heads(trained(*labels))
+    examples = read_examples(write_csv(tmp_path / "train.csv", labels))
+    [second] = [it.head for it in train_head.train(build.default_encoder(), [Task(examples)])]
     assert (first.weight == second.weight).all()
     assert (first.bias == second.bias).all()
 
 
 def test_the_committed_head_is_whole() -> None:
-    head = load_head(HEADS / "banking77")
+    [head] = load_heads(HEADS / "banking77")
     assert len(head.labels) == len(set(head.labels)) == 77
     assert head.weight.shape == (77, 384)
     assert np.isfinite(head.weight).all()
@@ -147,32 +150,32 @@ def test_texts_are_kept_for_their_owner_alone_unless_they_are_not_to_be(
 def test_labels_that_texts_do_not_tell_apart_are_no_better_than_chance() -> None:
     """The same vectors trained on would give 100 %: folds keep texts out."""
     vectors = np.random.default_rng(5).normal(size=(200, 300)).astype(np.float32)
-    folds, accuracy = train_head._cross_validated(vectors, ["a", "b"] * 100)
+    folds, accuracy = fit_head.cross_validated(OutputKind.SINGLE_LABEL, vectors, np.array([0, 1] * 100))
     assert folds == 5
     assert accuracy == pytest.approx(0.5, abs=0.12)
 
 
 def test_two_texts_are_too_few_to_cross_validate() -> None:
     vectors = np.eye(3, dtype=np.float32)
-    folds, accuracy = train_head._cross_validated(vectors, ["a", "a", "b"])
+    folds, accuracy = fit_head.cross_validated(OutputKind.SINGLE_LABEL, vectors, np.array([0, 0, 1]))
     assert (folds, accuracy) == (0, None)
     head = Head(("a", "b"), vectors[:2], vectors[0, :2])
-    *_, last = train_head.in_words(["a", "a", "b"], train_head.Trained(head, folds, accuracy))
+    *_, last = train_head.in_words(["a", "a", "b"], fit_head.Trained(head, folds, accuracy))
     assert last == "accuracy not known: cross-validation needs two labels with two texts or more"
 
 
 def test_one_label_is_not_a_choice(tmp_path: Path) -> None:
     examples = read_examples(write_csv(tmp_path / "one.csv", ["lost"]))
     with pytest.raises(BadInput, match="at least two labels"):
-        train_head.train(build.default_encoder(), examples)
+        train_head.train(build.default_encoder(), [Task(examples)])
 
 
 @pytest.mark.parametrize("damage", ["labels", "weights"])
 def test_a_damaged_head_is_refused_by_name(tmp_path: Path, damage: str) -> None:
-    Head(("a", "b"), np.zeros((2, 4), np.float32), np.zeros(2, np.float32)).save(tmp_path)
+    save_heads(tmp_path, [Head(("a", "b"), np.zeros((2, 4), np.float32), np.zeros(2, np.float32))])
     if damage == "labels":
         (tmp_path / "labels.json").write_text('["a"]')
     else:
         (tmp_path / "head.safetensors").write_bytes(b"\x80\x04pickle")
     with pytest.raises(BadInput, match=str(tmp_path)):
-        load_head(tmp_path)
+        load_heads(tmp_path)

@@ -50,6 +50,7 @@ def test_list_marks_what_answers_and_what_may(run: Run, one: Release, two: Relea
         "weight": None,
         "temperature": 1.0,
         "ece": None,
+        "heads": {},
     }
 
 

@@ -10,7 +10,7 @@ from shared_model.encoding import Encoding, TokenBatch, collate
 from shared_model.engine import TAU, Engine, open_engine
 from shared_model.engines.openvino_cpu import OpenVinoEngine
 from shared_model.evaluation.benchmark import score_all
-from shared_model.output import OutputSpec
+from shared_model.output import Scoring
 from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
 
@@ -21,8 +21,13 @@ CPU_PRECISIONS = [Precision.FP32, Precision.BF16, Precision.INT8]
 TAU_OF_WIDTH = {Precision.FP32: 1e-4, Precision.BF16: 2e-2, Precision.INT8: 6e-2}
 
 
-def alone(engine: Engine, output: OutputSpec, encodings: list[Encoding]) -> NDArray[np.float32]:
+def alone(engine: Engine, output: Scoring, encodings: list[Encoding]) -> NDArray[np.float32]:
     return np.concatenate([output.scores(engine.score(collate([encoding]))) for encoding in encodings])
+
+
+def of_labels(release: Release, scores: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Those of the first head, which names one label."""
+    return release.heads.split(scores)[0]
 
 
 def margins(scores: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -34,8 +39,8 @@ def margins(scores: NDArray[np.float32]) -> NDArray[np.float32]:
 def test_a_text_alone_scores_as_in_a_planned_batch(
     release: Release, engines: dict[Precision, Engine], encodings: list[Encoding], precision: Precision
 ) -> None:
-    by_itself = alone(engines[precision], release.output, encodings)
-    in_company = score_all(engines[precision], release.output, encodings)
+    by_itself = of_labels(release, alone(engines[precision], release.heads, encodings))
+    in_company = of_labels(release, score_all(engines[precision], release.heads, encodings))
     assert np.abs(by_itself - in_company).max() <= TAU[precision]
     changed = by_itself.argmax(1) != in_company.argmax(1)
     assert not (changed & (margins(in_company) >= 2 * TAU[precision])).any()
@@ -45,8 +50,8 @@ def test_a_text_alone_scores_as_in_a_planned_batch(
 def test_a_batch_of_mixed_lengths_stays_inside_the_stated_bound(
     release: Release, engines: dict[Precision, Engine], encodings: list[Encoding], precision: Precision
 ) -> None:
-    mixed = release.output.scores(engines[precision].score(collate(encodings[:32])))
-    by_itself = alone(engines[precision], release.output, encodings[:32])
+    mixed = release.heads.scores(engines[precision].score(collate(encodings[:32])))
+    by_itself = alone(engines[precision], release.heads, encodings[:32])
     assert np.abs(mixed - by_itself).max() <= TAU_OF_WIDTH[precision]
 
 
@@ -57,7 +62,7 @@ def test_padding_is_masked_whatever_it_holds(
     batch = collate(encodings[:16])
     other = TokenBatch(np.where(batch.mask == 1, batch.ids, 2000), batch.mask)
     assert (batch.ids != other.ids).any()
-    first, second = (release.output.scores(engines[precision].score(coarse_bucket)) for coarse_bucket in (batch, other))
+    first, second = (release.heads.scores(engines[precision].score(coarse_bucket)) for coarse_bucket in (batch, other))
     assert np.abs(first - second).max() <= TAU[precision]
 
 
@@ -65,7 +70,7 @@ def test_padding_is_masked_whatever_it_holds(
 def test_an_answer_is_a_distribution_over_the_labels(
     release: Release, engines: dict[Precision, Engine], encodings: list[Encoding], precision: Precision
 ) -> None:
-    scores = score_all(engines[precision], release.output, encodings)
+    scores = of_labels(release, score_all(engines[precision], release.heads, encodings))
     assert scores.shape == (len(encodings), len(release.labels))
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores.sum(axis=1), 1.0, rtol=1e-5)
@@ -84,7 +89,7 @@ def test_an_answer_is_a_distribution_over_the_labels(
 def test_plain_questions_get_their_label(
     release: Release, engines: dict[Precision, Engine], precision: Precision, text: str, label: str
 ) -> None:
-    scores = alone(engines[precision], release.output, [release.encoder().encode(text)])
+    scores = of_labels(release, alone(engines[precision], release.heads, [release.encoder().encode(text)]))
     assert release.labels[int(scores.argmax())] == label
 
 
@@ -98,7 +103,7 @@ def test_specialised_code_is_for_single_texts_and_leaves_all_others_their_bits(
         engine.specialise(tokens)
     batches = [collate([encoding]) for encoding in encodings[:48]]
     single, usual, before = (
-        np.concatenate([release.output.scores(score(batch)) for batch in batches])
+        of_labels(release, np.concatenate([release.heads.scores(score(batch)) for batch in batches]))
         for score in (lambda batch: engine.score(batch, single=True), engine.score, engines[precision].score)
     )
     np.testing.assert_array_equal(usual, before)
@@ -151,7 +156,9 @@ def test_fp16_code_agrees_with_fp32_on_cpu(
     engine = open_engine(Precision.FP16, Device.CPU, files, threads=1)
     engine.warm_up([(1, 8)])
     sample = encodings[:48]
-    half, full = (score_all(each, release.output, sample) for each in (engine, engines[Precision.FP32]))
+    half, full = (
+        of_labels(release, score_all(each, release.heads, sample)) for each in (engine, engines[Precision.FP32])
+    )
     assert (engine.precision, engine.device) == (Precision.FP16, Device.CPU)
     assert np.abs(half - full).max() <= 5e-3  # measured: 1.1e-3
     changed = half.argmax(1) != full.argmax(1)

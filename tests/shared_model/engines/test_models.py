@@ -277,7 +277,7 @@ def test_a_head_reads_the_embedding(model: Callable[..., Model]) -> None:
     made = model("distilbert", encoder=True)
     draw = np.random.default_rng(7)
     head = Head(("a", "b"), draw.normal(size=(2, 32)).astype(np.float32), draw.normal(size=2).astype(np.float32))
-    with_head = Model(made.folder, checkpoint.with_head(made.folder, head))
+    with_head = Model(made.folder, checkpoint.with_heads(made.folder, [head]))
     assert with_head.checkpoint.output.kind is OutputKind.SINGLE_LABEL
     assert with_head.checkpoint.output.names == ("a", "b")
     assert with_head.checkpoint.parent == made.checkpoint.parent

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from shared_model.encoding import InputSpec
 from shared_model.errors import ReleaseError, UnknownRelease
 from shared_model.evaluation import judged
+from shared_model.heads import HeadSpec
 from shared_model.output import OutputKind, OutputSpec
 from shared_model.releases import manifest
 from shared_model.releases.manifest import Manifest
@@ -34,6 +35,13 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture
 def small(store: Store) -> Release:
     return seal(store)
+
+
+def test_a_release_with_one_unnamed_head_has_the_manifest_and_the_id_that_it_had_before_there_were_heads(
+    small: Release,
+) -> None:
+    assert small.id == "small-3cc1610b3386"
+    assert not {"head", "heads", "further"} & json.loads(small.manifest.to_json()).keys()
 
 
 def test_default_release_is_as_built(release: Release) -> None:
@@ -67,12 +75,15 @@ def test_same_bytes_same_id(tmp_path: Path) -> None:
         {"output": OutputSpec(OutputKind.MULTI_LABEL, ("yes", "no"), 2)},
         {"output": OutputSpec(OutputKind.SINGLE_LABEL, ("yes", "no"), 2, temperature=0.75)},
         {"output": OutputSpec(OutputKind.SINGLE_LABEL, ("yes", "no"), 2, abstain_below=0.5)},
+        {"output": OutputSpec(OutputKind.SINGLE_LABEL, ("yes", "no"), 2, abstain_on=("no",))},
         {"reads": InputSpec(9)},
         {"reads": InputSpec(8, pairs=True)},
         {"reads": InputSpec(8, pairs=True, types=True)},
         {"calibration": "3" * 64},
         {"quantisation": "with care"},
         {"variants": ()},
+        {"head": "intent"},
+        {"further": (HeadSpec("mood", OutputSpec(OutputKind.MULTI_LABEL, ("glad",), 1)),)},
     ],
 )
 def test_other_facts_other_id(store: Store, small: Release, change: dict[str, Any]) -> None:
@@ -169,6 +180,8 @@ _TRICKS = ["../secret.txt", "/etc/passwd.txt", "int8/../config.json", "int8//mod
         lambda document: document["output"].update({"temperature": None}),
         lambda document: document["output"].update({"abstain_below": True}),
         lambda document: document["output"].update({"abstain_below": 1.5}),
+        lambda document: document["output"].update({"abstain_on": []}),
+        lambda document: document["output"].update({"abstain_on": ["maybe"]}),
     ],
 )
 def test_forged_manifest_is_refused(tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> None:

@@ -60,9 +60,16 @@ def test_metadata_and_configuration_describe_the_model(results: ClientResults, r
     assert described["model"]["outputs"] == [
         {"name": "scores", "datatype": "FP32", "shape": ["-1", width]},
         {"name": "label", "datatype": "BYTES", "shape": ["-1"]},
+        *(
+            {"name": f"scores_{spec.name}", "datatype": "FP32", "shape": ["-1", str(spec.output.width)]}
+            for spec in release.heads.further
+        ),
     ]
     assert described["config"]["maxBatchSize"] == 64
-    assert [output["dataType"] for output in described["config"]["output"]] == ["TYPE_FP32", "TYPE_STRING"]
+    assert [output["dataType"] for output in described["config"]["output"]] == [
+        *("TYPE_FP32", "TYPE_STRING"),
+        *["TYPE_FP32"] * len(release.heads.further),
+    ]
     # The configuration names the label of each score.
     assert json.loads(described["config"]["parameters"]["labels"]["stringValue"]) == list(release.labels)
     assert described["index"]["models"] == [{"name": NAME, "version": release.id, "state": "READY"}]
@@ -75,12 +82,14 @@ def test_an_answer_is_every_score_in_the_releases_order_and_the_best_label(
     answer = results["answers"]["flat"]
     engine, encoder = release.engine(Precision.INT8, Device.CPU, 1), release.encoder()
     texts = ["where is my card", "I want to close my account"]
-    expected = release.output.scores(engine.score(collate([encoder.encode(text) for text in texts])))
-    assert np.allclose(answer["scores"], expected, atol=1e-3)
+    expected = release.heads.scores(engine.score(collate([encoder.encode(text) for text in texts])))
+    assert np.allclose(answer["scores"], release.heads.split(expected)[0], atol=1e-3)
     assert answer["labels"] == ["card_arrival", "terminate_account"]
     assert answer["labels"] == [release.labels[int(np.argmax(row))] for row in answer["scores"]]
-    assert answer["shapes"] == {"scores": [2, len(release.labels)], "label": [2]}
-    assert answer["dtypes"] == {"scores": "float32", "label": "object"}
+    further = {f"scores_{spec.name}": spec.output.width for spec in release.heads.further}
+    shapes = {"scores": [2, len(release.labels)], "label": [2], **{name: [2, width] for name, width in further.items()}}
+    assert answer["shapes"] == shapes
+    assert answer["dtypes"] == {"scores": "float32", "label": "object", **dict.fromkeys(further, "float32")}
     assert (answer["id"], answer["model"]) == ("mine", [NAME, release.id])
 
 

@@ -22,6 +22,7 @@ from tests.properties import examples
 from tests.realtime_service.conftest import eventually
 from tests.realtime_service.transport.open_inference.conftest import refusal
 from tests.realtime_service.transport.open_inference.test_tensors import nearly_elements, shapes
+from tests.shared_model import further_heads
 
 NAME = "minilm-banking77"
 
@@ -40,6 +41,7 @@ def test_typed_contents_are_answered_with_raw_outputs(stub: GRPCInferenceService
     assert [(it.name, it.datatype, list(it.shape)) for it in answer.outputs] == [
         ("scores", "FP32", [2, len(release.labels)]),
         ("label", "BYTES", [2]),
+        *((f"scores_{spec.name}", "FP32", [2, spec.output.width]) for spec in release.heads.further),
     ]
     assert not any(it.HasField("contents") for it in answer.outputs)
     scores = np.frombuffer(answer.raw_output_contents[0], "<f4").reshape(2, -1)
@@ -85,7 +87,8 @@ def test_all_scores_come_from_the_device_and_a_label_from_last_night(
 ) -> None:
     """Published scores keep five labels: they can name the best, and cannot fill a row of all."""
     text, encoder = "a text that was scored last night", release.encoder()
-    published = PublishedScore(labels=[3, 1, 4, 0, 5], scores=[0.9, 0.05, 0.03, 0.01, 0.01], tokens=9)
+    best, further = [0.9, 0.05, 0.03, 0.01, 0.01], further_heads.published(release.heads)
+    published = PublishedScore(labels=[3, 1, 4, 0, 5], scores=best, tokens=9, heads=further)
     epoch = Epoch(release.id, "bf16", "2026-01-14", 1)
     publish(redis_client, epoch, {encoder.key(encoder.encode(text)): published}.items())
 
