@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -140,8 +141,13 @@ class OutputSpec:
         if self.abstain_below is not None:
             abstained |= self.confidence(scores) < self.abstain_below
         if self.abstain_on:
-            abstained |= np.isin(scores.argmax(axis=-1), [self.names.index(name) for name in self.abstain_on])
+            abstained |= self._stands_for_none[scores.argmax(axis=-1)]
         return abstained
+
+    @cached_property
+    def _stands_for_none(self) -> NDArray[np.bool_]:
+        """Of each label (width,)."""
+        return np.array([name in self.abstain_on for name in self.names])
 
     def kept(self, k: int) -> int:
         """The number of scores in an answer if `k` are requested."""
