@@ -48,7 +48,7 @@ unit: setup ## tests without Spark, Airflow, services, Redis and built releases;
 test: release ## the whole test suite; SEED=7: property tests with another seed than 0
 	@$(RUNTIME) -m pytest -p tests.spark_classes -n 3 --dist loadfile --no-loadscope-reorder \
 		-m "not proof and not timed and not readme" $(SEEDED)
-	@$(RUNTIME) -m pytest -m "timed and not proof" $(SEEDED)
+	@$(RUNTIME) -m pytest -m "timed and not proof" $(SEEDED) $$(grep -rlF pytest.mark.timed tests --include 'test_*.py')
 
 readme: release ## each block of README in a clean shell, from a fresh clone; CLONE=DIR uses one that is there
 	@$(RUNTIME) -m pytest -m readme tests/docs/test_readme.py

@@ -68,6 +68,11 @@ class Heads:
         ends = np.cumsum([spec.output.width for spec in self.specs]).tolist()
         return tuple(slice(end - spec.output.width, end) for spec, end in zip(self.specs, ends, strict=True))
 
+    @cached_property
+    def uncalibrated(self) -> "Heads":
+        """The same at temperature 1, none of which abstains."""
+        return Heads(tuple(HeadSpec(spec.name, spec.output.uncalibrated) for spec in self.specs))
+
     def split(self, numbers: Floats) -> list[Floats]:
         """Each head's part of raw outputs or scores (…, width): views (…, width of the head), in order."""
         return [numbers[..., columns] for columns in self.columns]
@@ -80,6 +85,11 @@ class Heads:
         for spec, columns in zip(self.specs, self.columns, strict=True):
             scores[..., columns] = spec.output.scores(raw[..., columns])
         return scores
+
+    def abstained(self, scores: Floats) -> NDArray[np.bool_]:
+        """Whether each row's answer of each head abstains, (rows, heads). `scores`: all of each row (rows, width)."""
+        parts = zip(self.specs, self.split(scores), strict=True)
+        return np.stack([spec.output.abstained(part) for spec, part in parts], axis=-1)
 
     def kept(self, k: int) -> tuple[slice, ...]:
         """The place of each head's numbers among those that `best` keeps."""

@@ -1,13 +1,19 @@
 """The meaning of a model's outputs: one contract for labels, values and embeddings, on every path."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+
+#: Least positive normal fp32, and the distance from 1 to the fp32 below it: probabilities that round to 0 or 1 have no
+#: finite raw output.
+_LEAST, _NEXT_TO_ONE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).epsneg)
 
 
 class OutputKind(StrEnum):
@@ -30,31 +36,68 @@ class Scoring(Protocol):
     def width(self) -> int:
         """Numbers per text."""
 
+    @property
+    def uncalibrated(self) -> "Scoring":
+        """The same at temperature 1, which never abstains."""
+
     def scores(self, raw: Floats) -> Floats:
         """Scores (rows, width) from raw outputs; always fp32."""
 
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """`names`: labels, or the names of regression values; empty for an embedding. `width`: numbers per text."""
+    """`names`: labels, or the names of regression values; empty for an embedding. `width`: numbers per text.
+
+    Of labels alone: `temperature` divides the raw outputs before they become probabilities; 1: they are not calibrated.
+    An answer of less confidence than `abstain_below`, if that is set, or, of single labels, whose best one is among
+    `abstain_on`, is marked as abstained.
+    """
 
     kind: OutputKind
     names: tuple[str, ...]
     width: int
+    temperature: float = 1.0
+    abstain_below: float | None = None
+    abstain_on: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         named = 0 if self.kind is OutputKind.EMBEDDING else self.width
         fewest = 2 if self.kind is OutputKind.SINGLE_LABEL else 1
         if len(self.names) != named or len(set(self.names)) != named or self.width < fewest:
             raise ValueError(f"{self.kind} output of width {self.width} cannot have {len(set(self.names))} names")
+        below = 1.0 if self.abstain_below is None else self.abstain_below
+        if not 0 < self.temperature < math.inf or not 0 < below <= 1:
+            raise ValueError(f"temperature {self.temperature}, abstain_below {self.abstain_below}")
+        if not self.ranked and (self.temperature, self.abstain_below) != (1, None):
+            raise ValueError(f"{self.kind} output has no probabilities to calibrate or to abstain by")
+        if self.abstain_on and (self.kind is not OutputKind.SINGLE_LABEL or not {*self.abstain_on} < {*self.names}):
+            raise ValueError(f"{self.kind} output cannot abstain on {', '.join(self.abstain_on)}")
 
     @property
     def ranked(self) -> bool:
         """Whether answers hold the best few scores, rather than all in their order."""
         return self.kind in (OutputKind.SINGLE_LABEL, OutputKind.MULTI_LABEL)
 
+    @property
+    def uncalibrated(self) -> "OutputSpec":
+        """The same at temperature 1, which never abstains."""
+        return replace(self, temperature=1.0, abstain_below=None, abstain_on=())
+
+    @property
+    def abstains(self) -> bool:
+        """Whether any answer may."""
+        return self.abstain_below is not None or bool(self.abstain_on)
+
+    @property
+    def abstaining(self) -> str:
+        """When answers abstain, in words."""
+        below = [] if self.abstain_below is None else [f"below {self.abstain_below:g}"]
+        return " and ".join([*below, *([f"on {', '.join(self.abstain_on)}"] if self.abstain_on else [])]) or "never"
+
     def scores(self, raw: Floats) -> Floats:
         """Scores (rows, width) from an engine's raw outputs; always fp32."""
+        if self.temperature != 1:
+            raw = raw / self.temperature
         # In place and without NumPy's wrappers: of a single text, each operation costs more to start than to run.
         if self.kind is OutputKind.SINGLE_LABEL:
             scores = np.subtract(raw, np.maximum.reduce(raw, axis=-1, keepdims=True), dtype=np.float32)
@@ -69,6 +112,42 @@ class OutputSpec:
             scores *= 0.5
             return scores
         return np.asarray(raw, dtype=np.float32)
+
+    def raw(self, scores: Floats) -> Floats:
+        """Raw outputs that have these scores at temperature 1: those of an engine, less a constant in each row."""
+        if self.kind is OutputKind.SINGLE_LABEL:
+            return np.log(np.maximum(scores, _LEAST))
+        if self.kind is OutputKind.MULTI_LABEL:
+            inside = np.clip(scores, _LEAST, 1 - _NEXT_TO_ONE)
+            return np.asarray(np.log(inside) - np.log1p(-inside))
+        return scores
+
+    def recalibrated(self, scores: Floats) -> Floats:
+        """Scores at this temperature from those at temperature 1."""
+        return scores if self.temperature == 1 else self.scores(self.raw(scores))
+
+    def confidence(self, scores: Floats) -> Floats:
+        """Of each row (rows,): the probability of its best label; multi-label: the least probability, over all labels,
+        that the label is as answered. 1 without labels."""
+        if self.kind is OutputKind.SINGLE_LABEL:
+            return np.asarray(scores.max(axis=-1))
+        if self.kind is OutputKind.MULTI_LABEL:
+            return np.asarray(np.maximum(scores, 1 - scores).min(axis=-1))
+        return np.ones(len(scores), np.float32)
+
+    def abstained(self, scores: Floats) -> NDArray[np.bool_]:
+        """Whether each row's answer abstains, (rows,). `scores`: all of each row (rows, width)."""
+        abstained = np.zeros(len(scores), bool)
+        if self.abstain_below is not None:
+            abstained |= self.confidence(scores) < self.abstain_below
+        if self.abstain_on:
+            abstained |= self._stands_for_none[scores.argmax(axis=-1)]
+        return abstained
+
+    @cached_property
+    def _stands_for_none(self) -> NDArray[np.bool_]:
+        """Of each label (width,)."""
+        return np.array([name in self.abstain_on for name in self.names])
 
     def kept(self, k: int) -> int:
         """The number of scores in an answer if `k` are requested."""

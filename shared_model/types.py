@@ -59,22 +59,24 @@ class Label:
 @dataclass(frozen=True, slots=True)
 class HeadScore:
     """One text's answer by one head: labels best first, or the values of a regression, or a `vector` from a head that
-    makes embeddings."""
+    makes embeddings. `abstained`: the answer's confidence is below the head's threshold."""
 
     labels: tuple[Label, ...]
     vector: tuple[float, ...] = ()
+    abstained: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One text's answer: `labels` and `vector` of the first head, as in HeadScore; `heads`: those of the others, by
-    name. `tokens`, `truncated`: the part of the text that the model read."""
+    """One text's answer: `labels`, `vector` and `abstained` of the first head, as in HeadScore; `heads`: those of the
+    others, by name. `tokens`, `truncated`: the part of the text that the model read."""
 
     labels: tuple[Label, ...]
     tokens: int
     truncated: bool
     vector: tuple[float, ...] = ()
     heads: dict[str, HeadScore] = field(default_factory=dict)
+    abstained: bool = False
 
 
 #: Labels a published score and a nightly row keep; the most a caller may ask for.

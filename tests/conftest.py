@@ -1,15 +1,17 @@
 """Real components that every test shares: a Redis of the suite's own and the default release."""
 
+import functools
 import os
 import subprocess
 from collections.abc import Generator, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 from unittest import mock
 
 import hypothesis
 import pytest
 import redis
+from xdist.scheduler import LoadFileScheduling, Scheduling
 
 from shared_model import settings
 from shared_model.building import build, checkpoint
@@ -62,6 +64,26 @@ def pytest_configure() -> None:
     """Before anything is imported that reads them when it is loaded."""
     for name, value in _FOR_SHORT_LIVES.items():
         os.environ.setdefault(name, value)
+
+
+class _OneService(LoadFileScheduling):
+    """A file's tests run in one worker; those of all files that use the package's service, too: each worker would start
+    one of its own, which takes 17 CPU seconds."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "service" if _uses_service(file) else file
+
+
+@functools.cache
+def _uses_service(file: str) -> bool:
+    """Or what uses the fixtures of its folder may."""
+    sources = (REPOSITORY / file, (REPOSITORY / file).with_name("conftest.py"))
+    return any("service: RunningService" in it.read_text() for it in sources if it.exists())
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:
+    return _OneService(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

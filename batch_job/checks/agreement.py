@@ -17,6 +17,8 @@ from batch_job.run_record import Agreement
 from batch_job.scoring import models, rows, windows
 from batch_job.scoring.options import ScoringOptions
 from batch_job.shards import head_columns, tally
+from batch_job.shards.head_columns import HeadColumns
+from batch_job.shards.schemas import HEAD_COLUMNS_DDL
 from batch_job.shards.shard_files import Target
 from batch_job.shards.tally import Tally
 from batch_job.spark import gpus, task_context
@@ -36,11 +38,8 @@ _TEXTS_PER_TASK = 1_000
 #: The prefix of its tasks' names in their tallies.
 _TASK = "gate-"
 
-_ANSWERS = ("text_hash", "top_k", "vector", "heads")
-_ANSWERS_DDL = (
-    "text_hash string, top_k array<struct<label: string, score: float>>, vector array<float>, "
-    "heads map<string, struct<top_k: array<struct<label: string, score: float>>, vector: array<float>>>"
-)
+_ANSWERS = ("text_hash", *HeadColumns._fields, "heads")
+_ANSWERS_DDL = f"text_hash string, {HEAD_COLUMNS_DDL}"
 
 
 def measure(
@@ -69,7 +68,7 @@ def measure(
 
 
 def compare(half: pa.Table, int8: pa.Table, heads: Heads) -> Agreement:
-    """Both have columns text_hash, top_k, vector and heads, each text once. A text that one of them lacks does not
+    """Both have the columns of `_ANSWERS`, each text once. A text that one of them lacks does not
     agree. Of several heads, the one that agrees least where half precision is clear, and the least share of all."""
     parts = zip(heads.specs, _parts(half, heads), _parts(int8, heads), strict=True)
     found = [replace(_compare(one, other, spec.output), head=spec.name) for spec, one, other in parts]
@@ -81,7 +80,7 @@ def compare(half: pa.Table, int8: pa.Table, heads: Heads) -> Agreement:
 
 
 def _parts(answers: pa.Table, heads: Heads) -> list[pa.Table]:
-    """The columns text_hash, top_k and vector of each head."""
+    """The columns text_hash and HeadColumns of each head."""
     hashes = answers.column("text_hash")
     return [pa.table({"text_hash": hashes, **it._asdict()}) for it in head_columns.decode(answers, heads)]
 

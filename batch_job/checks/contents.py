@@ -12,14 +12,14 @@ import pyarrow.compute as pc
 from batch_job.run_record import LENGTH_STEP
 from batch_job.shards import head_columns, schemas, shard_files
 
-_READ = ("text_hash", "label", "precision", "tokens", "top_k", "vector", "heads")
-_SAMPLED = ("text_hash", "top_k", "vector", "precision", "heads")
+_READ = ("text_hash", "label", "precision", "tokens", "top_k", "vector", "abstained", "heads")
+_SAMPLED = ("text_hash", "top_k", "vector", "abstained", "precision", "heads")
 
 
 @dataclass(frozen=True)
 class Contents:
     """`not_finite`: scores that are NaN or infinite. `labels`: label → rows. `lengths`: rows by tokens, in steps of
-    LENGTH_STEP. `sample`: columns text_hash, top_k, vector, precision and heads of the texts with the lowest hashes, in
+    LENGTH_STEP. `sample`: the columns of `_SAMPLED` of the texts with the lowest hashes, in
     that order, each once."""
 
     rows: int

@@ -175,9 +175,12 @@ def _result(answer: Row, heads: Heads, wanted: int) -> Result:
         vector=answer["vector"],
         tokens=answer["tokens"],
         truncated=answer["truncated"],
+        abstained=bool(answer["abstained"]),
         heads={
             spec.name: HeadResult(
-                labels=_labels(further[spec.name], spec.output.kept(wanted)), vector=further[spec.name]["vector"]
+                labels=_labels(further[spec.name], spec.output.kept(wanted)),
+                vector=further[spec.name]["vector"],
+                abstained=bool(further[spec.name]["abstained"]),
             )
             for spec in heads.further
         },

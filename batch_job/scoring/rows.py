@@ -33,7 +33,7 @@ def score_rows(window: ScoredWindow, model: Model) -> pa.RecordBatch:
         "encoding_key": [model.encoder.key(encoding) for encoding in window.encodings],
         "tokens": [encoding.tokens for encoding in window.encodings],
         "truncated": [encoding.truncated for encoding in window.encodings],
-        **head_columns.encode(model.heads, window.indices, window.scores),
+        **head_columns.encode(model.heads, window.indices, window.scores, window.abstained),
     }
     return pa.RecordBatch.from_pydict(columns, schema=SCORES)
 

@@ -30,19 +30,26 @@ class _Unscored(Exception):
 @dataclass
 class Outcomes:
     """The outcomes of encodings, row for row. `indices` and `scores`: (rows, kept), as `Heads.best` keeps TOP_K.
-    `batch_rows`: rows of the engine batch each ran in. `poisoned`: rows that fail by themselves, and hold nothing.
-    `padded_tokens`: tokens that ran for the others, padding included."""
+    `batch_rows`: rows of the engine batch each ran in. `abstained`: (rows, heads), by all scores of each. `poisoned`:
+    rows that fail by themselves, and hold nothing. `padded_tokens`: tokens that ran for the others, padding
+    included."""
 
     indices: NDArray[np.int32]
     scores: NDArray[np.float32]
     batch_rows: NDArray[np.int32]
+    abstained: NDArray[np.bool_]
     poisoned: list[int] = field(default_factory=list)
     padded_tokens: int = 0
 
     @classmethod
-    def blank(cls, rows: int, kept: int) -> "Outcomes":
-        shape = (rows, kept)
-        return cls(np.zeros(shape, np.int32), np.zeros(shape, np.float32), np.zeros(rows, np.int32))
+    def blank(cls, rows: int, heads: Heads) -> "Outcomes":
+        shape = (rows, heads.kept(TOP_K)[-1].stop)
+        return cls(
+            np.zeros(shape, np.int32),
+            np.zeros(shape, np.float32),
+            np.zeros(rows, np.int32),
+            np.zeros((rows, len(heads.specs)), bool),
+        )
 
 
 class Runner:
@@ -77,7 +84,7 @@ class Runner:
         Raises: JobError where more of them fail than may, or the engine cannot even run what any can: the fault is then
         the release's or the device's; and where a single text does not fit the device's memory.
         """
-        ran, done = Outcomes.blank(len(encodings), self._heads.kept(TOP_K)[-1].stop), 0
+        ran, done = Outcomes.blank(len(encodings), self._heads), 0
         for rows in plan_batches([encoding.tokens for encoding in encodings], most_rows, token_budget, fine_bucket):
             left = self._most_poison - self._poison
             outcomes = isolate_failures(partial(self._score, encodings, ran), rows, _Unscored, left)
@@ -107,6 +114,7 @@ class Runner:
                 self._ceilings.too_many(self._place, tokens, len(part))
                 continue
             ran.indices[part], ran.scores[part] = self._heads.best(scores, TOP_K)
+            ran.abstained[part] = self._heads.abstained(scores)
             ran.batch_rows[part] = len(part)
             ran.padded_tokens += batch.rows * batch.tokens
             left = left[len(part) :]

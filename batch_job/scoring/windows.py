@@ -23,7 +23,7 @@ PREFETCH_DEPTH = 2
 class ScoredWindow:
     """One Arrow batch and its scores: row for row, but for the rows at `poisoned`, whose texts fail by themselves.
     `indices` and `scores`: (rows, kept), as `Heads.best` keeps TOP_K. `batch_rows`: rows of the engine batch each ran
-    in.
+    in. `abstained`: (rows, heads).
 
     `distinct`: rows that the engine ran for all of them; `tokens` and, with padding, `padded_tokens` of those.
     Seconds: `tokenised` in the thread that runs ahead, `waited` for the window to be read and tokenised, `ran` in the
@@ -37,6 +37,7 @@ class ScoredWindow:
     indices: NDArray[np.int32]
     scores: NDArray[np.float32]
     batch_rows: NDArray[np.int32]
+    abstained: NDArray[np.bool_]
     distinct: int
     tokens: int
     padded_tokens: int
@@ -115,6 +116,7 @@ def _scored(window: _Window, ran: Outcomes, waited: float, ran_for: float, began
         indices=ran.indices[places],
         scores=ran.scores[places],
         batch_rows=ran.batch_rows[places],
+        abstained=ran.abstained[places],
         distinct=len(run),
         tokens=sum(window.encodings[place].tokens for place in run),
         padded_tokens=ran.padded_tokens,

@@ -16,8 +16,8 @@ ARCHIVE, DEFERRED = SOURCES = ("archive", "deferred")
 
 TOP_K = pa.list_(pa.struct([("label", pa.string()), ("score", pa.float32())]))
 VECTOR = pa.list_(pa.float32())
-#: Name of a further head → what the columns `top_k` and `vector` are for the first.
-HEADS = pa.map_(pa.string(), pa.struct([("top_k", TOP_K), ("vector", VECTOR)]))
+#: Name of a further head → what the columns `top_k`, `vector` and `abstained` are for the first.
+HEADS = pa.map_(pa.string(), pa.struct([("top_k", TOP_K), ("vector", VECTOR), ("abstained", pa.bool_())]))
 
 #: Columns of a data file of the scores table. `ds` and `source` are in its path: partition columns.
 SCORES = pa.schema(
@@ -36,18 +36,23 @@ SCORES = pa.schema(
         # Labels best first, or a regression's values; empty where the release makes embeddings, which are the vector.
         ("top_k", TOP_K),
         ("vector", VECTOR),
+        # Null where the release never abstains, and in tables of earlier versions.
+        ("abstained", pa.bool_()),
         # Null where the release has one head, and in tables of earlier versions.
         ("heads", HEADS),
     ]
 )
 
-#: The same for Spark, partition columns included.
+_TOP_K_DDL = "array<struct<label: string, score: float>>"
+#: The columns of all heads' scores for Spark.
+HEAD_COLUMNS_DDL = (
+    f"top_k {_TOP_K_DDL}, vector array<float>, abstained boolean, "
+    f"heads map<string, struct<top_k: {_TOP_K_DDL}, vector: array<float>, abstained: boolean>>"
+)
+#: All columns for Spark, partition columns included.
 SCORES_DDL = (
     "id string, text_hash string, label string, score float, release string, precision string, scored_at timestamp, "
-    "encoding_key binary, tokens int, truncated boolean, top_k array<struct<label: string, score: float>>, "
-    "vector array<float>, "
-    "heads map<string, struct<top_k: array<struct<label: string, score: float>>, vector: array<float>>>, "
-    "ds string, source string"
+    f"encoding_key binary, tokens int, truncated boolean, {HEAD_COLUMNS_DDL}, ds string, source string"
 )
 
 #: What Spark answers of deferred texts: such rows, and how many ran together.

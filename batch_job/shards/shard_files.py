@@ -198,14 +198,21 @@ def read_back(path: str | Path, columns: Sequence[str]) -> Iterator[pa.RecordBat
 
 
 def in_columns(file: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Rows of a file in these columns, in their order. A column of the scores table that the file, of an earlier
-    version, does not have is null."""
+    """Rows of a file in these columns, in their order. A column of the scores table, or a field of one, that the file,
+    of an earlier version, does not have is null."""
     held = set(file.schema_arrow.names)
     lacking = [name for name in columns if name not in held and name in schemas.SCORES.names]
     for batch in file.iter_batches(columns=[name for name in columns if name in held]):
         nulls = [pa.nulls(batch.num_rows, schemas.SCORES.field(name).type) for name in lacking]
         whole = pa.RecordBatch.from_arrays([*batch.columns, *nulls], [*batch.schema.names, *lacking])
-        yield whole.select(list(columns))
+        asked = whole.select(list(columns))
+        yield asked.cast(_as_today(asked.schema))
+
+
+def _as_today(schema: pa.Schema) -> pa.Schema:
+    """With the columns of the scores table as this version has them."""
+    known = schemas.SCORES
+    return pa.schema([known.field(it.name) if it.name in known.names else it for it in schema])
 
 
 @contextmanager

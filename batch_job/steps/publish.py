@@ -2,7 +2,7 @@
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,6 +23,7 @@ from batch_job.reporting import plain_text
 from batch_job.run_record import Publication, RunRecord, State
 from batch_job.settings import NightlySettings
 from batch_job.shards import head_columns
+from batch_job.shards.head_columns import HeadColumns
 from batch_job.shards.schemas import ARCHIVE
 from batch_job.tables import table
 from batch_job.tables.fence import connect
@@ -39,7 +40,7 @@ from shared_model.redis_store.server import RedisServer
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 
-_COLUMNS = ("release", "precision", "encoding_key", "tokens", "truncated", "top_k", "vector", "heads")
+_COLUMNS = ("release", "precision", "encoding_key", "tokens", "truncated", "top_k", "vector", "abstained", "heads")
 _BATCH = 10_000
 
 _NO_ROWS = "the day holds no rows"
@@ -165,27 +166,32 @@ def scores_of(rows: pa.Table, heads: Heads) -> Iterator[tuple[bytes, PublishedSc
     for batch in rows.to_batches(max_chunksize=_BATCH):
         columns = (batch.column(name).to_pylist() for name in ("encoding_key", "tokens", "truncated"))
         parts = zip(heads.specs, head_columns.decode(batch, heads), strict=True)
-        answers = zip(*(_answers(spec.output, *found) for spec, found in parts), strict=True)
+        answers = zip(*(_answers(spec.output, found) for spec, found in parts), strict=True)
         for key, tokens, truncated, (own, *others) in zip(*columns, answers, strict=True):
-            further = [PublishedHead(labels=labels, scores=scores) for labels, scores in others]
-            labels, scores = own
             yield (
                 key,
-                PublishedScore(labels=labels, scores=scores, tokens=tokens, truncated=truncated, heads=further),
+                PublishedScore(
+                    labels=own.labels,
+                    scores=own.scores,
+                    tokens=tokens,
+                    truncated=truncated,
+                    abstained=own.abstained,
+                    heads=others,
+                ),
             )
 
 
-def _answers(
-    output: OutputSpec, top_k: pa.ListArray, vector: pa.ListArray
-) -> Iterator[tuple[Sequence[int], Sequence[float]]]:
-    """Numbers of labels, and scores, of each row for one head."""
-    best = top_k.flatten()
+def _answers(output: OutputSpec, found: HeadColumns) -> Iterator[PublishedHead]:
+    """One head's answer in each row."""
+    best = found.top_k.flatten()
     labels = pc.index_in(pc.struct_field(best, "label"), value_set=pa.array(output.names, pa.string())).to_pylist()
     scores = pc.struct_field(best, "score").to_pylist()
     # Each row's labels begin and end at these places among those of the batch.
-    lengths = pc.list_value_length(top_k).to_numpy(zero_copy_only=False)
-    for values, (start, end) in zip(vector.to_pylist(), pairwise([0, *np.cumsum(lengths).tolist()]), strict=True):
-        yield labels[start:end], values or scores[start:end]
+    lengths = pc.list_value_length(found.top_k).to_numpy(zero_copy_only=False)
+    spans = pairwise([0, *np.cumsum(lengths).tolist()])
+    rows = zip(found.vector.to_pylist(), found.abstained.to_pylist(), spans, strict=True)
+    for values, abstained, (start, end) in rows:
+        yield PublishedHead(labels=labels[start:end], scores=values or scores[start:end], abstained=bool(abstained))
 
 
 def _publish_figures(client: "redis.Redis", run: RunRecord, epoch: Epoch) -> None:

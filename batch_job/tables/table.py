@@ -185,13 +185,13 @@ def add_deferred(folder: Path, ds: str, write_new: Callable[[DeltaTable], FileRe
 
 
 def _add_missing_columns(table: DeltaTable) -> None:
-    """Give a scores table of an earlier version the columns that it lacks, null in the rows that it holds. A
-    transaction that overwrites a partition does so itself, one that appends does not. Raises: CommitFailedError on a
-    conflict."""
-    held = {column.name for column in table.schema().fields}
-    if missing := [column for column in SCORES if column.name not in held]:
-        fields = Schema.from_arrow(pa.schema(missing)).fields
-        table.alter.add_columns(fields, commit_properties=CommitProperties(max_commit_retries=0))
+    """Give a scores table of an earlier version the columns, and the fields of columns, that it lacks, null in the rows
+    that it holds. A transaction that overwrites a partition does so itself, one that appends does not. Raises:
+    CommitFailedError on a conflict."""
+    held = {column.name: column.type for column in table.schema().fields}
+    # A column whose type has more fields than it had is added too, which adds those.
+    if missing := [it for it in Schema.from_arrow(SCORES).fields if held.get(it.name) != it.type]:
+        table.alter.add_columns(missing, commit_properties=CommitProperties(max_commit_retries=0))
 
 
 def refuse_earlier(table: DeltaTable) -> None:

@@ -9,9 +9,11 @@ DESCRIPTOR: _descriptor.FileDescriptor
 class DataType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     TYPE_INVALID: _ClassVar[DataType]
+    TYPE_BOOL: _ClassVar[DataType]
     TYPE_FP32: _ClassVar[DataType]
     TYPE_STRING: _ClassVar[DataType]
 TYPE_INVALID: DataType
+TYPE_BOOL: DataType
 TYPE_FP32: DataType
 TYPE_STRING: DataType
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from protos.scoring.v1 import scoring_pb2
+from realtime_service.cli.printing import ABSTAINED
 from realtime_service.client import Answer, CallError, Client
 from shared_model.types import HeadScore, Priority, Score
 
@@ -82,4 +83,4 @@ def _understood(result: Score | HeadScore, output: str) -> str:
     if output == "regression":
         return ", ".join(f"{value.name} {value.score:.3f}" for value in result.labels)
     shown = result.labels if output == "multi_label" else result.labels[:1]
-    return ", ".join(f"{label.name} {label.score:.1%}" for label in shown)
+    return ", ".join(f"{label.name} {label.score:.1%}" for label in shown) + (ABSTAINED if result.abstained else "")

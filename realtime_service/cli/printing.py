@@ -10,6 +10,8 @@ from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import Answer
 from shared_model.types import HeadScore, Score
 
+#: Follows an answer that abstains.
+ABSTAINED = ", abstained"
 #: Most labels in a description, of which there may be thousands.
 _LABELS = 5
 _STATES = {
@@ -26,9 +28,9 @@ def answer(answer: Answer, seconds: float) -> str:
     for result in answer.results:
         lines += _head(result)
         for name, head in result.heads.items():
-            lines += [f"{name}:", *(f"  {line}" for line in _head(head))]
+            lines += [f"{name}{ABSTAINED if head.abstained else ''}:", *(f"  {line}" for line in _head(head))]
         cut = ", truncated" if result.truncated else ""
-        lines.append(f"  {result.tokens} tokens{cut}")
+        lines.append(f"  {result.tokens} tokens{cut}{ABSTAINED if result.abstained else ''}")
     lines.append(
         f"  {answer.path} path ({answer.reason}), {answer.precision}, batch {answer.batch_size}, {answer.release}"
     )

@@ -132,8 +132,12 @@ def deferred(message: scoring_pb2.GetResultResponse) -> Deferred:
 
 def _score(result: scoring_pb2.Result) -> Score:
     # A map on the wire has no order.
-    heads = {name: HeadScore(_labels(head.labels), tuple(head.vector)) for name, head in sorted(result.heads.items())}
-    return Score(_labels(result.labels), result.tokens, result.truncated, tuple(result.vector), heads)
+    heads = {
+        name: HeadScore(_labels(head.labels), tuple(head.vector), head.abstained)
+        for name, head in sorted(result.heads.items())
+    }
+    vector = tuple(result.vector)
+    return Score(_labels(result.labels), result.tokens, result.truncated, vector, heads, result.abstained)
 
 
 def _labels(labels: Iterable[scoring_pb2.Label]) -> tuple[Label, ...]:

@@ -85,6 +85,7 @@ def computed(
             encoding.truncated,
             answer.vector,
             {name: found[row] for name, found in further.items()},
+            answer.abstained,
         )
         for row, (answer, encoding) in enumerate(zip(answers, encodings, strict=True))
     )
@@ -115,20 +116,22 @@ def _parts(score: PublishedScore) -> list[PublishedScore | PublishedHead]:
 
 def _published_score(heads: Heads, score: PublishedScore, k: int) -> Score:
     own, *others = (
-        _head_score(spec.output, part.labels[: spec.output.kept(k)], part.scores[: spec.output.kept(k)])
+        _head_score(spec.output, part.labels[: spec.output.kept(k)], part.scores[: spec.output.kept(k)], part.abstained)
         for spec, part in zip(heads.specs, _parts(score), strict=True)
     )
     further = dict(zip((spec.name for spec in heads.further), others, strict=True))
-    return Score(own.labels, score.tokens, score.truncated, own.vector, further)
+    return Score(own.labels, score.tokens, score.truncated, own.vector, further, own.abstained)
 
 
 def _head_scores(output: OutputSpec, every: NDArray[np.float32], k: int) -> list[HeadScore]:
     """One head's answers, from all its scores (texts, width)."""
     indices, values = output.best(every, k)
-    return [_head_score(output, *best) for best in zip(indices.tolist(), values.tolist(), strict=True)]
+    answers = zip(indices.tolist(), values.tolist(), output.abstained(every).tolist(), strict=True)
+    return [_head_score(output, *answer) for answer in answers]
 
 
-def _head_score(output: OutputSpec, indices: Sequence[int], values: Sequence[float]) -> HeadScore:
+def _head_score(output: OutputSpec, indices: Sequence[int], values: Sequence[float], abstained: bool) -> HeadScore:
     if not output.names:
         return HeadScore((), tuple(values))
-    return HeadScore(tuple(Label(output.names[index], value) for index, value in zip(indices, values, strict=True)))
+    labels = [Label(output.names[index], value) for index, value in zip(indices, values, strict=True)]
+    return HeadScore(tuple(labels), abstained=abstained)

@@ -1,7 +1,7 @@
 """Build a release: checkpoint → files of every variant → sealed directory → gate."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shared_model.building import quantise
@@ -11,6 +11,7 @@ from shared_model.encoding import Encoder
 from shared_model.engine import open_engine
 from shared_model.errors import ReleaseError
 from shared_model.evaluation import gate
+from shared_model.evaluation.calibration import Abstain
 from shared_model.evaluation.corpora import Texts, digest
 from shared_model.evaluation.gate import Evaluator, Say
 from shared_model.evaluation.gate_settings import GateSettings
@@ -74,13 +75,23 @@ def build(
     return built.release, built.judged(say)
 
 
-def make(store: Store, checkpoint: Checkpoint, name: str, texts: Texts, bounds: GateSettings, say: Say) -> Built:
-    """Build and seal a release; an identical existing one is reused.
+def make(
+    store: Store,
+    checkpoint: Checkpoint,
+    name: str,
+    texts: Texts,
+    bounds: GateSettings,
+    say: Say,
+    abstain: Mapping[str, Abstain] | None = None,
+) -> Built:
+    """Build and seal a release; an identical existing one is reused. Temperatures are fitted on labelled texts.
+
+    `abstain`: when the answers of a head abstain, by its name.
 
     Takes the first recipe whose INT8 agrees with fp32. If no recipe passes, takes the nearest, and the gate will refuse
     the release.
     Raises: ReleaseError if the model cannot run in fp32, or fp32 fails its own comparison on these texts, for example
-    because it is never certain of a label.
+    because it is never certain of a label; BadInput if it cannot abstain as asked.
     """
     # nncf, torch and openvino take seconds and much memory to load: only building needs all of them.
     from shared_model.building import convert
@@ -107,6 +118,8 @@ def make(store: Store, checkpoint: Checkpoint, name: str, texts: Texts, bounds: 
     if useless := evaluator.compare(evaluator.reference).failures:
         judged_on = f"on {len(texts.gate.texts)} {texts.gate.source} texts"
         raise ReleaseError(f"{FP32} cannot be a reference: {judged_on} it {useless[0]}")
+    evaluator = evaluator.calibrated(abstain or {})
+    checkpoint = replace(checkpoint, output=evaluator.output, further=evaluator.all_heads.further)
     calibration, validation = encoder.encode_many(texts.calibration), encoder.encode_many(texts.validation)
     say(_step(3, f"making INT8; a weak recipe is followed by a stronger one, {len(RECIPES)} at most"))
     int8, tried = quantise.quantise(model, calibration, validation, evaluator, RECIPES, say)

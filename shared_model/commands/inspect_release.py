@@ -107,7 +107,9 @@ def _output(output: OutputSpec) -> str:
     if not output.names:
         return f"{output.kind}, {output.width} numbers"
     shown = ", ".join(output.names[:_LABELS_SHOWN]) + (", …" if output.width > _LABELS_SHOWN else "")
-    return f"{output.kind}, {output.width}: {shown}"
+    calibrated = f"; temperature {output.temperature:g}" if output.temperature != 1 else ""
+    abstains = f"; abstains {output.abstaining}" if output.abstains else ""
+    return f"{output.kind}, {output.width}: {shown}{calibrated}{abstains}"
 
 
 def _gate(release: Release) -> tuple[Judged | None, str]:
@@ -119,7 +121,9 @@ def _gate(release: Release) -> tuple[Judged | None, str]:
     if found is None:
         return None, "not judged"
     unproven = f"; unproven: {', '.join(found.unproven)}" if found.unproven else ""
-    return found, f"passed{unproven}" if found.passed else f"REFUSED: {'; '.join(found.failures)}{unproven}"
+    errors = ", ".join(f"{head} {error:.4f}".lstrip() for head, error in found.eces.items())
+    ece = f"; expected calibration error {errors}" if errors else ""
+    return found, f"passed{unproven}{ece}" if found.passed else f"REFUSED: {'; '.join(found.failures)}{unproven}"
 
 
 def _measured(measured: Measured | None) -> str:

@@ -18,8 +18,9 @@ from shared_model.settings import StateSettings
 @dataclass(frozen=True)
 class Listed:
     """One release in the store. `gate`: passed, REFUSED, not judged, or the release's error. `accuracy`: fp32's on the
-    labelled texts of its last gate. `role`: active, previous, canary or empty; `weight`: the canary's.
-    `heads`: the accuracy of further heads, by name."""
+    labelled texts of its last gate, `ece`: its expected calibration error there, at the release's `temperature`; all of
+    the first head. `heads`: the accuracy of further heads, by name. `role`: active, previous, canary or empty;
+    `weight`: the canary's."""
 
     release: str
     name: str
@@ -29,6 +30,8 @@ class Listed:
     accuracy: float | None
     role: str
     weight: float | None
+    temperature: float | None
+    ece: float | None
     heads: dict[str, float | None]
 
     def to_json(self) -> dict[str, Any]:
@@ -41,7 +44,8 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
         "list",
         _list,
         help="releases here, oldest first",
-        more="With its date (UTC), size, gate, fp32's accuracy on the last labelled texts, and what the pointer says.",
+        more="With its date (UTC), size, gate, fp32's accuracy and calibration error (ECE) on the last labelled "
+        "texts, and what the pointer says.",
         example="--json",
     )
     listed.add_argument("--json", action="store_true", help="a JSON array of them instead, for programs")
@@ -67,6 +71,7 @@ def _list(args: argparse.Namespace, state: StateSettings) -> None:
     for one in found:
         size, accuracy = f"{one.bytes / 1e6:7.1f} MB", "" if one.accuracy is None else f"accuracy {one.accuracy:7.2%}"
         role = one.role if one.weight is None else f"{one.role} {one.weight:.2%}"
+        accuracy += "" if one.ece is None else f", ECE {one.ece:.4f}"
         line = f"{one.release:<{width}}  {one.built:%Y-%m-%d %H:%M}  {size}  {one.gate:<10}  {accuracy:16}  {role:14}"
         line += ", ".join(f"{name} {_share(accuracy)}" for name, accuracy in one.heads.items())
         print(line.rstrip())
@@ -77,12 +82,13 @@ def _share(accuracy: float | None) -> str:
 
 
 def _listed(store: Store, release_id: str, pointer: Pointer | None) -> Listed:
-    role, accuracy, heads = common.role(pointer, release_id), None, dict[str, float | None]()
+    role, accuracy, temperature, ece = common.role(pointer, release_id), None, None, None
+    heads = dict[str, float | None]()
     try:
         release = store.open(release_id)
-        found = judged.read(release)
+        temperature, found = release.output.temperature, judged.read(release)
         gate = "not judged" if found is None else "passed" if found.passed else "REFUSED"
-        accuracy = found.accuracy if found else None
+        accuracy, ece = (found.accuracy, found.ece) if found else (None, None)
         known = found.accuracies if found else {}
         heads = {spec.name: known.get(spec.name) for spec in release.heads.further}
     except ReleaseError as error:
@@ -96,6 +102,8 @@ def _listed(store: Store, release_id: str, pointer: Pointer | None) -> Listed:
         accuracy=accuracy,
         role=role,
         weight=pointer.weight if pointer and pointer.canary == release_id else None,
+        temperature=temperature,
+        ece=ece,
         heads=heads,
     )
 

@@ -1,16 +1,18 @@
 """build, gate: build and evaluate a release."""
 
 import argparse
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shared_model import settings
-from shared_model.commands import common
+from shared_model.commands import abstaining, by_head, common
 from shared_model.errors import BadInput, ReleaseError, TandemError
 from shared_model.evaluation import corpora, report
 from shared_model.evaluation.agreement import RULES
+from shared_model.evaluation.calibration import Abstain
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.heads import Heads
 from shared_model.output import OutputKind, OutputSpec
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 HEADS = Path(__file__).parents[1] / "heads"
 #: Name of the release that is built by default.
 DEFAULT_NAME = "minilm-banking77"
+#: When its answers abstain, by head, where the options do not say: off topic.
+DEFAULT_ABSTAIN = {"in_scope": Abstain(on=("no",))}
 
 
 def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -76,6 +80,7 @@ def _add_build(commands: "argparse._SubParsersAction[Any]") -> None:
         "more, or a CSV as for --eval; INT8 is calibrated on them (default: the texts that train-head kept "
         "beside the head, else generated messages to a bank)",
     )
+    abstaining.add_options(build)
     build.add_argument("--promote", action="store_true", help="promote it though another release is active")
     build.add_argument("--if-missing", action="store_true", help="do nothing when a release is active")
 
@@ -106,8 +111,11 @@ def _build(args: argparse.Namespace, state: StateSettings) -> int:
         return 0
     bounds = settings.load(GateSettings, gate_min_accuracy=args.min_accuracy)
     checkpoint = _checkpoint(args)
+    default = {} if args.model or args.head else DEFAULT_ABSTAIN
+    abstain = {**default, **abstaining.chosen(args, checkpoint.heads)}
     chosen = _chosen_texts(args, checkpoint)
-    built = build.make(common.store_of(state), checkpoint, args.name or DEFAULT_NAME, chosen, bounds, common.say)
+    store, name = common.store_of(state), args.name or DEFAULT_NAME
+    built = build.make(store, checkpoint, name, chosen, bounds, common.say, abstain)
     release = built.release
     if active and release.id == active.id and release.read_note(report.JSON):
         print(f"release {release.id} is built already and active; its report stays (`gate` judges it anew)")
@@ -152,18 +160,8 @@ def _chosen_texts(args: argparse.Namespace, checkpoint: "Checkpoint") -> corpora
 
 
 def _evaluations(given: Sequence[str], heads: Heads) -> dict[str, Path]:
-    """The CSV of each head by name, of `--eval [HEAD=]CSV`; without a name it is the first head's. Raises: BadInput for
-    a head that is named twice."""
-    names = [spec.name for spec in heads.specs]
-    found: dict[str, Path] = {}
-    for argument in given:
-        name, equals, path = argument.partition("=")
-        # A path may hold the sign, too.
-        name, path = (name, path) if equals and name in names else (heads.first.name, argument)
-        if name in found:
-            raise BadInput("--eval", f"names two files for the head {name}; the heads are {', '.join(names)}")
-        found[name] = Path(path)
-    return found
+    """The CSV of each head by name, of `--eval [HEAD=]CSV`. Raises: BadInput for a head that is named twice."""
+    return {name: Path(path) for name, path in by_head.parse("--eval", given, heads).items()}
 
 
 def _say_columns(evaluation: Mapping[str, Path], heads: Heads, texts: corpora.GateTexts) -> None:
@@ -239,7 +237,8 @@ def _print_verdicts(release: "Release", judged: "ReleaseReport") -> None:
         if variant.slow_here:
             print(f"    slow here: {variant.slow_here}")
     for head in judged.every_head:
-        for line in (*(head.quality.in_words() if head.quality else ()), *report.losses_in_words(judged, head)):
+        words = (head.quality.in_words() if head.quality else ()), report.losses_in_words(judged, head)
+        for line in itertools.chain(*words, report.calibration_in_words(head)):
             print(f"  {_prefix(judged, head)}{line}")
     for failure in judged.failures:
         print(f"  REFUSED: {failure}")

@@ -53,14 +53,14 @@ def budget_of(precision: Precision, bounds: GateSettings) -> Budget | None:
 
 
 def score_all(engine: Engine, output: Scoring, encodings: Sequence[Encoding], what: str = "scoring") -> Floats:
-    """Scores (texts, width), in the order of `encodings`. Raises: ValueError if the engine returns another shape."""
-    scores = np.empty((len(encodings), output.width), np.float32)
+    """Scores (texts, width) at temperature 1, in the order of `encodings`. Raises: ValueError for another shape."""
+    scores, uncalibrated = np.empty((len(encodings), output.width), np.float32), output.uncalibrated
     with tqdm(total=len(encodings), desc=what, unit="text", disable=None) as progress:
         for rows in plan_batches([e.tokens for e in encodings], max_rows=64, token_budget=2048):
             raw = engine.score(collate([encodings[row] for row in rows]))
             if raw.shape != (len(rows), output.width):
                 raise ValueError(f"gives an array of {raw.shape} where {(len(rows), output.width)} was due")
-            scores[rows] = output.scores(raw)
+            scores[rows] = uncalibrated.scores(raw)
             progress.update(len(rows))
     return scores
 

@@ -7,6 +7,7 @@ from shared_model.encoding import InputSpec
 from shared_model.evaluation import judged
 from shared_model.evaluation.judged import Judged, Measured, MeasuredHead
 from shared_model.heads import Heads
+from shared_model.output import OutputSpec
 from shared_model.releases.manifest import Manifest
 from shared_model.releases.store import Release
 
@@ -72,6 +73,7 @@ def manifest_differences(old: Manifest, new: Manifest, labels_shown: int | None 
     yield from _changed("parent", _short(old.parent), _short(new.parent))
     yield from _changed("output", f"{old.output.kind}/{old.output.width}", f"{new.output.kind}/{new.output.width}")
     yield from _label_differences("labels", old.labels, new.labels, labels_shown)
+    yield from _calibration_differences("", old.output, new.output)
     yield from _head_differences(old.heads, new.heads, labels_shown)
     yield from _changed("reads", reads_in_words(old.reads), reads_in_words(new.reads))
     yield from _changed("calibration", _short(old.calibration), _short(new.calibration))
@@ -89,6 +91,9 @@ def manifest_differences(old: Manifest, new: Manifest, labels_shown: int | None 
 def report_differences(old: Judged, new: Judged) -> Iterator[Difference]:
     """Differences in the measurements, except latencies, of variants that both have."""
     yield from _changed("gate", *("passed" if found.passed else "refused" for found in (old, new)))
+    for head, error in old.eces.items():
+        if head in new.eces:
+            yield from _changed(f"{head} ece".lstrip(), f"{error:.4f}", f"{new.eces[head]:.4f}")
     for name, measured in old.variants.items():
         if name in new.variants and (words := "; ".join(_measured_differences(measured, new.variants[name]))):
             yield Difference(name, words)
@@ -101,6 +106,12 @@ def _head_differences(old: Heads, new: Heads, shown: int | None) -> Iterator[Dif
         kinds = (f"{output.kind}/{output.width}" for output in (before[name], after[name]))
         yield from _changed(f"head {name}", *kinds)
         yield from _label_differences(f"head {name}", before[name].names, after[name].names, shown)
+        yield from _calibration_differences(f"{name} ", before[name], after[name])
+
+
+def _calibration_differences(head: str, old: OutputSpec, new: OutputSpec) -> Iterator[Difference]:
+    yield from _changed(f"{head}temperature", f"{old.temperature:g}", f"{new.temperature:g}")
+    yield from _changed(f"{head}abstaining", old.abstaining, new.abstaining)
 
 
 def _label_differences(

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shared_model import devices
-from shared_model.encoding import Encoder, Encoding, InputSpec
-from shared_model.engine import Engine
+from shared_model.encoding import Encoder, Encoding, InputSpec, collate
+from shared_model.engine import TAU, Engine
 from shared_model.errors import ReleaseError, TandemError
-from shared_model.evaluation import benchmark, parity, quality, report, verdict
+from shared_model.evaluation import benchmark, calibration, parity, quality, report, verdict
+from shared_model.evaluation.calibration import NEVER, Abstain, Folds
 from shared_model.evaluation.corpora import GENERATED, GateTexts
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.evaluation.parity import Parity
@@ -28,6 +29,8 @@ from shared_model.types import Device, Precision
 Say = Callable[[str], None]
 #: Opens one variant with a number of threads.
 Open = Callable[[Variant, int], Engine]
+#: Texts that are scored alone too, where a temperature may enlarge the differences between batches.
+_ALONE = 16
 
 
 @dataclass(frozen=True)
@@ -36,8 +39,9 @@ class Evaluator:
     that are compared too.
 
     It is that of the first head, `further` are those of the others. `encodings`: the texts of all heads, each once;
-    `reference`: fp32's scores of them (texts, width of all heads). A head compares its columns of such scores, from
-    `first_column` on, in the `rows` of its own texts; None: in all.
+    `reference`: fp32's scores of them (texts, width of all heads), as all scores here at temperature 1. A head compares
+    its columns of such scores, from `first_column` on, in the `rows` of its own texts; None: in all. `folds`: of its
+    own texts, if the temperature of `output` was fitted on them.
     """
 
     output: OutputSpec
@@ -50,6 +54,7 @@ class Evaluator:
     head: str = DEFAULT_HEAD
     first_column: int = 0
     rows: NDArray[np.int64] | None = None
+    folds: Folds | None = None
     further: "tuple[Evaluator, ...]" = ()
 
     @property
@@ -62,10 +67,18 @@ class Evaluator:
         """That of each head, this one first."""
         return (self, *self.further)
 
+    @property
+    def all_heads(self) -> Heads:
+        return Heads.of(self.output, self.head, (HeadSpec(it.head, it.output) for it in self.further))
+
+    @property
+    def columns(self) -> slice:
+        """The place of this head's scores among those of all heads."""
+        return slice(self.first_column, self.first_column + self.output.width)
+
     def own(self, scores: Floats) -> Floats:
         """This head's scores of its own texts, of all scores of a variant."""
-        columns = slice(self.first_column, self.first_column + self.output.width)
-        return scores[slice(None) if self.rows is None else self.rows, columns]
+        return scores[slice(None) if self.rows is None else self.rows, self.columns]
 
     def parity(self, scores: Floats) -> Parity:
         """`scores`: all of a variant."""
@@ -81,13 +94,23 @@ class Evaluator:
         if self.texts.truth is None:
             return None
         own = self.own(self.reference)[: len(self.texts.truth)]
-        return quality.judge(self.output, own, self.texts.truth, self.bounds, active)
+        return quality.judge(self.output, own, self.texts.truth, self.bounds, active, self.folds)
+
+    def calibrated(self, abstain: Mapping[str, Abstain]) -> "Evaluator":
+        """Each head with the temperature that its labelled texts fit. `abstain`: when its answers abstain, by name;
+        never where it is not named. Raises: BadInput for a head that cannot."""
+        first, *further = (it._calibrated(abstain.get(it.head, NEVER)) for it in self.heads)
+        return replace(first, further=tuple(further))
+
+    def _calibrated(self, abstain: Abstain) -> "Evaluator":
+        own = self.own(self.reference)[: len(self.texts.texts)]
+        output, folds = calibration.fit(self.output, own, self.texts.truth, self.texts.texts, abstain)
+        return replace(self, output=output, folds=folds)
 
     def score(self, engine: Engine, what: str) -> Floats:
         """An engine's scores of all texts, those of all heads side by side. Raises: ValueError for another shape; any
         exception of its framework."""
-        heads = Heads.of(self.output, self.head, (HeadSpec(it.head, it.output) for it in self.further))
-        return benchmark.score_all(engine, heads, self.encodings, what)
+        return benchmark.score_all(engine, self.all_heads, self.encodings, what)
 
 
 def make_evaluator(
@@ -237,19 +260,20 @@ def _verdict(
         scores = evaluator.score(engine, f"scoring {variant}") if scores is None else scores
         latency = benchmark.latency_profile(engine, evaluator.reads, f"timing {variant}")
         slow = benchmark.over_budget(engine, evaluator.reads, budget) if budget else None
-        compiled = engine.precision.value
+        compiled, unstable = engine.precision.value, tuple(_unstable(evaluator, engine, scores))
     for threads in widths[1:]:
         with contextlib.closing(open_variant(variant, threads)) as engine:
             latency += benchmark.latency_profile(engine, evaluator.reads, f"timing {variant} on {threads}")
     compared = evaluator.compare(scores)
+    failures = (*compared.failures, *unstable)
     first, *further = (
-        _head_verdict(it, it.own(scores), measured, bool(compared.failures))
+        _head_verdict(it, it.own(scores), measured, bool(failures))
         for it, (_, measured) in zip(evaluator.heads, compared.heads, strict=True)
     )
     return Verdict(
         precision=variant.precision.value,
         device=variant.device.value,
-        failures=compared.failures,
+        failures=failures,
         size_bytes=size_bytes,
         compiled=compiled,
         parity=first.parity,
@@ -259,6 +283,22 @@ def _verdict(
         heads=tuple(further),
         slow_here=slow,
     )
+
+
+def _unstable(evaluator: Evaluator, engine: Engine, scores: Floats) -> Iterator[str]:
+    """A failure of each head whose probabilities of a text, at the fitted temperature, differ by more than τ alone and
+    in a batch."""
+    calibrated = [it for it in evaluator.heads if it.output.temperature != 1]
+    if not calibrated:
+        return
+    raw = np.concatenate([engine.score(collate([encoding])) for encoding in evaluator.encodings[:_ALONE]])
+    alone, tau = evaluator.all_heads.uncalibrated.scores(raw), TAU[engine.precision]
+    for it in calibrated:
+        one, other = (it.output.recalibrated(found[: len(alone), it.columns]) for found in (alone, scores))
+        if (apart := float(np.abs(one - other).max())) > tau:
+            found = f"at temperature {it.output.temperature:g} probabilities alone and in a batch differ by {apart:.4f}"
+            failure = f"is not stable: {found}, may differ by {tau:g}"
+            yield verdict.of_head(failure, it.head if evaluator.further else "")
 
 
 def _head_verdict(evaluator: Evaluator, scores: Floats, measured: Parity, refused: bool) -> HeadVerdict:

@@ -1,7 +1,7 @@
 """Reads a release's report: whether it may be promoted, and the measurements of its variants."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,12 +41,14 @@ class Measured:
 @dataclass(frozen=True)
 class Judged:
     """`variants` by name, such as "int8/cpu". `unproven`: variants whose device the gate's machine lacks.
-    `release_failures`: failures of the release itself, beside those of its variants."""
+    `release_failures`: failures of the release itself, beside those of its variants. `eces`: expected
+    calibration error of fp32 at the release's temperature by head, "" for the first, of those that were measured."""
 
     passed: bool
     variants: Mapping[str, Measured]
     unproven: tuple[str, ...]
     release_failures: tuple[str, ...] = ()
+    eces: Mapping[str, float] = field(default_factory=dict)
 
     def unfit(self, needed: Collection[str]) -> list[str]:
         """Failures that prevent a deployment whose lanes run the variants `needed`, such as "int8/cpu". A variant whose
@@ -62,6 +64,11 @@ class Judged:
         """The accuracy of fp32, the reference; None if the texts had no labels."""
         reference = self.variants.get("fp32/cpu")
         return reference.accuracy if reference else None
+
+    @property
+    def ece(self) -> float | None:
+        """That of the first head."""
+        return self.eces.get("")
 
     @property
     def accuracies(self) -> dict[str, float]:
@@ -100,9 +107,17 @@ def _parsed(release: Release, note: bytes | None) -> Judged | None:
         variants = {f"{v['precision']}/{v['device']}": _measured(v) for v in document["variants"]}
         # Reports of earlier versions have no failures of the release itself.
         release_failures = tuple(document.get("failures", ()))
-        return Judged(document["passed"] is True, variants, tuple(document["unproven"]), release_failures)
+        eces = dict(_eces(document))
+        return Judged(document["passed"] is True, variants, tuple(document["unproven"]), release_failures, eces)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ReleaseError(f"release {release.id}: {report.JSON} is damaged; judge it again") from error
+
+
+def _eces(document: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Reports of earlier versions have measured none."""
+    for name, head in [("", document), *((head["head"], head) for head in document.get("heads", ()))]:
+        if calibration := (head.get("quality") or {}).get("calibration"):
+            yield name, float(calibration["ece_after"])
 
 
 def _measured(variant: Mapping[str, Any]) -> Measured:

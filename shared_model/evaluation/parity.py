@@ -73,14 +73,15 @@ def judge(
     bounds: GateSettings,
     own: int | None = None,
 ) -> Parity:
-    """Compare a variant's scores (texts, width) with the reference's, and both with the truth if it is known.
+    """Compare a variant's scores (texts, width) with the reference's, and both with the truth if it is known. All are
+    at temperature 1; only their largest difference is measured at the temperature of `output`.
 
     own: number of first rows that are the evaluation's own; the others were added to it for clear agreement alone.
     """
     rules = RULES[output.kind]
     own = len(scores) if own is None else own
     same, clear = rules.agrees(scores, reference), rules.clear(reference)
-    difference = np.abs(scores - reference)
+    difference = np.abs(output.recalibrated(scores) - output.recalibrated(reference))
     measured = Parity(
         texts=own,
         agreement=float(same[:own].mean()),

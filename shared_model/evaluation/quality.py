@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from shared_model.evaluation import parity
+from shared_model.evaluation import calibration, parity
 from shared_model.evaluation.agreement import RULES, Bools, Truth
+from shared_model.evaluation.calibration import Calibration, Folds
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.output import Floats, OutputKind, OutputSpec
 
@@ -31,7 +32,7 @@ class Quality:
 
     `chance`: accuracy of always giving the file's most frequent answer; `chance_p`: probability of reaching `accuracy`
     by chance. `active_accuracy`: the active release's on these texts, None if it was not compared; `active_p`: p-value
-    of McNemar's test of the two.
+    of McNemar's test of the two. `calibration`: None for outputs without probabilities.
     """
 
     measure: str
@@ -43,6 +44,7 @@ class Quality:
     active_accuracy: float | None = None
     active_p: float | None = None
     failures: tuple[str, ...] = ()
+    calibration: Calibration | None = None
 
     @property
     def active_drop_points(self) -> float | None:
@@ -69,13 +71,23 @@ def baseline(release: str, output: OutputSpec, scores: Floats, truth: Truth) -> 
     return Baseline(release, parity.accuracy(rules, scores, truth), right)
 
 
-def judge(output: OutputSpec, scores: Floats, truth: Truth, bounds: GateSettings, active: Baseline | None) -> Quality:
-    """`scores` are fp32's; `active` was measured on the same texts in the same order."""
+def judge(
+    output: OutputSpec,
+    scores: Floats,
+    truth: Truth,
+    bounds: GateSettings,
+    active: Baseline | None,
+    folds: Folds | None = None,
+) -> Quality:
+    """`scores` are fp32's at temperature 1; `active` was measured on the same texts in the same order. `folds`: of the
+    texts if the temperature was fitted on them."""
     rules = RULES[output.kind]
     right = rules.right(scores, truth) if rules.right else None
     accuracy = parity.accuracy(rules, scores, truth)
     chance, chance_p = _chance(output, truth, right, accuracy)
     measured = Quality(rules.accuracy, len(scores), accuracy, chance, chance_p)
+    if output.ranked:
+        measured = replace(measured, calibration=calibration.measure(output, scores, truth, folds))
     if active:
         p = None if right is None or active.right is None else parity.mcnemar_p(right, active.right)
         measured = replace(measured, active=active.release, active_accuracy=active.accuracy, active_p=p)

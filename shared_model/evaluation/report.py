@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from shared_model.evaluation import parity
 from shared_model.evaluation.agreement import RULES
+from shared_model.evaluation.calibration import Bin
 from shared_model.evaluation.parity import Parity
 from shared_model.evaluation.verdict import HeadReport, ReleaseReport, Tried, Verdict
 from shared_model.output import OutputKind
@@ -19,6 +20,8 @@ MARKDOWN, JSON = "report.md", verdict_signature.REPORT
 
 #: Letters of an example's text that are shown.
 _TEXT_SHOWN = 120
+#: Characters of a probability of 1 in the reliability diagram.
+_DIAGRAM_WIDTH = 30
 
 
 def write(release: Release, report: ReleaseReport) -> None:
@@ -57,6 +60,7 @@ def page(report: ReleaseReport) -> str:
         _summary(report),
         _refusals(report),
         _agreement(report),
+        *(section for head in report.every_head for section in _calibration(report, head)),
         _titled("Recipes of INT8, in the order they were tried:", ("recipe", "agreement", "verdict"), recipes),
         _latency(report),
         _titled(
@@ -91,6 +95,7 @@ def _head_summary(report: ReleaseReport, head: HeadReport) -> Iterator[str]:
     yield from (f"agreement also on {one.texts} {one.source} texts, sha256 `{one.sha256}`" for one in head.added)
     yield from (head.quality.in_words() if head.quality else ())
     yield from losses_in_words(report, head)
+    yield from calibration_in_words(head)
 
 
 def parities(report: ReleaseReport, head: str) -> list[tuple[Verdict, Parity]]:
@@ -114,6 +119,15 @@ def losses_in_words(report: ReleaseReport, head: HeadReport) -> Iterator[str]:
                 f"{variant.name}: it or fp32 alone is right on {measured.discordance:.2%} of the labelled texts; at "
                 f"this discordance they show a loss of {shown[0]} with 80 % probability, of {shown[1]} with 95 %"
             )
+
+
+def calibration_in_words(head: HeadReport) -> Iterator[str]:
+    """How far fp32's probabilities are from observed shares, or why that is not known; nothing without
+    probabilities."""
+    if head.quality and head.quality.calibration:
+        yield from head.quality.calibration.in_words()
+    elif head.output in (OutputKind.SINGLE_LABEL, OutputKind.MULTI_LABEL):
+        yield "no text is labelled: build fits no temperature, and the calibration is not measured (--eval)"
 
 
 def _refusals(report: ReleaseReport) -> list[str]:
@@ -181,6 +195,32 @@ def _agreement_cells(variant: Verdict, measured: Parity | None) -> tuple[str, ..
         f"{measured.max_difference:.4f}",
         size,
     )
+
+
+def _calibration(report: ReleaseReport, head: HeadReport) -> list[list[str]]:
+    """A head's reliability diagram, and its accuracy by the share of texts that are answered; nothing if they were not
+    measured."""
+    measured = head.quality.calibration if head.quality else None
+    if measured is None:
+        return []
+    of = f" as head {head.head}" if report.heads else ""
+    bins = [
+        (f"{it.low:.3f}", str(it.count), f"{it.confidence:.3f}", f"{it.accuracy:.3f}", _bar(it)) for it in measured.bins
+    ]
+    curve = [(f"{it.confidence:.3f}", f"{it.coverage:.2%}", f"{it.accuracy:.2%}") for it in measured.curve]
+    title = f"Reliability of fp32's probabilities{of} (█ share that came true, ┃ mean probability):"
+    answered = f"Accuracy of fp32{of} if only texts of at least this confidence are answered:"
+    return [
+        _titled(title, ("from", "number", "mean probability", "came true", "0 to 1"), bins),
+        _titled(answered, ("confidence", "coverage", "accuracy"), curve),
+    ]
+
+
+def _bar(held: Bin) -> str:
+    cells = ["█"] * round(held.accuracy * _DIAGRAM_WIDTH)
+    cells += ["·"] * (_DIAGRAM_WIDTH - len(cells))
+    cells[min(int(held.confidence * _DIAGRAM_WIDTH), _DIAGRAM_WIDTH - 1)] = "┃"
+    return "".join(cells)
 
 
 def _latency(report: ReleaseReport) -> list[str]:

@@ -33,6 +33,11 @@ def wilson_upper(successes: int, trials: int) -> float:
     return (share + square / 2 + half) / (1 + square)
 
 
+def wilson_lower(successes: int, trials: int) -> float:
+    """The lower bound; 0 if none of the trials succeeded."""
+    return 1 - wilson_upper(trials - successes, trials)
+
+
 def loss_p(gained: int, lost: int) -> float:
     """One-sided mid-p value of McNemar's test: probability of losing more texts than `lost`, plus half that of losing
     as many, if each of the texts that only one of the two gets right is a fair coin. 0.5 without such texts.

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -63,9 +63,15 @@ class Facts:
         return Heads.of(self.output, self.head, self.further)
 
 
-#: Fields that are left out of the file, and so out of the id, where they have these values: releases that were built
-#: before there were such fields keep their ids.
-_LATER: Mapping[str, Any] = {"head": DEFAULT_HEAD, "further": ()}
+#: Fields, of outputs too, that are left out of the file, and so out of the id, where they have these values: releases
+#: that were built before there were such fields keep their ids.
+_LATER: Mapping[str, Any] = {
+    "head": DEFAULT_HEAD,
+    "further": (),
+    "temperature": 1.0,
+    "abstain_below": None,
+    "abstain_on": (),
+}
 
 
 @dataclass(frozen=True)
@@ -95,8 +101,8 @@ class Manifest(Facts):
         return json.dumps({"id": self.id, **json.loads(self._body())}, indent=1).encode() + b"\n"
 
     def _body(self) -> bytes:
-        document = {name: value for name, value in asdict(self).items() if name not in _LATER or _LATER[name] != value}
-        return json.dumps({"format": FORMAT, **document}, sort_keys=True, separators=(",", ":")).encode()
+        document = {"format": FORMAT, **asdict(self, dict_factory=_without_defaults)}
+        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
 def parse(raw: bytes, expected_id: str) -> Manifest:
@@ -137,7 +143,15 @@ def _manifest(document: dict[str, Any]) -> Manifest:
 
 
 def _output(document: Mapping[str, Any]) -> OutputSpec:
-    return OutputSpec(OutputKind(document["kind"]), tuple(map(_text, document["names"])), int(document["width"]))
+    temperature, below = document.get("temperature", 1.0), document.get("abstain_below")
+    if not isinstance(temperature, float) or not isinstance(below, float | None):
+        raise TypeError(document)
+    names, on = (tuple(map(_text, given)) for given in (document["names"], document.get("abstain_on", ())))
+    return OutputSpec(OutputKind(document["kind"]), names, int(document["width"]), temperature, below, on)
+
+
+def _without_defaults(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value for name, value in fields if name not in _LATER or _LATER[name] != value}
 
 
 def _texts(document: Mapping[str, Any]) -> dict[str, str]:

@@ -24,7 +24,7 @@ from shared_model.types import Device, Precision
 from tests.batch_job.conftest import planned
 
 #: Messages of the demo's archive in every run of the suite; `make proof` takes all of them.
-FEW, ALL = 2_000, 20_000
+FEW, ALL = 600, 20_000
 #: How far a probability may differ in another batch composition, on the same ladder of widths.
 TAU = 1e-3
 #: How far it may differ from a lane's at the same precision: a lane pads to a ladder of its own, and at another width a

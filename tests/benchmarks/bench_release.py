@@ -37,6 +37,7 @@ TARGETS = (
     Target("build_s", "s", "<= 180"),
     Target("false_refusals_1000", "share", "<= 0.012"),
     Target("missed_1pt_3000", "share", "<= 0.06"),
+    Target("ece_after", "share", "<= 0.02"),
     Target("three_heads_cost", "share", "<= 0.03"),
 )
 #: Share of texts that exactly one of variant and reference gets right, for the error rates of the gate.
@@ -109,6 +110,8 @@ def runs(builds: Sequence[Build]) -> dict[str, Sequence[float]]:
         "bf16_agreement": [variant["agreement"] for variant in bf16],
         "int8_accuracy": [variant["accuracy"] for variant in int8],
         "build_s": [build.seconds for build in builds],
+        # Of fp32, cross-fitted.
+        "ece_after": [build.document["quality"]["calibration"]["ece_after"] for build in builds],
         # Error rates of the gate itself, exact.
         "false_refusals_1000": [gate_errors.false_refusal(1000, _DISCORDANCE)],
         "missed_1pt_3000": [gate_errors.missed(3000, _DISCORDANCE)],

@@ -12,7 +12,8 @@ from tests.benchmarks.harness import Place
 
 
 def build(seconds: float, bf16_compiled: str = "bf16") -> Build:
-    return Build(seconds, {"variants": [variant("int8", "int8"), variant("bf16", bf16_compiled)]}, "")
+    variants = [variant("int8", "int8"), variant("bf16", bf16_compiled)]
+    return Build(seconds, {"variants": variants, "quality": {"calibration": {"ece_after": 0.0105}}}, "")
 
 
 def variant(precision: str, compiled: str) -> dict[str, Any]:
@@ -32,6 +33,7 @@ def test_every_promised_figure_comes_from_the_builds() -> None:
         "bf16_agreement": 0.9951,
         "int8_accuracy": 0.9295,
         "build_s": 31.0,
+        "ece_after": 0.0105,
         "false_refusals_1000": pytest.approx(0.0091, abs=1e-4),
         "missed_1pt_3000": pytest.approx(0.0481, abs=1e-4),
     }

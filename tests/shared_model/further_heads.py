@@ -26,6 +26,15 @@ def columns(heads: Heads) -> list[tuple[str, dict[str, Any]]]:
     return [(spec.name, _column(spec.output)) for spec in heads.further]
 
 
+def tensors(heads: Heads) -> list[tuple[str, str, list[int]]]:
+    """Name, type and width of the outputs that the Open Inference Protocol has of them."""
+    found: list[tuple[str, str, list[int]]] = []
+    for spec in heads.further:
+        found.append((f"scores_{spec.name}", "FP32", [spec.output.width]))
+        found += [(f"abstained_{spec.name}", "BOOL", [])] * spec.output.abstains
+    return found
+
+
 def _column(output: OutputSpec) -> dict[str, Any]:
     labels = [{"label": name, "score": _SCORE} for name in output.names[: output.kept(TOP_K)]]
-    return {"top_k": labels, "vector": None if labels else [_SCORE] * output.width}
+    return {"top_k": labels, "vector": None if labels else [_SCORE] * output.width, "abstained": None}

@@ -1,5 +1,7 @@
 """Heads for property-based tests."""
 
+from dataclasses import replace
+
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn, SearchStrategy
 
@@ -15,7 +17,12 @@ def _outputs(draw: DrawFn) -> OutputSpec:
     kind = draw(st.sampled_from(OutputKind))
     least = 2 if kind is OutputKind.SINGLE_LABEL else 1
     names = tuple(draw(st.lists(_LABELS, min_size=least, max_size=9, unique=True)))
-    return OutputSpec(kind, () if kind is OutputKind.EMBEDDING else names, len(names))
+    spec = OutputSpec(kind, () if kind is OutputKind.EMBEDDING else names, len(names))
+    if not spec.ranked:
+        return spec
+    on = draw(st.sets(st.sampled_from(names), max_size=len(names) - 1)) if kind is OutputKind.SINGLE_LABEL else ()
+    below = draw(st.none() | st.floats(0.01, 1))
+    return replace(spec, temperature=draw(st.floats(0.1, 10)), abstain_below=below, abstain_on=tuple(sorted(on)))
 
 
 @st.composite

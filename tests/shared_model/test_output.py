@@ -1,5 +1,8 @@
 """One output contract for labels, values and embeddings."""
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -71,3 +74,60 @@ def test_the_best_labels_are_the_head_of_a_stable_ranking(kind: OutputKind, scor
 def test_an_output_that_cannot_be_is_refused(kind: OutputKind, names: tuple[str, ...], width: int) -> None:
     with pytest.raises(ValueError, match="cannot have"):
         OutputSpec(kind, names, width)
+
+
+LABELLED = [OutputKind.SINGLE_LABEL, OutputKind.MULTI_LABEL]
+temperatures = st.floats(0.05, 20)
+
+
+@pytest.mark.parametrize("kind", LABELLED)
+@given(raw=st.lists(st.lists(st.floats(-12, 12, width=32), min_size=6, max_size=6), min_size=1), times=temperatures)
+def test_a_temperature_divides_the_raw_outputs(kind: OutputKind, raw: list[list[float]], times: float) -> None:
+    plain, numbers = output(kind), np.array(raw, np.float32)
+    calibrated = replace(plain, temperature=times)
+    scores = calibrated.scores(numbers)
+    assert scores.dtype == np.float32
+    np.testing.assert_allclose(scores, plain.scores(numbers / np.float32(times)), atol=1e-6)
+    # From probabilities at temperature 1 alone, as precisely as fp32 holds those.
+    np.testing.assert_allclose(calibrated.recalibrated(plain.scores(numbers)), scores, atol=0.02)
+    # The best label stays the best.
+    assert (scores[np.arange(len(raw)), numbers.argmax(1)] == scores.max(axis=1)).all()
+    assert calibrated.uncalibrated == plain
+
+
+@pytest.mark.parametrize("kind", LABELLED)
+@given(
+    scores=st.lists(st.lists(st.floats(0, 1, width=32), min_size=6, max_size=6), min_size=1), below=st.floats(0.01, 1)
+)
+def test_an_answer_abstains_below_its_confidence(kind: OutputKind, scores: list[list[float]], below: float) -> None:
+    it, numbers = replace(output(kind), abstain_below=below), np.array(scores, np.float32)
+    for row, abstained in zip(numbers, it.abstained(numbers), strict=True):
+        sure = max(row) if kind is OutputKind.SINGLE_LABEL else min(max(p, 1 - p) for p in row)
+        assert abstained == (sure < np.float32(below))
+    assert not output(kind).abstained(numbers).any()
+
+
+def test_an_answer_abstains_on_labels_that_stand_for_none() -> None:
+    it = OutputSpec(OutputKind.SINGLE_LABEL, ("card", "other", "none"), 3, abstain_on=("other", "none"))
+    scores = np.array([[0.9, 0.1, 0], [0.3, 0.6, 0.1], [0.1, 0.1, 0.8]], np.float32)
+    assert it.abstained(scores).tolist() == [False, True, True]
+    assert replace(it, abstain_below=0.95).abstained(scores).tolist() == [True, True, True]
+    assert (it.abstains, it.abstaining) == (True, "on other, none")
+    assert replace(it, abstain_below=0.95).abstaining == "below 0.95 and on other, none"
+    assert it.uncalibrated.abstaining == "never"
+
+
+@pytest.mark.parametrize("on", [("nothing",), ("card", "other")])
+def test_labels_that_no_answer_can_abstain_on_are_refused(on: tuple[str, ...]) -> None:
+    """Unknown ones, and all of them."""
+    for kind, names in ((OutputKind.SINGLE_LABEL, ("card", "other")), (OutputKind.MULTI_LABEL, ("card", "other", "c"))):
+        with pytest.raises(ValueError, match=f"cannot abstain on {', '.join(on)}"):
+            OutputSpec(kind, names, len(names), abstain_on=on)
+
+
+@pytest.mark.parametrize("wrong", [{"temperature": 0.0}, {"temperature": float("nan")}, {"abstain_below": 0.0}])
+def test_a_calibration_that_cannot_be_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="temperature"):
+        replace(output(OutputKind.SINGLE_LABEL), **wrong)
+    with pytest.raises(ValueError, match="no probabilities"):
+        replace(output(OutputKind.REGRESSION), temperature=2.0)

@@ -91,7 +91,7 @@ class Label(_message.Message):
     def __init__(self, name: _Optional[str] = ..., score: _Optional[float] = ...) -> None: ...
 
 class Result(_message.Message):
-    __slots__ = ("labels", "tokens", "truncated", "vector", "heads")
+    __slots__ = ("labels", "tokens", "truncated", "vector", "abstained", "heads")
     class HeadsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -103,21 +103,25 @@ class Result(_message.Message):
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
     VECTOR_FIELD_NUMBER: _ClassVar[int]
+    ABSTAINED_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
     labels: _containers.RepeatedCompositeFieldContainer[Label]
     tokens: int
     truncated: bool
     vector: _containers.RepeatedScalarFieldContainer[float]
+    abstained: bool
     heads: _containers.MessageMap[str, HeadResult]
-    def __init__(self, labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., tokens: _Optional[int] = ..., truncated: bool = ..., vector: _Optional[_Iterable[float]] = ..., heads: _Optional[_Mapping[str, HeadResult]] = ...) -> None: ...
+    def __init__(self, labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., tokens: _Optional[int] = ..., truncated: bool = ..., vector: _Optional[_Iterable[float]] = ..., abstained: bool = ..., heads: _Optional[_Mapping[str, HeadResult]] = ...) -> None: ...
 
 class HeadResult(_message.Message):
-    __slots__ = ("labels", "vector")
+    __slots__ = ("labels", "vector", "abstained")
     LABELS_FIELD_NUMBER: _ClassVar[int]
     VECTOR_FIELD_NUMBER: _ClassVar[int]
+    ABSTAINED_FIELD_NUMBER: _ClassVar[int]
     labels: _containers.RepeatedCompositeFieldContainer[Label]
     vector: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., vector: _Optional[_Iterable[float]] = ...) -> None: ...
+    abstained: bool
+    def __init__(self, labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., vector: _Optional[_Iterable[float]] = ..., abstained: bool = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
     __slots__ = ("results", "path", "release", "precision", "batch_size", "queue_us", "compute_us", "request_id", "reason", "slack_us", "ticket")

@@ -137,23 +137,27 @@ class OperatorSignature(_message.Message):
     def __init__(self, version: _Optional[int] = ..., signer: _Optional[bytes] = ..., value: _Optional[bytes] = ...) -> None: ...
 
 class PublishedScore(_message.Message):
-    __slots__ = ("labels", "scores", "tokens", "truncated", "heads")
+    __slots__ = ("labels", "scores", "tokens", "truncated", "abstained", "heads")
     LABELS_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
     TOKENS_FIELD_NUMBER: _ClassVar[int]
     TRUNCATED_FIELD_NUMBER: _ClassVar[int]
+    ABSTAINED_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
     labels: _containers.RepeatedScalarFieldContainer[int]
     scores: _containers.RepeatedScalarFieldContainer[float]
     tokens: int
     truncated: bool
+    abstained: bool
     heads: _containers.RepeatedCompositeFieldContainer[PublishedHead]
-    def __init__(self, labels: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., tokens: _Optional[int] = ..., truncated: bool = ..., heads: _Optional[_Iterable[_Union[PublishedHead, _Mapping]]] = ...) -> None: ...
+    def __init__(self, labels: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., tokens: _Optional[int] = ..., truncated: bool = ..., abstained: bool = ..., heads: _Optional[_Iterable[_Union[PublishedHead, _Mapping]]] = ...) -> None: ...
 
 class PublishedHead(_message.Message):
-    __slots__ = ("labels", "scores")
+    __slots__ = ("labels", "scores", "abstained")
     LABELS_FIELD_NUMBER: _ClassVar[int]
     SCORES_FIELD_NUMBER: _ClassVar[int]
+    ABSTAINED_FIELD_NUMBER: _ClassVar[int]
     labels: _containers.RepeatedScalarFieldContainer[int]
     scores: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, labels: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ...) -> None: ...
+    abstained: bool
+    def __init__(self, labels: _Optional[_Iterable[int]] = ..., scores: _Optional[_Iterable[float]] = ..., abstained: bool = ...) -> None: ...

@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from protos.inference import open_inference_pb2 as pb
 from realtime_service.errors import NotFound
 from realtime_service.models.registry import Model, Serving
 from realtime_service.rollout.rollout import Rollout
-from realtime_service.transport.open_inference.requests import LABEL, SCORES, TEXT, TEXT_PAIR, InferRequest
+from realtime_service.transport.open_inference.requests import ABSTAINED, LABEL, SCORES, TEXT, TEXT_PAIR, InferRequest
 from shared_model.errors import BadInput
 from shared_model.releases.manifest import name_of
 from shared_model.types import MAX_TEXTS
@@ -19,17 +19,19 @@ VERSION = "0.1.0"
 EXTENSIONS = ("model_repository", "schedule_policy", "model_configuration", "statistics", "parameters")
 
 _BATCH = -1
-_CONFIG_TYPES: Mapping[str, "pb.DataType"] = {"BYTES": pb.TYPE_STRING, "FP32": pb.TYPE_FP32}
+_CONFIG_TYPES: Mapping[str, "pb.DataType"] = {"BYTES": pb.TYPE_STRING, "FP32": pb.TYPE_FP32, "BOOL": pb.TYPE_BOOL}
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """`dims`: of one text. `first_column`: the place of an output's scores among those of all heads."""
+    """`dims`: of one text. `first_column`: the place of an output's scores among those of all heads. `head`: that of an
+    output which is not the first head's."""
 
     name: str
     datatype: str
     dims: tuple[int, ...]
     first_column: int = 0
+    head: str = ""
 
 
 def inputs(model: Model) -> list[Tensor]:
@@ -38,15 +40,15 @@ def inputs(model: Model) -> list[Tensor]:
 
 
 def outputs(model: Model) -> list[Tensor]:
-    """Of the first head its scores and, where they are ranked, its best label; of each other head its scores."""
-    own, *others = (
-        Tensor(SCORES, "FP32", (spec.output.width,), columns.start)
-        for spec, columns in zip(model.heads.specs, model.heads.columns, strict=True)
-    )
-    further = [
-        replace(tensor, name=f"{SCORES}_{spec.name}") for spec, tensor in zip(model.heads.further, others, strict=True)
-    ]
-    return [own, *([Tensor(LABEL, "BYTES", ())] if model.output.ranked else []), *further]
+    """Of each head its scores, where they are ranked, of the first alone, its best label, and whether it abstained."""
+    found = []
+    for spec, columns in zip(model.heads.specs, model.heads.columns, strict=True):
+        first = spec is model.heads.first
+        suffix, head = ("", "") if first else (f"_{spec.name}", spec.name)
+        found.append(Tensor(f"{SCORES}{suffix}", "FP32", (spec.output.width,), columns.start))
+        found += [Tensor(LABEL, "BYTES", ())] if first and spec.output.ranked else []
+        found += [Tensor(f"{ABSTAINED}{suffix}", "BOOL", (), head=head)] if spec.output.abstains else []
+    return found
 
 
 def loaded(serving: Serving, name: str, version: str) -> list[Model]:

@@ -11,7 +11,7 @@ from shared_model.errors import BadInput
 from shared_model.types import Priority
 
 TEXT, TEXT_PAIR = "text", "text_pair"
-SCORES, LABEL = "scores", "label"
+SCORES, LABEL, ABSTAINED = "scores", "label", "abstained"
 
 #: Inputs, outputs and parameters of each that a message may have; it needs two.
 _MOST = 16

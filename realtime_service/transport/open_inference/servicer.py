@@ -19,7 +19,7 @@ from realtime_service.transport.messages import parse_leniently, read, read_mess
 from realtime_service.transport.open_inference import models as catalogue
 from realtime_service.transport.open_inference import responses
 from realtime_service.transport.open_inference.models import Tensor
-from realtime_service.transport.open_inference.requests import LABEL, infer_request
+from realtime_service.transport.open_inference.requests import infer_request
 from realtime_service.transport.relay import Relay
 from realtime_service.transport.rpc_handlers import Arrival, Context
 from realtime_service.transport.streaming import OpenStreams
@@ -123,7 +123,7 @@ class OpenInferenceServicer:
         except (BadInput, MessageTooLarge, NotFound, PermissionDenied):
             self._metrics.ended(None, Outcome.INVALID)
             raise
-        scoring = request.scoring(release, every_score=any(it.name != LABEL for it in wanted))
+        scoring = request.scoring(release, every_score=any(it.datatype == "FP32" for it in wanted))
         answer = await self._dispatcher.score(scoring, call)
         return answer if isinstance(answer, bytes) else responses.infer_response(request, answer, wanted)
 

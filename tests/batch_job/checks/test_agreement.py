@@ -101,7 +101,7 @@ def test_the_written_rows_are_compared_with_what_the_other_precision_says(
         # The labels of other rows: half precision would have said something else of nearly every text.
         turned = pa.concat_tables([all_of_it.slice(1), all_of_it.slice(0, 1)]).column("top_k")
         wrong = all_of_it.set_column(1, "top_k", turned)
-        as_int8 = all_of_it.set_column(3, "precision", pa.array(["int8"] * all_of_it.num_rows))
+        as_int8 = all_of_it.set_column(4, "precision", pa.array(["int8"] * all_of_it.num_rows))
         for name, sample in (("as int8", as_int8), ("all", all_of_it), ("few", few), ("wrong", wrong)):
             found[name] = agreement.measure(files.messages, sample, release, options, files.target)
 

@@ -73,6 +73,7 @@ def row(text: str, release: str = "r-0123456789ab", score: float = 0.5, heads: H
         "truncated": False,
         "top_k": [{"label": "card_arrival", "score": score}],
         "vector": None,
+        "abstained": None,
         "heads": further_heads.columns(heads) if heads else None,
     }
 

@@ -27,10 +27,10 @@ from tests.realtime_service.rollout import tiny_releases
 
 TEXTS = ["where is my card", "card", "hello"]
 OUTPUTS = {
-    "mood": OutputSpec(OutputKind.MULTI_LABEL, ("angry", "glad", "sad"), 3),
+    "mood": OutputSpec(OutputKind.MULTI_LABEL, ("angry", "glad", "sad"), 3, temperature=0.1, abstain_below=0.52),
     "stars": OutputSpec(OutputKind.REGRESSION, ("stars", "speed"), 2),
     "vector": OutputSpec(OutputKind.EMBEDDING, (), 4),
-    "scope": OutputSpec(OutputKind.SINGLE_LABEL, ("in", "out"), 2),
+    "scope": OutputSpec(OutputKind.SINGLE_LABEL, ("in", "out"), 2, abstain_on=("out",)),
 }
 HERE = Decision(ServingPath.LATENCY, "here", "because")
 TOP_K = 2
@@ -67,3 +67,7 @@ def test_a_text_has_the_same_answer_of_every_head_online_published_and_deferred(
     assert [sorted(result.heads) for result in results] == [sorted(OUTPUTS)] * len(TEXTS)
     assert list(score_response(published, "now").results) == list(results)
     assert list(later.results) == list(results)
+    assert [result.heads["scope"].abstained for result in results] == [
+        result.heads["scope"].labels[0].name == "out" for result in results
+    ]
+    assert any(head.abstained for result in results for head in result.heads.values())

@@ -27,7 +27,7 @@ def written(heads: Heads, scores: np.ndarray) -> pa.Table:
     """The rows' columns, as they are read back from a file."""
     count = len(scores)
     columns = {
-        **head_columns.encode(heads, *heads.best(scores, TOP_K)),
+        **head_columns.encode(heads, *heads.best(scores, TOP_K), heads.abstained(scores)),
         "encoding_key": [str(number).encode() for number in range(count)],
         "tokens": [3] * count,
         "truncated": [False] * count,
@@ -45,11 +45,13 @@ def test_each_head_is_read_back_as_it_was_scored_and_published_as_that(heads: He
     found = written(heads, scores)
     published = [score for _, score in publish.scores_of(found, heads)]
     stored = zip(heads.specs, heads.split(scores), head_columns.decode(found, heads), strict=True)
-    for place, (spec, part, (top_k, vector)) in enumerate(stored):
+    for place, (spec, part, (top_k, vector, abstained)) in enumerate(stored):
         indices, best = spec.output.best(part, TOP_K)
         for row in range(rows):
             said = published[row] if place == 0 else published[row].heads[place - 1]
             assert list(said.scores) == best[row].tolist()
+            assert said.abstained == bool(abstained[row].as_py()) == spec.output.abstained(part)[row]
+            assert abstained[row].is_valid == spec.output.abstains
             if spec.output.names:
                 names = [spec.output.names[index] for index in indices[row]]
                 assert [it["label"] for it in top_k[row].as_py()] == names

@@ -41,6 +41,7 @@ def batch(
             for first, second, both in zip(labels, seconds, best, strict=True)
         ],
         "vector": [None] * count,
+        "abstained": [None] * count,
         "heads": [None] * count,
     }
     return pa.RecordBatch.from_pydict(columns, schema=schemas.SCORES)

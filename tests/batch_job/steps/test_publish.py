@@ -75,6 +75,7 @@ def commit(state: StateSettings, client: "redis.Redis", release: Release):  # ty
             ]
             * count,
             "vector": [None] * count,
+            "abstained": [None] * count,
             "heads": [further_heads.columns(release.heads)] * count,
         }
         batch = pa.RecordBatch.from_pydict(columns, schema=schemas.SCORES)

@@ -44,6 +44,7 @@ def chunk(release: Release, start: int) -> pa.RecordBatch:
         "truncated": [False] * _CHUNK,
         "top_k": [top] * _CHUNK,
         "vector": [None] * _CHUNK,
+        "abstained": [None] * _CHUNK,
         "heads": [None] * _CHUNK,
     }
     return pa.RecordBatch.from_pydict(columns, schema=schemas.SCORES)

@@ -39,6 +39,7 @@ def commit(tmp_path: Path) -> Commit:
             "truncated": [False] * len(ids),
             "top_k": [[{"label": "card_arrival", "score": 0.5}]] * len(ids),
             "vector": [None] * len(ids),
+            "abstained": [None] * len(ids),
             "heads": [None] * len(ids),
         }
         batch = pa.RecordBatch.from_pydict(columns, schema=schemas.SCORES)

@@ -45,6 +45,7 @@ def score_file(folder: Path, token: int, ids: list[str], ds: str = DAY, source: 
         "truncated": [False] * len(ids),
         "top_k": [[{"label": "a", "score": 0.5}]] * len(ids),
         "vector": [None] * len(ids),
+        "abstained": [None] * len(ids),
         "heads": [None] * len(ids),
     }
     batch = pa.RecordBatch.from_pydict(columns, schema=schemas.SCORES)

@@ -23,7 +23,7 @@ from tests.realtime_service.rollout.test_outputs import answer_of_the_night, pub
 pytestmark = pytest.mark.heavy
 
 TEXTS = ["where is my card", "card"]
-MOOD = HeadSpec("mood", OutputSpec(OutputKind.MULTI_LABEL, ("angry", "glad", "sad"), 3))
+MOOD = HeadSpec("mood", OutputSpec(OutputKind.MULTI_LABEL, ("angry", "glad", "sad"), 3, 0.1, abstain_below=0.6))
 STARS = HeadSpec("stars", OutputSpec(OutputKind.REGRESSION, ("stars", "speed"), 2))
 VECTOR = HeadSpec("vector", OutputSpec(OutputKind.EMBEDDING, (), 4))
 
@@ -48,7 +48,8 @@ def expected(release: Release, text: str, k: int) -> Score:
         start += spec.output.width
         order = np.argsort(-scores, kind="stable")[:k] if spec.output.ranked else range(len(scores))
         labels = [Label(spec.output.names[at], scores[at]) for at in order] if spec.output.names else []
-        answers.append(HeadScore(tuple(labels), () if labels else tuple(scores)))
+        unsure = bool(spec.output.abstained(scores[None])[0])
+        answers.append(HeadScore(tuple(labels), () if labels else tuple(scores), unsure))
     own, *others = answers
     further = {spec.name: answer for spec, answer in zip(release.heads.further, others, strict=True)}
     return Score(own.labels, encoding.tokens, encoding.truncated, own.vector, further)
@@ -59,6 +60,7 @@ def assert_same(found: Score, wanted: Score) -> None:
     assert found.heads.keys() == wanted.heads.keys()
     for one, other in pairs:
         assert [label.name for label in one.labels] == [label.name for label in other.labels]
+        assert one.abstained == other.abstained
         assert [it.score for it in one.labels] == pytest.approx([it.score for it in other.labels], abs=1e-5)
         assert one.vector == pytest.approx(other.vector, abs=1e-5)
 
@@ -78,7 +80,7 @@ def test_one_answer_holds_every_head(three: Release, client: Client) -> None:
 
 def test_last_night_and_deferred_work_answer_with_every_head(stage: Stage, three: Release, client: Client) -> None:
     heads = [
-        PublishedHead(labels=[2, 0, 1], scores=[0.75, 0.5, 0.25]),
+        PublishedHead(labels=[2, 0, 1], scores=[0.75, 0.5, 0.25], abstained=True),
         PublishedHead(labels=[0, 1], scores=[4.5, 2.0]),
         PublishedHead(scores=[0.5] * 4),
     ]
@@ -87,7 +89,7 @@ def test_last_night_and_deferred_work_answer_with_every_head(stage: Stage, three
     (result,) = answer_of_the_night(client, "scored at night").results
     assert result.labels == (Label("label-3", 0.75),)
     assert result.heads == {
-        "mood": HeadScore((Label("sad", 0.75),)),
+        "mood": HeadScore((Label("sad", 0.75),), abstained=True),
         "stars": HeadScore((Label("stars", 4.5), Label("speed", 2.0))),
         "vector": HeadScore((), (0.5,) * 4),
     }
@@ -107,6 +109,7 @@ def test_each_further_head_is_an_output_tensor(stage: Stage, three: Release, cli
             "scores": [-1, 8],
             "label": [-1],
             "scores_mood": [-1, 3],
+            "abstained_mood": [-1],
             "scores_stars": [-1, 2],
             "scores_vector": [-1, 4],
         }
@@ -114,10 +117,12 @@ def test_each_further_head_is_an_output_tensor(stage: Stage, three: Release, cli
         told = stub.ModelConfig(pb.ModelConfigRequest(name="three")).config.parameters["heads"].string_value
     assert [head["name"] for head in json.loads(told)] == ["default", "mood", "stars", "vector"]
     raw = dict(zip([it.name for it in response.outputs], response.raw_output_contents, strict=True))
-    found = {name: np.frombuffer(raw[name], "<f4").reshape(2, -1) for name in raw if name != "label"}
+    found = {name: np.frombuffer(raw[name], "<f4").reshape(2, -1) for name in raw if name.startswith("scores")}
     assert {name: rows.shape[1] for name, rows in found.items()} == {
-        name: shape[1] for name, shape in shapes.items() if name != "label"
+        name: shape[1] for name, shape in shapes.items() if name.startswith("scores")
     }
+    unsure = [expected(three, it, k=1).heads["mood"].abstained for it in TEXTS]
+    assert list(map(bool, raw["abstained_mood"])) == unsure == [True, False]
     for row, wanted in enumerate(expected(three, it, k=8) for it in TEXTS):
         mood = {label.name: label.score for label in wanted.heads["mood"].labels}
         assert found["scores_mood"][row].tolist() == pytest.approx([mood[name] for name in MOOD.output.names], abs=1e-5)

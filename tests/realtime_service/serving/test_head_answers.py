@@ -42,7 +42,8 @@ def as_published(heads: Heads, row: np.ndarray) -> PublishedScore:
     kept = []
     for spec, part in zip(heads.specs, heads.split(row[None]), strict=True):
         indices, scores = spec.output.best(part, TOP_K)
-        kept.append({"labels": indices[0] if spec.output.names else [], "scores": scores[0]})
+        labels, abstained = indices[0] if spec.output.names else [], spec.output.abstained(part)[0]
+        kept.append({"labels": labels, "scores": scores[0], "abstained": abstained})
     own, *others = kept
     return PublishedScore(**own, tokens=3, heads=[PublishedHead(**other) for other in others])
 

@@ -138,7 +138,16 @@ def test_the_command_trains_several_heads_and_build_judges_each_on_its_own_texts
         monkeypatch.setenv(f"TANDEM_GATE_{name}", value)
     for name in ("LATENCY_MS", "BATCH_MS", "MAX_ACCURACY_DROP"):
         monkeypatch.setenv(f"TANDEM_GATE_{name}", "10000")
-    evaluated = ["--eval", str(intents), "--eval", f"mood={moods}"]
+    evaluated = [
+        "--eval",
+        str(intents),
+        "--eval",
+        f"mood={moods}",
+        "--abstain-below",
+        "mood=0.6",
+        "--abstain-on",
+        "pin",
+    ]
     assert main(["build", "--name", "three", "--head", str(out), "--encoder", str(encoder), *evaluated]) == 0
     said = capsys.readouterr().out
     assert f"{intents}: text from column 'text', label from column 'label'" in said
@@ -150,7 +159,9 @@ def test_the_command_trains_several_heads_and_build_judges_each_on_its_own_texts
     assert evaluations == {"mood": ("labelled", True), "stars": ("generated", False)}
     assert main(["show", "three"]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"^head mood +multi_label, 2: angry, sad$", said, re.MULTILINE)
+    assert re.search(r"^head intent +single_label, 3: card, pin, rate; abstains on pin$", said, re.MULTILINE)
+    assert re.search(r"^head mood +multi_label, 2: angry, sad; abstains below 0.6$", said, re.MULTILINE)
+    assert re.search(r"^gate +passed.*; expected calibration error 0\.\d+, mood 0\.\d+$", said, re.MULTILINE)
     assert re.search(r"^fp32/cpu .*; mood, agreement 100.00%.*, accuracy .*; stars, agreement", said, re.MULTILINE)
     assert main(["list"]) == 0
     assert re.search(r"active +mood \d+\.\d\d%, stars –$", capsys.readouterr().out.strip())
@@ -161,7 +172,7 @@ def test_a_difference_of_heads_is_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     old = tiny_builds.resealed(built[0], tmp_path)
-    mood = HeadSpec("mood", OutputSpec(OutputKind.MULTI_LABEL, ("angry", "sad"), 2))
+    mood = HeadSpec("mood", OutputSpec(OutputKind.MULTI_LABEL, ("angry", "sad"), 2, abstain_below=0.7))
     scope = HeadSpec("in_scope", OutputSpec(OutputKind.REGRESSION, ("x",), 1))
     new = tiny_builds.resealed(built[0], tmp_path, further=(mood, scope))
     assert old.id != new.id
@@ -171,6 +182,7 @@ def test_a_difference_of_heads_is_told(
     said = capsys.readouterr().out
     assert re.search(r"^heads +intent, mood, stars → intent, mood, in_scope$", said, re.MULTILINE)
     assert re.search(r"^head mood +1 added: sad$", said, re.MULTILINE)
+    assert re.search(r"^mood abstaining +never → below 0.7$", said, re.MULTILINE)
 
 
 def test_a_classifier_may_hold_several_heads(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ status says where: 1 in a release that its gate refuses, 2 in the call, 3 in Red
 import json
 import re
 import stat
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -47,6 +48,8 @@ def test_list_marks_what_answers_and_what_may(run: Run, one: Release, two: Relea
         "accuracy": 0.9321,
         "role": "previous",
         "weight": None,
+        "temperature": 1.0,
+        "ece": None,
         "heads": {},
     }
 
@@ -139,6 +142,29 @@ def test_diff_says_what_differs(run: Run, one: Release, store: Store) -> None:
         "Each gate measured when it ran: latencies of two occasions also show how busy the host was.",
     ]
     assert max(map(len, printed.splitlines())) < 130
+
+
+def test_calibration_is_listed_shown_and_compared(run: Run, one: Release, store: Store) -> None:
+    output = replace(one.output, temperature=0.795, abstain_below=0.6)
+    two = small_release.seal(store, name="two", output=output)
+    for release, error in ((one, 0.0433), (two, 0.0105)):
+        small_release.judge(release, accuracy=0.9321)
+        document = json.loads(release.read_note(report.JSON) or b"")
+        document["quality"] = {"calibration": {"ece_after": error}}
+        release.write_note(report.JSON, json.dumps(document).encode())
+    assert f"{two.id} passed accuracy 93.21%, ECE 0.0105" in listed(run("list")[1])
+    (of_two,) = [found for found in json.loads(run("list", "--json")[1]) if found["release"] == two.id]
+    assert (of_two["temperature"], of_two["ece"]) == (0.795, 0.0105)
+    shown = run("show", two.id)[1]
+    assert "single_label, 2: yes, no; temperature 0.795; abstains below 0.6\n" in shown
+    assert "passed; unproven: fp16/cuda; expected calibration error 0.0105\n" in shown
+    differences = [re.sub(" +", " ", line) for line in run("diff", one.id, two.id)[1].splitlines()]
+    assert differences == [
+        "name one → two",
+        "temperature 1 → 0.795",
+        "abstaining never → below 0.6",
+        "ece 0.0433 → 0.0105",
+    ]
 
 
 def test_diff_names_a_few_labels_unless_all_are_asked_for(run: Run, one: Release, store: Store) -> None:

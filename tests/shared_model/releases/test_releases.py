@@ -73,6 +73,9 @@ def test_same_bytes_same_id(tmp_path: Path) -> None:
         {"parent": "2" * 64},
         {"output": OutputSpec(OutputKind.SINGLE_LABEL, ("no", "yes"), 2)},
         {"output": OutputSpec(OutputKind.MULTI_LABEL, ("yes", "no"), 2)},
+        {"output": OutputSpec(OutputKind.SINGLE_LABEL, ("yes", "no"), 2, temperature=0.75)},
+        {"output": OutputSpec(OutputKind.SINGLE_LABEL, ("yes", "no"), 2, abstain_below=0.5)},
+        {"output": OutputSpec(OutputKind.SINGLE_LABEL, ("yes", "no"), 2, abstain_on=("no",))},
         {"reads": InputSpec(9)},
         {"reads": InputSpec(8, pairs=True)},
         {"reads": InputSpec(8, pairs=True, types=True)},
@@ -92,6 +95,16 @@ def test_other_facts_other_id(store: Store, small: Release, change: dict[str, An
 @pytest.mark.parametrize("path", FILES)
 def test_other_bytes_other_id(store: Store, small: Release, path: str) -> None:
     assert seal(store, {**FILES, path: FILES[path] + b" "}).id != small.id
+
+
+def test_a_release_without_calibration_is_the_one_of_versions_that_had_none(small: Release) -> None:
+    """Their id, and no field that they would not know."""
+    assert small.id == "small-3cc1610b3386"
+    assert json.loads(small.manifest.to_json())["output"] == {
+        "kind": "single_label",
+        "names": ["yes", "no"],
+        "width": 2,
+    }
 
 
 def test_unlisted_file_is_not_read(small: Release, tmp_path: Path) -> None:
@@ -161,6 +174,14 @@ _TRICKS = ["../secret.txt", "/etc/passwd.txt", "int8/../config.json", "int8//mod
         lambda document: document["output"].update({"width": float("inf")}),
         lambda document: document["output"].update({"names": ["yes", 7]}),
         lambda document: document["output"].update({"kind": "guess"}),
+        lambda document: document["output"].update({"temperature": "2"}),
+        lambda document: document["output"].update({"temperature": 1.0}),
+        lambda document: document["output"].update({"temperature": -1.0}),
+        lambda document: document["output"].update({"temperature": None}),
+        lambda document: document["output"].update({"abstain_below": True}),
+        lambda document: document["output"].update({"abstain_below": 1.5}),
+        lambda document: document["output"].update({"abstain_on": []}),
+        lambda document: document["output"].update({"abstain_on": ["maybe"]}),
     ],
 )
 def test_forged_manifest_is_refused(tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> None:

@@ -18,6 +18,7 @@ from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
 from tests.conftest import REPOSITORY
 from tests.realtime_service.conftest import RunningService
+from tests.shared_model import further_heads
 
 ClientResults = dict[str, Any]
 NAME = "minilm-banking77"
@@ -61,14 +62,14 @@ def test_metadata_and_configuration_describe_the_model(results: ClientResults, r
         {"name": "scores", "datatype": "FP32", "shape": ["-1", width]},
         {"name": "label", "datatype": "BYTES", "shape": ["-1"]},
         *(
-            {"name": f"scores_{spec.name}", "datatype": "FP32", "shape": ["-1", str(spec.output.width)]}
-            for spec in release.heads.further
+            {"name": name, "datatype": datatype, "shape": ["-1", *map(str, dims)]}
+            for name, datatype, dims in further_heads.tensors(release.heads)
         ),
     ]
     assert described["config"]["maxBatchSize"] == 64
     assert [output["dataType"] for output in described["config"]["output"]] == [
         *("TYPE_FP32", "TYPE_STRING"),
-        *["TYPE_FP32"] * len(release.heads.further),
+        *(f"TYPE_{datatype}" for _, datatype, _ in further_heads.tensors(release.heads)),
     ]
     # The configuration names the label of each score.
     assert json.loads(described["config"]["parameters"]["labels"]["stringValue"]) == list(release.labels)
@@ -86,10 +87,12 @@ def test_an_answer_is_every_score_in_the_releases_order_and_the_best_label(
     assert np.allclose(answer["scores"], release.heads.split(expected)[0], atol=1e-3)
     assert answer["labels"] == ["card_arrival", "terminate_account"]
     assert answer["labels"] == [release.labels[int(np.argmax(row))] for row in answer["scores"]]
-    further = {f"scores_{spec.name}": spec.output.width for spec in release.heads.further}
-    shapes = {"scores": [2, len(release.labels)], "label": [2], **{name: [2, width] for name, width in further.items()}}
+    further = further_heads.tensors(release.heads)
+    shapes = {"scores": [2, len(release.labels)], "label": [2], **{name: [2, *dims] for name, _, dims in further}}
     assert answer["shapes"] == shapes
-    assert answer["dtypes"] == {"scores": "float32", "label": "object", **dict.fromkeys(further, "float32")}
+    numpy_names = {"FP32": "float32", "BOOL": "bool"}
+    dtypes = {name: numpy_names[datatype] for name, datatype, _ in further}
+    assert answer["dtypes"] == {"scores": "float32", "label": "object", **dtypes}
     assert (answer["id"], answer["model"]) == ("mine", [NAME, release.id])
 
 

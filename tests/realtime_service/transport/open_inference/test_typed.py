@@ -41,7 +41,7 @@ def test_typed_contents_are_answered_with_raw_outputs(stub: GRPCInferenceService
     assert [(it.name, it.datatype, list(it.shape)) for it in answer.outputs] == [
         ("scores", "FP32", [2, len(release.labels)]),
         ("label", "BYTES", [2]),
-        *((f"scores_{spec.name}", "FP32", [2, spec.output.width]) for spec in release.heads.further),
+        *((name, datatype, [2, *dims]) for name, datatype, dims in further_heads.tensors(release.heads)),
     ]
     assert not any(it.HasField("contents") for it in answer.outputs)
     scores = np.frombuffer(answer.raw_output_contents[0], "<f4").reshape(2, -1)
