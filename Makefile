@@ -21,7 +21,7 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 SEEDED = $(if $(SEED),--hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up setup release unit test readme proof attack bench-release bench-switch bench-online bench-router bench-nightly check proto docs sbom lock clean
+.PHONY: help demo up setup release unit test readme proof attack bench-release bench-recipes bench-switch bench-online bench-router bench-nightly check proto docs sbom lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -65,6 +65,9 @@ attack: release ## attacks on a service, a minute each, and what a good caller s
 
 bench-release: setup ## the default release built three times and judged on BANKING77, three heads against one; EVAL=test.csv OUT=release.json
 	@$(RUNTIME) -m tests.benchmarks.bench_release $(if $(EVAL),--eval "$(EVAL)") $(if $(OUT),--out "$(OUT)")
+
+bench-recipes: setup ## recipes of INT8 compared on three tasks; DATA=DIR with banking77/ and irc/ OUT=recipes.json
+	@$(RUNTIME) -m tests.benchmarks.bench_recipes $(if $(DATA),--data "$(DATA)") $(if $(OUT),--out "$(OUT)")
 
 bench-switch: release ## what callers feel when a release is promoted or rolled back; OUT=switch.json
 	@$(RUNTIME) -m tests.benchmarks.bench_switch $(if $(OUT),--out "$(OUT)")
