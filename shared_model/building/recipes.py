@@ -33,7 +33,7 @@ _NARROW = not devices.has_vnni()
 
 #: Least share of linear layers that read INT8 in a graph that is called INT8.
 LEAST_INT8 = 0.75
-#: Texts of the validation that layers are ranked on: 64 and 600 name the same most sensitive layers.
+#: Texts of the validation that layers are ranked on: with a third of them, the order is another.
 _RANKED_ON = 200
 
 #: Linear layers that read one rounded tensor, such as query, key and value: names of operations, sorted.
