@@ -4,9 +4,15 @@ uses together share it, so that they live on one node of a cluster."""
 import hashlib
 
 
-def release_pointer() -> str:
-    """Hash {version, active, previous, canary, weight, signer, signature}: the release pointer."""
-    return "tandem:{release}:pointer"
+def release_pointer(model: str = "") -> str:
+    """Hash {version, active, previous, canary, weight, signer, signature}: the release pointer of a model; "" is the
+    default model."""
+    return f"tandem:{{release}}:pointer:{model}" if model else "tandem:{release}:pointer"
+
+
+def release_models() -> str:
+    """Set of the models that have a pointer of their own: all that were promoted, but the default one."""
+    return "tandem:{release}:models"
 
 
 def replica(replica_id: str) -> str:

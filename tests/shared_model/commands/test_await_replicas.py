@@ -77,14 +77,14 @@ def test_a_promotion_waits_until_all_follow(run: Run, redis_client: "redis.Redis
     beat(redis_client, profile("a", OLD, 0))
     later = threading.Timer(0.5, lambda: beat(redis_client, profile("a", one.id, 1)))
     later.start()
-    status, printed, complaint = run("promote", one.id, "--wait")
+    status, printed, complaint = run("promote", "--default", one.id, "--wait")
     later.join()
     assert (status, printed.splitlines()[1:], complaint) == (0, ["1 of 1 replicas follow"], "")
 
 
 def test_without_waiting_it_says_how_many_are_known(run: Run, redis_client: "redis.Redis", one: Release) -> None:
     beat(redis_client, profile("a", OLD, 0))
-    status, printed, _ = run("promote", one.id)
+    status, printed, _ = run("promote", "--default", one.id)
     assert status == 0
     assert printed.splitlines()[1:] == ["replicas known: 1; they follow within about a minute, --wait waits for that"]
 
@@ -92,9 +92,9 @@ def test_without_waiting_it_says_how_many_are_known(run: Run, redis_client: "red
 def test_when_the_time_is_over_it_names_those_it_waited_for(
     run: Run, redis_client: "redis.Redis", one: Release, two: Release
 ) -> None:
-    run("promote", one.id)
+    run("promote", "--default", one.id)
     beat(redis_client, profile("a", one.id, 1))
-    for command in (("canary", two.id, "--weight", "0.1"), ("rollback",)):
+    for command in (("canary", "--default", two.id, "--weight", "0.1"), ("rollback",)):
         status, printed, complaint = run(*command, "--wait", "0.3")
         assert (status, complaint) == (1, "")
         assert printed.splitlines()[1:] == ["0 of 1 replicas follow; waiting: a"]
@@ -105,13 +105,13 @@ def test_a_time_that_is_none_is_refused(
     run: Run, one: Release, seconds: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as refused:
-        run("promote", one.id, f"--wait={seconds}")
+        run("promote", "--default", one.id, f"--wait={seconds}")
     assert refused.value.code == 2
     assert f"argument --wait: expected seconds, 0 or more, not {seconds!r}" in capsys.readouterr().err
 
 
 def test_without_redis_nobody_knows(run: Run, one: Release, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TANDEM_REDIS_URL", f"unix://{tmp_path / 'none.sock'}")
-    status, printed, complaint = run("promote", one.id, "--wait")
+    status, printed, complaint = run("promote", "--default", one.id, "--wait")
     assert (status, printed) == (3, "")
     assert one.id in complaint
