@@ -69,6 +69,10 @@ def description(described: scoring_pb2.DescribeResponse) -> str:
     reads = "pairs of texts" if described.pairs else "texts"
     lines = [
         f"release    {described.release or 'none: a router'}",
+        *(
+            [f"model      {described.model}; served: {', '.join(map(_model, described.models))}"]
+            * bool(described.model)
+        ),
         f"reads      {reads} of up to {described.max_tokens} tokens",
         f"gives      {_output(described.labels, described.output)}",
         # Those of the others: the first gives what the line above says.
@@ -83,6 +87,10 @@ def description(described: scoring_pb2.DescribeResponse) -> str:
         *map(_replica, described.replicas),
     ]
     return "\n".join(lines)
+
+
+def _model(model: scoring_pb2.ModelDescription) -> str:
+    return f"{model.name}{' (default)' * model.is_default}{'' if model.release else ' (not loaded here)'}"
 
 
 def _output(names: Sequence[str], output: str) -> str:

@@ -28,6 +28,7 @@ from realtime_service.rollout import rollout
 from realtime_service.rollout.desired_release import DesiredReleases
 from realtime_service.rollout.latency_watch import LatencyWatch
 from realtime_service.rollout.loader import Loader
+from realtime_service.rollout.residency import Residency
 from realtime_service.rollout.rollout import Rollout
 from realtime_service.routing import overrides
 from realtime_service.routing.quotas import Quotas
@@ -185,18 +186,17 @@ class Server:
         def published(release_id: str) -> PrecomputedScores | None:
             return PrecomputedScores(client, release_id, self._clock) if settings.precomputed else None
 
-        bounds = settings_reader.load(GateSettings)
-        self._loader = Loader(
-            self._store, self._variants, settings.width, settings.probe_seconds, device, published, bounds
-        )
+        limits, budgets = (settings.width, settings.probe_seconds), settings_reader.load(GateSettings)
+        self._loader = Loader(self._store, self._variants, *limits, device, published, budgets)
         stack.callback(self._loader.close)
         first = await self._loader.load_first(self._first)
         if self._place.shared:
             # The other workers answer meanwhile: this one joins them when it can do all that they can.
             async for _ in self._loader.load_rest(first):
                 pass
-        self._metrics.set_serving(self._first, "", 0.0)
-        return Models.of(first)
+        models = Models.of(first)
+        self._metrics.set_serving({models.serving.default_name: (self._first, "", 0.0)})
+        return models
 
     async def _start_routing(self, stack: contextlib.AsyncExitStack, initial: Snapshot) -> None:
         policy, set_targets = overrides.of(self._settings), self._metrics.set_targets
@@ -231,11 +231,10 @@ class Server:
         if self._settings.harvest and ServingPath.DEFERRED in self._lanes:
             self._spawn(self._stack, self._calls.backfill())
         if not self._settings.release:
-            keep_seconds = self._settings.keep_previous_seconds
-            self._status.rollout = Rollout(
-                self._status.models, desired, self._loader, self._metrics, self._clock, keep_seconds
-            )
-            self._spawn(self._stack, self._status.rollout.run())
+            settings, parts = self._settings, (desired, self._loader, self._metrics, self._clock)
+            residency = Residency.of(settings.models, settings.models_megabytes)
+            status.rollout = Rollout(status.models, *parts, settings.keep_previous_seconds, residency)
+            self._spawn(self._stack, status.rollout.run())
 
     async def _start_calls(self, stack: contextlib.AsyncExitStack) -> Calls:
         keys = await asyncio.to_thread(TokenKeys, self._settings, self._clock)

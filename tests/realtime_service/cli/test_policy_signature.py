@@ -92,11 +92,11 @@ async def test_a_replica_does_not_return_to_a_former_pointer(
     former = redis_client.hgetall(keys.release_pointer())
     assert await replica.reads()
     new = pointer.promote(store, redis_client, "small-bbbbbbbbbbbb")
-    assert (await replica.reads()).pointer == new
+    assert (await replica.reads()).pointers[""] == new
     redis_client.hset(keys.release_pointer(), mapping=former)
-    assert (await replica.reads()).pointer == new
+    assert (await replica.reads()).pointers[""] == new
     redis_client.hset(keys.release_pointer(), mapping={"version": 9})
-    assert (await replica.reads()).pointer == new
+    assert (await replica.reads()).pointers[""] == new
     await replica.client.aclose()
 
 
@@ -112,13 +112,13 @@ async def test_a_restarted_replica_refuses_a_policy_and_a_pointer_of_before(
     new = pointer.promote(operators, redis_client, "small-bbbbbbbbbbbb")
     first = Replica(redis_url, loaded(tmp_path))
     snapshot = await first.reads()
-    assert (snapshot.policy.quota, snapshot.pointer) == (6.0, new)
+    assert (snapshot.policy.quota, snapshot.pointers.get("")) == (6.0, new)
     redis_client.set(keys.routing_policy(), policies[0])
     redis_client.hset(keys.release_pointer(), mapping=former)
     restarted = Replica(redis_url, loaded(tmp_path))
     snapshot = await restarted.reads()
     # The settings count until an operator sets a policy.
-    assert (snapshot.policy.quota, snapshot.pointer) == (0.0, None)
+    assert (snapshot.policy.quota, snapshot.pointers.get("")) == (0.0, None)
     assert sum("comes after version" in line for line in caplog.messages) == 2
     with pytest.raises(ReleaseError, match="in Redis has version 1, which comes after version 2"):
         pointer.read(own, redis_client)
@@ -131,7 +131,7 @@ async def test_a_restarted_replica_refuses_a_policy_and_a_pointer_of_before(
     set_quota(redis_client, loaded(tmp_path), 7.0)
     assert pointer.promote(operators, redis_client, "small-cccccccccccc").version == 3
     snapshot = await restarted.reads()
-    assert (snapshot.policy.quota, snapshot.pointer) == (7.0, pointer.read(own, redis_client))
+    assert (snapshot.policy.quota, snapshot.pointers.get("")) == (7.0, pointer.read(own, redis_client))
     for it in (first, restarted):
         await it.client.aclose()
 
