@@ -7,7 +7,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Use:
     """`size`: bytes of the files of the variants that this process runs; `last`: monotonic seconds of the last call,
-    minus infinity without one; `busy`: calls are in flight."""
+    minus infinity without one; `busy`: calls are in flight, so it is loaded."""
 
     size: int
     last: float
@@ -39,7 +39,7 @@ class Residency:
         chosen, left = set[str](), self.most
         for name in order:
             use = uses[name]
-            if use.size <= left or (use.busy and use.loaded):
+            if use.busy or use.size <= left:
                 chosen.add(name)
                 left -= use.size
         return frozenset(chosen)

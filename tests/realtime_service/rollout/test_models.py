@@ -10,6 +10,8 @@ import grpc
 import pytest
 import redis
 
+from protos.inference import open_inference_pb2
+from protos.inference.open_inference_pb2_grpc import GRPCInferenceServiceStub
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import Answer, CallError, Client, InvalidRequest, Unavailable
 from shared_model.releases import pointer
@@ -155,10 +157,56 @@ def test_an_unfit_release_of_one_model_leaves_the_others_alone(stage: Stage, cli
     assert client.score("card").model == "first"
 
 
+def test_a_model_is_asked_at_a_replica_that_serves_it(stage: Stage, client: Client) -> None:
+    """Through a router, and through a replica that serves other models alone."""
+    (first, *_) = stage.favourites
+    routed = seal(stage, "routed", 5)
+    promote(stage, routed)
+    eventually(lambda: active(client, "routed") == routed.id, seconds=60)
+    router = stage.another_replica("router", TANDEM_LANES="none")
+    other = stage.another_replica("other", TANDEM_MODELS="third")
+    for service in (router, other):
+        with Client(service.address) as asked:
+            eventually(lambda asked=asked: answered(asked, "routed") == routed.id, seconds=60)
+            assert {asked.score("card", model="routed").release for _ in range(10)} == {routed.id}
+            assert asked.score("card").release == first
+            with pytest.raises(InvalidRequest, match="model: 'nobody' is not served"):
+                asked.score("card", model="nobody")
+    with Client(router.address) as asked:
+        assert asked.describe(model="routed").release == routed.id
+    with Client(other.address) as asked:
+        assert active(asked, "routed") == ""
+    assert [router.stop(), other.stop()] == [0, 0]
+
+
+def test_the_open_inference_name_selects_the_model(stage: Stage, client: Client) -> None:
+    (first, *_) = stage.favourites
+    inferred = seal(stage, "inferred", 6)
+    promote(stage, inferred)
+    eventually(lambda: active(client, "inferred") == inferred.id, seconds=60)
+    with grpc.insecure_channel(stage.replica.address) as channel:
+        stub = GRPCInferenceServiceStub(channel)
+
+        def infer(name: str, version: str = "") -> open_inference_pb2.ModelInferResponse:
+            text = open_inference_pb2.ModelInferRequest.InferInputTensor(name="text", datatype="BYTES", shape=[1])
+            text.contents.bytes_contents.append(b"card")
+            return stub.ModelInfer(
+                open_inference_pb2.ModelInferRequest(model_name=name, model_version=version, inputs=[text]), timeout=30
+            )
+
+        assert [infer(*it).model_version for it in (("first",), ("inferred",), ("inferred", inferred.id))] == [
+            first, inferred.id, inferred.id,
+        ]  # fmt: skip
+        with pytest.raises(grpc.RpcError) as refused:
+            infer("nobody")
+        assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+
+
 def answered(client: Client, model: str) -> str:
+    """The release that answers for a model, "" while none does."""
     try:
         return client.score("card", model=model, timeout_ms=20_000).release
-    except Unavailable:
+    except (Unavailable, InvalidRequest):
         return ""
 
 
