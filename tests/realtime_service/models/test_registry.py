@@ -44,7 +44,7 @@ def test_a_request_gets_a_release_of_its_model_or_none(serving: Serving, name: s
         return
     assert known
     assert not pinned or chosen == pinned
-    # A pinned release of a model that nobody knows here is looked for at other replicas.
+    # A pinned release of a model that is unknown here is looked for at other replicas.
     assert name_of(chosen) == (name or "main") or name_of(chosen) not in serving.by_name
 
 

@@ -125,8 +125,8 @@ def test_a_request_is_answered_by_the_model_that_it_names_or_refused(stage: Stag
     for release, model in ((named.id, ""), (named.id, "first"), (first, "named")):
         with pytest.raises(InvalidRequest, match=r"release: .* is of model \w+, the request is for \w+"):
             client.score("card", release=release, model=model)
-    with pytest.raises(InvalidRequest, match="model: 'nobody' is not served; there are: first, "):
-        client.score("card", model="nobody")
+    with pytest.raises(InvalidRequest, match="model: 'unknown' is not served; there are: first, "):
+        client.score("card", model="unknown")
     assert {answer.release for _, answer in client.stream(["card"] * 5, model="named")} == {named.id}
     # More texts than a call takes: several calls, of one release.
     assert len(client.score(["card"] * 70, model="named").results) == 70
@@ -142,8 +142,8 @@ def test_deferred_work_is_done_by_the_model_that_it_names(stage: Stage, client: 
     client.submit("without", "card")
     ended = {it.request_id: it.answer for it in client.watch(["with", "without"], seconds=60)}
     assert {name: answer and answer.model for name, answer in ended.items()} == {"with": "deferred", "without": "first"}
-    with pytest.raises(CallError, match="model: 'nobody' is not served"):
-        client.submit("wrong", "card", model="nobody")
+    with pytest.raises(CallError, match="model: 'unknown' is not served"):
+        client.submit("wrong", "card", model="unknown")
 
 
 def test_an_unfit_release_of_one_model_leaves_the_others_alone(stage: Stage, client: Client) -> None:
@@ -170,8 +170,8 @@ def test_a_model_is_asked_at_a_replica_that_serves_it(stage: Stage, client: Clie
             eventually(lambda asked=asked: answered(asked, "routed") == routed.id, seconds=60)
             assert {asked.score("card", model="routed").release for _ in range(10)} == {routed.id}
             assert asked.score("card").release == first
-            with pytest.raises(InvalidRequest, match="model: 'nobody' is not served"):
-                asked.score("card", model="nobody")
+            with pytest.raises(InvalidRequest, match="model: 'unknown' is not served"):
+                asked.score("card", model="unknown")
     with Client(router.address) as asked:
         assert asked.describe(model="routed").release == routed.id
     with Client(other.address) as asked:
@@ -198,7 +198,7 @@ def test_the_open_inference_name_selects_the_model(stage: Stage, client: Client)
             first, inferred.id, inferred.id,
         ]  # fmt: skip
         with pytest.raises(grpc.RpcError) as refused:
-            infer("nobody")
+            infer("unknown")
         assert refused.value.code() is grpc.StatusCode.NOT_FOUND
 
 
