@@ -40,6 +40,12 @@ def deferred_stream() -> str:
     return "tandem:{deferred}:stream"
 
 
+def deferred_order() -> str:
+    """Sorted set of the work that no consumer holds: entries of the stream by deadline, infinity without one. Entries
+    of one deadline are in their order, because their ids are padded. Scripts derive this key from the stream's."""
+    return "tandem:{deferred}:order"
+
+
 def deferred_item(stored_id: str) -> str:
     """Hash of one submitted request: state, entry (its id in the stream), due (its deadline, if any, in milliseconds of
     Redis' clock), result (protobuf ScoreResponse), computed_by, failure; content (hash of the request) and ticket (that

@@ -1,4 +1,5 @@
--- Claim work for a consumer: entries with an expired lease, else new ones. Entries that need no work are removed.
+-- Claim work for a consumer: entries with an expired lease, else free ones by deadline, then age. Entries that need no
+-- work are removed.
 -- KEYS[2] stream of dead letters
 -- ARGV[3] consumer   ARGV[4] most items   ARGV[5] most of them that were delivered before   ARGV[6] lease, milliseconds
 -- ARGV[7] entry after which to look for expired leases, or ""   ARGV[8] entries to look at   ARGV[9] prefix of the item
@@ -61,7 +62,9 @@ if #rows == tonumber(ARGV[8]) then
 end
 for _, row in ipairs(rows) do
   local entry, deliveries = row[1], row[4]
-  if row[3] >= tonumber(ARGV[6]) then
+  -- A returned entry has no holder, and its place in the order.
+  local free = row[2] == '' and redis.call('ZSCORE', order, member_of(entry))
+  if row[3] >= tonumber(ARGV[6]) and not free then
     local fields = fields_of(KEYS[1], entry)
     if not fields then
       -- The stream was trimmed from outside.
@@ -82,18 +85,57 @@ for _, row in ipairs(rows) do
   end
 end
 
--- Redelivered work may have killed its consumer: it is not mixed with new work.
+-- Former versions read new entries in their order, and do not put theirs into this one: it is done here for them.
+local function order_new_entries()
+  local group
+  for _, info in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
+    local found = named(info)
+    if found.name == ARGV[1] then
+      group = found
+    end
+  end
+  local new = redis.call('XRANGE', KEYS[1], '(' .. group['last-delivered-id'], '+', 'COUNT', ARGV[8])
+  for _, found in ipairs(new) do
+    local fields = named(found[2])
+    if not fields.ordered then
+      enqueue(found[1], redis.call('HGET', ARGV[9] .. fields.id, 'due'))
+    end
+  end
+  if #new > 0 then
+    redis.call('XGROUP', 'SETID', KEYS[1], ARGV[1], new[#new][1])
+  end
+end
+
+-- Claim a free entry, unless another one must run apart from it. Redelivered work may have killed its consumer: it is
+-- not mixed with new work.
+local function take(member)
+  local entry = entry_of(member)
+  local fields = fields_of(KEYS[1], entry)
+  local row = redis.call('XPENDING', KEYS[1], ARGV[1], entry, entry, 1)[1]
+  if not fields or (row and row[2] ~= '') then
+    -- The stream was trimmed from outside, or a former version holds the entry.
+    redis.call('ZREM', order, member)
+    return
+  end
+  local deliveries = row and row[4] or 0
+  local apart = deliveries > 0
+  if apart and (#items > again or again >= most_again) or not apart and again > 0 then
+    return
+  end
+  redis.call('ZREM', order, member)
+  local counted = deliveries + tonumber(ARGV[12])
+  redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, entry, 'RETRYCOUNT', counted, 'FORCE', 'JUSTID')
+  if claim(entry, fields) and apart then
+    again = again + 1
+  end
+end
+
 if again == 0 and #items < most then
-  local read = redis.call('XREADGROUP', 'GROUP', ARGV[1], ARGV[3], 'COUNT', most - #items, 'STREAMS', KEYS[1], '>')
-  for _, found in ipairs(read and read[1][2] or {}) do
-    local fields = {}
-    for index = 1, #found[2], 2 do
-      fields[found[2][index]] = found[2][index + 1]
+  order_new_entries()
+  for _, member in ipairs(redis.call('ZRANGE', order, 0, most + tonumber(ARGV[8]) - 1)) do
+    if #items < most then
+      take(member)
     end
-    if ARGV[12] ~= '1' then
-      redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, found[1], 'RETRYCOUNT', 0, 'JUSTID')
-    end
-    claim(found[1], fields)
   end
 end
 return {expired, {after, items, dead}}

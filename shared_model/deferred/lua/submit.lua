@@ -22,11 +22,13 @@ for index = 2, #KEYS do
   else
     local within = tonumber(ARGV[first + 2])
     local guards = {content = ARGV[first + 3], ticket = ARGV[first + 4]}
-    local entry = add(KEYS[1], ARGV[first], ARGV[first + 1], guards)
+    local entry = add(KEYS[1], ARGV[first], ARGV[first + 1], guards, 'ordered', 1)
+    local due = within > 0 and string.format('%.0f', now() + within)
+    enqueue(entry, due)
     redis.call('HSET', item, 'state', 'accepted', 'entry', entry)
     guard(item, guards)
-    if within > 0 then
-      redis.call('HSET', item, 'due', string.format('%.0f', now() + within))
+    if due then
+      redis.call('HSET', item, 'due', due)
     end
     redis.call('EXPIRE', item, ARGV[4])
     waiting = waiting + 1
