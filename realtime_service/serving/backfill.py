@@ -71,7 +71,7 @@ class BackfillWorker:
 
     async def run_once(self) -> int:
         """Claim and answer one chunk; returns how many of it have ended. Raises: StoreUnavailable."""
-        claimed = await self._deferred_queue.claim(self._consumer, CHUNK)
+        claimed = await self._deferred_queue.claim(self._consumer, CHUNK, models=self._dispatcher.served_models)
         if not claimed:
             return 0
         # Concurrently, so that they share batches.

@@ -91,6 +91,11 @@ class Dispatcher:
                 self._disguise(context, answered)
         return answered
 
+    @property
+    def served_models(self) -> frozenset[str]:
+        """The models that this process has or loads."""
+        return frozenset({self._models.serving.default_name, *self._models.loads})
+
     async def score_deferred(self, request: ScoringRequest) -> Answer:
         """Answer a request that was submitted and has no deadline, behind everything else.
 

@@ -36,7 +36,8 @@ def routing_policy() -> str:
 
 
 def deferred_stream() -> str:
-    """Stream of accepted work: fields id, work (protobuf DeferredWork), content, ticket; see `deferred_item`."""
+    """Stream of accepted work: fields id, work (protobuf DeferredWork), content, ticket and model, see `deferred_item`;
+    ordered, where it was put into `deferred_order` when it was accepted."""
     return "tandem:{deferred}:stream"
 
 
@@ -55,7 +56,7 @@ def deferred_item(stored_id: str) -> str:
 
 def dead_letters() -> str:
     """Stream of work that failed by itself or whose consumers died: fields id, work (protobuf DeferredWork),
-    content, ticket, deliveries."""
+    content, ticket, model, deliveries."""
     return "tandem:{deferred}:dead"
 
 

@@ -6,6 +6,7 @@
 -- hashes' keys (their ids are known only here; they share the stream's hash tag)
 -- ARGV[10] the delivery that goes to the dead letters   ARGV[11] its failure text
 -- ARGV[12] '1' if this counts as a delivery: its consumer's death is then held against the work
+-- ARGV[13] models that the consumer serves, each between commas, or "" for all; the default one is always among them
 -- Returns {entry to continue after, "" at the end; items: {entry, request id, work}; number of dead letters made}.
 local items, dead = {}, 0
 local most, most_again = tonumber(ARGV[4]), tonumber(ARGV[5])
@@ -33,6 +34,11 @@ local function claim(entry, fields)
     items[#items + 1] = {entry, fields.id, fields.work}
   end
   return needed
+end
+
+local function serves(fields)
+  local model = fields.model or ''
+  return model == '' or ARGV[13] == '' or string.find(ARGV[13], ',' .. model .. ',', 1, true)
 end
 
 local function dead_letter(entry, fields, deliveries)
@@ -71,7 +77,7 @@ for _, row in ipairs(rows) do
       redis.call('XACK', KEYS[1], ARGV[1], entry)
     elseif deliveries + 1 >= tonumber(ARGV[10]) then
       dead_letter(entry, fields, deliveries)
-    else
+    elseif serves(fields) then
       local counted = deliveries + tonumber(ARGV[12])
       redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, entry, 'RETRYCOUNT', counted, 'JUSTID')
       if claim(entry, fields) and deliveries > 0 then
@@ -119,7 +125,7 @@ local function take(member)
   end
   local deliveries = row and row[4] or 0
   local apart = deliveries > 0
-  if apart and (#items > again or again >= most_again) or not apart and again > 0 then
+  if apart and (#items > again or again >= most_again) or not apart and again > 0 or not serves(fields) then
     return
   end
   redis.call('ZREM', order, member)

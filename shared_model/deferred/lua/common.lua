@@ -71,12 +71,12 @@ local function fields_of(stream, entry)
   return found and named(found[2])
 end
 
--- Add an entry. `guards`: anything with the fields `content` and `ticket`, which earlier versions did not store; more
--- fields and their values may follow. Entries carry them because an item may expire before its entry.
+-- Add an entry. `guards`: anything with the fields `content`, `ticket` and `model`, which earlier versions did not store;
+-- more fields and their values may follow. Entries carry them because an item may expire before its entry.
 local function add(stream, id, work, guards, ...)
   return redis.call(
     'XADD', stream, '*', 'id', id, 'work', work,
-    'content', guards.content or '', 'ticket', guards.ticket or '', ...
+    'content', guards.content or '', 'ticket', guards.ticket or '', 'model', guards.model or '', ...
   )
 end
 

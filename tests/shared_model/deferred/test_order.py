@@ -89,6 +89,23 @@ async def test_a_consumer_of_a_former_version_keeps_what_it_holds(client: "redis
     assert await claimed(queue, 10) == ["c", "b"]
 
 
+async def test_work_of_other_models_stays_for_those_that_serve_them(client: "redis.asyncio.Redis") -> None:
+    """However much of it comes first."""
+    names = [f"side-{number}" for number in range(30)]
+    side = DeferredWork(request=ScoreRequest(texts=["a"], model="side"), accepted_at_ms=1)
+    await DeferredQueue(client).submit_many([Submission(name, side) for name in names])
+    await submit(client, "default", 0)
+    queue = DeferredQueue(client)
+
+    async def taken(count: int, models: Sequence[str] | None) -> list[str]:
+        return [it.request_id for it in await queue.claim("lane", count, LONG, models=models)]
+
+    assert await taken(16, ["main"]) == ["default"]
+    assert await taken(16, ["main", "other-side"]) == []
+    assert await taken(16, ["side"]) == names[:16]
+    assert await taken(16, None) == names[16:]
+
+
 # Each example begins with an empty Redis.
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(
