@@ -69,9 +69,9 @@ def audit(subject: str) -> str:
     return f"tandem:{{{subject}}}:audit"
 
 
-def partition_token(ds: str) -> str:
-    """Integer that grows with every attempt at a partition."""
-    return f"tandem:{{nightly}}:token:{ds}"
+def partition_token(ds: str, model: str = "") -> str:
+    """Integer that grows with every attempt at a partition with a model; "" is the default one."""
+    return f"tandem:{{nightly}}:token:{ds}:{model}" if model else f"tandem:{{nightly}}:token:{ds}"
 
 
 def last_run() -> str:
