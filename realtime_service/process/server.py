@@ -64,22 +64,22 @@ class Server:
         self,
         settings: ServiceSettings,
         store: Store,
-        release_id: str,
+        first: Serving,
         redis_url: str,
         place: Place,
         deferred: DeferredSettings,
         trusted: Keyring = WITHOUT_KEYS,
         tls: TlsSettings | None = None,
     ) -> None:
-        """`release_id`: the first release; later ones follow the release pointer unless the settings name one.
-        `trusted`: the keys of cluster and operators.
+        """`first`: the releases at the start, none loaded; later ones follow the release pointers unless the settings
+        name one. `trusted`: the keys of cluster and operators.
 
         Raises: SettingError for certificates that cannot be used.
         """
         self._settings = settings
         self._place = place
         self._store = store
-        self._first = release_id
+        self._first = first
         self._clock = SystemClock()
         half_device = devices.detect()
         self._lanes = lanes(settings, half_device)
@@ -178,7 +178,7 @@ class Server:
     async def _load(self, stack: contextlib.AsyncExitStack, device: Devices) -> Models:
         """Load the first release; no model for a router, which has no lanes."""
         if not self._lanes:
-            return Models(Serving({}, self._first))
+            return Models(self._first)
         settings = self._settings
         client = redis_connections.low_latency_client(self._redis_url, settings.precomputed_timeout_ms / 1000)
         stack.push_async_callback(client.aclose)
@@ -189,14 +189,14 @@ class Server:
         limits, budgets = (settings.width, settings.probe_seconds), settings_reader.load(GateSettings)
         self._loader = Loader(self._store, self._variants, *limits, device, published, budgets)
         stack.callback(self._loader.close)
-        first = await self._loader.load_first(self._first)
+        first = await self._loader.load_first(self._first.active)
         if self._place.shared:
             # The other workers answer meanwhile: this one joins them when it can do all that they can.
             async for _ in self._loader.load_rest(first):
                 pass
-        models = Models.of(first)
-        self._metrics.set_serving({models.serving.default_name: (self._first, "", 0.0)})
-        return models
+        serving = Serving({first.release: first}, first.release, others=self._first.others)
+        self._metrics.set_serving({serving.default_name: (serving.active, "", 0.0)})
+        return Models(serving)
 
     async def _start_routing(self, stack: contextlib.AsyncExitStack, initial: Snapshot) -> None:
         policy, set_targets = overrides.of(self._settings), self._metrics.set_targets

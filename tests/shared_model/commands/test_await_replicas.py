@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
-from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState
+from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState, ServedModel
 from shared_model.commands import await_replicas
 from shared_model.redis_store import keys
 from shared_model.releases.pointer import Pointer
@@ -24,10 +24,10 @@ def profile(
     version: int = 2,
     also: str = "",
     failures: Mapping[str, str] | None = None,
-    **more: bool,
+    **more: object,
 ) -> ReplicaProfile:
     described = ReplicaDescription(id=name, release=release, releases=[release, *filter(None, [also])])
-    return ReplicaProfile(replica=described, lanes=["latency"], pointer_version=version, failures=failures, **more)
+    return ReplicaProfile(replica=described, lanes=["latency"], pointer_version=version, failures=failures, **more)  # type: ignore[arg-type]
 
 
 def beat(client: "redis.Redis", profile: ReplicaProfile) -> None:
@@ -71,6 +71,34 @@ def test_only_replicas_that_take_requests_are_waited_for(redis_client: "redis.Re
         beat(redis_client, told)
     redis_client.sadd(keys.replicas(), "gone")
     assert [it.replica.id for it in await_replicas.read(redis_client)] == ["here"]
+
+
+SIDE = "side-1"
+
+
+def serving(active: str, version: int = 2, on_demand: bool = False) -> dict[str, ServedModel]:
+    return {"side": ServedModel(pointer_version=version, active=active, on_demand=on_demand)}
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ([profile("a", models=serving(SIDE))], "1 of 1 replicas follow"),
+        # It has the release, and has not seen that it was promoted.
+        ([profile("a", models=serving(SIDE, version=1))], "0 of 1 replicas follow; waiting: a"),
+        ([profile("a", models=serving("")), profile("b", models=serving(SIDE))], "1 of 2 replicas follow; waiting: a"),
+        # It loads the release when a call asks for it.
+        ([profile("a", models=serving("", on_demand=True))], "1 of 1 replicas follow"),
+        # It serves each model, and has not heard of this one yet.
+        ([profile("a", all_models=True)], "0 of 1 replicas follow; waiting: a"),
+        # It serves others, or is of a version that knows one model.
+        ([profile("a")], "no replica is known that follows the pointer"),
+        # A failure of the default model's release is not this one's.
+        ([profile("a", models=serving(SIDE), failures={NEW: "crashed"})], "1 of 1 replicas follow"),
+    ],
+)
+def test_the_replicas_that_follow_the_pointer_of_one_model(told: list[ReplicaProfile], says: str) -> None:
+    assert str(await_replicas.progress(told, Pointer(2, SIDE), "side")) == says
 
 
 def test_a_promotion_waits_until_all_follow(run: Run, redis_client: "redis.Redis", one: Release) -> None:
