@@ -147,7 +147,7 @@ def _run(service: ServiceSettings, state: StateSettings, redis_url: str, place: 
 
 
 def _first(service: ServiceSettings, store: "Store", client: "redis.Redis") -> "Serving":
-    """The releases at the start. Raises: ReleaseError if there is none to load."""
+    """The releases at the start. Raises: ReleaseError without one to load."""
     from realtime_service.models.registry import Roles, Serving
     from shared_model.releases import pointer, pointers
 

@@ -179,17 +179,6 @@ def test_a_model_is_asked_at_a_replica_that_serves_it(stage: Stage, client: Clie
     assert [router.stop(), other.stop()] == [0, 0]
 
 
-def test_a_replica_that_starts_knows_the_other_models_from_its_first_call_on(stage: Stage, client: Client) -> None:
-    """It forwards calls for them until it has loaded them."""
-    early = seal(stage, "early", 7)
-    promote(stage, early)
-    eventually(lambda: active(client, "early") == early.id, seconds=60)
-    joining = stage.another_replica("joining")
-    with Client(joining.address) as asked:
-        assert asked.score("card", model="early").release == early.id
-    assert joining.stop() == 0
-
-
 def test_the_open_inference_name_selects_the_model(stage: Stage, client: Client) -> None:
     (first, *_) = stage.favourites
     inferred = seal(stage, "inferred", 6)
