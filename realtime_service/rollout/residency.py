@@ -7,7 +7,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True)
 class Use:
     """`size`: bytes of the files of the variants that this process runs; `last`: monotonic seconds of the last call,
-    minus infinity without one; `busy`: calls are in flight, so it is loaded."""
+    minus infinity without one; `busy`: it must stay, because calls are in flight, or it was loaded just now."""
 
     size: int
     last: float

@@ -24,6 +24,8 @@ from shared_model.releases.pointer import Pointer
 from shared_model.releases.pointers import name_of, served
 
 PERIOD_SECONDS = 0.1
+#: A model that was loaded stays so long at least: those that asked for it come back when they were told to.
+SETTLED_SECONDS = 3.0
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +56,7 @@ class Rollout:
         self._clock = clock
         self._keep_seconds = keep_seconds
         self._kept_since: dict[str, float] = {}
+        self._loaded_at: dict[str, float] = {}
         self._sizes: dict[str, int] = {}
         self._load: asyncio.Task[Model] | None = None
         self._ending: set[asyncio.Task[Any]] = set()
@@ -86,6 +89,7 @@ class Rollout:
         loaded = self._models.loaded
         if model := self._finished_load(pointers):
             loaded[model.release] = model
+            self._loaded_at[name_of(model.release)] = self._clock.monotonic()
         resident = self.residency.loaded(self._uses(sizes, loaded))
         self._models.on_demand = frozenset(sizes.keys() - resident)
         self._models.loads = frozenset(sizes.keys() - {failure.model for failure in self.failures.values()})
@@ -147,12 +151,14 @@ class Rollout:
         return found
 
     def _uses(self, sizes: Mapping[str, int], loaded: Mapping[str, Model]) -> dict[str, Use]:
-        uses = {}
-        for name, size in sizes.items():
-            own = [model for release, model in loaded.items() if name_of(release) == name]
-            last = self._models.used.get(name, -math.inf)
-            uses[name] = Use(size, last, any(model.leases.held for model in own), bool(own))
-        return uses
+        return {name: self._use(name, size, loaded) for name, size in sizes.items()}
+
+    def _use(self, name: str, size: int, loaded: Mapping[str, Model]) -> Use:
+        own = [model for release, model in loaded.items() if name_of(release) == name]
+        settled = self._clock.monotonic() - self._loaded_at.get(name, -math.inf) >= SETTLED_SECONDS
+        # A load goes on to its end: two models that are asked in turn would else cancel each other's.
+        busy = any(model.leases.held for model in own) or bool(own and not settled) or name_of(self.loading) == name
+        return Use(size, self._models.used.get(name, -math.inf), busy, bool(own))
 
     def _expired(self, loaded: Collection[str]) -> Collection[str]:
         """Releases that were kept for long enough."""
