@@ -69,14 +69,11 @@ def description(described: scoring_pb2.DescribeResponse) -> str:
     reads = "pairs of texts" if described.pairs else "texts"
     lines = [
         f"release    {described.release or 'none: a router'}",
-        *(
-            [f"model      {described.model}; served: {', '.join(map(_model, described.models))}"]
-            * bool(described.model)
-        ),
         f"reads      {reads} of up to {described.max_tokens} tokens",
         f"gives      {_output(described.labels, described.output)}",
         # Those of the others: the first gives what the line above says.
         *(f"  {head.name:<9}{_output(head.labels, head.output)}" for head in described.heads[1:]),
+        *([f"models     {', '.join(map(_model, described.models))}"] if len(described.models) > 1 else []),
         f"redis      {'available' if described.redis_available else 'not reached: Score answers, Submit does not'}",
         operators_policy(described.operators_policy) or "policy     that of the settings: operators have set nothing",
         "\nlanes",
