@@ -175,3 +175,23 @@ def test_a_change_is_recorded_with_the_numbers_before_and_after(redis_client: "r
     first, second = audit.lines(redis_client, ours)
     assert f": nothing -> version {version}: quota=5  [signed by " in first
     assert f": version {version}: quota=5 -> version {version + 1}: quota=6  [signed by " in second
+
+
+async def test_a_replica_follows_the_signed_pointer_of_each_model(
+    redis_client: "redis.Redis", redis_url: str, ours: Keyring, tmp_path: Path
+) -> None:
+    """One model's pointer is not taken for another's, and a damaged one changes none."""
+    store, replica = Store(tmp_path / "releases", load_keys=lambda: ours), Replica(redis_url, ours)
+    main = pointer.promote(store, redis_client, "main-aaaaaaaaaaaa")
+    side = pointer.promote(store, redis_client, "side-aaaaaaaaaaaa", "side")
+    # The first heartbeat learns that there is such a model, the second one reads its pointer.
+    await replica.reads()
+    assert (await replica.reads()).pointers == {"": main, "side": side}
+    signed = redis_client.hgetall(keys.release_pointer("side"))
+    redis_client.hset(keys.release_pointer(), mapping=signed)
+    assert (await replica.reads()).pointers == {"": main, "side": side}
+    redis_client.hset(keys.release_pointer("side"), mapping={"version": 9})
+    assert (await replica.reads()).pointers == {"": main, "side": side}
+    later = pointer.promote(store, redis_client, "side-bbbbbbbbbbbb", "side")
+    assert (await replica.reads()).pointers["side"] == later
+    await replica.client.aclose()
