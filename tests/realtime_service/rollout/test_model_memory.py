@@ -5,10 +5,12 @@ from typing import cast
 
 import pytest
 
+from realtime_service.errors import Unfit, UnfitRelease
 from realtime_service.metrics import Metrics
 from realtime_service.models.registry import Model, Models
 from realtime_service.rollout.desired_release import DesiredReleases
 from realtime_service.rollout.loader import Loader
+from realtime_service.rollout.plan import Failure
 from realtime_service.rollout.residency import Residency
 from realtime_service.rollout.rollout import SETTLED_SECONDS, Rollout
 from shared_model.clock import SimulatedClock
@@ -29,6 +31,7 @@ class Replica:
         self.ending: list[tuple[float, asyncio.Event]] = []
         self.clock = SimulatedClock()
         self.models = Models.of(model(IDS["main"]))
+        self.default = Pointer(1, IDS["main"])
         self.others = {name: Pointer(1, IDS[name]) for name in ("one", "two")}
         self._rollout = Rollout(
             self.models,
@@ -41,7 +44,7 @@ class Replica:
         )
 
     async def newest(self) -> Pointer:
-        return Pointer(1, IDS["main"])
+        return self.default
 
     async def size_of(self, release: str) -> int:
         return 1
@@ -52,6 +55,10 @@ class Replica:
         self.ending.append((self.clock.monotonic() + LOAD, done))
         await done.wait()
         return model(release)
+
+    @property
+    def failures(self) -> dict[str, Failure]:
+        return self._rollout.failures
 
     async def retire(self, model: Model) -> None:
         self.closed.append(model.release)
@@ -115,3 +122,39 @@ async def test_with_room_for_both_neither_makes_room() -> None:
     replica = Replica(2.0)
     await replica.look(2 * LOAD + 1)
     assert (replica.ask("one"), replica.ask("two"), replica.closed) == (True, True, [])
+
+
+async def test_the_default_moves_without_a_load_and_the_former_one_goes_on() -> None:
+    replica = Replica(3.0)
+    await replica.look(2 * LOAD + 1)
+    # As `promote --default` moves it.
+    replica.default = Pointer(2, IDS["two"], previous=IDS["main"])
+    replica.others["main"] = Pointer(1, IDS["main"])
+    loads = list(replica.loads)
+    await replica.look()
+    serving = replica.models.serving
+    assert (serving.active, serving.choose("", None), serving.choose("", None, "main")) == (
+        IDS["two"],
+        IDS["two"],
+        IDS["main"],
+    )
+    assert serving.models.keys() == set(IDS.values())
+    await replica.look(SETTLED_SECONDS)
+    assert (replica.loads, replica.closed) == (loads, [])
+
+
+async def test_a_model_that_cannot_be_loaded_is_refused_and_the_others_go_on() -> None:
+    replica = Replica(2.0)
+
+    async def load(release: str) -> Model:
+        raise UnfitRelease(Unfit.CRASHED, "its probe was ended by SIGSEGV")
+
+    replica.load = load  # type: ignore[method-assign]
+    await replica.look(1.0)
+    assert (replica.models.loads, replica.models.serving.active) == (frozenset(), IDS["main"])
+    assert {it.model for it in replica.failures.values()} == {"one", "two"}
+    # Each new version of its own pointer tries again, and no other's.
+    replica.others["one"] = Pointer(2, IDS["one"])
+    del replica.load  # type: ignore[method-assign]
+    await replica.look(LOAD + 1)
+    assert (replica.loads, {it.model for it in replica.failures.values()}) == ([IDS["one"]], {"two"})
