@@ -91,6 +91,9 @@ for _, row in ipairs(rows) do
   end
 end
 
+-- Entries of former versions that one claim puts into the order.
+local LOOKED_AT = 100
+
 -- Former versions read new entries in their order, and do not put theirs into this one: it is done here for them.
 local function order_new_entries()
   local group
@@ -100,7 +103,7 @@ local function order_new_entries()
       group = found
     end
   end
-  local new = redis.call('XRANGE', KEYS[1], '(' .. group['last-delivered-id'], '+', 'COUNT', ARGV[8])
+  local new = redis.call('XRANGE', KEYS[1], '(' .. group['last-delivered-id'], '+', 'COUNT', LOOKED_AT)
   for _, found in ipairs(new) do
     local fields = named(found[2])
     if not fields.ordered then
@@ -112,8 +115,11 @@ local function order_new_entries()
   end
 end
 
--- Claim a free entry, unless another one must run apart from it. Redelivered work may have killed its consumer: it is
--- not mixed with new work.
+-- Entries to claim by the number of deliveries that they have then, and their members of the order.
+local taken, members = {}, {}
+
+-- Note a free entry to be claimed, unless another consumer is to take it, or it must run apart from those noted before:
+-- redelivered work may have killed its consumer, so it is not mixed with new work. Returns whether it keeps its place.
 local function take(member)
   local entry = entry_of(member)
   local fields = fields_of(KEYS[1], entry)
@@ -121,27 +127,48 @@ local function take(member)
   if not fields or (row and row[2] ~= '') then
     -- The stream was trimmed from outside, or a former version holds the entry.
     redis.call('ZREM', order, member)
-    return
+    return false
   end
   local deliveries = row and row[4] or 0
   local apart = deliveries > 0
   if apart and (#items > again or again >= most_again) or not apart and again > 0 or not serves(fields) then
-    return
+    return true
   end
-  redis.call('ZREM', order, member)
-  local counted = deliveries + tonumber(ARGV[12])
-  redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, entry, 'RETRYCOUNT', counted, 'FORCE', 'JUSTID')
-  if claim(entry, fields) and apart then
-    again = again + 1
+  if claim(entry, fields) then
+    local counted = deliveries + tonumber(ARGV[12])
+    taken[counted] = taken[counted] or {}
+    table.insert(taken[counted], entry)
+    members[#members + 1] = member
+    again = apart and again + 1 or again
+    return true
+  end
+  return false
+end
+
+local function take_free_entries()
+  local place, page = 0
+  repeat
+    page = redis.call('ZRANGE', order, place, place + most - 1)
+    for _, member in ipairs(page) do
+      if #items < most and take(member) then
+        place = place + 1
+      end
+    end
+  until #items >= most or #page < most or place - #members >= tonumber(ARGV[8])
+  for counted, entries in pairs(taken) do
+    local options = {'RETRYCOUNT', counted, 'FORCE', 'JUSTID'}
+    for _, option in ipairs(options) do
+      entries[#entries + 1] = option
+    end
+    redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[3], 0, unpack(entries))
+  end
+  if #members > 0 then
+    redis.call('ZREM', order, unpack(members))
   end
 end
 
 if again == 0 and #items < most then
   order_new_entries()
-  for _, member in ipairs(redis.call('ZRANGE', order, 0, most + tonumber(ARGV[8]) - 1)) do
-    if #items < most then
-      take(member)
-    end
-  end
+  take_free_entries()
 end
 return {expired, {after, items, dead}}
