@@ -76,7 +76,9 @@ def _add_build(commands: "argparse._SubParsersAction[Any]") -> None:
         "more, or a CSV as for --eval; INT8 is calibrated on them (default: the texts that train-head kept "
         "beside the head, else generated messages to a bank)",
     )
-    build.add_argument("--promote", action="store_true", help="promote it, as the model of its name, though another release is active")
+    build.add_argument(
+        "--promote", action="store_true", help="promote it, as the model of its name, though one is active"
+    )
     build.add_argument("--if-missing", action="store_true", help="do nothing when a release is active")
 
 
