@@ -7,6 +7,7 @@ the partition, 4 (of plan) the messages are not there, 70 an unexpected error: a
 
 import argparse
 import importlib
+import os
 import sys
 import textwrap
 from pathlib import Path
@@ -35,6 +36,9 @@ _NO_MESSAGES = f"{spark_submit.NO_INPUT} the messages are not there"
 def main(arguments: list[str] | None = None) -> int:
     startup.begin()
     args = _parser().parse_args(arguments)
+    if args.model:
+        # Settings and child processes read it there.
+        os.environ["TANDEM_NIGHTLY_MODEL"] = args.model
     return exit_codes.exit_code(args.step, lambda: _run(args, settings.load(StateSettings)))
 
 
@@ -225,6 +229,8 @@ def _step(
     step.add_argument(
         "--ds", required=not day, metavar="DAY", help=day or "the day, YYYY-MM-DD", default="" if day else None
     )
+    model = "model that scores; default: TANDEM_NIGHTLY_MODEL, else the default model"
+    step.add_argument("--model", default="", metavar="NAME", help=model)
     return step
 
 

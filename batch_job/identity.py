@@ -1,7 +1,8 @@
-"""Which input a run reads, and the tables that hold its history.
+"""Which input a run reads, which model scores it, and the tables that hold its history.
 
 A day is compared with earlier days of the same input, and its scores stand beside those alone. An input is known by
-where its days are and which texts of them are read; what they are written as may change.
+where its days are and which texts of them are read; what they are written as may change. Scored with another model than
+the default one it is another input, with a history of its own.
 """
 
 import hashlib
@@ -18,6 +19,8 @@ from shared_model.settings import StateSettings
 
 #: Most characters of a folder's name that say which input it is of, before those that tell it from all others.
 _READABLE = 40
+#: The end of a name, where another model than the default one scores.
+_MODEL = re.compile(r", model ([a-z0-9-]+)\Z")
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,9 @@ class Tables:
 
     @classmethod
     def for_input(cls, state: StateSettings, identity: str = ARCHIVE) -> "Tables":
-        """Those of an input: in a folder of its own, but for the default archive and where TANDEM_SCORES names one."""
-        if state.scores or identity == ARCHIVE:
+        """Those of an input: in a folder of its own, but for the default archive and where TANDEM_SCORES names one,
+        both of which are the default model's."""
+        if identity == ARCHIVE or (state.scores and not model_of(identity)):
             return cls(state.scores_table, state.state / "quarantine")
         literal = re.sub(r"\w*=?\{[^}]*\}", "", identity)
         readable = "-".join(re.findall("[A-Za-z0-9]+", literal))[-_READABLE:].strip("-").lower()
@@ -64,12 +68,20 @@ def has_day(path: str) -> bool:
 
 def input_name(state: StateSettings, inputs: InputSettings) -> str:
     """The name of an input: people read it, and records and commits are compared by it."""
+    scored = f", model {inputs.nightly_model}" * bool(inputs.nightly_model)
     path = template(state, inputs).rstrip("/")
     if path == _literally(state.state / "messages"):
-        return ARCHIVE
+        return f"{ARCHIVE}{scored}"
     days = path if has_day(path) else f"{path}/{inputs.input_partition}={{ds}}"
     texts = [name for name in (inputs.input_text, inputs.input_pair) if name]
-    return days if texts == [COLUMNS.text] else f"{days} ({' and '.join(texts)})"
+    named = days if texts == [COLUMNS.text] else f"{days} ({' and '.join(texts)})"
+    return f"{named}{scored}"
+
+
+def model_of(identity: str) -> str:
+    """The model that scores an input; "" for the default one."""
+    found = _MODEL.search(identity)
+    return found[1] if found else ""
 
 
 def configured_input(state: StateSettings) -> str:

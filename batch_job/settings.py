@@ -41,6 +41,7 @@ class InputSettings:
     input_id: str = setting("id", "Column that holds a message's id.")
     input_text: str = setting("text", "Column that holds a message's text.")
     input_pair: str = setting("", "Column that holds the second text, for a release that reads pairs.")
+    nightly_model: str = setting("", "Model to score with, into tables of its own; empty: the default model.")
     input_wait_seconds: float = setting(
         WAIT_SECONDS, "How long a run waits for messages that are not there.", _AT_LEAST_0
     )

@@ -24,7 +24,8 @@ with DAG(
     params={
         "day": Param(
             spark_submit.yesterday(), type="string", format="date", description="The day to score, YYYY-MM-DD."
-        )
+        ),
+        "model": Param("", type="string", description="The model to score with; empty: TANDEM_NIGHTLY_MODEL."),
     },
     user_defined_macros={"day_of": spark_submit.day_of},
     default_args={"retries": 2, "retry_delay": timedelta(seconds=30), "retry_policy": OnlyUnexpected()},
@@ -38,6 +39,8 @@ transaction, and publishes them to Redis for the online service.
 * **Which day.** The schedule runs at 02:00 UTC for the day before. To run another day, trigger the DAG and choose the
   `day`. Through the API, pass `{"day": "YYYY-MM-DD"}` as configuration, or a partition key; a run without either fails
   at once. To run several days, start a backfill. The note of each run is its day.
+* **Which model.** The default one, unless the environment of Airflow sets `TANDEM_NIGHTLY_MODEL` or the run's `model`
+  names another: its scores have a table of their own. To score a day with several, start a run for each.
 * **A day without messages.** `plan` looks for them now and then, without a worker slot in between, and fails when its
   time is up. Other days run meanwhile; one day at a time is scored.
 * **A failed task.** The ERROR line of its log says why. A step fails at once when another try would end in the same
@@ -52,7 +55,7 @@ transaction, and publishes them to Redis for the online service.
   wins; the older fails with `stale`.
 """,
 ) as dag:
-    planned = Plan(task_id="plan", ds=DS, record=RECORD)
+    planned = Plan(task_id="plan", ds=DS, record=RECORD, model="{{ (dag_run.conf or {}).get('model', '') }}")
     score = Score(
         task_id="score",
         ds=DS,

@@ -32,16 +32,21 @@ def fail(task: BaseOperator, code: int, line: str) -> NoReturn:
 class Step(BaseOperator):  # type: ignore[misc]  # Airflow has no types here
     """A step that runs on the runtime's Python, without a JVM."""
 
-    template_fields = ("ds", "record")
+    template_fields: tuple[str, ...] = ("ds", "record")
 
     def __init__(self, *, ds: str, record: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.ds, self.record = ds, record
         self._hook = SubprocessHook()
 
+    @property
+    def more(self) -> list[str]:
+        """Further arguments."""
+        return []
+
     def run_step(self) -> tuple[int, str]:
         """Exit code and last line of the step; the log has all that it prints."""
-        command = spark_submit.step_command(self.task_id, self.ds, self.record)
+        command = [*spark_submit.step_command(self.task_id, self.ds, self.record), *self.more]
         ended = self._hook.run_command(command, env=spark_submit.step_environment())
         return ended.exit_code, ended.output
 
@@ -55,12 +60,20 @@ class Step(BaseOperator):  # type: ignore[misc]  # Airflow has no types here
 
 
 class Plan(BaseSensorOperator, Step):  # type: ignore[misc]  # Airflow has no types here
-    """Looks for the day's messages now and then, without a worker slot in between, and writes the run record."""
+    """Looks for the day's messages now and then, without a worker slot in between, and writes the run record, which
+    pins the model for the other steps. `model`: "" for that of the settings."""
 
-    def __init__(self, **kwargs: Any) -> None:
+    template_fields = (*Step.template_fields, "model")
+
+    def __init__(self, *, model: str, **kwargs: Any) -> None:
         wait, poll = spark_submit.input_wait()
         super().__init__(mode="reschedule", poke_interval=poll, timeout=wait, **kwargs)
+        self.model = model
         self._line = ""
+
+    @property
+    def more(self) -> list[str]:
+        return ["--model", self.model] if self.model else []
 
     def execute(self, context: Any) -> None:
         try:

@@ -64,6 +64,7 @@ def _call(args: argparse.Namespace) -> None:
         "priority": Priority(args.priority),
         "top_k": args.top_k,
         "release": args.release,
+        "model": args.model,
         "lane": args.lane,
     }
     with connection.client(args, args.caller) as client:
@@ -83,7 +84,7 @@ def _chat(args: argparse.Namespace) -> None:
 
     with connection.client(args) as client:
         try:
-            chat.chat(client, chat.typed(print), print, args.timeout_ms)
+            chat.chat(client, chat.typed(print), print, args.timeout_ms, args.model)
         except KeyboardInterrupt:
             # The prompt of the shell gets a line of its own.
             print()
@@ -91,7 +92,7 @@ def _chat(args: argparse.Namespace) -> None:
 
 def _describe(args: argparse.Namespace) -> None:
     with connection.client(args) as client:
-        described = client.describe()
+        described = client.describe(model=args.model)
     print(json.dumps(printing.description_data(described)) if args.json else printing.description(described))
 
 
@@ -141,10 +142,12 @@ def _parser() -> argparse.ArgumentParser:
     example = "chat --timeout-ms 200"
     chat = _add(commands, "chat", _chat, "type to the bot: intent, path and milliseconds of each line", more, example)
     _add_timeout(chat, f"milliseconds the bot may take for an answer (default: {_DEFAULT_MS})")
+    _add_model(chat)
     connection.add_to(chat)
 
     more = "Its release, lanes with targets and state, the operators' policy, releases and replicas."
     describe = _add(commands, "describe", _describe, "print what a service serves", more, "describe --json")
+    _add_model(describe)
     _add_json(describe)
     connection.add_to(describe)
 
@@ -212,6 +215,7 @@ def _add_call(commands: Commands) -> None:
     call.add_argument(
         "--release", default="", metavar="ID", help="a release to be answered by (default: the active one)"
     )
+    _add_model(call)
     _add_json(call)
     connection.add_to(call)
 
@@ -264,6 +268,10 @@ def _add_dead_letters(commands: Commands) -> None:
 
 def _add_timeout(parser: argparse.ArgumentParser, meaning: str) -> None:
     parser.add_argument("--timeout-ms", type=_positive, metavar="MS", help=meaning)
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--model", default="", metavar="NAME", help="the model to ask (default: the default model)")
 
 
 def _add_json(parser: argparse.ArgumentParser) -> None:

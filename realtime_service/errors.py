@@ -9,6 +9,7 @@ TandemError
 ├── PermissionDenied the caller may not do this
 ├── NotFound         what the caller names is not here: a submitted request, a model
 ├── ReplicaUnavailable  this replica cannot answer the request now: another may, or this one in a moment
+├── ModelLoading     a replica has begun to load the model that the caller names; carries a retry hint
 ├── UnknownMethod    what only replicas may call, called by something else
 ├── Relayed          another replica was asked and said so: its status goes to the caller as it came
 └── ReleaseError
@@ -37,6 +38,8 @@ PUSHBACK = "grpc-retry-pushback-ms"
 NEVER_AGAIN = (PUSHBACK, "-1")
 #: Room in the deferred stream comes from idle lanes and the nightly run, not within milliseconds.
 QUEUE_FULL_RETRY_SECONDS = 5.0
+#: A small model is opened and warmed in about so many seconds.
+LOADING_RETRY_SECONDS = 2.0
 
 
 class Overloaded(TandemError):
@@ -79,6 +82,13 @@ class NotFound(TandemError):
 
 class ReplicaUnavailable(TandemError):
     """Nothing is wrong with the request, as far as anybody knows, but this replica cannot answer it now."""
+
+
+class ModelLoading(TandemError):
+    """The model that the caller names is not loaded here, and is being loaded because it was asked for."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"model: {name!r} is being loaded here; retry in {LOADING_RETRY_SECONDS:g} s")
 
 
 class UnknownMethod(TandemError):
@@ -124,6 +134,7 @@ STATUS: dict[type[TandemError], grpc.StatusCode] = {
     DeadlineExpired: grpc.StatusCode.DEADLINE_EXCEEDED,
     StoreUnavailable: grpc.StatusCode.UNAVAILABLE,
     ReplicaUnavailable: grpc.StatusCode.UNAVAILABLE,
+    ModelLoading: grpc.StatusCode.UNAVAILABLE,
     Unauthenticated: grpc.StatusCode.UNAUTHENTICATED,
     PermissionDenied: grpc.StatusCode.PERMISSION_DENIED,
     NotFound: grpc.StatusCode.NOT_FOUND,
@@ -159,10 +170,10 @@ class Status:
     def trailers(self, left: float | None = None) -> Trailers:
         """The hint three times: google.rpc.RetryInfo for libraries, a plain number for people and small clients, and
         gRPC's own trailer for its retries. `left`: seconds of the caller's deadline; after it, a retry is no help."""
-        if self.relayed or self.code is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+        if self.relayed:
             return self.relayed
         if self.retry_after is None:
-            return (NEVER_AGAIN,)
+            return (NEVER_AGAIN,) if self.code is grpc.StatusCode.RESOURCE_EXHAUSTED else ()
         details = status_pb2.Status(code=self.code.value[0], message=self.message)
         hint = error_details_pb2.RetryInfo()
         hint.retry_delay.FromMilliseconds(self.retry_after_ms)
@@ -181,7 +192,7 @@ def status_of(error: Exception) -> Status:
     code = STATUS.get(type(error))  # type: ignore[arg-type]
     if code is None:
         return Status(grpc.StatusCode.INTERNAL, _INTERNAL)
-    hint = QUEUE_FULL_RETRY_SECONDS if isinstance(error, QueueFull) else None
+    hint = {QueueFull: QUEUE_FULL_RETRY_SECONDS, ModelLoading: LOADING_RETRY_SECONDS}.get(type(error))
     if isinstance(error, Overloaded):
         hint = error.retry_after
     return Status(code, _SAID.get(type(error), str(error))[:_MAX_SAID], hint)

@@ -20,6 +20,10 @@ class Role(StrEnum):
 SCORERS = frozenset({Role.CALLER, Role.OPERATOR, Role.NIGHT})
 
 
+#: No key of a caller begins like this, and no name of a model holds a slash.
+_OF_MODEL = "model:"
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """The caller of one call.
@@ -53,6 +57,16 @@ class Identity:
     def may_ask_release(self, release: str) -> bool:
         """`release`: an id, or what a caller takes for one."""
         return self.may_ask(release.rpartition("-")[0])
+
+
+def of_model(quota_key: str, model: str) -> str:
+    """The key by which quotas and fair queueing count a caller of a model; "" is the default one, where it stays."""
+    return f"{_OF_MODEL}{model}/{quota_key}" if model else quota_key
+
+
+def without_model(quota_key: str) -> str:
+    """The same for the default model."""
+    return quota_key.partition("/")[2] if quota_key.startswith(_OF_MODEL) else quota_key
 
 
 def address_key(address: str) -> str:

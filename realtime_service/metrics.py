@@ -12,6 +12,8 @@ from shared_model.types import ServingPath
 #: Seconds. The lanes' targets (50 ms, 500 ms) are edges, so that the share inside the SLO is exact.
 _LATENCY_EDGES = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.5, 10.0)
 _QUEUE_EDGES = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+#: Models with a label of their own, for the life of the process.
+_MOST_MODELS = 32
 _BATCH_EDGES = (1, 2, 4, 8, 16, 32, 64)
 
 
@@ -33,11 +35,12 @@ class Metrics:
 
     def __init__(self, lanes: Collection[Lane], registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
-        requests = self._counter("tandem_requests_total", "Requests by how they ended.", "path", "outcome")
+        requests = self._counter("tandem_requests_total", "Requests by how they ended.", "path", "outcome", "model")
         reasons = self._counter("tandem_decisions_total", "Routing decisions by reason.", "path", "reason")
-        seconds = self._histogram("tandem_request_seconds", "From arrival to answer.", _LATENCY_EDGES, "path")
+        seconds = self._histogram("tandem_request_seconds", "From arrival to answer.", _LATENCY_EDGES, "path", "model")
         queue = self._histogram("tandem_queue_seconds", "From arrival to the device.", _QUEUE_EDGES, "path")
         rows = self._histogram("tandem_batch_rows", "Rows of the batch a request ran in.", _BATCH_EDGES, "path")
+        self._known_models: set[str] = set()
         # Cached by labels: `labels` takes longer than the increment that every request makes.
         self._requests, self._reasons = functools.cache(requests.labels), functools.cache(reasons.labels)
         self._seconds, self._queue = functools.cache(seconds.labels), functools.cache(queue.labels)
@@ -56,8 +59,8 @@ class Metrics:
         self._nightly_release = self._gauge(
             "tandem_nightly_release_info", "The release that it scored with.", "release"
         )
-        self._release = self._gauge("tandem_release_info", "The release this replica serves.", "release")
-        self._canary = self._gauge("tandem_canary_weight", "Share of callers the canary answers.", "release")
+        self._release = self._gauge("tandem_release_info", "The releases this replica serves.", "model", "release")
+        self._canary = self._gauge("tandem_canary_weight", "Share of callers the canary answers.", "model", "release")
         forwarded = self._counter(
             "tandem_forwarded_total", "Calls sent to other replicas by how they ended.", "path", "outcome"
         )
@@ -70,16 +73,20 @@ class Metrics:
         self._slow = self._gauge("tandem_lane_slow", "1 if that is over the lane's latency budget.", "path")
         self._describe(lanes)
 
-    def answered(self, path: ServingPath, seconds: float, queued: float, batch_rows: int, met: bool) -> None:
-        self._requests(path, Outcome.MET if met else Outcome.LATE).inc()
-        self._seconds(path).observe(seconds)
+    def answered(
+        self, path: ServingPath, seconds: float, queued: float, batch_rows: int, met: bool, model: str
+    ) -> None:
+        label = self._model(model)
+        self._requests(path, Outcome.MET if met else Outcome.LATE, label).inc()
+        self._seconds(path, label).observe(seconds)
         if batch_rows:
             self._queue(path).observe(queued)
             self._rows(path).observe(batch_rows)
 
-    def ended(self, path: ServingPath | None, outcome: Outcome) -> None:
-        """Count a request that ended without an answer; `path`: None if it ended before the decision."""
-        self._requests(path or "none", outcome).inc()
+    def ended(self, path: ServingPath | None, outcome: Outcome, model: str = "") -> None:
+        """Count a request that ended without an answer; `path`: None if it ended before the decision; `model`: "" if
+        before it was known."""
+        self._requests(path or "none", outcome, self._model(model)).inc()
 
     def decided(self, path: ServingPath, reason: str) -> None:
         self._reasons(path, reason).inc()
@@ -117,12 +124,14 @@ class Metrics:
     def set_redis_up(self, up: bool) -> None:
         self._redis.set(up)
 
-    def set_serving(self, active: str, canary: str, weight: float) -> None:
+    def set_serving(self, models: Mapping[str, tuple[str, str, float]]) -> None:
+        """Set the active release, the canary or "" and its share of each model."""
         self._release.clear()
-        self._release.labels(active).set(1)
         self._canary.clear()
-        if canary:
-            self._canary.labels(canary).set(weight)
+        for model, (active, canary, weight) in models.items():
+            self._release.labels(self._model(model), active).set(1)
+            if canary:
+                self._canary.labels(self._model(model), canary).set(weight)
 
     def set_failed(self, failed: Iterable[tuple[str, str]]) -> None:
         """(release, reason) of the releases of the pointer that this replica does not serve."""
@@ -163,6 +172,15 @@ class Metrics:
         for lane in lanes:
             if lane.target_rate:
                 rate.labels(lane.path).set(lane.target_rate)
+
+    def _model(self, name: str) -> str:
+        """The label of a model, of which there is a bounded number. `name`: one that was promoted."""
+        if name in self._known_models:
+            return name
+        if len(self._known_models) >= _MOST_MODELS:
+            return "other"
+        self._known_models.add(name)
+        return name
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)

@@ -75,6 +75,13 @@ class ServiceSettings:
         "auto", "Serve gRPC reflection, for grpcurl and the like; auto: where only this host can call.", _REFLECTION
     )
     release: str = setting("", "Release to serve, whatever is promoted; empty means the active one.")
+    models: str = setting("", "Models to serve beside the default one, by comma; empty: each that is promoted.")
+    models_megabytes: float = setting(
+        1024.0,
+        "Without TANDEM_MODELS: bytes of the files of those that are loaded; the least recently used others are loaded "
+        "when a call asks for them. In memory a model takes several times its files.",
+        POSITIVE,
+    )
     lanes: str = setting(",".join(SERVED), "Which lanes this process serves.", _LANES)
     workers: int = setting(0, "Supervised worker processes; 0 means what the lanes' table says here.", NOT_NEGATIVE)
     threads: int = setting(0, "Cores one call of an engine uses; 0 means what the lanes' table says.", NOT_NEGATIVE)

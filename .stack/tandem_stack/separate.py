@@ -27,7 +27,9 @@ CALLS = 50
 LANES = {"latency": "latency,dynamic", "throughput": "throughput", "router": "none"}
 _READY_SECONDS = 60.0
 _READY = re.compile(r"ready in .* on (?P<grpc>\S+), metrics on (?P<metrics>\S+)")
-_ANSWERED = re.compile(r'tandem_requests_total\{outcome="(?:met|late)",path="(?P<path>\w+)"\} (?P<count>\S+)')
+_ANSWERED = re.compile(
+    r'tandem_requests_total\{model="[^"]*",outcome="(?:met|late)",path="(?P<path>\w+)"\} (?P<count>\S+)'
+)
 #: One kind of request for each endpoint.
 _KINDS = {ServingPath.LATENCY: Priority.REAL_TIME, ServingPath.THROUGHPUT: Priority.BATCH}
 

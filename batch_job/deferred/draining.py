@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import redis.asyncio
@@ -26,6 +27,7 @@ from shared_model.deferred.owners import request_id_of
 from shared_model.encoding import Text
 from shared_model.errors import BadInput, ReleaseError
 from shared_model.heads import Heads
+from shared_model.releases.pointers import name_of
 from shared_model.settings import DeferredSettings
 from shared_model.types import TOP_K
 
@@ -54,8 +56,10 @@ async def drain(
     scores: DeferredScores,
     limit: int,
     deferred: DeferredSettings = DEFAULTS,
+    actives: Mapping[str, str] = MappingProxyType({}),
 ) -> int:
-    """Claim, score, commit and publish up to `limit` requests; returns how many this run answered.
+    """Claim, score, commit and publish up to `limit` requests; returns how many this run answered. `actives`: the
+    release of each model, "" for requests that name none, which have the run's own release by default.
 
     Only the driver speaks to Redis and to the table: what Spark runs twice is kept once. Its claims count as no
     deliveries: if it dies, what it held is not suspected. What fails by itself in Spark becomes a dead letter.
@@ -77,7 +81,7 @@ async def drain(
             untried: list[Claimed] = []
             # Spark scores in a thread, so that leases are renewed meanwhile.
             async with Lease(deferred_queue, consumer, claimed) as lease:
-                for release, items in _by_release(claimed, options.release).items():
+                for release, items in _by_release(claimed, {"": options.release, **actives}).items():
                     answer = _Answer(spark, deferred_queue, replace(options, release=release), scores, lease)
                     ended, left = await answer.run(items)
                     answered, untried = answered + ended, untried + left
@@ -88,11 +92,12 @@ async def drain(
     return answered
 
 
-def _by_release(claimed: Sequence[Claimed], default: str) -> dict[str, list[Claimed]]:
-    """Requests by the release they pin; the run's own where they pin none."""
+def _by_release(claimed: Sequence[Claimed], actives: Mapping[str, str]) -> dict[str, list[Claimed]]:
+    """Requests by the release they pin; by that of their model where they pin none, "" for an unknown one."""
     groups: dict[str, list[Claimed]] = {}
     for item in claimed:
-        groups.setdefault(item.work.request.release or default, []).append(item)
+        request = item.work.request
+        groups.setdefault(request.release or actives.get(request.model, ""), []).append(item)
     return groups
 
 
@@ -108,23 +113,29 @@ class _Answer:
 
     async def run(self, items: Sequence[Claimed]) -> tuple[int, list[Claimed]]:
         """How many have ended, and those that were not tried."""
+        if not self.options.release:
+            why = "model: {!r} has no active release"
+            return sum([await self._fail(item, why.format(item.work.request.model)) for item in items]), []
         try:
             release = self.options.store().open(self.options.release)
         except ReleaseError as error:
-            return sum([await self.deferred_queue.fail(item, str(error), COMPUTED_BY) for item in items]), []
+            return sum([await self._fail(item, str(error)) for item in items]), []
         asked, failed = list[_Asked](), 0
         for item in items:
             try:
                 request = item.work.request
                 asked.append(_Asked(item, release.manifest.reads.texts(request.texts, request.text_pairs)))
             except BadInput as error:
-                failed += await self.deferred_queue.fail(item, str(error), COMPUTED_BY)
+                failed += await self._fail(item, str(error))
         if not asked:
             return failed, []
         texts = [text for it in asked for text in it.texts]
         found = await asyncio.to_thread(answering.scored, self.spark, texts, release, self.options, self.scores)
         ended, untried = await self._settle(asked, found, release.heads)
         return failed + ended, untried
+
+    async def _fail(self, item: Claimed, why: str) -> bool:
+        return await self.deferred_queue.fail(item, why, COMPUTED_BY)
 
     async def _settle(
         self, asked: Sequence[_Asked], found: Mapping[Text, Row | Failure | None], heads: Heads
@@ -200,6 +211,7 @@ def _response(item: Claimed, answers: Sequence[Row], heads: Heads) -> ScoreRespo
         results=results,
         path=DEFERRED,
         release=answers[0]["release"],
+        model=name_of(answers[0]["release"]),
         precision=answers[0]["precision"],
         batch_size=max(answer.get("batch_rows", 0) for answer in answers),
         queue_us=max(0, int(time.time() * 1000) - item.work.accepted_at_ms) * 1000,

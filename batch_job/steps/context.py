@@ -9,7 +9,7 @@ import redis
 from pyspark.sql import SparkSession
 
 from batch_job import reporting, run_record
-from batch_job.identity import Tables
+from batch_job.identity import Tables, model_of
 from batch_job.progress import log
 from batch_job.run_record import ARCHIVE, RecordError, RunRecord, State
 from batch_job.scoring import models
@@ -84,7 +84,7 @@ def recorded(context: StepContext) -> Iterator[None]:
 
 def record_failure(context: StepContext, state: State, problem: str) -> None:
     run = run_record.read(context.path)
-    if state is State.STALE and run.token == fence.latest_token(context.client, run.ds):
+    if state is State.STALE and run.token == fence.latest_token(context.client, run.ds, model_of(run.input.identity)):
         # A newer attempt at this very run superseded this one, and owns the record now.
         return
     if run.state in (State.PLANNED, State.REFUSED, State.FAILED):

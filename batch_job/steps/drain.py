@@ -15,6 +15,9 @@ from batch_job.run_record import RunRecord, State
 from batch_job.scoring.options import ScoringOptions
 from batch_job.steps.context import StepContext, open_context, scoring_session, write_report
 from batch_job.tables import fence
+from shared_model.releases import pointers
+from shared_model.releases.pointers import Pointers
+from shared_model.releases.store import Store
 
 #: States of a run whose last attempt committed nothing.
 _NOT_COMMITTED = (State.PLANNED, State.REFUSED, State.FAILED, State.STALE)
@@ -39,13 +42,26 @@ def drain_day(ds: str, path: Path) -> None:
             write_report(context)
 
 
+def releases_of(found: Pointers, release: str) -> dict[str, str]:
+    """The release that answers for each model, "" for the default one; for the model of the run its planned `release`,
+    whatever was promoted meanwhile."""
+    actives = {name: it.active for name, it in found.others.items()}
+    planned = {pointers.name_of(release): release}
+    default = found.default.active if found.default else release
+    actives[found.default_model] = default
+    return {**actives, **planned, "": planned.get(found.default_model, default)}
+
+
 def answer_deferred(context: StepContext, run: RunRecord, spark: SparkSession, options: ScoringOptions) -> int:
     tables = [tables.scores for tables in Tables.all(context.state) if tables != context.tables]
     scores = DeferredScores(context.tables.scores, run.ds, context.deferred.deferred_wait_seconds, tuple(tables))
 
+    found = pointers.read(Store.from_settings(context.state), context.client)
+
     async def answer() -> int:
+        limit, actives = context.nightly.deferred_drain_limit, releases_of(found, options.release)
         async with fence.connect_asyncio(context.redis_url) as client:
-            return await drain(spark, client, options, scores, context.nightly.deferred_drain_limit, context.deferred)
+            return await drain(spark, client, options, scores, limit, context.deferred, actives)
 
     answered = asyncio.run(answer())
     log(f"{answered:,} deferred requests answered")

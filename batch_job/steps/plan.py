@@ -24,7 +24,7 @@ from batch_job.tables.fence import connect
 from shared_model import settings
 from shared_model.errors import JobError, NoInput
 from shared_model.redis_store.server import RedisServer
-from shared_model.releases import pointer
+from shared_model.releases import pointer, pointers
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 
@@ -93,7 +93,7 @@ def plan_run(
     source = Source.from_settings(state, inputs)
     messages = wait.wait(lambda: source.read(ds))
     store = Store.from_settings(state)
-    release = store.open(pointer.read(store, client).active)
+    release = store.open(_active(store, client, inputs.nightly_model))
     pairs = release.manifest.reads.pairs
     if pairs and not inputs.input_pair:
         raise JobError(
@@ -110,3 +110,12 @@ def plan_run(
         runtime=Runtime(sys.prefix, f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"),
         input=replace(messages, identity=identity.input_name(state, inputs)),
     )
+
+
+def _active(store: Store, client: "redis.Redis | None", model: str) -> str:
+    """The release to plan with. Raises: JobError for the default model by its name, whose table would be another one;
+    ReleaseError."""
+    default = pointer.read(store, client).active
+    if model and model == pointers.name_of(default):
+        raise JobError(f"model {model} is the default one, whose tables have no name: leave TANDEM_NIGHTLY_MODEL out")
+    return pointer.read(store, client, model).active if model else default

@@ -16,7 +16,7 @@ import redis
 
 from batch_job import lookup, run_record
 from batch_job.checks import history
-from batch_job.identity import Tables
+from batch_job.identity import Tables, model_of
 from batch_job.inputs.delta import find_table
 from batch_job.progress import watched
 from batch_job.reporting import plain_text
@@ -84,7 +84,8 @@ def publish_run(
     if partition is None:
         return _with(run, Publication("", 0, moved=False, live=False, why=_NO_ROWS))
     publication = _publish(state, nightly, client, partition, run.input.identity, force)
-    if publication.moved:
+    if publication.moved and not model_of(run.input.identity):
+        # The metrics are those of the default model's runs.
         _publish_figures(client, run, partition.epoch)
     return _with(run, publication)
 

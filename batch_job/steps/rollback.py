@@ -22,14 +22,16 @@ def run(args: argparse.Namespace, state: StateSettings) -> None:
     lookup.check_day(args.ds)
     nightly = settings.load(NightlySettings)
     with RedisServer(state) as server, fence.connect(server.url) as client:
-        release = args.release or pointer.read(Store.from_settings(state), client).active
-        scores = Tables.for_input(state, identity.configured_input(state)).scores
-        done = roll_back(scores, nightly, client, release, args.ds)
+        of = identity.configured_input(state)
+        release = args.release or pointer.read(Store.from_settings(state), client, identity.model_of(of)).active
+        done = roll_back(Tables.for_input(state, of).scores, nightly, client, release, args.ds, identity.model_of(of))
     live = f"epoch {done.now} is live again" if done.now else "no epoch before it is kept, so every text is computed"
     print(f"release {done.release}: epoch {done.was} is no longer live; {live}")
 
 
-def roll_back(scores: Path, nightly: NightlySettings, client: "redis.Redis", release: str, ds: str) -> RolledBack:
+def roll_back(
+    scores: Path, nightly: NightlySettings, client: "redis.Redis", release: str, ds: str, model: str = ""
+) -> RolledBack:
     """Have the epoch before answer instead of that of day `ds`. Raises: JobError, StoreUnavailable."""
-    latest = max(fence.latest_token(client, ds) or 0, table.last_attempt([scores], ds))
+    latest = max(fence.latest_token(client, ds, model) or 0, table.last_attempt([scores], ds))
     return epochs.roll_back(client, release, ds, latest, nightly.publish_keep_seconds)

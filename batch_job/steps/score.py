@@ -10,6 +10,7 @@ from batch_job.attempt import open_attempt
 from batch_job.checks import history
 from batch_job.checks.examination import Written, examine
 from batch_job.checks.gate import GateFailed
+from batch_job.identity import model_of
 from batch_job.progress import log
 from batch_job.reporting import plain_text
 from batch_job.run_record import Findings, RunRecord, State
@@ -52,7 +53,8 @@ def score_day(
 ) -> RunRecord:
     """Write, judge and commit the scores of a day. Raises: Stale, GateFailed, JobError."""
     tables, nightly = context.tables, context.nightly
-    fence = Fence.take(context.client, run.ds, table.last_attempt(tables.folders, run.ds))
+    last = table.last_attempt(tables.folders, run.ds)
+    fence = Fence.take(context.client, run.ds, last, model_of(run.input.identity))
     run = replace(run, state=State.PLANNED, token=fence.token, problem="")
     run_record.write(context.path, run)
     try:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from batch_job import lookup, run_record
 from batch_job.attempt import input_fingerprint
-from batch_job.identity import Tables
+from batch_job.identity import Tables, model_of
 from batch_job.inputs.source import check_unchanged
 from batch_job.launch import spark_submit
 from batch_job.progress import log
@@ -66,7 +66,7 @@ def refuse_changed(context: StepContext, run: RunRecord) -> None:
     as planned."""
     if run.state is State.STALE:
         raise Stale(f"run {run.run_id} of ds={run.ds} was superseded; plan a new run to score the day again")
-    latest = fence.latest_token(context.client, run.ds)
+    latest = fence.latest_token(context.client, run.ds, model_of(run.input.identity))
     if run.token and latest is not None and latest > run.token:
         raise Stale(f"attempt {latest} at ds={run.ds} has begun since attempt {run.token}, this run's last")
     check_unchanged(run.input)

@@ -35,31 +35,33 @@ def connect_asyncio(url: str) -> "redis.asyncio.Redis":
 class Fence:
     """One attempt's token, and whether it is still the latest."""
 
-    def __init__(self, client: "redis.Redis", ds: str, token: int) -> None:
+    def __init__(self, client: "redis.Redis", ds: str, token: int, model: str = "") -> None:
+        """`model`: that scores; "" is the default one."""
         self._redis = client
         self.ds = ds
         self.token = token
+        self.model = model
 
     @classmethod
-    def take(cls, client: "redis.Redis", ds: str, floor: int) -> "Fence":
-        """Start an attempt, superseding all others. Raises: StoreUnavailable."""
+    def take(cls, client: "redis.Redis", ds: str, floor: int, model: str = "") -> "Fence":
+        """Start an attempt, superseding all others with the same model. Raises: StoreUnavailable."""
         try:
-            token = client.register_script(_TAKE)(keys=[keys.partition_token(ds)], args=[floor])
+            token = client.register_script(_TAKE)(keys=[keys.partition_token(ds, model)], args=[floor])
         except redis.RedisError as error:
             raise StoreUnavailable(f"no token for ds={ds}: Redis did not answer: {error}") from error
-        return cls(client, ds, int(token))
+        return cls(client, ds, int(token), model)
 
     def check(self) -> None:
         """Raises: Stale when a newer attempt is known of. Redis being away is no verdict."""
-        latest = latest_token(self._redis, self.ds)
+        latest = latest_token(self._redis, self.ds, self.model)
         if latest is not None and latest > self.token:
             raise Stale(f"attempt {latest} at ds={self.ds} has begun, this is attempt {self.token}; nothing committed")
 
 
-def latest_token(client: "redis.Redis", ds: str) -> int | None:
+def latest_token(client: "redis.Redis", ds: str, model: str = "") -> int | None:
     """The token taken last; None when none was, or Redis does not answer."""
     try:
-        value = client.get(keys.partition_token(ds))
+        value = client.get(keys.partition_token(ds, model))
     except redis.RedisError:
         return None
     return int(value) if value else None

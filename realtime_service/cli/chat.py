@@ -20,13 +20,16 @@ _LEAVE = {"quit", "exit"}
 FIRST = ""
 
 
-def chat(client: Client, lines: Iterable[str], say: Callable[[str], None], timeout_ms: int | None = None) -> None:
+def chat(
+    client: Client, lines: Iterable[str], say: Callable[[str], None], timeout_ms: int | None = None, model: str = ""
+) -> None:
     """Score every line that is not blank, until the last one or `quit`. The error of a failed call is shown, and the
     chat goes on.
 
-    `timeout_ms`: the timeout of each call. Raises: CallError if no service answers at all.
+    `timeout_ms`: the timeout of each call; `model`: "" is the default one. Raises: CallError if no service answers at
+    all.
     """
-    outputs = kinds(client.describe())
+    outputs = kinds(client.describe(model=model))
     for text in filter(None, map(str.strip, lines)):
         command = text.removeprefix("/").lower()
         if command in _LEAVE:
@@ -36,7 +39,7 @@ def chat(client: Client, lines: Iterable[str], say: Callable[[str], None], timeo
             continue
         started = time.perf_counter()
         try:
-            answer = client.score(text, timeout_ms=timeout_ms, priority=Priority.REAL_TIME)
+            answer = client.score(text, timeout_ms=timeout_ms, priority=Priority.REAL_TIME, model=model)
         except CallError as error:
             say(f"  {error}")
         else:

@@ -75,6 +75,7 @@ def description(described: scoring_pb2.DescribeResponse) -> str:
         f"gives      {_output(described.labels, described.output)}",
         # Those of the others: the first gives what the line above says.
         *(f"  {head.name:<9}{_output(head.labels, head.output)}" for head in described.heads[1:]),
+        *([f"models     {', '.join(map(_model, described.models))}"] if len(described.models) > 1 else []),
         f"redis      {'available' if described.redis_available else 'not reached: Score answers, Submit does not'}",
         operators_policy(described.operators_policy) or "policy     that of the settings: operators have set nothing",
         "\nlanes",
@@ -85,6 +86,10 @@ def description(described: scoring_pb2.DescribeResponse) -> str:
         *map(_replica, described.replicas),
     ]
     return "\n".join(lines)
+
+
+def _model(model: scoring_pb2.ModelDescription) -> str:
+    return f"{model.name}{' (default)' * model.is_default}{'' if model.release else ' (not loaded here)'}"
 
 
 def _output(names: Sequence[str], output: str) -> str:

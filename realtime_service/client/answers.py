@@ -41,6 +41,11 @@ class Answer:
     message: scoring_pb2.ScoreResponse = field(repr=False, compare=False)
 
     @property
+    def model(self) -> str:
+        """The model that answered; empty if the service is of a version that knows one."""
+        return self.message.model
+
+    @property
     def label(self) -> str:
         """Name of the first text's best label: the intent. Raises: LookupError where there are no labels."""
         return self._best.name

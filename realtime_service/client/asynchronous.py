@@ -22,6 +22,7 @@ from realtime_service.client.calls import (
     Work,
 )
 from realtime_service.client.errors import CallError
+from realtime_service.client.tickets import NO_TICKETS, Tickets
 from realtime_service.client.tls import Tls, check_token, secured
 
 Reply = TypeVar("Reply")
@@ -50,7 +51,7 @@ class AsyncClient:
         self._tls = secured(tls, addresses)
         self._caller = channel.Caller(caller_id, token)
         self._attempts = attempts
-        self._tickets = calls.Tickets()
+        self._tickets = Tickets()
         self._service = channel.named(addresses)
         self._options = channel.options(attempts)
         self._target = channel.target(addresses)
@@ -92,7 +93,7 @@ class AsyncClient:
         )
         try:
             async for message in stream:
-                number, found = calls.streamed(message)
+                number, found = calls.streamed(message, options)
                 yield number, self._tickets.kept(found)
         except grpc.RpcError as error:
             raise errors.read(error, self._service) from None
@@ -131,7 +132,7 @@ class AsyncClient:
         request_ids: Iterable[str],
         *,
         seconds: float = calls.DEFAULT_DEADLINE,
-        tickets: Mapping[str, str] = calls.NO_TICKETS,
+        tickets: Mapping[str, str] = NO_TICKETS,
     ) -> AsyncIterator[Deferred]:
         """As `Client.watch`."""
         asked = self._tickets.of(request_ids, tickets)
@@ -149,9 +150,9 @@ class AsyncClient:
             finally:
                 messages.cancel()
 
-    async def describe(self) -> scoring_pb2.DescribeResponse:
+    async def describe(self, *, model: str = "") -> scoring_pb2.DescribeResponse:
         """As `Client.describe`."""
-        return await self._call(calls.describe())
+        return await self._call(calls.describe(model))
 
     async def _call(self, call: Call[Reply]) -> Reply:
         method, metadata = getattr(self._connected(), call.method), self._caller.metadata(call.lane)

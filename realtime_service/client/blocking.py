@@ -21,6 +21,7 @@ from realtime_service.client.calls import (
     Work,
 )
 from realtime_service.client.errors import CallError
+from realtime_service.client.tickets import NO_TICKETS, Tickets
 from realtime_service.client.tls import Tls, check_token, secured
 
 Reply = TypeVar("Reply")
@@ -52,7 +53,7 @@ class Client:
         check_token(token, addresses, tls, insecure)
         self._caller = channel.Caller(caller_id, token)
         self._attempts = attempts
-        self._tickets = calls.Tickets()
+        self._tickets = Tickets()
         self._service = channel.named(addresses)
         target, options, secure = channel.target(addresses), channel.options(attempts), secured(tls, addresses)
         self._channel = (
@@ -102,7 +103,8 @@ class Client:
         metadata = self._caller.metadata(options.get("lane", ""))
         stream = self._stub.ScoreStream(calls.stream(texts, options), metadata=metadata)
         try:
-            for number, found in map(calls.streamed, stream):
+            for message in stream:
+                number, found = calls.streamed(message, options)
                 yield number, self._tickets.kept(found)
         except grpc.RpcError as error:
             raise errors.read(error, self._service) from None
@@ -139,7 +141,7 @@ class Client:
         request_ids: Iterable[str],
         *,
         seconds: float = calls.DEFAULT_DEADLINE,
-        tickets: Mapping[str, str] = calls.NO_TICKETS,
+        tickets: Mapping[str, str] = NO_TICKETS,
     ) -> Iterator[Deferred]:
         """The ends of submitted work (1 to 1000 ids), each once, as they come; goes on elsewhere, once, when its
         connection breaks. `tickets`: as in `result`, by request id. Raises: DeadlineExceeded when not all have ended
@@ -163,9 +165,10 @@ class Client:
             finally:
                 messages.cancel()
 
-    def describe(self) -> scoring_pb2.DescribeResponse:
-        """The description of the replica that answers, as the message of the wire."""
-        return self._call(calls.describe())
+    def describe(self, *, model: str = "") -> scoring_pb2.DescribeResponse:
+        """The description of the replica that answers, as the message of the wire. `model`: by default the default
+        one."""
+        return self._call(calls.describe(model))
 
     def _call(self, call: Call[Reply]) -> Reply:
         method, metadata = getattr(self._stub, call.method), self._caller.metadata(call.lane)

@@ -2,10 +2,9 @@
 
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
+from functools import partial
 from typing import Any, Generic, TypedDict, TypeVar
 
 import grpc
@@ -17,9 +16,6 @@ from realtime_service.client.errors import CallError, Unavailable
 from realtime_service.rpc.retryable import RETRY_AFTER
 from shared_model.types import MAX_TEXTS, Priority
 
-#: Tickets that a client remembers: the last ones.
-MAX_TICKETS = 100_000
-NO_TICKETS: Mapping[str, str] = MappingProxyType({})
 #: A stream of results that was open for so many seconds is asked for again at little cost.
 LASTED_SECONDS = 10.0
 #: Seconds a call without a timeout of its own may take.
@@ -42,14 +38,16 @@ Work = tuple[str, str | Sequence[str]]
 
 class StreamOptions(TypedDict, total=False):
     """`timeout_ms`: how long the caller waits, 1 or more, which also chooses the lane; without it a call may take 30 s,
-    which chooses none. `top_k`: labels of each text, 1 to 5, by default 3. `release`: a release to be answered by,
-    instead of the active one. `allow_deferred`: rather a ticket than a refusal when the service is too busy. `lane`:
-    "latency", "dynamic" or "throughput", whatever the rules of the router say; one for all texts of a stream."""
+    which chooses none. `top_k`: labels of each text, 1 to 5, by default 3. `model`: that answers, by default the
+    default one; `release`: one of its releases to be answered by, instead of the active one. `allow_deferred`: rather a
+    ticket than a refusal when the service is too busy. `lane`: "latency", "dynamic" or "throughput", whatever the rules
+    of the router say; one for all texts of a stream."""
 
     timeout_ms: int | None
     priority: Priority
     top_k: int
     release: str
+    model: str
     allow_deferred: bool
     lane: str
 
@@ -68,6 +66,7 @@ class SubmitStreamOptions(TypedDict, total=False):
 
     top_k: int
     release: str
+    model: str
     deliver_within_ms: int
 
 
@@ -119,34 +118,6 @@ class Watched:
         return self._attempts > 0 and self._heard
 
 
-class Tickets:
-    """The tickets of the work that a client has handed in, the latest ones. Safe for threads."""
-
-    def __init__(self) -> None:
-        self._held: OrderedDict[str, str] = OrderedDict()
-
-    def __getitem__(self, request_id: str) -> str:
-        """Empty where none is known."""
-        return self._held.get(request_id, "")
-
-    def kept(self, found: Reply) -> Reply:
-        """Remember the ticket of a reply, if it has one. Returns the reply."""
-        request_id, ticket = "", ""
-        if isinstance(found, Answer):
-            request_id, ticket = found.ticket, found.message.ticket.ticket
-        elif isinstance(found, Deferred):
-            request_id, ticket = found.request_id, found.ticket
-        if ticket:
-            self._held[request_id] = ticket
-            if len(self._held) > MAX_TICKETS:
-                self._held.popitem(last=False)
-        return found
-
-    def of(self, request_ids: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
-        """The tickets of these requests, `given` ones first."""
-        return {request_id: given.get(request_id) or self[request_id] for request_id in request_ids}
-
-
 @dataclass(frozen=True, slots=True)
 class Call(Generic[Reply]):
     """One call to be made: the method, its message, the seconds it may take, what its reply is read as, the lane that
@@ -184,7 +155,8 @@ class Scoring:
         seconds, began = (self._options.get("timeout_ms") or DEFAULT_DEADLINE * 1000) / 1000, time.monotonic()
         for start in range(0, max(1, len(self._texts)), MAX_TEXTS):
             request = self._request(slice(start, start + MAX_TEXTS))
-            yield Call("Score", request, seconds, answers.answer, self._options.get("lane", ""), began)
+            read = partial(_answer, model=self._options.get("model", ""))
+            yield Call("Score", request, seconds, read, self._options.get("lane", ""), began)
 
     def add(self, answer: Answer) -> None:
         self._answers.append(answer)
@@ -199,6 +171,7 @@ class Scoring:
         if self._answers:
             # No answer mixes two releases, though another one was promoted meanwhile.
             options["release"] = self._answers[0].release
+            options["model"] = self._answers[0].model
         request = _request(self._texts[part], **options)
         if request.allow_deferred and not request.request_id:
             # Made up here: with one made up by the service, a call that is made again could be deferred twice.
@@ -222,8 +195,9 @@ def result(request_id: str, ticket: str) -> Call[Deferred]:
     return Call("GetResult", request, DEFAULT_DEADLINE, answers.deferred)
 
 
-def describe() -> Call[scoring_pb2.DescribeResponse]:
-    return Call("Describe", scoring_pb2.DescribeRequest(), DEFAULT_DEADLINE, lambda message: message)
+def describe(model: str) -> Call[scoring_pb2.DescribeResponse]:
+    request = scoring_pb2.DescribeRequest(model=model)
+    return Call("Describe", request, DEFAULT_DEADLINE, lambda message: message)
 
 
 def stream(texts: Iterable[Text], options: StreamOptions) -> Iterator[scoring_pb2.ScoreRequest]:
@@ -239,11 +213,14 @@ async def stream_later(texts: AsyncIterable[Text], options: StreamOptions) -> As
         number += 1
 
 
-def streamed(message: scoring_pb2.ScoreStreamResponse) -> tuple[int, Answer | CallError]:
+def streamed(message: scoring_pb2.ScoreStreamResponse, options: StreamOptions) -> tuple[int, Answer | CallError]:
     """(number of the text, how it ended)"""
     number = int(message.request_id)
     if message.HasField("response"):
-        return number, answers.answer(message.response)
+        try:
+            return number, _answer(message.response, options.get("model", ""))
+        except CallError as error:
+            return number, error
     return number, _stream_error(message.error)
 
 
@@ -277,6 +254,14 @@ def _submission(
 def _stream_error(failed: scoring_pb2.StreamError) -> CallError:
     hint = ((RETRY_AFTER, str(failed.retry_after_ms)),) if failed.retry_after_ms else ()
     return errors.error_of(_CODES[failed.code], failed.message, hint)
+
+
+def _answer(message: scoring_pb2.ScoreResponse, model: str) -> Answer:
+    """Raises: InvalidRequest if another model answered than was asked."""
+    if model and message.model != model:
+        problem = f"model: {model!r} was asked, and {message.release} answered: that replica knows one model, update it"
+        raise errors.error_of(grpc.StatusCode.FAILED_PRECONDITION, problem)
+    return answers.answer(message)
 
 
 def _numbered(number: int, text: Text, options: StreamOptions) -> scoring_pb2.ScoreRequest:

@@ -202,7 +202,8 @@ class Forwarder:
         life.failures.append(failure)
         expired = code is grpc.StatusCode.DEADLINE_EXCEEDED
         self._metrics.forwarded(decision.path, "expired" if expired else failure)
-        self._hear(decision.replica, sign_of(code, details, seconds))
+        refused = failure is Failure.REFUSED
+        self._hear(decision.replica, Sign.ALIVE if refused else sign_of(code, details, seconds))
 
     def _hear(self, replica: str, sign: Sign) -> None:
         if sign is Sign.ALIVE:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
-from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState
+from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState, ServedModel
 from realtime_service.routing.snapshot import Option, Replica
 from realtime_service.settings import SERVED
 from shared_model.types import ServingPath
@@ -32,12 +32,15 @@ class LaneLoad:
 
 @dataclass(frozen=True)
 class Following:
-    """How far a replica follows the release pointer: the `version` that it has seen, the `failures` of releases which
-    this version names, and whether it is `pinned` to one release instead."""
+    """How far a replica follows the release pointers: the `version` of the default model's that it has seen, the
+    `failures` of releases which the pointers name, and whether it is `pinned` to one release instead. `models`: those
+    that it serves beside the default one, by name; `all_models`: it serves every promoted one."""
 
     version: int = 0
     failures: Mapping[str, str] = field(default_factory=dict)
     pinned: bool = False
+    models: Mapping[str, ServedModel] = field(default_factory=dict)
+    all_models: bool = False
 
 
 _UNKNOWN = Following()
@@ -59,6 +62,8 @@ def state(
             pointer_version=following.version,
             failures=following.failures,
             pinned=following.pinned,
+            models=following.models,
+            all_models=following.all_models,
             variants={path: it.variant for path, it in by_lane.items()},
             slow_lanes=[path for path, it in by_lane.items() if it.slow],
         ).SerializeToString(),
@@ -84,7 +89,8 @@ def read_profile(profile: bytes, known: Mapping[str, Replica]) -> Replica:
     before = known.get(read.replica.id)
     lanes = {lane.path: lane for lane in before.options} if before else {}
     paths = [ServingPath(lane) for lane in read.lanes]
-    return Replica(read.replica, tuple(lanes.get(path) or _lane(read.replica.id, path) for path in paths))
+    options = tuple(lanes.get(path) or _lane(read.replica.id, path) for path in paths)
+    return Replica(read.replica, options, models=frozenset(read.models))
 
 
 def apply(replica: Replica, heartbeat: ReplicaState) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import dataclasses
 import logging
 import secrets
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -70,8 +70,8 @@ class Membership:
         # By profile.
         self._known: dict[bytes, Replica] = {}
         self._unreadable: set[bytes] = set()
-        # The stored form that the snapshot's pointer was read from, or a damaged one that has been logged.
-        self._pointed: dict[bytes, bytes] | None = None
+        # By model, the stored form that the snapshot's pointer was read from, or a damaged one that has been logged.
+        self._pointed: dict[str, dict[bytes, bytes]] = {"": {}}
         self.snapshot = dataclasses.replace(initial, policy=settings)
 
     def open_lane(self, lane: ServingPath) -> None:
@@ -125,16 +125,19 @@ class Membership:
         new_token = "" if self._trusted.cluster and not self._trusted.accept_unsigned else secrets.token_hex(16)
         async with self._redis.pipeline(transaction=False) as pipe:
             pipe.eval(_BEAT, len(self._keys), *self._keys, local, state, TTL_MS, new_token, keys.replica(""))
-            pipe.hgetall(keys.release_pointer())
+            # The models that were known at the last heartbeat: one more is seen by the next one.
+            for model in self._pointed:
+                pipe.hgetall(keys.release_pointer(model))
+            pipe.smembers(keys.release_models())
             # Not by the script: Redis 7 wants write access to all keys of a script, and a replica may only read this.
             pipe.get(keys.routing_policy())
-            (cluster_token, states), pointed, policy = await pipe.execute()
+            (cluster_token, states), *pointed, models, policy = await pipe.execute()
         # Built after the last await, so that concurrent changes of the snapshot are kept.
         return dataclasses.replace(
             self.snapshot,
             **self._read_replicas(states),
             policy=self._read_policy(policy),
-            pointer=self._read_pointer(pointed),
+            pointers=self._read_pointers(pointed, {name.decode() for name in models}),
             cluster_token=cluster_token.decode(),
             redis_available=True,
         )
@@ -196,13 +199,18 @@ class Membership:
             log.info("routing policy %d is in force", changed.version)
         return changed
 
-    def _read_pointer(self, pointed: dict[bytes, bytes]) -> Pointer | None:
-        if pointed == self._pointed:
-            return self.snapshot.pointer
-        self._pointed = pointed
-        try:
-            return pointer.decode(pointed, self._trusted)
-        except ReleaseError as error:
-            # A damaged pointer does not affect the release that is being served.
-            log.error("%s; this replica keeps the last valid pointer", error)
-            return self.snapshot.pointer
+    def _read_pointers(self, pointed: Sequence[dict[bytes, bytes]], models: Collection[str]) -> dict[str, Pointer]:
+        """`pointed`: of the models known so far; `models`: all that Redis names beside the default one."""
+        found = dict(self.snapshot.pointers)
+        for (model, before), stored in zip(self._pointed.items(), pointed, strict=True):
+            if stored == before:
+                continue
+            self._pointed[model] = stored
+            try:
+                if read := pointer.decode(stored, self._trusted, model):
+                    found[model] = read
+            except ReleaseError as error:
+                # A damaged pointer does not affect the release that is being served.
+                log.error("%s; this replica keeps the last valid pointer", error)
+        self._pointed = {**self._pointed, **{model: {} for model in models if model not in self._pointed}}
+        return found

@@ -133,7 +133,7 @@ class Calls:
             self._deferral,
             self._watcher,
             self._streams,
-            lambda internals: status.describe(membership.snapshot, internals),
+            lambda internals, model: status.describe(membership.snapshot, internals, model),
             self._parts.metrics,
             relay,
         )

@@ -20,7 +20,7 @@ from realtime_service.process.cores import worker_cores
 from realtime_service.process.place import Place
 from realtime_service.settings import ServiceSettings
 from shared_model import cgroups, devices, settings, startup
-from shared_model.errors import TandemError
+from shared_model.errors import ReleaseError, TandemError
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.redis_store import clients
 from shared_model.redis_store.server import RedisServer
@@ -29,7 +29,9 @@ from shared_model.tls import CertificateFiles, TlsSettings
 from shared_model.trust import keyring
 
 if TYPE_CHECKING:
+    from realtime_service.models.registry import Serving
     from realtime_service.process.server import Server
+    from shared_model.releases.store import Store
 
 #: Longest wait of a stream for the interpreter lock that the event loop holds. Python's default of 5 ms is several
 #: calls of an engine.
@@ -118,14 +120,13 @@ def _run(service: ServiceSettings, state: StateSettings, redis_url: str, place: 
     store, deferred = Store.from_settings(state), settings.load(DeferredSettings)
     with clients.connect(redis_url, timeout=5.0, connect_timeout=5.0) as client:
         pointer.settle(store, client)
-        # A router loads no model, and may start before the first release exists.
-        release_id = service.release or (pointer.read(store, client).active if service.served else "")
+        first = _first(service, store, client)
 
     async def run() -> None:
         stop = _stop_event(asked)
         if place.shared:
             _stop_with_supervisor(stop)
-        async with Server(service, store, release_id, redis_url, place, deferred, trusted, tls) as running:
+        async with Server(service, store, first, redis_url, place, deferred, trusted, tls) as running:
             await running.run_until(stop, lambda: ready(running))
 
     def ready(running: "Server") -> None:
@@ -143,6 +144,25 @@ def _run(service: ServiceSettings, state: StateSettings, redis_url: str, place: 
     started = time.monotonic()
     sys.setswitchinterval(_SWITCH_SECONDS)
     asyncio.run(run())
+
+
+def _first(service: ServiceSettings, store: "Store", client: "redis.Redis") -> "Serving":
+    """The releases at the start. Raises: ReleaseError without one to load."""
+    from realtime_service.models.registry import Roles, Serving
+    from shared_model.releases import pointer, pointers
+
+    # A router loads no model, and may start before the first release exists.
+    follows = bool(service.served) and not service.release
+    try:
+        found = pointers.read(store, client)
+    except ReleaseError as error:
+        if follows:
+            raise
+        log.warning("other models than the default one are not known yet: %s", error)
+        found = pointers.Pointers(None)
+    active = (found.default or pointer.read(store, client)).active if follows else service.release
+    others = {name: Roles(it.active, it.canary, it.weight) for name, it in found.others.items()}
+    return Serving({}, active, others=others)
 
 
 def _look_for_redis(url: str, router: bool) -> None:

@@ -28,6 +28,7 @@ from realtime_service.rollout import rollout
 from realtime_service.rollout.desired_release import DesiredReleases
 from realtime_service.rollout.latency_watch import LatencyWatch
 from realtime_service.rollout.loader import Loader
+from realtime_service.rollout.residency import Residency
 from realtime_service.rollout.rollout import Rollout
 from realtime_service.routing import overrides
 from realtime_service.routing.quotas import Quotas
@@ -63,22 +64,22 @@ class Server:
         self,
         settings: ServiceSettings,
         store: Store,
-        release_id: str,
+        first: Serving,
         redis_url: str,
         place: Place,
         deferred: DeferredSettings,
         trusted: Keyring = WITHOUT_KEYS,
         tls: TlsSettings | None = None,
     ) -> None:
-        """`release_id`: the first release; later ones follow the release pointer unless the settings name one.
-        `trusted`: the keys of cluster and operators.
+        """`first`: the releases at the start, none loaded; later ones follow the release pointers unless the settings
+        name one. `trusted`: the keys of cluster and operators.
 
         Raises: SettingError for certificates that cannot be used.
         """
         self._settings = settings
         self._place = place
         self._store = store
-        self._first = release_id
+        self._first = first
         self._clock = SystemClock()
         half_device = devices.detect()
         self._lanes = lanes(settings, half_device)
@@ -177,7 +178,7 @@ class Server:
     async def _load(self, stack: contextlib.AsyncExitStack, device: Devices) -> Models:
         """Load the first release; no model for a router, which has no lanes."""
         if not self._lanes:
-            return Models(Serving({}, self._first))
+            return Models(self._first)
         settings = self._settings
         client = redis_connections.low_latency_client(self._redis_url, settings.precomputed_timeout_ms / 1000)
         stack.push_async_callback(client.aclose)
@@ -185,18 +186,17 @@ class Server:
         def published(release_id: str) -> PrecomputedScores | None:
             return PrecomputedScores(client, release_id, self._clock) if settings.precomputed else None
 
-        bounds = settings_reader.load(GateSettings)
-        self._loader = Loader(
-            self._store, self._variants, settings.width, settings.probe_seconds, device, published, bounds
-        )
+        limits, budgets = (settings.width, settings.probe_seconds), settings_reader.load(GateSettings)
+        self._loader = Loader(self._store, self._variants, *limits, device, published, budgets)
         stack.callback(self._loader.close)
-        first = await self._loader.load_first(self._first)
+        first = await self._loader.load_first(self._first.active)
         if self._place.shared:
             # The other workers answer meanwhile: this one joins them when it can do all that they can.
             async for _ in self._loader.load_rest(first):
                 pass
-        self._metrics.set_serving(self._first, "", 0.0)
-        return Models.of(first)
+        serving = Serving({first.release: first}, first.release, others=self._first.others)
+        self._metrics.set_serving({serving.default_name: (serving.active, "", 0.0)})
+        return Models(serving)
 
     async def _start_routing(self, stack: contextlib.AsyncExitStack, initial: Snapshot) -> None:
         policy, set_targets = overrides.of(self._settings), self._metrics.set_targets
@@ -231,11 +231,10 @@ class Server:
         if self._settings.harvest and ServingPath.DEFERRED in self._lanes:
             self._spawn(self._stack, self._calls.backfill())
         if not self._settings.release:
-            keep_seconds = self._settings.keep_previous_seconds
-            self._status.rollout = Rollout(
-                self._status.models, desired, self._loader, self._metrics, self._clock, keep_seconds
-            )
-            self._spawn(self._stack, self._status.rollout.run())
+            settings, parts = self._settings, (desired, self._loader, self._metrics, self._clock)
+            residency = Residency.of(settings.models, settings.models_megabytes)
+            status.rollout = Rollout(status.models, *parts, settings.keep_previous_seconds, residency)
+            self._spawn(self._stack, status.rollout.run())
 
     async def _start_calls(self, stack: contextlib.AsyncExitStack) -> Calls:
         keys = await asyncio.to_thread(TokenKeys, self._settings, self._clock)

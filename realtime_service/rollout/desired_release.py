@@ -1,4 +1,4 @@
-"""The desired release: that of the newest known pointer, from Redis or from its copy in a file (the twin)."""
+"""The desired releases: those of the newest known pointers, from Redis or from their copies in files (the twins)."""
 
 import asyncio
 import logging
@@ -19,31 +19,51 @@ log = logging.getLogger(__name__)
 
 
 class DesiredReleases:
-    """`newest` never returns to an older version of the pointer, even if Redis or the file lost the newer one."""
+    """`newest` never returns to an older version of a pointer, even if Redis or the file lost the newer one."""
 
     def __init__(self, store: Store, snapshot: Callable[[], Snapshot], clock: Clock) -> None:
         self._store = store
         self._snapshot = snapshot
         self._clock = clock
-        self._newest: Pointer | None = None
+        self._newest: dict[str, Pointer] = {}
         self._look_again = float("-inf")
         self._damage = ""
 
-    async def newest(self) -> Pointer | None:
-        found = [self._newest, self._snapshot().pointer, await self._twin()]
-        self._newest = max((p for p in found if p), key=lambda p: p.version, default=None)
-        return self._newest
+    @property
+    def others(self) -> dict[str, Pointer]:
+        """The pointers of other models than the default one, as `newest` has found them."""
+        return {name: it for name, it in self._newest.items() if name}
 
-    async def _twin(self) -> Pointer | None:
+    async def newest(self) -> Pointer | None:
+        """The default model's pointer. All are read."""
+        snapshot = self._snapshot()
+        for found in (snapshot.pointers, await self._twins()):
+            for name, it in found.items():
+                if name not in self._newest or it.version > self._newest[name].version:
+                    self._newest[name] = it
+        return self._newest.get("")
+
+    async def _twins(self) -> dict[str, Pointer]:
         if self._clock.monotonic() < self._look_again:
-            return None
+            return {}
         self._look_again = self._clock.monotonic() + TWIN_SECONDS
+        found, damage = await asyncio.to_thread(self._read_files)
+        if damage and damage != self._damage:
+            log.error("%s; this replica keeps the last valid pointer", damage)
+        self._damage = damage
+        return found
+
+    def _read_files(self) -> tuple[dict[str, Pointer], str]:
+        """The pointers of the files, and the damage of the last one that cannot be read."""
+        found, damage, models = dict[str, Pointer](), "", list[str]()
         try:
-            twin = await asyncio.to_thread(pointer.read_file, self._store)
+            models = pointer.models(self._store, None)
         except ReleaseError as error:
-            if str(error) != self._damage:
-                log.error("%s; this replica keeps the last valid pointer", error)
-            self._damage = str(error)
-            return None
-        self._damage = ""
-        return twin
+            damage = str(error)
+        for name in ("", *models):
+            try:
+                if twin := pointer.read_file(self._store, name):
+                    found[name] = twin
+            except ReleaseError as error:
+                damage = str(error)
+        return found, damage

@@ -139,6 +139,16 @@ class Loader:
         for precision, budget in budgets.items():
             model.timings[precision] = judge(tries[precision], budget, model.timings.get(precision))
 
+    async def size_of(self, release_id: str) -> int:
+        """Bytes of the files of the variants that run here. Raises: ReleaseError."""
+
+        def size() -> int:
+            release = self._store.open(release_id)
+            variants = [release.manifest.variant(*it) for it in self._variants.items()]
+            return sum(map(release.file_size, {path for variant in variants for path in variant.files.values()}))
+
+        return await asyncio.to_thread(size)
+
     async def retire(self, model: Model) -> None:
         """Close a model that no new request can get, after the last request that uses it."""
         await model.leases.returned()

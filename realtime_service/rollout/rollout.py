@@ -1,71 +1,39 @@
-"""Serves the releases that the pointer names: canary check, load, switch, retire. One release at a time.
+"""Serves the releases that the pointers name: canary check, load, switch, retire. One release at a time.
 
-A replaced release stays loaded for a while, so that a rollback is only a switch.
+A replaced release stays loaded for a while, so that a rollback is only a switch. Beside the default model, as many
+others are loaded as memory allows.
 """
 
 import asyncio
 import logging
-from collections.abc import Collection
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from realtime_service.errors import Unfit, UnfitRelease
 from realtime_service.metrics import Metrics
 from realtime_service.models.latency_budgets import newly_slow
-from realtime_service.models.registry import Model, Models, Serving
+from realtime_service.models.registry import Model, Models, Roles, Serving
 from realtime_service.rollout.desired_release import DesiredReleases
 from realtime_service.rollout.loader import Loader
+from realtime_service.rollout.plan import Failure, Step, plan
+from realtime_service.rollout.residency import ALL, Residency, Use
 from shared_model.clock import Clock
 from shared_model.errors import ReleaseError
 from shared_model.releases.pointer import Pointer
+from shared_model.releases.pointers import name_of, served
 
 PERIOD_SECONDS = 0.1
+#: A model that was loaded stays so long at least: those that asked for it come back when they were told to.
+SETTLED_SECONDS = 3.0
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class Step:
-    """The releases that answer from now on, the one to load next, and the one to keep loaded without answering ("" for
-    no release). All other loaded releases retire."""
-
-    active: str
-    canary: str
-    weight: float
-    load: str
-    keep: str = ""
-
-
-@dataclass(frozen=True)
-class Failure:
-    """The reason why a release is not served. Each new `version` of the pointer tries again."""
-
-    version: int
-    how: Unfit
-    why: str
-
-
-def plan(
-    pointer: Pointer, loaded: Collection[str], active: str, failed: Collection[str], expired: Collection[str] = ()
-) -> Step:
-    """The next step towards `pointer`. `active`: the release that answers here; `expired`: releases that were kept for
-    long enough.
-
-    A release takes traffic only once it is loaded, and the one that answers stays until another replaces it. The
-    release that a rollback would return to is kept, but retires before another one is loaded.
-    """
-    now = pointer.active if pointer.active in loaded else active
-    canary = pointer.canary if pointer.canary in loaded and pointer.canary != now else ""
-    missing = [it for it in (pointer.active, pointer.canary) if it and it not in loaded and it not in failed]
-    previous = pointer.previous
-    kept = previous in loaded and previous not in (now, canary, *expired) and not missing
-    weight = pointer.weight if canary else 0.0
-    return Step(now, canary, weight, missing[0] if missing else "", previous if kept else "")
-
-
 class Rollout:
-    """`failures`: by release, for the newest pointer. `loading`: the release that is being loaded, or "". `version`: of
-    the last followed pointer, 0 before the first. `keep_seconds`: how long a replaced release stays loaded."""
+    """`failures`: by release, for the newest pointers. `loading`: the release that is being loaded, or "". `versions`:
+    of the last followed pointers by model, that of the default model under "". `keep_seconds`: how long a replaced
+    release stays loaded."""
 
     def __init__(
         self,
@@ -75,22 +43,31 @@ class Rollout:
         metrics: Metrics,
         clock: Clock,
         keep_seconds: float,
+        residency: Residency = ALL,
     ) -> None:
         self.failures: dict[str, Failure] = {}
         self.loading = ""
-        self.version = 0
+        self.versions: Mapping[str, int] = {}
+        self.residency = residency
         self._models = models
         self._desired = desired
         self._loader = loader
         self._metrics = metrics
         self._clock = clock
         self._keep_seconds = keep_seconds
-        self._kept_since = 0.0
+        self._kept_since: dict[str, float] = {}
+        self._loaded_at: dict[str, float] = {}
+        self._sizes: dict[str, int] = {}
         self._load: asyncio.Task[Model] | None = None
         self._ending: set[asyncio.Task[Any]] = set()
 
+    @property
+    def version(self) -> int:
+        """Of the default model's pointer; 0 before the first."""
+        return self.versions.get("", 0)
+
     async def run(self) -> None:
-        """Follow the pointer until cancelled."""
+        """Follow the pointers until cancelled."""
         try:
             while True:
                 await self.run_once()
@@ -101,44 +78,96 @@ class Rollout:
                     task.cancel()
 
     async def run_once(self) -> None:
-        """Read the pointer, collect a finished load, switch, start the next load. Never waits for a load."""
-        pointer = await self._desired.newest()
-        if pointer is None:
+        """Read the pointers, collect a finished load, switch, start the next load. Never waits for a load."""
+        default = await self._desired.newest()
+        if default is None:
             return
-        if any(failure.version != pointer.version for failure in self.failures.values()):
-            self._set_failures(
-                {it: failure for it, failure in self.failures.items() if failure.version == pointer.version}
-            )
+        others = served(self._desired.others, default)
+        pointers = {"": default, **others}
+        sizes = await self._sizes_of({name: it for name, it in others.items() if self.residency.serves(name)})
+        self._forget_failures(pointers)
         loaded = self._models.loaded
-        if model := self._finished_load(pointer):
+        if model := self._finished_load(pointers):
             loaded[model.release] = model
-        step = plan(pointer, loaded, self._models.serving.active, self.failures, self._expired(loaded))
-        self._switch(step, loaded)
-        if step.load != self.loading:
-            if self._load:
-                self._load.cancel()
-                self._hold(self._load)
-            self.loading = step.load
-            self._load = asyncio.create_task(self._load_fit(step.load)) if step.load else None
-        self.version = pointer.version
+            self._loaded_at[name_of(model.release)] = self._clock.monotonic()
+        resident = self.residency.loaded(self._uses(sizes, loaded))
+        self._models.on_demand = frozenset(sizes.keys() - resident)
+        self._models.loads = frozenset(sizes.keys() - {failure.model for failure in self.failures.values()})
+        expired = self._expired(loaded)
+        steps = {
+            name: plan(pointer, loaded, self._answering(name), self.failures, expired)
+            for name, pointer in pointers.items()
+            if not name or name in resident
+        }
+        self._switch(steps, others, loaded)
+        self._start_load(steps)
+        self.versions = {name: it.version for name, it in pointers.items()}
 
-    async def _load_fit(self, release: str) -> Model:
-        """Load a release. Raises: UnfitRelease also if a lane that meets its budget now would miss it; ReleaseError."""
+    def _answering(self, name: str) -> str:
+        """The release that answers for a model here; empty if it is not loaded."""
+        serving = self._models.serving
+        if not name:
+            return serving.active
+        # A model that was the default one until now answers by the same release.
+        former = serving.default if name == serving.default_name else Roles("")
+        active = serving.others.get(name, former).active
+        return active if active in serving.models else ""
+
+    def _start_load(self, steps: Mapping[str, Step]) -> None:
+        """The default model's release first, else the one that is being loaded."""
+        wanted = {step.load: name for name, step in steps.items() if step.load}
+        load = steps[""].load or (self.loading if self.loading in wanted else next(iter(wanted), ""))
+        if load == self.loading:
+            return
+        if self._load:
+            self._load.cancel()
+            self._hold(self._load)
+        self.loading = load
+        self._load = asyncio.create_task(self._load_fit(load, wanted[load])) if load else None
+
+    async def _load_fit(self, release: str, name: str) -> Model:
+        """Load a release of a model. Raises: UnfitRelease also if a lane that meets its budget now would miss it;
+        ReleaseError."""
         model = await self._loader.load(release)
-        if slow := newly_slow(model.timings, self._models.active.timings):
+        now = self._models.serving.models.get(self._answering(name))
+        if now and (slow := newly_slow(model.timings, now.timings)):
             self._hold(asyncio.create_task(self._loader.retire(model)))
             why = "; ".join(f"{precision} {found}" for precision, found in slow.items())
-            raise UnfitRelease(Unfit.SLOW, f"it is slow here, and {self._models.serving.active} is not: {why}")
+            raise UnfitRelease(Unfit.SLOW, f"it is slow here, and {now.release} is not: {why}")
         return model
+
+    async def _sizes_of(self, others: Mapping[str, Pointer]) -> dict[str, int]:
+        """Bytes by model. A release that cannot be opened has none: to load it will fail, and say why."""
+        found = {}
+        for name, pointer in others.items():
+            releases = [it for it in (pointer.active, pointer.canary) if it]
+            for release in releases:
+                if release not in self._sizes:
+                    try:
+                        self._sizes[release] = await self._loader.size_of(release)
+                    except ReleaseError:
+                        self._sizes[release] = 0
+            found[name] = sum(self._sizes[it] for it in releases)
+        return found
+
+    def _uses(self, sizes: Mapping[str, int], loaded: Mapping[str, Model]) -> dict[str, Use]:
+        return {name: self._use(name, size, loaded) for name, size in sizes.items()}
+
+    def _use(self, name: str, size: int, loaded: Mapping[str, Model]) -> Use:
+        own = [model for release, model in loaded.items() if name_of(release) == name]
+        settled = self._clock.monotonic() - self._loaded_at.get(name, -math.inf) >= SETTLED_SECONDS
+        # A load goes on to its end: two models that are asked in turn would else cancel each other's.
+        busy = any(model.leases.held for model in own) or bool(own and not settled) or name_of(self.loading) == name
+        return Use(size, self._models.used.get(name, -math.inf), busy, bool(own))
 
     def _expired(self, loaded: Collection[str]) -> Collection[str]:
         """Releases that were kept for long enough."""
         if not self._keep_seconds:
             return loaded
-        kept, rested = self._models.kept, self._clock.monotonic() - self._kept_since
-        return (kept.release,) if kept and rested >= self._keep_seconds else ()
+        now = self._clock.monotonic()
+        return {it for it, since in self._kept_since.items() if now - since >= self._keep_seconds}
 
-    def _finished_load(self, pointer: Pointer) -> Model | None:
+    def _finished_load(self, pointers: Mapping[str, Pointer]) -> Model | None:
         if self._load is None or not self._load.done():
             return None
         task, release = self._load, self.loading
@@ -148,37 +177,47 @@ class Rollout:
         except asyncio.CancelledError:
             return None
         except UnfitRelease as error:
-            failure = Failure(pointer.version, error.how, str(error))
+            how, why = error.how, str(error)
         except ReleaseError as error:
-            failure = Failure(pointer.version, Unfit.REFUSED, str(error))
+            how, why = Unfit.REFUSED, str(error)
         except Exception:
             # The replica goes on with the releases that it serves.
             log.exception("loading %s failed with an unexpected error", release)
-            failure = Failure(pointer.version, Unfit.REFUSED, "loading it failed; the log has the details")
-        log.error("release %s is not served, %s stays: %s", release, self._models.serving.active, failure.why)
-        self._set_failures({**self.failures, release: failure})
+            how, why = Unfit.REFUSED, "loading it failed; the log has the details"
+        name = next((it for it, pointer in pointers.items() if release in (pointer.active, pointer.canary)), "")
+        log.error("release %s is not served, %s stays: %s", release, self._answering(name) or "nothing", why)
+        self._set_failures({**self.failures, release: Failure(pointers[name].version, how, why, name)})
         return None
+
+    def _forget_failures(self, pointers: Mapping[str, Pointer]) -> None:
+        """Those of former versions of the pointers."""
+        current = {name: it.version for name, it in pointers.items()}
+        kept = {it: failure for it, failure in self.failures.items() if current.get(failure.model) == failure.version}
+        if len(kept) < len(self.failures):
+            self._set_failures(kept)
 
     def _set_failures(self, failures: dict[str, Failure]) -> None:
         self.failures = failures
         self._metrics.set_failed((release, failure.how) for release, failure in failures.items())
 
-    def _switch(self, step: Step, loaded: dict[str, Model]) -> None:
-        """Apply a step to the loaded releases: serve some, keep one, retire the rest."""
-        kept, self._models.kept = self._models.kept, loaded.pop(step.keep, None)
-        if self._models.kept and self._models.kept is not kept:
-            self._kept_since = self._clock.monotonic()
-            log.info("release %s stays loaded for %g s: a rollback to it is at once", step.keep, self._keep_seconds)
-        answering = {it: loaded.pop(it) for it in (step.active, step.canary) if it}
-        serving = Serving(answering, step.active, step.canary, step.weight)
-        before, self._models.serving = self._models.serving, serving
+    def _switch(self, steps: Mapping[str, Step], others: Mapping[str, Pointer], loaded: dict[str, Model]) -> None:
+        """Apply the steps to the loaded releases: serve some, keep some, retire the rest."""
+        named = [it for step in steps.values() for it in (step.active, step.canary) if it in loaded]
+        answering = {it: loaded.pop(it) for it in dict.fromkeys(named)}
+        kept = {step.keep: loaded.pop(step.keep) for step in steps.values() if step.keep in loaded}
+        for release in kept.keys() - self._models.kept.keys():
+            self._kept_since[release] = self._clock.monotonic()
+            log.info("release %s stays loaded for %g s: a rollback to it is at once", release, self._keep_seconds)
+        self._models.kept = kept
+        self._kept_since = {it: since for it, since in self._kept_since.items() if it in kept}
+        step = steps[""]
+        roles = {name: _roles(steps.get(name), pointer) for name, pointer in others.items()}
+        before = self._models.serving
+        self._models.serving = serving = Serving(answering, step.active, step.canary, step.weight, roles)
         for model in loaded.values():
             self._hold(asyncio.create_task(self._loader.retire(model)))
-        if before == serving:
-            return
-        self._metrics.set_serving(step.active, step.canary, step.weight)
-        beside = f", {step.canary} for {step.weight:.0%} of callers" if step.canary else ""
-        log.info("release %s answers%s", step.active, beside)
+        if before != serving:
+            _announce(before, serving, self._metrics)
 
     def _hold(self, task: "asyncio.Task[Any]") -> None:
         """Keep a reference to a task until it ends, and log its error."""
@@ -193,11 +232,28 @@ class Rollout:
 
 
 async def follow(models: Models, desired: DesiredReleases, metrics: Metrics) -> None:
-    """For a process without lanes: follow the releases of the pointer without loading them, until cancelled."""
+    """For a process without lanes: follow the releases of the pointers without loading them, until cancelled."""
     while True:
         if pointer := await desired.newest():
-            serving = Serving({}, pointer.active, pointer.canary, pointer.weight)
+            others = {name: _roles(None, it) for name, it in served(desired.others, pointer).items()}
+            serving = Serving({}, pointer.active, pointer.canary, pointer.weight, others)
             if serving != models.serving:
+                _announce(models.serving, serving, metrics)
                 models.serving = serving
-                metrics.set_serving(pointer.active, pointer.canary, pointer.weight)
         await asyncio.sleep(PERIOD_SECONDS)
+
+
+def _roles(step: Step | None, pointer: Pointer) -> Roles:
+    """`step`: None for a model that is not loaded here; its releases may be elsewhere."""
+    if step is None or not (step.active or step.canary):
+        return Roles(pointer.active, pointer.canary, pointer.weight)
+    return Roles(step.active or pointer.active, step.canary, step.weight)
+
+
+def _announce(before: Serving, serving: Serving, metrics: Metrics) -> None:
+    """Log and measure what has changed."""
+    metrics.set_serving({name: (it.active, it.canary, it.weight) for name, it in serving.by_name.items()})
+    for name, it in serving.by_name.items():
+        if it != before.by_name.get(name):
+            beside = f", {it.canary} for {it.weight:.0%} of callers" if it.canary else ""
+            log.info("release %s answers%s%s", it.active, beside, f" of model {name}" * (name in serving.others))

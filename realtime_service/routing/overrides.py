@@ -2,7 +2,8 @@
 
 Numbers have the names of `policy set`: `latency_below_ms`, `latency.p95_ms`, `dynamic.load_target`, `quota`,
 `quota.CALLER`. A policy with one invalid number is rejected as a whole. CALLER is the subject of a verified token, with
-or without "token:" before it, or "addr:ADDRESS".
+or without "token:" before it, or "addr:ADDRESS"; "model:MODEL/CALLER" for another model than the default one, which
+has the caller's quota, counted by itself, where it has none of its own.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from protos.scoring.v1.storage_pb2 import RoutingPolicy
-from realtime_service.identity import address_key
+from realtime_service.identity import address_key, without_model
 from realtime_service.settings import NOT_NEGATIVE, SERVED, SHARE, ServiceSettings
 from shared_model.errors import BadInput
 from shared_model.settings import POSITIVE, Check
@@ -47,7 +48,10 @@ class Policy:
 
     def quota_of(self, quota_key: str) -> tuple[float, str]:
         """The quota of a caller (`Identity.quota_key`), and its name among these numbers."""
-        name = quota_key if quota_key in self.quotas else self._named.get(quota_key)
+        for key in (quota_key, without_model(quota_key)):
+            name = key if key in self.quotas else self._named.get(key)
+            if name is not None:
+                break
         return (self.quota, "quota") if name is None else (self.quotas[name], f"quota.{name}")
 
     def origin(self, *names: str) -> str:
@@ -58,6 +62,9 @@ class Policy:
 def _quota_key(name: str) -> str:
     """That of the caller whom operators call `name`. Addresses were named as gRPC does once, and those of IPv6 one by
     one. A bare name is a token's subject: a claimed name has no quota of its own."""
+    bare = without_model(name)
+    if bare != name:
+        return name.removesuffix(bare) + _quota_key(bare)
     kind, _, address = name.partition(":")
     if kind in ("addr", "ipv4", "ipv6"):
         return address_key(address.removeprefix("%5B").removesuffix("%5D"))

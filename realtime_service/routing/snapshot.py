@@ -15,6 +15,11 @@ from shared_model.types import ServingPath
 ANY_RELEASE = ""
 
 
+def any_release(model: str) -> str:
+    """The same of a model; "" is the default one. No release has such an id."""
+    return f"@{model}" if model else ANY_RELEASE
+
+
 @dataclass(eq=False, slots=True)
 class Sent:
     """Work that this process has under way at a lane of another replica, counted here because heartbeats come too
@@ -75,11 +80,12 @@ Options = Mapping[tuple[str, ServingPath], tuple[Option, ...]]
 @dataclass(eq=False, slots=True)
 class Replica:
     """A replica with an unchanged profile. `options`: its lanes that take requests; `demand`: texts a second that each
-    caller asks of it. Heartbeats change the numbers of both."""
+    caller asks of it. Heartbeats change the numbers of both. `models`: those that it serves beside the default one."""
 
     described: ReplicaDescription
     options: tuple[Option, ...]
     demand: Mapping[str, float] = field(default_factory=dict)
+    models: frozenset[str] = frozenset()
     id: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,7 +98,7 @@ class Snapshot:
 
     The rest was last read from Redis. `replicas`: all, this one included; `options`: the lanes of others that requests
     may be forwarded to, by release and path; `real_time`: the same as REAL_TIME requests see them; `cluster_token`: the
-    secret by which replicas know each other.
+    secret by which replicas know each other; `pointers`: by model, that of the default model under "".
     """
 
     local: str
@@ -102,7 +108,7 @@ class Snapshot:
     options: Options = field(default_factory=dict)
     real_time: Options = field(default_factory=dict)
     policy: Policy = Policy()
-    pointer: Pointer | None = None
+    pointers: Mapping[str, Pointer] = field(default_factory=dict)
     cluster_token: str = ""
     redis_available: bool = False
     by_id: Mapping[str, Replica] = field(init=False, repr=False, compare=False)
@@ -113,7 +119,7 @@ class Snapshot:
     @property
     def releases(self) -> list[str]:
         """The releases that other replicas have loaded."""
-        return sorted({release for release, _ in self.options if release})
+        return sorted({release for release, _ in self.options if release and not release.startswith("@")})
 
     def serves(self, release: str) -> bool:
         """Whether another replica has a lane for this release."""
@@ -142,7 +148,7 @@ def options(replicas: Iterable[Replica], local: str, ejected: Iterable[str] = ()
     for replica in replicas:
         if replica.id in avoided or replica.described.draining:
             continue
-        for release in (ANY_RELEASE, *replica.described.releases):
+        for release in (ANY_RELEASE, *map(any_release, replica.models), *replica.described.releases):
             by_release[release] += replica.options
     found = {
         (release, lane): tuple([option for option in several if option.path is lane])

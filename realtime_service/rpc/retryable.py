@@ -55,6 +55,9 @@ def failure_of(code: grpc.StatusCode, details: str, hint: float | None) -> Failu
     """`hint`: seconds after which the service wants to be asked again; None without one."""
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return Failure.FINAL if hint is None else Failure.REFUSED
+    if code is grpc.StatusCode.UNAVAILABLE and hint is not None:
+        # A model is being loaded there.
+        return Failure.REFUSED
     if code is grpc.StatusCode.UNAVAILABLE and (details.startswith(_NOT_SENT) or stream_refused(details)):
         return Failure.NOT_SENT
     if code in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}:

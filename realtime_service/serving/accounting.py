@@ -2,7 +2,14 @@
 
 import asyncio
 
-from realtime_service.errors import DeadlineExpired, Overloaded, PermissionDenied, ReplicaUnavailable, ScoringFailed
+from realtime_service.errors import (
+    DeadlineExpired,
+    ModelLoading,
+    Overloaded,
+    PermissionDenied,
+    ReplicaUnavailable,
+    ScoringFailed,
+)
 from realtime_service.metrics import Metrics, Outcome
 from realtime_service.models.registry import Model
 from realtime_service.serving.answer import Answer
@@ -16,6 +23,7 @@ _OUTCOMES: dict[type[BaseException], Outcome] = {
     PermissionDenied: Outcome.INVALID,
     Overloaded: Outcome.REFUSED,
     ReplicaUnavailable: Outcome.REFUSED,
+    ModelLoading: Outcome.REFUSED,
     DeadlineExpired: Outcome.EXPIRED,
     ScoringFailed: Outcome.FAILED,
     asyncio.CancelledError: Outcome.CANCELLED,
@@ -32,14 +40,16 @@ class Accounting:
     def answered(self, context: RequestContext, answer: Answer) -> float | None:
         """Count an end with an answer. Returns the slack: the deadline less the finish, None without a deadline."""
         if answer.ticket:
-            self._metrics.ended(None, Outcome.DEFERRED)
+            self._metrics.ended(None, Outcome.DEFERRED, context.name)
             return None
         now = self._clock.monotonic()
         target, due = context.snapshot.policy.targets.get(answer.path), context.deadline
         if due is None and target:
             due = context.arrived + target
         seconds = now - context.arrived
-        self._metrics.answered(answer.path, seconds, answer.queued, answer.batch_rows, met=due is None or now <= due)
+        self._metrics.answered(
+            answer.path, seconds, answer.queued, answer.batch_rows, met=due is None or now <= due, model=context.name
+        )
         if context.model:
             self.scored(context.model, answer, seconds)
         return context.left(now)
@@ -53,6 +63,6 @@ class Accounting:
 
     def lost(self, context: RequestContext, error: BaseException) -> None:
         """Count an end without an answer. `error`: one of COUNTED."""
-        self._metrics.ended(context.path, _OUTCOMES[type(error)])
+        self._metrics.ended(context.path, _OUTCOMES[type(error)], context.name)
         if context.model:
             context.model.statistics.failed.add(self._clock.monotonic() - context.arrived)

@@ -25,7 +25,7 @@ class Answer:
 
     `every`: all numbers of the release's heads, (texts, width of all); None where only the best few are known.
     `slack`: the deadline less the finish, set when the request has ended, None without a deadline. `ticket`: what a
-    deferred answer is asked for by.
+    deferred answer is asked for by. `model`: the name of the model.
     """
 
     scores: tuple[Score, ...]
@@ -39,6 +39,7 @@ class Answer:
     every: NDArray[np.float32] | None = None
     slack: float | None = None
     ticket: Ticket | None = None
+    model: str = ""
 
 
 def deferred(ticket: Ticket, refusal: Overloaded | Relayed) -> Answer:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from protos.scoring.v1.scoring_pb2 import ScoreResponse
-from realtime_service.errors import Overloaded, ReplicaUnavailable, ScoringFailed
+from realtime_service.errors import ModelLoading, Overloaded, ReplicaUnavailable, ScoringFailed
 from realtime_service.execution.devices import Devices
 from realtime_service.metrics import Metrics
 from realtime_service.serving.dispatcher import Dispatcher
@@ -71,7 +71,7 @@ class BackfillWorker:
 
     async def run_once(self) -> int:
         """Claim and answer one chunk; returns how many of it have ended. Raises: StoreUnavailable."""
-        claimed = await self._deferred_queue.claim(self._consumer, CHUNK)
+        claimed = await self._deferred_queue.claim(self._consumer, CHUNK, models=self._dispatcher.served_models)
         if not claimed:
             return 0
         # Concurrently, so that they share batches.
@@ -94,7 +94,7 @@ class BackfillWorker:
             answer = await self._dispatcher.score_deferred(request)
         except (BadInput, UnknownRelease, ScoringFailed) as error:
             return _Failure(str(error))
-        except (Overloaded, ReplicaUnavailable) as error:
+        except (Overloaded, ReplicaUnavailable, ModelLoading) as error:
             log.info("%r goes back: %s", item.request_id, error)
             return None
         return score_response(answer, request.request_id)

@@ -13,16 +13,22 @@ from protos.scoring.v1.storage_pb2 import PublishedScore
 from realtime_service import identity
 from realtime_service.cluster.forwarder import Forwarded, Forwarder
 from realtime_service.cluster.membership import Membership
-from realtime_service.errors import DeadlineExpired, Overloaded, PermissionDenied, Relayed, ReplicaUnavailable
+from realtime_service.errors import (
+    DeadlineExpired,
+    Overloaded,
+    PermissionDenied,
+    Relayed,
+    ReplicaUnavailable,
+)
 from realtime_service.execution.devices import Devices
-from realtime_service.identity import Identity
+from realtime_service.identity import Identity, of_model
 from realtime_service.metrics import Metrics
 from realtime_service.models.registry import Model, Models, unknown
 from realtime_service.routing.policy import Decision, RoutedRequest, another, decide, own_lane
 from realtime_service.routing.quotas import Quotas
-from realtime_service.routing.snapshot import ANY_RELEASE
+from realtime_service.routing.snapshot import any_release
 from realtime_service.scheduling.scheduler import ADMITTED_SHARE
-from realtime_service.serving import answer, chunked_encoding
+from realtime_service.serving import answer, chunked_encoding, release_choice
 from realtime_service.serving.accounting import COUNTED, Accounting
 from realtime_service.serving.answer import Answer
 from realtime_service.serving.deferral import Deferral
@@ -79,23 +85,39 @@ class Dispatcher:
             raise
         # An answer or a refusal of another replica is counted there.
         if isinstance(answered, Answer):
+            answered.model = context.name
             answered.slack = self._accounting.answered(context, answered)
             if answered.path is ServingPath.PRECOMPUTED and not call.caller.sees_precomputed:
                 self._disguise(context, answered)
         return answered
 
+    @property
+    def served_models(self) -> frozenset[str]:
+        """The models that this process has or loads."""
+        return frozenset({self._models.serving.default_name, *self._models.loads})
+
     async def score_deferred(self, request: ScoringRequest) -> Answer:
         """Answer a request that was submitted and has no deadline, behind everything else.
 
-        Raises: UnknownRelease, BadInput, Overloaded, ScoringFailed.
+        Raises: UnknownRelease, BadInput, Overloaded, ScoringFailed; ReplicaUnavailable, ModelLoading where another
+        process, or this one later, may have the model.
         """
-        model = self._models.serving.pick(request.release, caller=None)
-        arrived, snapshot = self._clock.monotonic(), self._membership.snapshot
+        arrived, snapshot, serving = self._clock.monotonic(), self._membership.snapshot, self._models.serving
+        if request.model and request.model not in serving.by_name:
+            # It was known when the request was accepted.
+            raise ReplicaUnavailable(f"model {request.model} is not known here")
+        if other := serving.other(request.model):
+            self._models.used[other] = arrived
+        if not request.release and serving.choose("", None, request.model) not in serving.models:
+            raise release_choice.unloaded(self._models, request.model)
+        model = serving.pick(request.release, caller=None, name=request.model)
         context = RequestContext(request, _NO_CALL, snapshot, arrived, None, model)
+        context.name_model(serving)
         decision = Decision(ServingPath.DEFERRED, snapshot.local, "submitted; taken by an idle lane")
         with model.leases:
             encodings = await self._encode(context, model)
             scored = await self._run(context, model, encodings, decision, finish_in=None)
+        scored.model = context.name
         self._accounting.scored(model, scored, self._clock.monotonic() - arrived)
         return scored
 
@@ -105,8 +127,8 @@ class Dispatcher:
         if not call.caller.may_use(ServingPath.DEFERRED):
             raise PermissionDenied("the token does not permit deferred work")
         serving, snapshot = self._models.serving, self._membership.snapshot
-        chosen = serving.choose(request.release, caller=None)
-        _check_model(call.caller, chosen)
+        chosen = serving.choose(request.release, caller=None, name=request.model)
+        release_choice.check_permitted(call.caller, chosen)
         if model := serving.models.get(chosen):
             model.encoder.reads.texts(request.texts, request.text_pairs)
         elif request.release and not snapshot.serves(chosen):
@@ -119,7 +141,8 @@ class Dispatcher:
         """
         policy = self._membership.snapshot.policy
         if not call.forwarded and (policy.quota or policy.quotas):
-            self._quotas.admit(call.caller.quota_key, len(request.texts), self._clock.monotonic())
+            key = of_model(call.caller.quota_key, self._models.serving.other(request.model))
+            self._quotas.admit(key, len(request.texts), self._clock.monotonic())
 
     async def _answer_or_defer(self, context: RequestContext) -> Answer | bytes:
         try:
@@ -137,11 +160,11 @@ class Dispatcher:
 
     async def _answer(self, context: RequestContext) -> Answer | bytes:
         request, call, snapshot = context.request, context.call, context.snapshot
-        release = self._release(context)
+        release = release_choice.choose(self._models, context)
         context.model = model = self._models.serving.models.get(release)
         if model is None:
-            if call.forwarded:
-                raise ReplicaUnavailable("this replica no longer has the release it was asked for; ask another")
+            if call.forwarded or (release == any_release(context.name) and context.name in self._models.loads):
+                raise release_choice.unloaded(self._models, context.name)
             routed = self._routed(context, release, {})
             return await self._forward(context, routed, self._decide(context, routed))
         self._shed_early(context, model)
@@ -164,24 +187,6 @@ class Dispatcher:
                         raise
                     decision = other
         return await self._forward(context, routed, decision)
-
-    def _release(self, context: RequestContext) -> str:
-        """The release that answers, here or elsewhere. Raises: UnknownRelease, PermissionDenied."""
-        serving, pinned, forwarded = self._models.serving, context.request.release, context.call.forwarded
-        caller = context.call.caller
-        if forwarded and forwarded.release in serving.models:
-            _check_model(caller, forwarded.release)
-            return forwarded.release
-        chosen = serving.choose(pinned, caller.key)
-        if not pinned and not caller.may_ask_release(chosen):
-            # Of another model than the active release.
-            chosen = serving.active
-        _check_model(caller, chosen)
-        if chosen in serving.models or context.snapshot.serves(chosen):
-            return chosen
-        if pinned:
-            raise unknown(pinned, serving.active)
-        return ANY_RELEASE
 
     async def _encode(self, context: RequestContext, model: Model) -> list[Encoding]:
         """Raises: BadInput for pairs of texts where the model reads single ones, or the reverse; as `_shed_early`."""
@@ -269,7 +274,7 @@ class Dispatcher:
             context.deadline,
             context.real_time,
             finish_in,
-            context.call.caller.quota_key,
+            context.flow,
         )
         return answer.computed(model, encodings, rows, decision, context.request.top_k)
 
@@ -279,12 +284,6 @@ class Dispatcher:
         passed = (*call.passed, (IDENTITY, identity.pack(call.caller)))
         forwarded = Forwarded(call.method, call.raw, context.deadline, passed, looked_up, call.repeated)
         return await self._forwarder.forward(forwarded, routed, decision)
-
-
-def _check_model(caller: Identity, release: str) -> None:
-    """`release`: may be empty, where another replica chooses. Raises: PermissionDenied."""
-    if release and not caller.may_ask_release(release):
-        raise PermissionDenied(f"release: the token does not permit the model of {release!r}")
 
 
 def _draw() -> float:

@@ -23,7 +23,7 @@ class FinishTimes(Mapping[ServingPath, float]):
         self._model = model
         self._encodings = encodings
         self._real_time = context.real_time
-        self._caller = context.call.caller.quota_key
+        self._caller = context.flow
         self._lanes = context.snapshot.lanes
         self._found: dict[ServingPath, float | None] = {}
 

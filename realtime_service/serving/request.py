@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.cluster.forwarded_context import ForwardedContext
-from realtime_service.identity import Identity
-from realtime_service.models.registry import Model
+from realtime_service.identity import Identity, of_model
+from realtime_service.models.registry import Model, Serving
 from realtime_service.routing.snapshot import Snapshot
 from shared_model.errors import BadInput
 from shared_model.types import MAX_TEXT_BYTES, MAX_TEXTS, TOP_K, Priority, ServingPath
@@ -33,7 +33,7 @@ class ScoringRequest:
     """`text_pairs`: second texts, for a release that reads pairs. `timeout` is in seconds, None when none was given.
 
     `allow_deferred`: rather answered later than refused. `every_score`: all numbers of the release's output are wanted,
-    not only the best `top_k`, which is all that published scores hold.
+    not only the best `top_k`, which is all that published scores hold. `model`: that answers, "" for the default one.
     """
 
     texts: tuple[str, ...]
@@ -45,6 +45,7 @@ class ScoringRequest:
     request_id: str
     allow_deferred: bool = False
     every_score: bool = False
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,8 @@ class RequestContext:
     """One request on its way through the dispatcher. Times are monotonic seconds.
 
     `snapshot` is read once, when the request arrives: every decision about it here is made on this one. `deadline`:
-    None when the caller gave none. `model`: set when its release is loaded here; `path`: the lane decided last.
+    None when the caller gave none. `name`: of the model, once it is known to be served; `model`: set when its release
+    is loaded here; `path`: the lane decided last. `flow`: by which fair queueing counts: the caller, for each model.
     """
 
     request: ScoringRequest
@@ -87,10 +89,18 @@ class RequestContext:
     deadline: float | None
     model: Model | None = None
     path: ServingPath | None = None
+    name: str = ""
+    flow: str = ""
 
     @property
     def real_time(self) -> bool:
         return self.request.priority is Priority.REAL_TIME
+
+    def name_model(self, serving: Serving) -> None:
+        """Note the model that the request is for, which is known."""
+        other = serving.other(self.request.model)
+        self.name = other or serving.default_name
+        self.flow = of_model(self.call.caller.quota_key, other)
 
     def elapsed(self, now: float) -> float:
         """Seconds since the request arrived."""
@@ -131,6 +141,7 @@ def check_request(message: scoring_pb2.ScoreRequest) -> ScoringRequest:
         release=message.release,
         request_id=request_id,
         allow_deferred=message.allow_deferred,
+        model=message.model,
     )
 
 
@@ -142,6 +153,7 @@ def deferred_request(request: ScoringRequest) -> scoring_pb2.ScoreRequest:
         top_k=request.top_k,
         release=request.release,
         request_id=request.request_id,
+        model=request.model,
     )
 
 

@@ -14,6 +14,7 @@ def score_response(answer: Answer, request_id: str) -> scoring_pb2.ScoreResponse
         compute_us=round(answer.computed * 1e6),
         request_id=request_id,
         reason=answer.reason,
+        model=answer.model,
         slack_us=None if answer.slack is None else round(answer.slack * 1e6),
     )
     if answer.ticket:

@@ -63,15 +63,17 @@ def add_to(command: argparse.ArgumentParser) -> None:
     )
 
 
-def follow(args: argparse.Namespace, state: StateSettings) -> int:
-    """Print how many replicas follow the pointer; with `--wait`, wait until each follows or fails. Returns the exit
-    code.
+def follow(args: argparse.Namespace, state: StateSettings, choose: common.ChooseModel) -> int:
+    """Print how many replicas follow the pointer of a model; with `--wait`, wait until each follows or fails. Returns
+    the exit code.
 
     Raises: StoreUnavailable if Redis does not answer.
     """
     with common.redis_client(state) as client:
-        wanted = pointer.read(common.store_of(state), client)
-        now = progress(read(client), wanted)
+        store = common.store_of(state)
+        model = choose(store, client)
+        wanted = pointer.read(store, client, model)
+        now = progress(read(client), wanted, model)
         if args.wait is None:
             if now.known:
                 print(f"replicas known: {now.known}; they follow within about a minute, --wait waits for that")
@@ -79,7 +81,7 @@ def follow(args: argparse.Namespace, state: StateSettings) -> int:
         end = time.monotonic() + args.wait
         while now.waiting and time.monotonic() < end:
             time.sleep(_POLL_SECONDS)
-            now = progress(read(client), wanted)
+            now = progress(read(client), wanted, model)
     print(now)
     return 1 if now.waiting or now.failed else 0
 
@@ -97,20 +99,37 @@ def read(client: "redis.Redis") -> list[ReplicaProfile]:
     return [it for it in profiles if it.lanes and not it.replica.draining]
 
 
-def progress(replicas: Sequence[ReplicaProfile], wanted: Pointer) -> Progress:
-    """A replica follows `wanted` once it has seen this version of the pointer and loaded its releases."""
+def progress(replicas: Sequence[ReplicaProfile], wanted: Pointer, model: str = "") -> Progress:
+    """A replica follows `wanted`, the pointer of a model, once it has seen this version of it and loaded its releases.
+    A replica that does not serve the model is not counted; one that loads it when it is asked for follows."""
     following, waiting, failed, pinned = list[str](), list[str](), dict[str, str](), list[str]()
     for it in replicas:
-        name, seen = it.replica.id, it.pointer_version >= wanted.version
+        if model and not (model in it.models or it.all_models):
+            continue
+        name, (version, releases) = it.replica.id, _seen(it, model)
+        seen = version >= wanted.version
+        failures = {release: why for release, why in it.failures.items() if release in (wanted.active, wanted.canary)}
         if it.pinned:
             pinned.append(name)
-        elif seen and it.failures:
-            failed[name] = "; ".join(f"{release}: {why}" for release, why in sorted(it.failures.items()))
-        elif seen and it.replica.release == wanted.active and wanted.canary in (*it.replica.releases, ""):
+        elif seen and failures:
+            failed[name] = "; ".join(f"{release}: {why}" for release, why in sorted(failures.items()))
+        elif seen and (_has(wanted, releases) or it.models[model].on_demand):
             following.append(name)
         else:
             waiting.append(name)
     return Progress(following, waiting, failed, pinned)
+
+
+def _has(wanted: Pointer, releases: Sequence[str]) -> bool:
+    return releases[0] == wanted.active and wanted.canary in (*releases, "")
+
+
+def _seen(replica: ReplicaProfile, model: str) -> tuple[int, list[str]]:
+    """The version of a model's pointer that a replica has seen, and its loaded releases, the active one first."""
+    if not model:
+        return replica.pointer_version, [replica.replica.release, *replica.replica.releases]
+    served = replica.models[model]
+    return served.pointer_version, [served.active, served.canary]
 
 
 def _seconds(text: str) -> float:

@@ -15,8 +15,9 @@ from shared_model.errors import ReleaseError, StoreUnavailable
 from shared_model.evaluation import judged
 from shared_model.redis_store import clients
 from shared_model.redis_store.server import RedisServer
-from shared_model.releases import manifest, naming, pointer, verdict_signature
+from shared_model.releases import manifest, naming, pointer, pointers, verdict_signature
 from shared_model.releases.pointer import Pointer
+from shared_model.releases.pointers import Pointers
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 from shared_model.trust import keyring
@@ -34,10 +35,22 @@ ACTIVE = "@active"
 
 @dataclass(frozen=True)
 class Moved:
-    """The pointer before and after a change. `old`: None if it could not be read."""
+    """A model's pointer before and after a change. `old`: None if it could not be read; `model`: as the functions of
+    `pointer` take it; `default`: the default model."""
 
     old: Pointer | None
     new: Pointer
+    model: str
+    default: str
+
+    @property
+    def note(self) -> str:
+        """Suffix of a line, where the pointer of another model than the default one was moved."""
+        return f"; model {self.model}, default stays {self.default}" if self.model else ""
+
+
+#: Returns the model whose pointer a command moves, as the functions of `pointer` take it.
+ChooseModel = Callable[[Store, "redis.Redis | None"], str]
 
 
 def store_of(state: StateSettings) -> Store:
@@ -73,7 +86,8 @@ def release_id(state: StateSettings, given: str) -> str:
     """Resolve a release argument; a full id is returned as it is, even if the release is not here. Raises: ReleaseError
     if it matches no release or several."""
     if given.startswith("@"):
-        return naming.resolve_role(given, read_pointer(state))
+        _, _, model = given.partition(":")
+        return naming.resolve_role(given, read_pointer(state, model))
     return given if manifest.is_id(given) else naming.resolve(given, store_of(state).ids())
 
 
@@ -82,42 +96,84 @@ def open_release(state: StateSettings, given: str) -> Release:
     return store_of(state).open(release_id(state, given))
 
 
-def read_pointer(state: StateSettings) -> Pointer:
-    """The pointer. Raises: ReleaseError if no release is active."""
-    return _with_redis(state, pointer.read)
+def read_pointer(state: StateSettings, model: str = "") -> Pointer:
+    """The pointer of a model, by its name; "" is the default one. Raises: ReleaseError if no release is active."""
+
+    def read(store: Store, client: "redis.Redis | None") -> Pointer:
+        return pointer.read(store, client, pointers.pointed_by(store, client, model))
+
+    return _with_redis(state, read)
 
 
-def find_pointer(state: StateSettings) -> Pointer | None:
-    """The pointer; None if no release was ever active. Raises: ReleaseError if it is damaged."""
-    return _with_redis(state, pointer.find)
+def find_pointers(state: StateSettings) -> Pointers:
+    """The pointers of all models. Raises: ReleaseError if one is damaged."""
+    return _with_redis(state, pointers.read)
 
 
-def move(state: StateSettings, change: Callable[[Store, "redis.Redis | None"], Pointer]) -> Moved:
-    """Change the pointer. Raises: StoreUnavailable if its file was written but Redis was not reached."""
+def add_model(parser: Parser, verb: str) -> None:
+    """Add the option `--default` to a command that moves the pointer of its release's model."""
+    parser.add_argument(
+        "--default",
+        action="store_true",
+        help=f"{verb} the default model, which callers get that name none (default: the model of the release's name)",
+    )
+
+
+def model_of(release_id: str, default: bool) -> ChooseModel:
+    """The model of a release; the default one if that is asked for, or no release is active yet."""
+
+    def choose(store: Store, client: "redis.Redis | None") -> str:
+        try:
+            found = pointer.find(store, client)
+        except ReleaseError:
+            # Damaged, and about to be replaced.
+            return ""
+        if default or found is None:
+            return ""
+        return pointers.pointed_by(store, client, manifest.name_of(release_id))
+
+    return choose
+
+
+def move(
+    state: StateSettings, choose: ChooseModel, change: Callable[[Store, "redis.Redis | None", str], Pointer]
+) -> Moved:
+    """Change a model's pointer. Raises: StoreUnavailable if its file was written but Redis was not reached."""
     store = store_of(state)
     with contextlib.ExitStack() as stack:
         try:
             client = stack.enter_context(redis_client(state))
         except StoreUnavailable as error:
-            new = change(store, None)
-            raise StoreUnavailable(f"{pointer.place(store)} names {new.active}, but {error}") from error
+            model = choose(store, None)
+            new = change(store, None, model)
+            raise StoreUnavailable(f"{pointer.place(store, model)} names {new.active}, but {error}") from error
+        model = choose(store, client)
         try:
-            old = pointer.read(store, client)
+            old = pointer.read(store, client, model)
         except ReleaseError:
             # No release is active yet, or both copies are damaged and about to be replaced.
             old = None
-        return Moved(old, change(store, client))
+        new = change(store, client, model)
+        return Moved(old, new, model, manifest.name_of(pointer.read(store, client).active) if model else "")
 
 
-def promote(state: StateSettings, release_id: str) -> None:
-    """Make a verified and evaluated release the active one, and print the change. Raises: ReleaseError if a required
-    signature is missing or wrong; StoreUnavailable."""
+def promote(state: StateSettings, release_id: str, default: bool = False) -> None:
+    """Make a verified and evaluated release the active one of its model, or of the default one, and print the change.
+    Raises: ReleaseError if a required signature is missing or wrong; StoreUnavailable."""
     release = Store.from_settings(state).open(release_id)
-    moved = move(state, lambda store, client: pointer.promote(store, client, release_id))
+
+    def change(store: Store, client: "redis.Redis | None", model: str) -> Pointer:
+        if default:
+            return pointers.promote_default(store, client, release_id)
+        return pointer.promote(store, client, release_id, model)
+
+    moved = move(state, model_of(release_id, default), change)
     replaced = ""
     if moved.old:
         already = moved.old.active == release_id
         replaced = "; it was before" if already else f"; it replaced {moved.old.active}"
+    if moved.model:
+        replaced += f"; served as model {moved.model}; default stays {moved.default}; --default moves it"
     print(f"release {release_id} is active (version {moved.new.version}){replaced}{unproven(release)}")
 
 
@@ -136,25 +192,17 @@ def sign_verdict(state: StateSettings, release: Release) -> None:
         verdict_signature.sign(release, keys.operator, str(keys.folder / keyring.OPERATOR))
 
 
-def known_pointer(state: StateSettings) -> Pointer | None:
-    """The pointer; None also if it is damaged: commands that only read continue."""
+def known_pointers(state: StateSettings) -> Pointers:
+    """The pointers; none if one is damaged: commands that only read continue."""
     try:
-        return find_pointer(state)
+        return find_pointers(state)
     except ReleaseError:
-        return None
+        return Pointers(None)
 
 
-def role(pointer: Pointer | None, release_id: str) -> str:
-    """The role of a release in the pointer: active, previous, canary or an empty string."""
-    if pointer is None:
-        return ""
-    return {pointer.previous: "previous", pointer.canary: "canary", pointer.active: "active"}.get(release_id, "")
-
-
-def mark(pointer: Pointer | None, release_id: str) -> str:
-    """As `role`, plus the canary's share of callers."""
-    found = role(pointer, release_id)
-    return f"canary {pointer.weight:.2%}" if pointer and found == "canary" else found
+def mark(found: Pointers, release_id: str) -> str:
+    """The roles of a release, for people; empty if no pointer names it."""
+    return ", ".join(map(str, found.roles_of(release_id)))
 
 
 def _with_redis(state: StateSettings, read: "Callable[[Store, redis.Redis | None], Found]") -> Found:

@@ -57,7 +57,7 @@ def _show(args: argparse.Namespace, state: StateSettings) -> None:
     if args.json:
         print(release.manifest.to_json().decode(), end="")
         return
-    mark = common.mark(common.known_pointer(state), release.id)
+    mark = common.mark(common.known_pointers(state), release.id)
     for subject, words in _summary(release, mark, signature.trusted_keys(state)):
         print(f"{subject:<13} {words}")
 

@@ -10,7 +10,7 @@ from shared_model.commands import common
 from shared_model.errors import ReleaseError, UnknownRelease
 from shared_model.evaluation import judged
 from shared_model.releases import manifest
-from shared_model.releases.pointer import Pointer
+from shared_model.releases.pointers import Pointers
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 
@@ -19,8 +19,8 @@ from shared_model.settings import StateSettings
 class Listed:
     """One release in the store. `gate`: passed, REFUSED, not judged, or the release's error. `accuracy`: fp32's on the
     labelled texts of its last gate, `ece`: its expected calibration error there, at the release's `temperature`; all of
-    the first head. `heads`: the accuracy of further heads, by name. `role`: active, previous, canary or empty;
-    `weight`: the canary's."""
+    the first head. `heads`: the accuracy of further heads, by name. `role`: active, previous, canary or empty, in the
+    pointer of its `model`, which is empty for the default one; `weight`: the canary's."""
 
     release: str
     name: str
@@ -33,6 +33,7 @@ class Listed:
     temperature: float | None
     ece: float | None
     heads: dict[str, float | None]
+    model: str
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "built": self.built.isoformat()}
@@ -45,7 +46,7 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
         _list,
         help="releases here, oldest first",
         more="With its date (UTC), size, gate, fp32's accuracy and calibration error (ECE) on the last labelled "
-        "texts, and what the pointer says.",
+        "texts, and what the pointer of its model says.",
         example="--json",
     )
     listed.add_argument("--json", action="store_true", help="a JSON array of them instead, for programs")
@@ -62,15 +63,15 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
 
 
 def _list(args: argparse.Namespace, state: StateSettings) -> None:
-    store, pointer = common.store_of(state), common.known_pointer(state)
-    found = [_listed(store, release_id, pointer) for release_id in store.ids()]
+    store, pointers = common.store_of(state), common.known_pointers(state)
+    found = [_listed(store, release_id, pointers) for release_id in store.ids()]
     if args.json:
         print(json.dumps([one.to_json() for one in found], indent=1))
         return
     width = max((len(one.release) for one in found), default=0)
     for one in found:
         size, accuracy = f"{one.bytes / 1e6:7.1f} MB", "" if one.accuracy is None else f"accuracy {one.accuracy:7.2%}"
-        role = one.role if one.weight is None else f"{one.role} {one.weight:.2%}"
+        role = common.mark(pointers, one.release)
         accuracy += "" if one.ece is None else f", ECE {one.ece:.4f}"
         line = f"{one.release:<{width}}  {one.built:%Y-%m-%d %H:%M}  {size}  {one.gate:<10}  {accuracy:16}  {role:14}"
         line += ", ".join(f"{name} {_share(accuracy)}" for name, accuracy in one.heads.items())
@@ -81,8 +82,8 @@ def _share(accuracy: float | None) -> str:
     return "–" if accuracy is None else f"{accuracy:.2%}"
 
 
-def _listed(store: Store, release_id: str, pointer: Pointer | None) -> Listed:
-    role, accuracy, temperature, ece = common.role(pointer, release_id), None, None, None
+def _listed(store: Store, release_id: str, pointers: Pointers) -> Listed:
+    role, accuracy, temperature, ece = next(iter(pointers.roles_of(release_id)), None), None, None, None
     heads = dict[str, float | None]()
     try:
         release = store.open(release_id)
@@ -100,11 +101,12 @@ def _listed(store: Store, release_id: str, pointer: Pointer | None) -> Listed:
         bytes=store.size(release_id),
         gate=gate,
         accuracy=accuracy,
-        role=role,
-        weight=pointer.weight if pointer and pointer.canary == release_id else None,
+        role=role.role if role else "",
+        weight=role.weight if role else None,
         temperature=temperature,
         ece=ece,
         heads=heads,
+        model=role.model if role else "",
     )
 
 
@@ -113,8 +115,9 @@ def _remove(args: argparse.Namespace, state: StateSettings) -> None:
     release_id = common.release_id(state, args.release)
     with store.files.locked():
         # Raises for a damaged pointer, which may name this release.
-        if role := common.role(common.find_pointer(state), release_id):
-            raise ReleaseError(f"release {release_id} stays: it is the {role} one; {_REMEDIES[role]}")
+        for role in common.find_pointers(state).roles_of(release_id):
+            model = f" of model {role.model}" * bool(role.model)
+            raise ReleaseError(f"release {release_id} stays: it is the {role.role} one{model}; {_REMEDIES[role.role]}")
         if release_id not in store.ids():
             raise UnknownRelease(f"release {release_id} is not in {store.files.root}; nothing was removed")
         freed = store.size(release_id)

@@ -81,7 +81,9 @@ def _add_build(commands: "argparse._SubParsersAction[Any]") -> None:
         "beside the head, else generated messages to a bank)",
     )
     abstaining.add_options(build)
-    build.add_argument("--promote", action="store_true", help="promote it though another release is active")
+    build.add_argument(
+        "--promote", action="store_true", help="promote it, as the model of its name, though one is active"
+    )
     build.add_argument("--if-missing", action="store_true", help="do nothing when a release is active")
 
 
@@ -105,7 +107,7 @@ def _add_evaluation(parser: common.Parser) -> None:
 def _build(args: argparse.Namespace, state: StateSettings) -> int:
     from shared_model.building import build
 
-    active = _active(state)
+    active = _active(state, args.name or DEFAULT_NAME)
     if args.if_missing and active:
         print(f"release {active.id} is active; nothing to build")
         return 0
@@ -272,7 +274,7 @@ def _gate(args: argparse.Namespace, state: StateSettings) -> int:
     asked = corpora.judged_on(labelled.get(heads.first.name), by_head, corpora.generated_texts(reads))
     bounds = settings.load(GateSettings, gate_min_accuracy=args.min_accuracy)
     _say_columns(evaluation, heads, asked)
-    active = _baselines(_active(state), release, evaluation, bounds)
+    active = _baselines(_active(state, release.manifest.name), release, evaluation, bounds)
     evaluator = gate.release_evaluator(release, asked, bounds)
     judged = gate.evaluate_release(
         release,
@@ -287,9 +289,11 @@ def _gate(args: argparse.Namespace, state: StateSettings) -> int:
     return 0 if judged.passed else 1
 
 
-def _active(state: StateSettings) -> "Release | None":
-    """The active release, or None if there is no active release that this version can open."""
+def _active(state: StateSettings, model: str) -> "Release | None":
+    """The active release of a model, else of the default one; None if this version can open neither."""
     try:
-        return common.store_of(state).open(common.read_pointer(state).active)
+        found = common.find_pointers(state)
+        pointer = found.others.get(model) or found.default
+        return common.store_of(state).open(pointer.active) if pointer else None
     except TandemError:
         return None

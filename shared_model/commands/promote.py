@@ -1,4 +1,4 @@
-"""promote, canary, rollback: set the active release."""
+"""promote, canary, rollback: set the active release of a model."""
 
 import argparse
 from typing import Any
@@ -7,7 +7,7 @@ import redis
 
 from shared_model.commands import await_replicas, common
 from shared_model.evaluation import judged, report
-from shared_model.releases import pointer
+from shared_model.releases import pointer, pointers
 from shared_model.releases.pointer import Pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
@@ -19,10 +19,12 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
         "promote",
         _promote,
         help="make a release that passed its gate the active one",
-        more="Running replicas follow within a minute; the next nightly run is planned with it.",
+        more="Running replicas follow within a minute; the next nightly run is planned with it. A release of another "
+        "name than the default model's is served beside it, as the model of that name.",
         example="my-model",
     )
     common.add_release(promote)
+    common.add_model(promote, "make it")
     await_replicas.add_to(promote)
 
     canary = common.add_command(
@@ -34,6 +36,7 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
         example="my-model --weight 0.05",
     )
     common.add_release(canary)
+    common.add_model(canary, "try it beside")
     canary.add_argument("--weight", type=float, required=True, help="share of the callers, between 0 and 1")
     await_replicas.add_to(canary)
 
@@ -45,6 +48,7 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
         more="It is done once: a second rollback does not bring back what the first one took away.",
         example="",
     )
+    rollback.add_argument("--model", default="", metavar="NAME", help="that of a model (default: the default model)")
     await_replicas.add_to(rollback)
 
 
@@ -53,8 +57,8 @@ def _promote(args: argparse.Namespace, state: StateSettings) -> int:
     if refusal := _refusal(release, state):
         print(refusal)
         return 1
-    common.promote(state, release.id)
-    return await_replicas.follow(args, state)
+    common.promote(state, release.id, args.default)
+    return await_replicas.follow(args, state, common.model_of(release.id, args.default))
 
 
 def _canary(args: argparse.Namespace, state: StateSettings) -> int:
@@ -62,28 +66,37 @@ def _canary(args: argparse.Namespace, state: StateSettings) -> int:
     if refusal := _refusal(release, state):
         print(refusal)
         return 1
-    new = common.move(state, lambda store, client: pointer.start_canary(store, client, release.id, args.weight)).new
+
+    def change(store: Store, client: "redis.Redis | None", model: str) -> Pointer:
+        return pointer.start_canary(store, client, release.id, args.weight, model)
+
+    choose = common.model_of(release.id, args.default)
+    moved = common.move(state, choose, change)
+    new = moved.new
     print(
         f"release {new.canary} answers {new.weight:.2%} of the callers (version {new.version}), "
-        f"{new.active} the others{common.unproven(release)}"
+        f"{new.active} the others{moved.note}{common.unproven(release)}"
     )
-    return await_replicas.follow(args, state)
+    return await_replicas.follow(args, state, choose)
 
 
 def _rollback(args: argparse.Namespace, state: StateSettings) -> int:
-    def change(store: Store, client: "redis.Redis | None") -> Pointer:
-        old = pointer.read(store, client)
+    def choose(store: Store, client: "redis.Redis | None") -> str:
+        return pointers.pointed_by(store, client, args.model)
+
+    def change(store: Store, client: "redis.Redis | None", model: str) -> Pointer:
+        old = pointer.read(store, client, model)
         if old.previous and not old.canary:
             _verified(state, old.previous)
-        return pointer.rollback(store, client)
+        return pointer.rollback(store, client, model)
 
-    moved = common.move(state, change)
+    moved = common.move(state, choose, change)
     undone = ""
     if moved.old:
         canary, active = moved.old.canary, moved.old.active
         undone = f"; the canary {canary} was dropped" if canary else f"; it replaced {active}"
-    print(f"release {moved.new.active} is active (version {moved.new.version}){undone}")
-    return await_replicas.follow(args, state)
+    print(f"release {moved.new.active} is active (version {moved.new.version}){undone}{moved.note}")
+    return await_replicas.follow(args, state, choose)
 
 
 def _verified(state: StateSettings, release_id: str) -> Release:

@@ -49,7 +49,7 @@ def _keys(args: argparse.Namespace, state: StateSettings) -> None:
 
 def _signed_now(state: StateSettings) -> str:
     try:
-        pointer = common.find_pointer(state)
+        pointer = common.find_pointers(state).default
     except ReleaseError as error:
         return f"the pointer stays unsigned: {error}"
     return f"signed: release {pointer.active} is active (version {pointer.version})" if pointer else ""

@@ -1,7 +1,7 @@
 """The deferred stream and its results, in Redis."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -114,6 +114,7 @@ class DeferredQueue:
         arguments: list[object] = [self._settings.deferred_bound, self._settings.deferred_wait_seconds]
         for it in submissions:
             arguments += [it.request_id, it.work.SerializeToString(), it.deliver_within_ms, it.content, it.ticket]
+            arguments.append(it.work.request.model)
         items = [keys.deferred_item(it.request_id) for it in submissions]
         answers = await self._scripts.run_replicated("submit", items, arguments)
         return [self._outcome(it, *answer) for it, answer in zip(submissions, answers, strict=True)]
@@ -155,23 +156,38 @@ class DeferredQueue:
         return [State(state.decode()) if state else None for state in await self._scripts.run("look", items, [])]
 
     async def claim(
-        self, consumer: str, count: int, lease_seconds: float = LEASE_SECONDS, again: int = 1, counted: bool = True
+        self,
+        consumer: str,
+        count: int,
+        lease_seconds: float = LEASE_SECONDS,
+        again: int = 1,
+        counted: bool = True,
+        models: Collection[str] | None = None,
     ) -> list[Claimed]:
-        """Up to `count` requests: first those whose lease expired, then new ones.
+        """Up to `count` requests: first those whose lease expired, then free ones by deadline, then age.
 
         At most `again` of them were delivered before, and those come without new ones: work that killed one consumer
         must not take a whole chunk down with the next. `counted`: whether this claim counts as a delivery. If it does
-        not, a death of the consumer is not held against its work.
+        not, a death of the consumer is not held against its work. `models`: those of which it takes work beside the
+        default one; None: of all.
         """
         looks = 2 if self._looked_until else 1
         found: list[Claimed] = []
         # Scan from where the last call stopped to the end, then the whole stream.
         while not found and looks:
-            found = await self._claim(consumer, count, lease_seconds, again, counted)
+            found = await self._claim(consumer, count, lease_seconds, again, counted, models)
             looks -= not self._looked_until
         return found
 
-    async def _claim(self, consumer: str, count: int, lease_seconds: float, again: int, counted: bool) -> list[Claimed]:
+    async def _claim(
+        self,
+        consumer: str,
+        count: int,
+        lease_seconds: float,
+        again: int,
+        counted: bool,
+        models: Collection[str] | None,
+    ) -> list[Claimed]:
         """One step of a scan of the stream; the scan is complete when `_looked_until` is empty."""
         self._looked_until, found, dead = await self._scripts.run(
             "claim",
@@ -180,6 +196,7 @@ class DeferredQueue:
                 *(consumer, count, again, int(lease_seconds * 1000)),
                 *(self._looked_until, _LOOKED_AT, keys.deferred_item("")),
                 *(LAST_DELIVERY, _GIVEN_UP, int(counted)),
+                "" if models is None else f",{','.join(models)},",
             ],
         )
         self._scripts.report_dead_letters(dead)

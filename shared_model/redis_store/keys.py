@@ -4,9 +4,15 @@ uses together share it, so that they live on one node of a cluster."""
 import hashlib
 
 
-def release_pointer() -> str:
-    """Hash {version, active, previous, canary, weight, signer, signature}: the release pointer."""
-    return "tandem:{release}:pointer"
+def release_pointer(model: str = "") -> str:
+    """Hash {version, active, previous, canary, weight, signer, signature}: the release pointer of a model; "" is the
+    default model."""
+    return f"tandem:{{release}}:pointer:{model}" if model else "tandem:{release}:pointer"
+
+
+def release_models() -> str:
+    """Set of the models that have a pointer of their own: all that were promoted, but the default one."""
+    return "tandem:{release}:models"
 
 
 def replica(replica_id: str) -> str:
@@ -30,8 +36,15 @@ def routing_policy() -> str:
 
 
 def deferred_stream() -> str:
-    """Stream of accepted work: fields id, work (protobuf DeferredWork), content, ticket; see `deferred_item`."""
+    """Stream of accepted work: fields id, work (protobuf DeferredWork), content, ticket and model, see `deferred_item`;
+    ordered, where it was put into `deferred_order` when it was accepted."""
     return "tandem:{deferred}:stream"
+
+
+def deferred_order() -> str:
+    """Sorted set of the work that no consumer holds: entries of the stream by deadline, infinity without one. Entries
+    of one deadline are in their order, because their ids are padded. Scripts derive this key from the stream's."""
+    return "tandem:{deferred}:order"
 
 
 def deferred_item(stored_id: str) -> str:
@@ -43,7 +56,7 @@ def deferred_item(stored_id: str) -> str:
 
 def dead_letters() -> str:
     """Stream of work that failed by itself or whose consumers died: fields id, work (protobuf DeferredWork),
-    content, ticket, deliveries."""
+    content, ticket, model, deliveries."""
     return "tandem:{deferred}:dead"
 
 
@@ -56,9 +69,9 @@ def audit(subject: str) -> str:
     return f"tandem:{{{subject}}}:audit"
 
 
-def partition_token(ds: str) -> str:
-    """Integer that grows with every attempt at a partition."""
-    return f"tandem:{{nightly}}:token:{ds}"
+def partition_token(ds: str, model: str = "") -> str:
+    """Integer that grows with every attempt at a partition with a model; "" is the default one."""
+    return f"tandem:{{nightly}}:token:{ds}:{model}" if model else f"tandem:{{nightly}}:token:{ds}"
 
 
 def last_run() -> str:

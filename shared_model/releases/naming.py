@@ -1,4 +1,7 @@
-"""Resolves a release named by an operator: by id, name, a prefix of either, @active, @previous or @canary."""
+"""Resolves a release named by an operator: by id, name, a prefix of either, @active, @previous or @canary.
+
+These are the default model's; those of another model are @active:MODEL and so on.
+"""
 
 from collections.abc import Sequence
 
@@ -7,14 +10,14 @@ from shared_model.releases import manifest
 from shared_model.releases.pointer import Pointer
 
 #: For the help of every command that takes a release.
-HELP = "its id, its name if only one has it, the beginning of either, @active, @previous or @canary"
+HELP = "its id, its name if only one has it, the beginning of either, @active, @previous or @canary (@active:MODEL, …)"
 
 _ROLES = ("active", "previous", "canary")
 
 
 def resolve_role(given: str, pointer: Pointer) -> str:
-    """The id that the pointer holds for `@active`, `@previous` or `@canary`. Raises: ReleaseError."""
-    role = given.removeprefix("@")
+    """The id that a model's pointer holds for `@active`, `@previous` or `@canary`. Raises: ReleaseError."""
+    role = given.removeprefix("@").partition(":")[0]
     if role not in _ROLES:
         raise ReleaseError(f"{given!r} is not one of {', '.join(f'@{role}' for role in _ROLES)}")
     if not (found := str(getattr(pointer, role))):

@@ -1,4 +1,6 @@
-"""The operator's signature of the release pointer: two fields beside those that it covers, `signer` and `signature`.
+"""The operator's signature of a release pointer: two fields beside those that it covers, `signer` and `signature`.
+
+That of another model's pointer than the default's also covers the model.
 
 The signature begins with the version that it covers. A promotion by a former version of Tandem leaves the signature of
 the pointer before it: such a pointer counts as unsigned.
@@ -13,9 +15,9 @@ from shared_model.trust import high_water
 from shared_model.trust.keyring import Keyring, Signature, encoded
 
 
-def signed(fields: Mapping[str, Any], keys: Keyring) -> dict[str, Any]:
+def signed(fields: Mapping[str, Any], keys: Keyring, model: str = "") -> dict[str, Any]:
     """The fields of a pointer with a signature, where there is a key. Raises: SettingError: see `Keyring.sign`."""
-    signature = keys.sign(_statement(fields))
+    signature = keys.sign(_statement(fields, model))
     if signature is None:
         return dict(fields)
     written = f"{fields['version']} {encoded(signature.value)}"
@@ -31,23 +33,27 @@ def found(fields: Mapping[str, Any], document: Mapping[str, Any]) -> Signature |
     return Signature(signer, base64.b64decode(value, validate=True))
 
 
-def check(fields: Mapping[str, Any], document: Mapping[str, Any], keys: Keyring, replayable: bool) -> None:
+def check(
+    fields: Mapping[str, Any], document: Mapping[str, Any], keys: Keyring, replayable: bool, model: str = ""
+) -> None:
     """`replayable`: whether others than operators may have put back a former version.
 
     Raises: Untrusted; ValueError if the signature is malformed.
     """
     signature = found(fields, document)
-    keys.check(_statement(fields), signature)
+    keys.check(_statement(fields, model), signature)
     if keys.operators and signature:
+        subject = high_water.pointer_of(model)
         if replayable:
-            keys.accepted.check(high_water.POINTER, fields["version"])
-        keys.accepted.raise_to(high_water.POINTER, fields["version"])
+            keys.accepted.check(subject, fields["version"])
+        keys.accepted.raise_to(subject, fields["version"])
 
 
-def proves(fields: Mapping[str, Any], signature: Signature) -> bool:
+def proves(fields: Mapping[str, Any], signature: Signature, model: str = "") -> bool:
     """Whether the owner of the key that is named, trusted or not, signed these fields."""
-    return Keyring(operators=(signature.signer,)).accepts(_statement(fields), signature)
+    return Keyring(operators=(signature.signer,)).accepts(_statement(fields, model), signature)
 
 
-def _statement(fields: Mapping[str, Any]) -> bytes:
-    return b"tandem pointer\n" + json.dumps(fields, sort_keys=True).encode()
+def _statement(fields: Mapping[str, Any], model: str) -> bytes:
+    covered = {**fields, "model": model} if model else fields
+    return b"tandem pointer\n" + json.dumps(covered, sort_keys=True).encode()

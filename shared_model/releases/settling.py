@@ -1,4 +1,4 @@
-"""Signs what was stored before a machine had an operator key, once: pointer, its file copy, routing
+"""Signs what was stored before a machine had an operator key, once: pointers, their file copies, routing
 policy, and the verdicts on the releases that the pointer names.
 
 Keys are made at their first use with the embedded Redis, and by an operator's command otherwise. The values stored
@@ -6,9 +6,9 @@ before have no signature, or that of an operator of another state folder with th
 """
 
 import contextlib
-import json
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import redis
@@ -17,17 +17,14 @@ from google.protobuf.message import DecodeError
 from protos.scoring.v1.storage_pb2 import RoutingPolicy
 from shared_model.errors import ReleaseError
 from shared_model.redis_store import keys
-from shared_model.releases import pointer_signature, verdict_signature
+from shared_model.releases import pointer_file, pointer_signature, verdict_signature
 from shared_model.trust import keyring, policy_signature
 
 if TYPE_CHECKING:
     from shared_model.releases.store import Store
 
-#: Of the file copy of the pointer.
-FILE = "ACTIVE.json"
-
-#: The fields of a pointer that a signature covers. Raises: ValueError, KeyError for a damaged one.
-Fields = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+#: The fields of a model's pointer that a signature covers. Raises: ValueError, KeyError for a damaged one.
+Fields = Callable[[Mapping[str, Any], str], Mapping[str, Any]]
 
 log = logging.getLogger(__name__)
 
@@ -35,11 +32,14 @@ log = logging.getLogger(__name__)
 def settle(store: "Store", client: "redis.Redis | None", fields: Fields) -> None:
     """Without Redis only the file is signed, and this is to be repeated. A damaged value is left as it is."""
     with store.files.locked():
-        file = _settle_file(store, fields)
+        written = {model: _settle_file(store, fields, model) for model in ("", *_written(store))}
         if client is None:
             return
         try:
-            client.transaction(lambda pipe: _settle_pointer(store, pipe, fields, file), keys.release_pointer())
+            stored = {name.decode() for name in client.smembers(keys.release_models())}
+            for model in ("", *sorted(stored | written.keys() - {""})):
+                settle_one = partial(_settle_pointer, store, fields=fields, file=written.get(model), model=model)
+                client.transaction(settle_one, keys.release_pointer(model))
             client.transaction(lambda pipe: _settle_policy(store, pipe), keys.routing_policy())
         except redis.RedisError as error:
             log.warning("Redis did not answer (%s): the pointer and the policy in it are signed later", error)
@@ -48,32 +48,42 @@ def settle(store: "Store", client: "redis.Redis | None", fields: Fields) -> None
     store.reload_keys()
 
 
-def _settle_file(store: "Store", fields: Fields) -> dict[str, Any] | None:
+def _written(store: "Store") -> list[str]:
+    """The models in the file; none if it is damaged, as above."""
+    try:
+        return pointer_file.models(store.files)
+    except ReleaseError:
+        return []
+
+
+def _settle_file(store: "Store", fields: Fields, model: str) -> dict[str, Any] | None:
     """The pointer of the file, signed, which could not be written there; None otherwise."""
     try:
-        document = json.loads(store.files.read(FILE))
-        signed = _signed(store, document, fields)
+        document = pointer_file.read(store.files, model)
+        signed = _signed(store, document, fields, model)
     except (OSError, ValueError, KeyError, TypeError):
         return None
     if signed is None:
         return None
     try:
-        store.files.write(FILE, json.dumps(signed).encode())
+        pointer_file.write(store.files, signed, model)
     except OSError:
         # These releases are read-only here.
         return signed
     return None
 
 
-def _settle_pointer(store: "Store", pipe: Any, fields: Fields, file: Mapping[str, Any] | None) -> None:
-    found = {name.decode(): value.decode() for name, value in pipe.hgetall(keys.release_pointer()).items()}
+def _settle_pointer(store: "Store", pipe: Any, fields: Fields, file: Mapping[str, Any] | None, model: str) -> None:
+    found = {name.decode(): value.decode() for name, value in pipe.hgetall(keys.release_pointer(model)).items()}
     try:
-        signed = _signed(store, found, fields) if found else file
+        signed = _signed(store, found, fields, model) if found else file
     except (ValueError, KeyError):
         return
     pipe.multi()
     if signed:
-        pipe.hset(keys.release_pointer(), mapping=signed)
+        pipe.hset(keys.release_pointer(model), mapping=signed)
+    if signed and model:
+        pipe.sadd(keys.release_models(), model)
 
 
 def _settle_policy(store: "Store", pipe: Any) -> None:
@@ -87,14 +97,14 @@ def _settle_policy(store: "Store", pipe: Any) -> None:
         pipe.set(keys.routing_policy(), policy_signature.signed(policy, store.keys))
 
 
-def _signed(store: "Store", document: Mapping[str, Any], fields: Fields) -> dict[str, Any] | None:
+def _signed(store: "Store", document: Mapping[str, Any], fields: Fields, model: str) -> dict[str, Any] | None:
     """The document with a signature; None if it has one already, whose operator is trusted from now on."""
-    covered = fields(document)
+    covered = fields(document, model)
     _settle_verdicts(store, {str(covered[role]) for role in ("active", "previous", "canary")} - {""})
     signature = pointer_signature.found(covered, document)
     if signature is None:
-        return pointer_signature.signed(covered, store.keys)
-    if pointer_signature.proves(covered, signature):
+        return pointer_signature.signed(covered, store.keys, model)
+    if pointer_signature.proves(covered, signature, model):
         keyring.trust(store.keys.folder, signature.signer)
     return None
 

@@ -19,6 +19,12 @@ FILE = "accepted.json"
 
 POINTER, POLICY = "pointer", "policy"
 
+
+def pointer_of(model: str) -> str:
+    """The subject of a model's pointer; "" is the default model."""
+    return f"{POINTER}:{model}" if model else POINTER
+
+
 log = logging.getLogger(__name__)
 
 

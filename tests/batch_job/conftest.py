@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from batch_job.attempt import open_attempt
 from batch_job.deferred.scores import DeferredScores
-from batch_job.identity import Tables
+from batch_job.identity import Tables, model_of
 from batch_job.launch import spark_submit
 from batch_job.run_record import RunRecord, Scoring
 from batch_job.scoring.options import ScoringOptions
@@ -114,7 +114,8 @@ def attempt(
 ) -> Scoring:
     """One attempt at a partition; by default the watch sleeps, so that the commit rule is on its own."""
     tables = Tables.for_input(state, run.input.identity)
-    fence = Fence.take(client, run.ds, table.last_attempt(tables.folders, run.ds))
+    last = table.last_attempt(tables.folders, run.ds)
+    fence = Fence.take(client, run.ds, last, model_of(run.input.identity))
 
     with open_attempt(spark, run, options, tables, fence, settings, force, watch_seconds) as opened:
         scored = opened.write()

@@ -21,7 +21,7 @@ retried = {
     code: dag.get_task("score").retry_policy.evaluate(SystemExit(code), 1, 2).action.value
     for code in (1, 2, 3, 4, 70, 75, -9)
 }
-run = SimpleNamespace(partition_key=None, conf={"day": partition_key})
+run = SimpleNamespace(partition_key=None, conf={"day": partition_key, "model": "side"})
 for task in dag.tasks:
     task.render_template_fields({"dag_run": run, "run_id": run_id, **dag.user_defined_macros})
 plan, score = dag.get_task("plan"), dag.get_task("score")
@@ -86,6 +86,7 @@ json.dump(
         "day": dag.params.get_param("day").dump(),
         "at_once": score.max_active_tis_per_dag,
         "plan": {
+            "more": plan.more,
             "ds": plan.ds,
             "record": plan.record,
             "mode": plan.mode,

@@ -116,7 +116,8 @@ def test_spark_submit_gets_the_runtime_the_day_and_the_record(dag: dict[str, Any
 def test_plan_waits_without_a_worker_slot(dag: dict[str, Any], environment: dict[str, str]) -> None:
     record = f"{environment['TANDEM_STATE']}/runs/{DAY}/{RUN}.json"
     waits = {"mode": "reschedule", "every": 7, "wait": spark_submit.WAIT_SECONDS}
-    assert dag["plan"] == {"ds": DAY, "record": record, **waits}
+    # The record pins the model for the steps after.
+    assert dag["plan"] == {"ds": DAY, "record": record, "more": ["--model", "side"], **waits}
 
 
 def test_a_plan_that_has_waited_long_enough_fails_with_what_it_looked_for(dag: dict[str, Any]) -> None:

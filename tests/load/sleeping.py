@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from realtime_service.models.registry import Serving
 from realtime_service.process.place import Place
 from realtime_service.process.server import Server
 from realtime_service.settings import ServiceSettings
@@ -73,7 +74,7 @@ async def serve(releases: str, release_id: str, redis_url: str) -> None:
     )
     over, tasks = asyncio.Event(), list[asyncio.Task[None]]()
     store = SleepingStore(releases)
-    async with Server(settings, store, release_id, redis_url, Place(), DeferredSettings()) as service:
+    async with Server(settings, store, Serving({}, release_id), redis_url, Place(), DeferredSettings()) as service:
 
         async def answer() -> None:
             await asyncio.to_thread(child.answer, {"address": service.address, "capacity": 1 / SECONDS}, dict)

@@ -63,7 +63,7 @@ RELEASE_LOADING: ReleaseState
 RELEASE_FAILED: ReleaseState
 
 class ScoreRequest(_message.Message):
-    __slots__ = ("texts", "priority", "timeout_ms", "top_k", "release", "request_id", "text_pairs", "allow_deferred")
+    __slots__ = ("texts", "priority", "timeout_ms", "top_k", "release", "request_id", "text_pairs", "allow_deferred", "model")
     TEXTS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,7 @@ class ScoreRequest(_message.Message):
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     TEXT_PAIRS_FIELD_NUMBER: _ClassVar[int]
     ALLOW_DEFERRED_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     texts: _containers.RepeatedScalarFieldContainer[str]
     priority: Priority
     timeout_ms: int
@@ -80,7 +81,8 @@ class ScoreRequest(_message.Message):
     request_id: str
     text_pairs: _containers.RepeatedScalarFieldContainer[str]
     allow_deferred: bool
-    def __init__(self, texts: _Optional[_Iterable[str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., timeout_ms: _Optional[int] = ..., top_k: _Optional[int] = ..., release: _Optional[str] = ..., request_id: _Optional[str] = ..., text_pairs: _Optional[_Iterable[str]] = ..., allow_deferred: bool = ...) -> None: ...
+    model: str
+    def __init__(self, texts: _Optional[_Iterable[str]] = ..., priority: _Optional[_Union[Priority, str]] = ..., timeout_ms: _Optional[int] = ..., top_k: _Optional[int] = ..., release: _Optional[str] = ..., request_id: _Optional[str] = ..., text_pairs: _Optional[_Iterable[str]] = ..., allow_deferred: bool = ..., model: _Optional[str] = ...) -> None: ...
 
 class Label(_message.Message):
     __slots__ = ("name", "score")
@@ -124,7 +126,7 @@ class HeadResult(_message.Message):
     def __init__(self, labels: _Optional[_Iterable[_Union[Label, _Mapping]]] = ..., vector: _Optional[_Iterable[float]] = ..., abstained: bool = ...) -> None: ...
 
 class ScoreResponse(_message.Message):
-    __slots__ = ("results", "path", "release", "precision", "batch_size", "queue_us", "compute_us", "request_id", "reason", "slack_us", "ticket")
+    __slots__ = ("results", "path", "release", "precision", "batch_size", "queue_us", "compute_us", "request_id", "reason", "slack_us", "ticket", "model")
     RESULTS_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
@@ -136,6 +138,7 @@ class ScoreResponse(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     SLACK_US_FIELD_NUMBER: _ClassVar[int]
     TICKET_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
     results: _containers.RepeatedCompositeFieldContainer[Result]
     path: Path
     release: str
@@ -147,7 +150,8 @@ class ScoreResponse(_message.Message):
     reason: str
     slack_us: int
     ticket: Ticket
-    def __init__(self, results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., path: _Optional[_Union[Path, str]] = ..., release: _Optional[str] = ..., precision: _Optional[str] = ..., batch_size: _Optional[int] = ..., queue_us: _Optional[int] = ..., compute_us: _Optional[int] = ..., request_id: _Optional[str] = ..., reason: _Optional[str] = ..., slack_us: _Optional[int] = ..., ticket: _Optional[_Union[Ticket, _Mapping]] = ...) -> None: ...
+    model: str
+    def __init__(self, results: _Optional[_Iterable[_Union[Result, _Mapping]]] = ..., path: _Optional[_Union[Path, str]] = ..., release: _Optional[str] = ..., precision: _Optional[str] = ..., batch_size: _Optional[int] = ..., queue_us: _Optional[int] = ..., compute_us: _Optional[int] = ..., request_id: _Optional[str] = ..., reason: _Optional[str] = ..., slack_us: _Optional[int] = ..., ticket: _Optional[_Union[Ticket, _Mapping]] = ..., model: _Optional[str] = ...) -> None: ...
 
 class Ticket(_message.Message):
     __slots__ = ("request_id", "ticket")
@@ -244,8 +248,10 @@ class GetResultResponse(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., state: _Optional[_Union[DeferredState, str]] = ..., response: _Optional[_Union[ScoreResponse, _Mapping]] = ..., computed_by: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
 
 class DescribeRequest(_message.Message):
-    __slots__ = ()
-    def __init__(self) -> None: ...
+    __slots__ = ("model",)
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    def __init__(self, model: _Optional[str] = ...) -> None: ...
 
 class LaneDescription(_message.Message):
     __slots__ = ("name", "precision", "device", "max_batch_size", "max_concurrent_requests", "serving", "p95_target_ms", "rate_target", "waiting", "slow_here", "call_ms", "call_budget_ms")
@@ -304,7 +310,7 @@ class ReplicaDescription(_message.Message):
     def __init__(self, id: _Optional[str] = ..., address: _Optional[str] = ..., release: _Optional[str] = ..., draining: bool = ..., releases: _Optional[_Iterable[str]] = ..., tls: bool = ...) -> None: ...
 
 class DescribeResponse(_message.Message):
-    __slots__ = ("release", "labels", "max_tokens", "lanes", "replicas", "redis_available", "releases", "output", "pairs", "operators_policy", "heads")
+    __slots__ = ("release", "labels", "max_tokens", "lanes", "replicas", "redis_available", "releases", "output", "pairs", "operators_policy", "model", "models", "heads")
     class OperatorsPolicyEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -322,6 +328,8 @@ class DescribeResponse(_message.Message):
     OUTPUT_FIELD_NUMBER: _ClassVar[int]
     PAIRS_FIELD_NUMBER: _ClassVar[int]
     OPERATORS_POLICY_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
     HEADS_FIELD_NUMBER: _ClassVar[int]
     release: str
     labels: _containers.RepeatedScalarFieldContainer[str]
@@ -333,8 +341,20 @@ class DescribeResponse(_message.Message):
     output: str
     pairs: bool
     operators_policy: _containers.ScalarMap[str, float]
+    model: str
+    models: _containers.RepeatedCompositeFieldContainer[ModelDescription]
     heads: _containers.RepeatedCompositeFieldContainer[HeadDescription]
-    def __init__(self, release: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., max_tokens: _Optional[int] = ..., lanes: _Optional[_Iterable[_Union[LaneDescription, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaDescription, _Mapping]]] = ..., redis_available: bool = ..., releases: _Optional[_Iterable[_Union[ReleaseDescription, _Mapping]]] = ..., output: _Optional[str] = ..., pairs: bool = ..., operators_policy: _Optional[_Mapping[str, float]] = ..., heads: _Optional[_Iterable[_Union[HeadDescription, _Mapping]]] = ...) -> None: ...
+    def __init__(self, release: _Optional[str] = ..., labels: _Optional[_Iterable[str]] = ..., max_tokens: _Optional[int] = ..., lanes: _Optional[_Iterable[_Union[LaneDescription, _Mapping]]] = ..., replicas: _Optional[_Iterable[_Union[ReplicaDescription, _Mapping]]] = ..., redis_available: bool = ..., releases: _Optional[_Iterable[_Union[ReleaseDescription, _Mapping]]] = ..., output: _Optional[str] = ..., pairs: bool = ..., operators_policy: _Optional[_Mapping[str, float]] = ..., model: _Optional[str] = ..., models: _Optional[_Iterable[_Union[ModelDescription, _Mapping]]] = ..., heads: _Optional[_Iterable[_Union[HeadDescription, _Mapping]]] = ...) -> None: ...
+
+class ModelDescription(_message.Message):
+    __slots__ = ("name", "release", "is_default")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    IS_DEFAULT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    release: str
+    is_default: bool
+    def __init__(self, name: _Optional[str] = ..., release: _Optional[str] = ..., is_default: bool = ...) -> None: ...
 
 class HeadDescription(_message.Message):
     __slots__ = ("name", "output", "labels")

@@ -48,7 +48,7 @@ class ReplicaState(_message.Message):
     def __init__(self, profile: _Optional[bytes] = ..., wanted: _Optional[_Mapping[str, float]] = ..., waiting: _Optional[_Iterable[int]] = ..., max_concurrent_requests: _Optional[_Iterable[int]] = ..., predicted_finish_ms: _Optional[_Iterable[float]] = ..., real_time_finish_ms: _Optional[_Iterable[float]] = ..., per_text_ms: _Optional[_Iterable[float]] = ..., load: _Optional[_Iterable[float]] = ..., counter: _Optional[int] = ..., sent_at_ms: _Optional[int] = ..., mac: _Optional[bytes] = ...) -> None: ...
 
 class ReplicaProfile(_message.Message):
-    __slots__ = ("replica", "lanes", "pointer_version", "failures", "pinned", "variants", "slow_lanes")
+    __slots__ = ("replica", "lanes", "pointer_version", "failures", "pinned", "variants", "slow_lanes", "models", "all_models")
     class FailuresEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -63,6 +63,13 @@ class ReplicaProfile(_message.Message):
         key: str
         value: str
         def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    class ModelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: ServedModel
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[ServedModel, _Mapping]] = ...) -> None: ...
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
     POINTER_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +77,8 @@ class ReplicaProfile(_message.Message):
     PINNED_FIELD_NUMBER: _ClassVar[int]
     VARIANTS_FIELD_NUMBER: _ClassVar[int]
     SLOW_LANES_FIELD_NUMBER: _ClassVar[int]
+    MODELS_FIELD_NUMBER: _ClassVar[int]
+    ALL_MODELS_FIELD_NUMBER: _ClassVar[int]
     replica: _scoring_pb2.ReplicaDescription
     lanes: _containers.RepeatedScalarFieldContainer[str]
     pointer_version: int
@@ -77,7 +86,21 @@ class ReplicaProfile(_message.Message):
     pinned: bool
     variants: _containers.ScalarMap[str, str]
     slow_lanes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, replica: _Optional[_Union[_scoring_pb2.ReplicaDescription, _Mapping]] = ..., lanes: _Optional[_Iterable[str]] = ..., pointer_version: _Optional[int] = ..., failures: _Optional[_Mapping[str, str]] = ..., pinned: bool = ..., variants: _Optional[_Mapping[str, str]] = ..., slow_lanes: _Optional[_Iterable[str]] = ...) -> None: ...
+    models: _containers.MessageMap[str, ServedModel]
+    all_models: bool
+    def __init__(self, replica: _Optional[_Union[_scoring_pb2.ReplicaDescription, _Mapping]] = ..., lanes: _Optional[_Iterable[str]] = ..., pointer_version: _Optional[int] = ..., failures: _Optional[_Mapping[str, str]] = ..., pinned: bool = ..., variants: _Optional[_Mapping[str, str]] = ..., slow_lanes: _Optional[_Iterable[str]] = ..., models: _Optional[_Mapping[str, ServedModel]] = ..., all_models: bool = ...) -> None: ...
+
+class ServedModel(_message.Message):
+    __slots__ = ("pointer_version", "active", "canary", "on_demand")
+    POINTER_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ACTIVE_FIELD_NUMBER: _ClassVar[int]
+    CANARY_FIELD_NUMBER: _ClassVar[int]
+    ON_DEMAND_FIELD_NUMBER: _ClassVar[int]
+    pointer_version: int
+    active: str
+    canary: str
+    on_demand: bool
+    def __init__(self, pointer_version: _Optional[int] = ..., active: _Optional[str] = ..., canary: _Optional[str] = ..., on_demand: bool = ...) -> None: ...
 
 class ReplicaStates(_message.Message):
     __slots__ = ("replicas",)

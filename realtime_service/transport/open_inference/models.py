@@ -53,11 +53,12 @@ def outputs(model: Model) -> list[Tensor]:
 
 def loaded(serving: Serving, name: str, version: str) -> list[Model]:
     """Models of this name, the active one first; of all versions if `version` is empty. Raises: NotFound."""
-    ids = sorted(serving.models, key=lambda release: release != serving.active)
+    actives = {roles.active for roles in serving.by_name.values()}
+    ids = sorted(serving.models, key=lambda release: release not in actives)
     found = [serving.models[it] for it in ids if name == name_of(it) and version in ("", it)]
     if not found:
         asked = f"{name!r}, version {version!r}," if version else f"{name!r}"
-        raise NotFound(f"model_name: {asked} is not served here; this is {name_of(serving.active)!r}")
+        raise NotFound(f"model_name: {asked} is not served here; this is {serving.default_name!r}")
     return found
 
 
@@ -66,6 +67,8 @@ def elsewhere(serving: Serving, served: Collection[str], name: str, version: str
     None if this process has the model, or no replica has it."""
     if any(name == name_of(it) and version in ("", it) for it in serving.models):
         return None
+    if name in serving.others:
+        return version
     found = [it for it in served if name == name_of(it) and version in ("", it)]
     if not version and serving.active in found:
         return ""
@@ -78,7 +81,7 @@ def choose(serving: Serving, name: str, version: str, caller: str) -> Model:
     Raises: NotFound.
     """
     found = loaded(serving, name, version)
-    drawn = serving.pick("", caller)
+    drawn = serving.models.get(serving.roles(serving.other(name)).choose(caller))
     return drawn if drawn in found else found[0]
 
 

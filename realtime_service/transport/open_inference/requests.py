@@ -37,8 +37,8 @@ class InferRequest:
     timeout: float | None
     outputs: tuple[str, ...]
 
-    def scoring(self, release: str, every_score: bool) -> ScoringRequest:
-        """The same request of one release, for the dispatcher."""
+    def scoring(self, release: str, model: str, every_score: bool) -> ScoringRequest:
+        """The same request of one release, for the dispatcher. `model`: "" for the default one."""
         return ScoringRequest(
             texts=self.texts,
             text_pairs=self.text_pairs,
@@ -48,6 +48,7 @@ class InferRequest:
             release=release,
             request_id=self.id,
             every_score=every_score,
+            model=model,
         )
 
 

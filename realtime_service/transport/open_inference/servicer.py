@@ -123,7 +123,9 @@ class OpenInferenceServicer:
         except (BadInput, MessageTooLarge, NotFound, PermissionDenied):
             self._metrics.ended(None, Outcome.INVALID)
             raise
-        scoring = request.scoring(release, every_score=any(it.datatype == "FP32" for it in wanted))
+        scoring = request.scoring(
+            release, serving.other(request.model), every_score=any(it.datatype == "FP32" for it in wanted)
+        )
         answer = await self._dispatcher.score(scoring, call)
         return answer if isinstance(answer, bytes) else responses.infer_response(request, answer, wanted)
 

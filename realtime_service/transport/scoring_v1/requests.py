@@ -66,3 +66,4 @@ def _check_names(request: ScoringRequest, prefix: str = "") -> None:
     """Checked on the wire alone: requests that were stored before names were checked stay readable."""
     check_name(f"{prefix}request_id", request.request_id)
     check_name(f"{prefix}release", request.release)
+    check_name(f"{prefix}model", request.model)

@@ -43,7 +43,7 @@ class ScoringServicer:
         deferral: Deferral,
         watcher: Watcher,
         streams: OpenStreams,
-        describe: Callable[[bool], scoring_pb2.DescribeResponse],
+        describe: Callable[[bool, str], scoring_pb2.DescribeResponse],
         metrics: Metrics,
         relay: Relay | None,
     ) -> None:
@@ -119,8 +119,8 @@ class ScoringServicer:
                 happened()
 
     async def describe(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.DescribeResponse:
-        await messages.read_message(scoring_pb2.DescribeRequest, raw)
-        return self._describe(arrival.caller.sees_internals)
+        asked = await messages.read_message(scoring_pb2.DescribeRequest, raw)
+        return self._describe(arrival.caller.sees_internals, asked.model)
 
     async def _score(self, request: ScoringRequest, call: CallContext) -> scoring_pb2.ScoreResponse | bytes:
         answer = await self._dispatcher.score(request, call)

@@ -2,6 +2,8 @@
 -- KEYS[1] stream   ARGV[1] group   ARGV[2] seconds an ended item is kept
 -- Every script returns {number of items that it found expired, its own reply}.
 local expired = 0
+-- Sorted set of the entries that no consumer holds, by deadline: see keys.deferred_order.
+local order = string.gsub(KEYS[1], 'stream$', 'order')
 
 -- Milliseconds by the clock of this server; clocks of other hosts are never used.
 local function now()
@@ -13,9 +15,26 @@ local function has_ended(state)
   return state == 'published' or state == 'failed' or state == 'expired'
 end
 
+-- The member of the order for an entry: padded, so that members of one deadline are in the order of their age.
+local function member_of(entry)
+  local time, number = string.match(entry, '(%d+)-(%d+)')
+  return time .. '-' .. string.rep('0', 20 - #number) .. number
+end
+
+local function entry_of(member)
+  local time, number = string.match(member, '(%d+)-0*(%d+)')
+  return time .. '-' .. number
+end
+
+-- Make an entry free to claim. `due`: its deadline, if it has one.
+local function enqueue(entry, due)
+  redis.call('ZADD', order, 'NX', due or '+inf', member_of(entry))
+end
+
 local function take_off(entry)
   redis.call('XACK', KEYS[1], ARGV[1], entry)
   redis.call('XDEL', KEYS[1], entry)
+  redis.call('ZREM', order, member_of(entry))
 end
 
 -- Set an item's last fields and take its entry off the stream in one step.
@@ -37,22 +56,27 @@ local function state_of(item)
   return state
 end
 
+-- Names and values in turn, by name.
+local function named(flat)
+  local fields = {}
+  for index = 1, #flat, 2 do
+    fields[flat[index]] = flat[index + 1]
+  end
+  return fields
+end
+
 -- The fields of an entry by name, false if it is gone.
 local function fields_of(stream, entry)
   local found = redis.call('XRANGE', stream, entry, entry)[1]
-  local fields = {}
-  for index = 1, found and #found[2] or 0, 2 do
-    fields[found[2][index]] = found[2][index + 1]
-  end
-  return found and fields
+  return found and named(found[2])
 end
 
--- Add an entry. `guards`: anything with the fields `content` and `ticket`, which earlier versions did not store; more
--- fields and their values may follow. Entries carry them because an item may expire before its entry.
+-- Add an entry. `guards`: anything with the fields `content`, `ticket` and `model`, which earlier versions did not store;
+-- more fields and their values may follow. Entries carry them because an item may expire before its entry.
 local function add(stream, id, work, guards, ...)
   return redis.call(
     'XADD', stream, '*', 'id', id, 'work', work,
-    'content', guards.content or '', 'ticket', guards.ticket or '', ...
+    'content', guards.content or '', 'ticket', guards.ticket or '', 'model', guards.model or '', ...
   )
 end
 

@@ -10,9 +10,11 @@ for index = 2, #KEYS do
   if row then
     local deliveries = row[4] - tonumber(counted)
     redis.call('XCLAIM', KEYS[1], ARGV[1], '', 0, entry, 'IDLE', ARGV[4], 'RETRYCOUNT', deliveries, 'JUSTID')
-    if redis.call('HGET', KEYS[index], 'state') == 'claimed' then
+    local item = redis.call('HMGET', KEYS[index], 'state', 'due')
+    if item[1] == 'claimed' then
       redis.call('HSET', KEYS[index], 'state', 'accepted')
     end
+    enqueue(entry, item[2])
     returned = returned + 1
   end
 end

@@ -10,7 +10,8 @@ for index = 4, #KEYS do
   if fields then
     local state = redis.call('HGET', KEYS[index], 'state')
     if not state or state == 'failed' then
-      local entry = add(KEYS[1], fields.id, fields.work, fields)
+      local entry = add(KEYS[1], fields.id, fields.work, fields, 'ordered', 1)
+      enqueue(entry)
       redis.call('DEL', KEYS[index])
       redis.call('HSET', KEYS[index], 'state', 'accepted', 'entry', entry)
       guard(KEYS[index], fields)

@@ -23,9 +23,9 @@ from shared_model.releases.store import Release
 from tests.shared_model import further_heads
 
 
-async def submit(client: "redis.asyncio.Redis", *texts: str, top_k: int = 0, release: str = "") -> str:
+async def submit(client: "redis.asyncio.Redis", *texts: str, top_k: int = 0, release: str = "", model: str = "") -> str:
     request_id = uuid.uuid4().hex
-    request = ScoreRequest(texts=texts, top_k=top_k, release=release, request_id=request_id)
+    request = ScoreRequest(texts=texts, top_k=top_k, release=release, request_id=request_id, model=model)
     await DeferredQueue(client).submit(request_id, DeferredWork(request=request, accepted_at_ms=1))
     return request_id
 

@@ -28,7 +28,7 @@ TEXTS = ("where is my card", "card", "my card please", "is my card where")
 Seal = Callable[[Store, str], Release]
 #: What the router counts of the calls it sends on, and a replica of those it answers.
 _FORWARDED = re.compile(r'^tandem_forwarded_total\{outcome="([^"]+)",path="[^"]+"\} (\S+)$', re.M)
-_ANSWERED = re.compile(r'^tandem_requests_total\{outcome="met",path="[^"]+"\} (\S+)$', re.M)
+_ANSWERED = re.compile(r'^tandem_requests_total\{model="[^"]*",outcome="met",path="[^"]+"\} (\S+)$', re.M)
 _EJECTIONS = re.compile(r"^tandem_eject(?:ions_total\{[^}]*\}|ed) (\S+)$", re.M)
 
 

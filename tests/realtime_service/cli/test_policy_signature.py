@@ -92,11 +92,11 @@ async def test_a_replica_does_not_return_to_a_former_pointer(
     former = redis_client.hgetall(keys.release_pointer())
     assert await replica.reads()
     new = pointer.promote(store, redis_client, "small-bbbbbbbbbbbb")
-    assert (await replica.reads()).pointer == new
+    assert (await replica.reads()).pointers[""] == new
     redis_client.hset(keys.release_pointer(), mapping=former)
-    assert (await replica.reads()).pointer == new
+    assert (await replica.reads()).pointers[""] == new
     redis_client.hset(keys.release_pointer(), mapping={"version": 9})
-    assert (await replica.reads()).pointer == new
+    assert (await replica.reads()).pointers[""] == new
     await replica.client.aclose()
 
 
@@ -112,13 +112,13 @@ async def test_a_restarted_replica_refuses_a_policy_and_a_pointer_of_before(
     new = pointer.promote(operators, redis_client, "small-bbbbbbbbbbbb")
     first = Replica(redis_url, loaded(tmp_path))
     snapshot = await first.reads()
-    assert (snapshot.policy.quota, snapshot.pointer) == (6.0, new)
+    assert (snapshot.policy.quota, snapshot.pointers.get("")) == (6.0, new)
     redis_client.set(keys.routing_policy(), policies[0])
     redis_client.hset(keys.release_pointer(), mapping=former)
     restarted = Replica(redis_url, loaded(tmp_path))
     snapshot = await restarted.reads()
     # The settings count until an operator sets a policy.
-    assert (snapshot.policy.quota, snapshot.pointer) == (0.0, None)
+    assert (snapshot.policy.quota, snapshot.pointers.get("")) == (0.0, None)
     assert sum("comes after version" in line for line in caplog.messages) == 2
     with pytest.raises(ReleaseError, match="in Redis has version 1, which comes after version 2"):
         pointer.read(own, redis_client)
@@ -131,7 +131,7 @@ async def test_a_restarted_replica_refuses_a_policy_and_a_pointer_of_before(
     set_quota(redis_client, loaded(tmp_path), 7.0)
     assert pointer.promote(operators, redis_client, "small-cccccccccccc").version == 3
     snapshot = await restarted.reads()
-    assert (snapshot.policy.quota, snapshot.pointer) == (7.0, pointer.read(own, redis_client))
+    assert (snapshot.policy.quota, snapshot.pointers.get("")) == (7.0, pointer.read(own, redis_client))
     for it in (first, restarted):
         await it.client.aclose()
 
@@ -175,3 +175,23 @@ def test_a_change_is_recorded_with_the_numbers_before_and_after(redis_client: "r
     first, second = audit.lines(redis_client, ours)
     assert f": nothing -> version {version}: quota=5  [signed by " in first
     assert f": version {version}: quota=5 -> version {version + 1}: quota=6  [signed by " in second
+
+
+async def test_a_replica_follows_the_signed_pointer_of_each_model(
+    redis_client: "redis.Redis", redis_url: str, ours: Keyring, tmp_path: Path
+) -> None:
+    """One model's pointer is not taken for another's, and a damaged one changes none."""
+    store, replica = Store(tmp_path / "releases", load_keys=lambda: ours), Replica(redis_url, ours)
+    main = pointer.promote(store, redis_client, "main-aaaaaaaaaaaa")
+    side = pointer.promote(store, redis_client, "side-aaaaaaaaaaaa", "side")
+    # The first heartbeat learns that there is such a model, the second one reads its pointer.
+    await replica.reads()
+    assert (await replica.reads()).pointers == {"": main, "side": side}
+    signed = redis_client.hgetall(keys.release_pointer("side"))
+    redis_client.hset(keys.release_pointer(), mapping=signed)
+    assert (await replica.reads()).pointers == {"": main, "side": side}
+    redis_client.hset(keys.release_pointer("side"), mapping={"version": 9})
+    assert (await replica.reads()).pointers == {"": main, "side": side}
+    later = pointer.promote(store, redis_client, "side-bbbbbbbbbbbb", "side")
+    assert (await replica.reads()).pointers["side"] == later
+    await replica.client.aclose()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from realtime_service.client import Deferred, NotFound
-from realtime_service.client.calls import Tickets
+from realtime_service.client.tickets import Tickets
 from shared_model.releases import pointer
 from shared_model.releases.store import Store
 from shared_model.types import DeferredState
@@ -60,7 +60,7 @@ def test_a_client_reads_what_it_has_submitted_and_another_one_needs_the_ticket(a
 
 
 def test_only_so_many_tickets_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("realtime_service.client.calls.MAX_TICKETS", 3)
+    monkeypatch.setattr("realtime_service.client.tickets.MAX_TICKETS", 3)
     tickets = Tickets()
     for number in range(5):
         tickets.kept(Deferred(str(number), DeferredState.ACCEPTED, ticket=f"t{number}"))

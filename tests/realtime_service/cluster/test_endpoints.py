@@ -26,7 +26,9 @@ from tests.realtime_service.rollout.stage import Stage, staged
 pytestmark = pytest.mark.heavy
 
 SERVICE = "scoring.v1.ScoringService"
-_ANSWERED = re.compile(r'^tandem_requests_total\{outcome="(?:met|late)",path="(?P<path>\w+)"\} (?P<count>\S+)', re.M)
+_ANSWERED = re.compile(
+    r'^tandem_requests_total\{model="[^"]*",outcome="(?:met|late)",path="(?P<path>\w+)"\} (?P<count>\S+)', re.M
+)
 
 
 @pytest.fixture(scope="module")

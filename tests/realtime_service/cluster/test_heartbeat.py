@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
-from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState
+from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState, ServedModel
 from realtime_service.cluster import heartbeat
-from realtime_service.cluster.heartbeat import LaneLoad
+from realtime_service.cluster.heartbeat import Following, LaneLoad
 from realtime_service.cluster.membership import Membership
 from realtime_service.process import redis_connections
 from realtime_service.routing.overrides import Policy
-from realtime_service.routing.snapshot import ANY_RELEASE, Snapshot
+from realtime_service.routing.snapshot import ANY_RELEASE, Snapshot, any_release
 from shared_model.redis_store import keys
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
@@ -61,8 +61,12 @@ class Pair:
         self.client = redis_connections.default_client(redis_url)
         self.described = ReplicaDescription(id="b", releases=["r-1"])
         self.loads = {LANE: LaneLoad()}
+        self.following = Following()
         self.b = Membership(
-            self.client, Snapshot("b"), lambda opened: heartbeat.state(self.described, self.loads), Policy()
+            self.client,
+            Snapshot("b"),
+            lambda opened: heartbeat.state(self.described, self.loads, following=self.following),
+            Policy(),
         )
         silent = heartbeat.state(ReplicaDescription(id="a"))
         self.a = Membership(self.client, Snapshot("a"), lambda opened: silent, Policy())
@@ -150,7 +154,17 @@ async def test_a_replica_of_another_version_is_left_out_and_logged_once(
 async def test_a_damaged_pointer_is_logged_once(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     await pair.client.hset(keys.release_pointer(), mapping={"version": "no number"})
     for _ in range(3):
-        assert (await pair.exchange()).pointer is None
+        assert (await pair.exchange()).pointers == {}
     logged = [record.getMessage() for record in caplog.records if "keeps the last valid pointer" in record.getMessage()]
     # Once by each replica.
     assert len(logged) == 2
+
+
+async def test_a_model_is_asked_only_where_it_is_served_and_a_former_version_serves_the_default_one(pair: Pair) -> None:
+    snapshot = await pair.exchange()
+    assert set(snapshot.options) == {("r-1", LANE), (ANY_RELEASE, LANE)}
+    pair.following = Following(models={"side": ServedModel(active="side-1"), "asleep": ServedModel(on_demand=True)})
+    pair.described.releases[:] = ["r-1", "side-1"]
+    releases = {release for release, _ in (await pair.exchange()).options}
+    assert releases == {"r-1", "side-1", ANY_RELEASE, any_release("side"), any_release("asleep")}
+    assert pair.a.snapshot.releases == ["r-1", "side-1"]

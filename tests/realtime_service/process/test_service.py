@@ -288,9 +288,9 @@ def test_metrics_keep_the_service_levels_apart(client: Client, service: RunningS
         'tandem_lane_target_seconds{path="throughput"} 0.5',
         'tandem_lane_target_requests_per_second{path="latency"} 50.0',
         'tandem_lane_target_requests_per_second{path="throughput"} 1000.0',
-        'tandem_request_seconds_bucket{le="0.05",path="latency"}',
-        'tandem_request_seconds_bucket{le="0.5",path="throughput"}',
-        'tandem_requests_total{outcome="invalid",path="none"}',
-        'tandem_release_info{release="minilm-banking77-',
+        'tandem_request_seconds_bucket{le="0.05",model="minilm-banking77",path="latency"}',
+        'tandem_request_seconds_bucket{le="0.5",model="minilm-banking77",path="throughput"}',
+        'tandem_requests_total{model="",outcome="invalid",path="none"}',
+        'tandem_release_info{model="minilm-banking77",release="minilm-banking77-',
     ):
         assert line in text, line

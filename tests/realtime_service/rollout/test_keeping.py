@@ -34,6 +34,7 @@ class Replica:
         self.clock = SimulatedClock()
         self.models = Models.of(model("a"))
         self.pointer = Pointer(1, "a")
+        self.others: dict[str, Pointer] = {}
         self._rollout = Rollout(
             self.models,
             cast(DesiredReleases, self),
@@ -66,7 +67,7 @@ class Replica:
 
     @property
     def kept(self) -> str:
-        return self.models.kept.release if self.models.kept else ""
+        return next(iter(self.models.kept), "")
 
 
 @pytest.fixture

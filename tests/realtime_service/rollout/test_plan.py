@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from realtime_service.models.registry import Model, Serving
-from realtime_service.rollout.rollout import Step, plan
+from realtime_service.rollout.plan import Step, plan
 from shared_model.encoding import Encoder, InputSpec
 from shared_model.errors import UnknownRelease
 from shared_model.heads import Heads

@@ -87,9 +87,9 @@ def test_commands_that_move_the_pointer_wait_for_the_replica(
     def move(*command: str) -> tuple[int, str]:
         return shared_model([*command, "--wait"]), capsys.readouterr().out.partition("\n")[2]
 
-    assert move("canary", waited.id, "--weight=0.1") == (0, "1 of 1 replicas follow\n")
+    assert move("canary", "--default", waited.id, "--weight=0.1") == (0, "1 of 1 replicas follow\n")
     assert move("rollback") == (0, "1 of 1 replicas follow\n")
-    status, says = move("promote", crashing.id)
+    status, says = move("promote", "--default", crashing.id)
     assert status == 1
     assert re.fullmatch(rf"0 of 1 replicas follow\nreplica \S+ does not serve {crashing.id}: .* SIGSEGV.*\n", says)
     assert move("rollback") == (0, "1 of 1 replicas follow\n")

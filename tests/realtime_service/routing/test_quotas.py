@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from realtime_service.errors import Overloaded
+from realtime_service.identity import of_model
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.quotas import Quotas
 from realtime_service.routing.snapshot import Replica, Snapshot
@@ -363,3 +364,20 @@ def _seconds(quotas: Quotas, names: Sequence[str], now: float) -> float:
     for name in names:
         quotas.admit(name, 1, now)
     return time.perf_counter() - started
+
+
+def test_a_quota_counts_for_each_model_by_itself() -> None:
+    policy = Policy(quota=10.0, quotas={"bob@bank": 20.0, "model:side/bob@bank": 5.0})
+    keys = ("token:bob@bank", of_model("token:bob@bank", "side"), of_model("token:bob@bank", "third"))
+    assert [policy.quota_of(key) for key in keys] == [
+        (20.0, "quota.bob@bank"),
+        (5.0, "quota.model:side/bob@bank"),
+        (20.0, "quota.bob@bank"),
+    ]
+    assert policy.quota_of(of_model("addr:1.2.3.4", "side")) == (10.0, "quota")
+    quotas = alone(quota=10.0)
+    for model in ("", "side"):
+        # All that a bucket holds.
+        quotas.admit(of_model("addr:1.2.3.4", model), 2, 0.0)
+        with pytest.raises(Overloaded):
+            quotas.admit(of_model("addr:1.2.3.4", model), 2, 0.0)

@@ -23,6 +23,8 @@ from tests.realtime_service.conftest import eventually
 class Scripted:
     """A fake dispatcher: each text names its outcome."""
 
+    served_models = frozenset({"main"})
+
     def __init__(self) -> None:
         self.begun: list[str] = []
         self.cancelled: list[str] = []

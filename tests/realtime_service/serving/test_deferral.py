@@ -128,7 +128,7 @@ def ends(stage: Stage) -> dict[str, float]:
     text = urllib.request.urlopen(stage.replica.metrics).read().decode()  # noqa: S310 - our own loopback address
     counts: dict[str, float] = {}
     for outcome, count in re.findall(
-        r'^tandem_requests_total\{outcome="(\w+)",path="\w+"\} (\S+)$', text, re.MULTILINE
+        r'^tandem_requests_total\{model="[^"]*",outcome="(\w+)",path="\w+"\} (\S+)$', text, re.MULTILINE
     ):
         counts[outcome] = counts.get(outcome, 0) + float(count)
     return counts

@@ -379,7 +379,9 @@ def test_a_build_takes_no_traffic_from_an_active_release_unless_asked_to(
     assert verdict.passed
     assert pointer.read(own_state, None).active == active.id
     assert main([*command, "--promote"]) == 0
-    assert pointer.read(own_state, None).active == built.id
+    # Of another name: a model beside the default one.
+    assert pointer.read(own_state, None, "tiny").active == built.id
+    assert pointer.read(own_state, None).active == active.id
 
 
 def test_a_build_of_the_active_release_leaves_its_report(

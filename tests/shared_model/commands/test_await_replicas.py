@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
-from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState
+from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState, ServedModel
 from shared_model.commands import await_replicas
 from shared_model.redis_store import keys
 from shared_model.releases.pointer import Pointer
@@ -24,10 +24,10 @@ def profile(
     version: int = 2,
     also: str = "",
     failures: Mapping[str, str] | None = None,
-    **more: bool,
+    **more: object,
 ) -> ReplicaProfile:
     described = ReplicaDescription(id=name, release=release, releases=[release, *filter(None, [also])])
-    return ReplicaProfile(replica=described, lanes=["latency"], pointer_version=version, failures=failures, **more)
+    return ReplicaProfile(replica=described, lanes=["latency"], pointer_version=version, failures=failures, **more)  # type: ignore[arg-type]
 
 
 def beat(client: "redis.Redis", profile: ReplicaProfile) -> None:
@@ -73,18 +73,46 @@ def test_only_replicas_that_take_requests_are_waited_for(redis_client: "redis.Re
     assert [it.replica.id for it in await_replicas.read(redis_client)] == ["here"]
 
 
+SIDE = "side-1"
+
+
+def serving(active: str, version: int = 2, on_demand: bool = False) -> dict[str, ServedModel]:
+    return {"side": ServedModel(pointer_version=version, active=active, on_demand=on_demand)}
+
+
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ([profile("a", models=serving(SIDE))], "1 of 1 replicas follow"),
+        # It has the release, and has not seen that it was promoted.
+        ([profile("a", models=serving(SIDE, version=1))], "0 of 1 replicas follow; waiting: a"),
+        ([profile("a", models=serving("")), profile("b", models=serving(SIDE))], "1 of 2 replicas follow; waiting: a"),
+        # It loads the release when a call asks for it.
+        ([profile("a", models=serving("", on_demand=True))], "1 of 1 replicas follow"),
+        # It serves each model, and has not heard of this one yet.
+        ([profile("a", all_models=True)], "0 of 1 replicas follow; waiting: a"),
+        # It serves others, or is of a version that knows one model.
+        ([profile("a")], "no replica is known that follows the pointer"),
+        # A failure of the default model's release is not this one's.
+        ([profile("a", models=serving(SIDE), failures={NEW: "crashed"})], "1 of 1 replicas follow"),
+    ],
+)
+def test_the_replicas_that_follow_the_pointer_of_one_model(told: list[ReplicaProfile], says: str) -> None:
+    assert str(await_replicas.progress(told, Pointer(2, SIDE), "side")) == says
+
+
 def test_a_promotion_waits_until_all_follow(run: Run, redis_client: "redis.Redis", one: Release) -> None:
     beat(redis_client, profile("a", OLD, 0))
     later = threading.Timer(0.5, lambda: beat(redis_client, profile("a", one.id, 1)))
     later.start()
-    status, printed, complaint = run("promote", one.id, "--wait")
+    status, printed, complaint = run("promote", "--default", one.id, "--wait")
     later.join()
     assert (status, printed.splitlines()[1:], complaint) == (0, ["1 of 1 replicas follow"], "")
 
 
 def test_without_waiting_it_says_how_many_are_known(run: Run, redis_client: "redis.Redis", one: Release) -> None:
     beat(redis_client, profile("a", OLD, 0))
-    status, printed, _ = run("promote", one.id)
+    status, printed, _ = run("promote", "--default", one.id)
     assert status == 0
     assert printed.splitlines()[1:] == ["replicas known: 1; they follow within about a minute, --wait waits for that"]
 
@@ -92,9 +120,9 @@ def test_without_waiting_it_says_how_many_are_known(run: Run, redis_client: "red
 def test_when_the_time_is_over_it_names_those_it_waited_for(
     run: Run, redis_client: "redis.Redis", one: Release, two: Release
 ) -> None:
-    run("promote", one.id)
+    run("promote", "--default", one.id)
     beat(redis_client, profile("a", one.id, 1))
-    for command in (("canary", two.id, "--weight", "0.1"), ("rollback",)):
+    for command in (("canary", "--default", two.id, "--weight", "0.1"), ("rollback",)):
         status, printed, complaint = run(*command, "--wait", "0.3")
         assert (status, complaint) == (1, "")
         assert printed.splitlines()[1:] == ["0 of 1 replicas follow; waiting: a"]
@@ -105,13 +133,13 @@ def test_a_time_that_is_none_is_refused(
     run: Run, one: Release, seconds: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as refused:
-        run("promote", one.id, f"--wait={seconds}")
+        run("promote", "--default", one.id, f"--wait={seconds}")
     assert refused.value.code == 2
     assert f"argument --wait: expected seconds, 0 or more, not {seconds!r}" in capsys.readouterr().err
 
 
 def test_without_redis_nobody_knows(run: Run, one: Release, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TANDEM_REDIS_URL", f"unix://{tmp_path / 'none.sock'}")
-    status, printed, complaint = run("promote", one.id, "--wait")
+    status, printed, complaint = run("promote", "--default", one.id, "--wait")
     assert (status, printed) == (3, "")
     assert one.id in complaint

@@ -18,10 +18,10 @@ from tests.shared_model.small_release import passed
 
 
 def test_list_marks_what_answers_and_what_may(run: Run, one: Release, two: Release, store: Store) -> None:
-    run("promote", one.id)
-    run("promote", two.id)
+    run("promote", "--default", one.id)
+    run("promote", "--default", two.id)
     three, four = passed(store, "three"), small_release.seal(store, name="four")
-    run("canary", three.id, "--weight", "0.25")
+    run("canary", "--default", three.id, "--weight", "0.25")
     small_release.judge(four, failures=("is slow",))
     five = small_release.seal(store, name="five")
     six = small_release.seal(store, name="six")
@@ -30,7 +30,7 @@ def test_list_marks_what_answers_and_what_may(run: Run, one: Release, two: Relea
     status, printed, _ = run("list")
     assert status == 0
     assert sorted(listed(printed)) == sorted([
-        f"{one.id} passed accuracy 93.21% previous",
+        f"{one.id} passed accuracy 93.21% active of one, previous",
         f"{two.id} passed active",
         f"{three.id} passed canary 25.00%",
         f"{four.id} REFUSED",
@@ -46,7 +46,8 @@ def test_list_marks_what_answers_and_what_may(run: Run, one: Release, two: Relea
         "bytes": size,
         "gate": "passed",
         "accuracy": 0.9321,
-        "role": "previous",
+        "role": "active",
+        "model": "one",
         "weight": None,
         "temperature": 1.0,
         "ece": None,
@@ -60,7 +61,7 @@ def test_list_of_nothing_is_nothing(run: Run) -> None:
 
 
 def test_show_says_what_a_release_is(run: Run, one: Release) -> None:
-    run("promote", one.id)
+    run("promote", "--default", one.id)
     small_release.judge(one, ("is slow",), agreement=0.9931, clear_agreement=1.0, accuracy=0.93)
     status, printed, _ = run("show")
     assert status == 0
@@ -198,7 +199,7 @@ def test_a_key_signs_and_what_is_trusted_opens(
     assert verdict == "the verdict of its gate, too: passed"
     assert (status, signer) == (0, public.read_text().split()[-1])
     assert run("verify", one.id)[1].endswith(", every one as built, signed by a trusted key\n")
-    assert run("promote", one.id)[0] == 0
+    assert run("promote", "--default", one.id)[0] == 0
     assert f"signature     by {signer}, which is trusted\n" in run("show")[1]
     assert f"signature     release {two.id} is unsigned" in run("show", two.id)[1]
     monkeypatch.delenv("TANDEM_TRUSTED_KEYS")
@@ -223,7 +224,7 @@ def test_a_key_is_never_written_over(run: Run, place: Path, left: str) -> None:
 
 
 def test_an_active_release_is_not_built_again(run: Run, one: Release) -> None:
-    run("promote", one.id)
+    run("promote", "--default", one.id)
     assert run("build", "--if-missing") == (0, f"release {one.id} is active; nothing to build\n", "")
 
 

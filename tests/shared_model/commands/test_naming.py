@@ -18,8 +18,8 @@ def other_two(two: Release, store: Store) -> Release:
 
 
 def test_a_name_that_one_release_has_is_enough(run: Run, one: Release, two: Release) -> None:
-    assert run("promote", "one")[0] == 0
-    assert f"release {two.id} answers 50.00%" in run("canary", "two", "--weight", "0.5")[1]
+    assert run("promote", "--default", "one")[0] == 0
+    assert f"release {two.id} answers 50.00%" in run("canary", "--default", "two", "--weight", "0.5")[1]
     assert run("verify", "two")[1].startswith(f"release {two.id}: ")
 
 
@@ -43,10 +43,10 @@ def test_a_whole_name_goes_before_the_beginning_of_another(run: Run, one: Releas
 
 
 def test_what_the_pointer_names_needs_no_id(run: Run, one: Release, two: Release, store: Store) -> None:
-    run("promote", "one")
-    run("promote", "two")
+    run("promote", "--default", "one")
+    run("promote", "--default", "two")
     three = small_release.passed(store, "three")
-    run("canary", "three", "--weight", "0.5")
+    run("canary", "--default", "three", "--weight", "0.5")
     for given, release in (("@active", two), ("@previous", one), ("@canary", three)):
         assert run("show", given, "--json")[1] == release.manifest.to_json().decode()
     assert run("show", "--json")[1] == two.manifest.to_json().decode()
@@ -68,7 +68,7 @@ def test_what_the_pointer_names_needs_no_id(run: Run, one: Release, two: Release
 def test_what_names_no_release_is_one_line(
     run: Run, one: Release, command: tuple[str, ...], given: str, says: str
 ) -> None:
-    run("promote", "one")
+    run("promote", "--default", "one")
     status, _, complaint = run(*command, given)
     assert (status, complaint.count("\n")) == (2, 1)
     assert complaint.startswith(f"shared_model {command[0]}: {says}")
@@ -85,13 +85,13 @@ def test_rm_removes_a_release_and_says_what_that_frees(run: Run, one: Release, t
 
 
 def test_rm_keeps_what_the_pointer_names(run: Run, one: Release, two: Release, store: Store) -> None:
-    run("promote", "one")
-    run("promote", "two")
+    run("promote", "--default", "one")
+    run("promote", "--default", "two")
     small_release.passed(store, "three")
-    run("canary", "three", "--weight", "0.5")
-    for given, role in (("one", "previous"), ("two", "active"), ("three", "canary")):
+    run("canary", "--default", "three", "--weight", "0.5")
+    for given, role in (("one", "active one of model one"), ("two", "active one"), ("three", "canary one")):
         status, _, complaint = run("rm", given)
-        assert (status, f"stays: it is the {role} one; " in complaint) == (2, True)
+        assert (status, f"stays: it is the {role}; " in complaint) == (2, True)
     assert len(store.ids()) == 3
     run("rollback")
     assert run("rm", "three")[0] == 0

@@ -21,14 +21,18 @@ UNPROVEN = "unproven until a replica has the device: fp16/cuda"
 
 
 def test_promote_canary_and_rollback_say_what_answers_now(run: Run, one: Release, two: Release, store: Store) -> None:
-    assert run("promote", one.id) == (0, f"release {one.id} is active (version 1); {UNPROVEN}\n", "")
-    assert run("promote", one.id) == (0, f"release {one.id} is active (version 2); it was before; {UNPROVEN}\n", "")
-    assert run("promote", two.id) == (
+    assert run("promote", "--default", one.id) == (0, f"release {one.id} is active (version 1); {UNPROVEN}\n", "")
+    assert run("promote", "--default", one.id) == (
+        0,
+        f"release {one.id} is active (version 2); it was before; {UNPROVEN}\n",
+        "",
+    )
+    assert run("promote", "--default", two.id) == (
         0,
         f"release {two.id} is active (version 3); it replaced {one.id}; {UNPROVEN}\n",
         "",
     )
-    assert run("canary", one.id, "--weight", 0.05) == (
+    assert run("canary", "--default", one.id, "--weight", 0.05) == (
         0,
         f"release {one.id} answers 5.00% of the callers (version 4), {two.id} the others; {UNPROVEN}\n",
         "",
@@ -45,7 +49,7 @@ def test_promote_canary_and_rollback_say_what_answers_now(run: Run, one: Release
 
 @pytest.mark.parametrize("command", [("promote",), ("canary", "--weight", "0.1")])
 def test_only_what_passed_its_gate_takes_traffic(run: Run, one: Release, store: Store, command: tuple[str]) -> None:
-    run("promote", one.id)
+    run("promote", "--default", one.id)
     two = small_release.seal(store, name="two")
     assert run(*command, two.id) == (
         1,
@@ -72,7 +76,7 @@ def test_a_report_counts_for_its_own_release(
 ) -> None:
     two = small_release.seal(store, name="two")
     two.write_note(report.JSON, contents(one))
-    status, _, complaint = run("promote", two.id)
+    status, _, complaint = run("promote", "--default", two.id)
     assert status == 2
     assert re.fullmatch(f"shared_model promote: release {two.id}: {says}\n", complaint)
 
@@ -94,7 +98,7 @@ def test_a_variant_that_no_lane_runs_refuses_nothing(
     replica = ReplicaProfile(replica=ReplicaDescription(id="a"), lanes=lanes, variants=lanes)
     redis_client.set(keys.replica("a"), ReplicaState(profile=replica.SerializeToString()).SerializeToString())
     redis_client.sadd(keys.replicas(), "a")
-    status, printed, _ = run("promote", two.id)
+    status, printed, _ = run("promote", "--default", two.id)
     if unfit:
         why = f"release {two.id} did not pass its gate: {unfit}; see {two.place}/report.md; {UNPROVEN}\n"
         assert (status, printed) == (1, why)
@@ -104,15 +108,15 @@ def test_a_variant_that_no_lane_runs_refuses_nothing(
 
 @pytest.mark.parametrize("command", [("promote",), ("canary", "--weight", "0.1")])
 def test_every_file_is_verified_first(run: Run, one: Release, two: Release, command: tuple[str]) -> None:
-    run("promote", one.id)
+    run("promote", "--default", one.id)
     (Path(two.place) / "weights.safetensors").write_bytes(b"other")
     says = f"release {two.id}: weights.safetensors does not match its sha256; copy the release again\n"
     assert run(*command, two.id) == (2, "", f"shared_model {command[0]}: {says}")
 
 
 def test_a_rollback_to_a_damaged_release_is_refused(run: Run, one: Release, two: Release, store: Store) -> None:
-    run("promote", one.id)
-    run("promote", two.id)
+    run("promote", "--default", one.id)
+    run("promote", "--default", two.id)
     (Path(one.place) / "config.json").unlink()
     status, _, complaint = run("rollback")
     assert status == 2
@@ -121,8 +125,8 @@ def test_a_rollback_to_a_damaged_release_is_refused(run: Run, one: Release, two:
 
 
 def test_a_rollback_needs_no_report(run: Run, one: Release, two: Release) -> None:
-    run("promote", one.id)
-    run("promote", two.id)
+    run("promote", "--default", one.id)
+    run("promote", "--default", two.id)
     (Path(one.place) / report.JSON).unlink()
     assert run("rollback")[:2] == (0, f"release {one.id} is active (version 3); it replaced {two.id}\n")
 
@@ -131,10 +135,10 @@ def test_a_rollback_needs_no_report(run: Run, one: Release, two: Release) -> Non
 def test_without_redis_the_file_moves_and_the_status_is_3(
     run: Run, one: Release, two: Release, store: Store, monkeypatch: pytest.MonkeyPatch, command: str, version: int
 ) -> None:
-    run("promote", two.id)
-    run("promote", one.id)
+    run("promote", "--default", two.id)
+    run("promote", "--default", one.id)
     monkeypatch.setenv("TANDEM_REDIS_URL", "redis://127.0.0.1:1")
-    arguments = {"promote": [two.id], "canary": [two.id, "--weight", "0.5"], "rollback": []}[command]
+    arguments = {"promote": [one.id], "canary": [two.id, "--default", "--weight", "0.5"], "rollback": []}[command]
     status, printed, complaint = run(command, *arguments)
     assert (status, printed) == (3, "")
     assert re.fullmatch(rf"shared_model {command}: .*ACTIVE\.json names .*, but Redis was not told: .*\n", complaint)
@@ -148,7 +152,7 @@ def test_where_no_redis_can_be_started_the_file_moves_too(
     monkeypatch.delenv("TANDEM_REDIS_URL")
     small_release.sign_verdict(one, place)
     (place / "redis" / "appendonly.aof").mkdir(parents=True)
-    status, _, complaint = run("promote", one.id)
+    status, _, complaint = run("promote", "--default", one.id)
     assert status == 3
     assert re.fullmatch(
         r"shared_model promote: .*ACTIVE\.json names one-.*, but redis-server did not start; .*\n", complaint
@@ -160,15 +164,15 @@ def test_where_no_redis_can_be_started_the_file_moves_too(
 def test_an_embedded_redis_is_told(run: Run, one: Release, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TANDEM_REDIS_URL")
     small_release.sign_verdict(one, place)
-    assert run("promote", one.id)[0] == 0
+    assert run("promote", "--default", one.id)[0] == 0
     (place / "releases" / pointer.FILE).unlink()
     assert listed(run("list")[1]) == [f"{one.id} passed active"]
 
 
 @pytest.mark.parametrize("weight", ["0", "1", "-1", "nan", "2"])
 def test_a_weight_that_is_no_share_is_refused(run: Run, one: Release, two: Release, weight: str) -> None:
-    run("promote", one.id)
-    status, _, complaint = run("canary", two.id, f"--weight={weight}")
+    run("promote", "--default", one.id)
+    status, _, complaint = run("canary", "--default", two.id, f"--weight={weight}")
     assert (status, "is no share of the callers" in complaint, complaint.count("\n")) == (2, True, 1)
 
 
@@ -180,5 +184,5 @@ def test_a_damaged_pointer_is_mended_by_a_promotion(
     assert listed(run("list")[1]) == [f"{one.id} passed"]
     assert "damaged; promote a release to write it anew" in run("rm", one.id)[2]
     assert "damaged; promote a release to write it anew" in run("verify")[2]
-    assert run("promote", one.id)[0] == 0
+    assert run("promote", "--default", one.id)[0] == 0
     assert json.loads((place / "releases" / pointer.FILE).read_text())["active"] == one.id

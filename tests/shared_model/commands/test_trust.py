@@ -41,11 +41,11 @@ def test_keys_makes_what_is_missing_and_names_the_operators(
 
 
 def test_keys_signs_what_is_in_force(run: Run, one: Release, place: Path) -> None:
-    assert run("promote", one.id)[0] == 0
+    assert run("promote", "--default", one.id)[0] == 0
     status, printed, _ = run("keys", "--operator")
     assert (status, printed.splitlines()[-1]) == (0, f"signed: release {one.id} is active (version 1)")
     assert not (place / "keys" / keyring.UNSETTLED).exists()
-    assert run("promote", one.id)[0] == 0
+    assert run("promote", "--default", one.id)[0] == 0
 
 
 def test_a_pointer_that_is_damaged_is_named_and_stays(run: Run, one: Release, place: Path) -> None:
@@ -93,14 +93,16 @@ def test_the_audit_of_nothing_is_nothing(run: Run) -> None:
 def test_the_audit_shows_changes_oldest_first_with_their_signers(
     run: Run, one: Release, two: Release, place: Path, redis_client: "redis.Redis"
 ) -> None:
-    assert run("promote", one.id)[0] == 0
+    assert run("promote", "--default", one.id)[0] == 0
     operator = run("keys", "--operator")[1].splitlines()[2].split()[1]
     small_release.sign_verdict(two, place)
-    assert run("promote", two.id)[0] == 0
+    assert run("promote", "--default", two.id)[0] == 0
     redis_client.xadd(keys.audit("routing"), {"record": "forged", "signer": "", "signature": ""})
     status, printed, complaint = run("audit")
     assert (status, complaint) == (0, "")
-    first, second, forged = printed.splitlines()
+    first, kept, second, forged = printed.splitlines()
+    # The former default model goes on under its name.
+    assert f": nothing -> version 1 of model one: {one.id}  [signed by " in kept
     assert "  promote  by " in first
     assert first.endswith(f": nothing -> version 1: {one.id}  [unsigned]")
     assert second.endswith(f": version 1: {one.id} -> version 2: {two.id}  [signed by {operator}]")
@@ -111,7 +113,7 @@ def test_the_audit_shows_changes_oldest_first_with_their_signers(
 def test_a_record_by_a_stranger_is_marked(run: Run, one: Release, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run("keys", "--operator")
     small_release.sign_verdict(one, place)
-    assert run("promote", one.id)[0] == 0
+    assert run("promote", "--default", one.id)[0] == 0
     keyring.make(place / "others", cluster=False, operator=True)
     monkeypatch.setenv("TANDEM_KEYS", str(place / "others"))
     assert run("audit")[1].rstrip().endswith(", a key that is not in operators.pub]")

@@ -85,7 +85,7 @@ def test_a_verdict_changed_after_its_signature_is_refused(
     assert main(["sign", small.id, "--key", str(Path(small.files.root).parent / "keys" / keyring.OPERATOR)]) == 2
 
 
-@pytest.mark.parametrize("command", [("promote",), ("canary", "--weight=0.5")])
+@pytest.mark.parametrize("command", [("promote",), ("canary", "--default", "--weight=0.5")])
 def test_an_unsigned_verdict_is_refused_until_an_operator_signs_it(
     small: Release, state: StateSettings, capsys: pytest.CaptureFixture[str], command: tuple[str, ...]
 ) -> None:

@@ -1,0 +1,39 @@
+"""The label `model` of metrics: a bounded number of values, whatever is promoted in the life of a process."""
+
+from prometheus_client import CollectorRegistry
+
+from realtime_service.metrics import _MOST_MODELS, Metrics, Outcome
+from shared_model.types import ServingPath
+
+
+def test_the_models_have_a_bounded_number_of_labels() -> None:
+    registry = CollectorRegistry()
+    metrics = Metrics((), registry)
+    for number in range(3 * _MOST_MODELS):
+        metrics.answered(ServingPath.DYNAMIC, 0.01, 0.0, 1, met=True, model=f"model-{number}")
+        metrics.ended(None, Outcome.INVALID, f"model-{number}")
+
+    def counted(model: str, path: str, outcome: str) -> float | None:
+        labels = {"path": path, "outcome": outcome, "model": model}
+        return registry.get_sample_value("tandem_requests_total", labels)
+
+    assert (counted("model-0", "dynamic", "met"), counted("model-0", "none", "invalid")) == (1.0, 1.0)
+    assert counted("other", "dynamic", "met") == 2 * _MOST_MODELS
+    (requests,) = [it for it in registry.collect() if it.name == "tandem_requests"]
+    models = {it.labels["model"] for it in requests.samples}
+    assert len(models) == _MOST_MODELS + 1
+
+
+def test_each_model_has_its_release_and_its_canary() -> None:
+    registry = CollectorRegistry()
+    metrics = Metrics((), registry)
+    metrics.set_serving({"main": ("main-1", "", 0.0), "side": ("side-1", "side-2", 0.25)})
+
+    def value(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(name, labels)
+
+    assert value("tandem_release_info", model="side", release="side-1") == 1.0
+    assert value("tandem_canary_weight", model="side", release="side-2") == 0.25
+    metrics.set_serving({"main": ("main-2", "", 0.0)})
+    assert value("tandem_release_info", model="main", release="main-2") == 1.0
+    assert value("tandem_release_info", model="side", release="side-1") is None
