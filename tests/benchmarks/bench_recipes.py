@@ -88,7 +88,8 @@ class Outcome:
 @dataclass(frozen=True)
 class Row:
     """One recipe. `seconds` and `cpu_seconds`: to quantise; a sparing recipe's include one ranking of the layers.
-    `times`: median time of a call by shape, relative to the first recipe's. `failure`: why there is none of this."""
+    `times`: median time of a call by shape, relative to the first recipe's. `failure`: the error of a recipe that
+    did not run."""
 
     recipe: str
     int8_share: float = 0.0
