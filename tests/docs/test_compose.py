@@ -107,6 +107,23 @@ def test_dockerfiles_copy_what_exists_and_run_as_nobody_special(dockerfile: str)
     assert users[-1] in ("airflow", "50000:0")
 
 
+#: Airflow's tag has the versions of the lock file in it; no source that we reach states its digest.
+BY_TAG = {"AIRFLOW_IMAGE"}
+
+
+def test_base_images_are_fixed_by_digest() -> None:
+    offered = dict(re.findall(r"\$\{(\w+_IMAGE):-([^}]+)\}", TEXT))
+    assert set(offered) == set(re.findall(r"^(\w+_IMAGE)=", (REPOSITORY / ".env.example").read_text(), re.MULTILINE))
+    for variable, image in offered.items():
+        assert bool(re.fullmatch(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}", image)) is (variable not in BY_TAG), image
+
+
+@pytest.mark.parametrize("dockerfile", sorted(dockerfiles()))
+def test_an_image_built_by_hand_has_the_base_of_compose(dockerfile: str) -> None:
+    (argument,) = re.findall(r"^ARG (\w+_IMAGE=\S+)$", (REPOSITORY / dockerfile).read_text(), re.MULTILINE)
+    assert f"${{{argument.replace('=', ':-')}}}" in TEXT
+
+
 def test_airflow_images_have_the_locked_versions() -> None:
     lock = (REPOSITORY / "requirements-airflow.lock").read_text()
     for package, version in re.findall(
