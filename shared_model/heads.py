@@ -79,12 +79,17 @@ class Heads:
 
     def scores(self, raw: Floats) -> Floats:
         """Scores (rows, width) from an engine's raw outputs, each head's by its own contract."""
-        if len(self.specs) == 1:
-            return self.first.output.scores(raw)
-        scores = np.empty(raw.shape, np.float32)
+        scores = np.divide(raw, self._temperatures, dtype=np.float32)
         for spec, columns in zip(self.specs, self.columns, strict=True):
-            scores[..., columns] = spec.output.scores(raw[..., columns])
+            spec.output.score(scores[..., columns])
         return scores
+
+    @cached_property
+    def _temperatures(self) -> Floats:
+        """Of each number, (width,): one division for all heads."""
+        return np.repeat(
+            [spec.output.temperature for spec in self.specs], [spec.output.width for spec in self.specs]
+        ).astype(np.float32)
 
     def abstained(self, scores: Floats) -> NDArray[np.bool_]:
         """Whether each row's answer of each head abstains, (rows, heads). `scores`: all of each row (rows, width)."""

@@ -1,6 +1,7 @@
 """The meaning of a model's outputs: one contract for labels, values and embeddings, on every path."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -14,6 +15,10 @@ Floats = NDArray[np.float32]
 #: Least positive normal fp32, and the distance from 1 to the fp32 below it: probabilities that round to 0 or 1 have no
 #: finite raw output.
 _LEAST, _NEXT_TO_ONE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).epsneg)
+
+
+#: Numbers of one call, up to which Python's lists rank them sooner than NumPy's arrays.
+_FEW = 256
 
 
 class OutputKind(StrEnum):
@@ -96,22 +101,23 @@ class OutputSpec:
 
     def scores(self, raw: Floats) -> Floats:
         """Scores (rows, width) from an engine's raw outputs; always fp32."""
-        if self.temperature != 1:
-            raw = raw / self.temperature
-        # In place and without NumPy's wrappers: of a single text, each operation costs more to start than to run.
+        scores = np.divide(raw, self.temperature, dtype=np.float32)
+        self.score(scores)
+        return scores
+
+    def score(self, divided: Floats) -> None:
+        """Turn raw outputs, divided by the temperature, into scores in place."""
+        # Without NumPy's wrappers: of a single text, each operation costs more to start than to run.
         if self.kind is OutputKind.SINGLE_LABEL:
-            scores = np.subtract(raw, np.maximum.reduce(raw, axis=-1, keepdims=True), dtype=np.float32)
-            np.exp(scores, out=scores)
-            scores /= np.add.reduce(scores, axis=-1, keepdims=True)
-            return scores
-        if self.kind is OutputKind.MULTI_LABEL:
+            divided -= np.maximum.reduce(divided, axis=-1, keepdims=True)
+            np.exp(divided, out=divided)
+            divided /= np.add.reduce(divided, axis=-1, keepdims=True)
+        elif self.kind is OutputKind.MULTI_LABEL:
             # The sigmoid by tanh, which does not overflow as exp does.
-            scores = np.multiply(raw, 0.5, dtype=np.float32)
-            np.tanh(scores, out=scores)
-            scores += 1.0
-            scores *= 0.5
-            return scores
-        return np.asarray(raw, dtype=np.float32)
+            divided *= 0.5
+            np.tanh(divided, out=divided)
+            divided += 1.0
+            divided *= 0.5
 
     def raw(self, scores: Floats) -> Floats:
         """Raw outputs that have these scores at temperature 1: those of an engine, less a constant in each row."""
@@ -162,3 +168,17 @@ class OutputSpec:
             return np.broadcast_to(np.arange(self.width, dtype=np.int32), scores.shape), scores
         order = (-scores).argsort(axis=-1, kind="stable")[:, :k]
         return order.astype(np.int32), scores[np.arange(len(scores))[:, None], order]
+
+    def answers(self, scores: Floats, k: int) -> list[tuple[Sequence[int], list[float], bool]]:
+        """`best` and `abstained` of each row, as Python's numbers."""
+        if scores.size > _FEW or self.abstain_below is not None:
+            indices, values = self.best(scores, k)
+            return list(zip(indices.tolist(), values.tolist(), self.abstained(scores).tolist(), strict=True))
+        return [self._answer(row, k) for row in scores.tolist()]
+
+    def _answer(self, row: list[float], k: int) -> tuple[Sequence[int], list[float], bool]:
+        if not self.ranked:
+            return range(self.width), row, False
+        # Reversed sorting is stable, too.
+        order = sorted(range(self.width), key=row.__getitem__, reverse=True)[:k]
+        return order, [row[index] for index in order], self.names[order[0]] in self.abstain_on

@@ -126,9 +126,7 @@ def _published_score(heads: Heads, score: PublishedScore, k: int) -> Score:
 
 def _head_scores(output: OutputSpec, every: NDArray[np.float32], k: int) -> list[HeadScore]:
     """One head's answers, from all its scores (texts, width)."""
-    indices, values = output.best(every, k)
-    answers = zip(indices.tolist(), values.tolist(), output.abstained(every).tolist(), strict=True)
-    return [_head_score(output, *answer) for answer in answers]
+    return [_head_score(output, *answer) for answer in output.answers(every, k)]
 
 
 def _head_score(output: OutputSpec, indices: Sequence[int], values: Sequence[float], abstained: bool) -> HeadScore:

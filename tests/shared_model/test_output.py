@@ -59,6 +59,30 @@ def test_the_best_labels_are_the_head_of_a_stable_ranking(kind: OutputKind, scor
         assert list(value) == [np.float32(row[index]) for index in ranked[:k]]
 
 
+@pytest.mark.parametrize("kind", OutputKind)
+@pytest.mark.parametrize("times", [1, 50])
+@given(
+    scores=st.lists(st.lists(st.sampled_from([0.0, 0.1, 0.5, 1.0]), min_size=6, max_size=6), min_size=1, max_size=3),
+    k=st.integers(1, 9),
+    below=st.none() | st.sampled_from([0.1, 0.5]),
+)
+def test_answers_are_the_best_scores_of_few_rows_and_of_many(
+    kind: OutputKind, times: int, scores: list[list[float]], k: int, below: float | None
+) -> None:
+    ranked = kind in (OutputKind.SINGLE_LABEL, OutputKind.MULTI_LABEL)
+    spec = replace(
+        output(kind),
+        abstain_below=below if ranked else None,
+        abstain_on=("b", "c") if kind is OutputKind.SINGLE_LABEL else (),
+    )
+    all_scores = np.array(scores * times, np.float32)
+    indices, values = spec.best(all_scores, k)
+    answers = spec.answers(all_scores, k)
+    assert [list(answer[0]) for answer in answers] == indices.tolist()
+    assert [answer[1] for answer in answers] == values.tolist()
+    assert [answer[2] for answer in answers] == spec.abstained(all_scores).tolist()
+
+
 @pytest.mark.parametrize(
     ("kind", "names", "width"),
     [
