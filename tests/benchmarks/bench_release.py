@@ -3,7 +3,8 @@
 Builds it from nothing, three times, each in a process and a folder of its own, and judges it on BANKING77's test split.
 `build_s` is the whole command: start of Python, conversion, quantisation, gate with labelled texts, promotion;
 `first_recipe_s` too, where the first recipe passes, and `worst_build_s` with an encoder that only the last one fits
-(`fragile_encoder`). `int8_over_bf16` and `int8_batch1_over_fp32` compare calls of 64×32 and 1×32 in turns.
+(`fragile_encoder`). `int8_over_bf16` and `int8_batch1_over_fp32` compare calls of 64×32 and 1×32 (as the latency lane
+runs it) in turns.
 `three_heads_cost` is the upper 95 % bound of what two further heads add to a call and to a night's row.
 """
 
