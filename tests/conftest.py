@@ -66,24 +66,33 @@ def pytest_configure() -> None:
         os.environ.setdefault(name, value)
 
 
-class _OneService(LoadFileScheduling):
-    """A file's tests run in one worker; those of all files that use the package's service, too: each worker would start
-    one of its own, which takes 17 CPU seconds."""
+class _SharedParts(LoadFileScheduling):
+    """A file's tests run in one worker; those of all files that share an expensive part, too: each worker would start
+    one of its own."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)
-        return "service" if _uses_service(file) else file
+        return _shared_part(file) or file
+
+
+#: What a file holds that needs a part of its package which costs many CPU seconds: 17 of the service, and 15 of a
+#: session of Spark whose workers have opened the package's release.
+_SIGNS = ("service: RunningService", "spark: SparkSession", "in_this_spark: None")
 
 
 @functools.cache
-def _uses_service(file: str) -> bool:
-    """Or what uses the fixtures of its folder may."""
-    sources = (REPOSITORY / file, (REPOSITORY / file).with_name("conftest.py"))
-    return any("service: RunningService" in it.read_text() for it in sources if it.exists())
+def _shared_part(file: str) -> str:
+    """The part that a file's tests share with other files of their package; empty if there is none."""
+    own, conftest = (REPOSITORY / file).read_text(), (REPOSITORY / file).with_name("conftest.py")
+    service, *spark = _SIGNS
+    # Fixtures of its folder may use the service, too.
+    served = service in own or (conftest.exists() and service in conftest.read_text())
+    part = "service" if served else "Spark" if any(sign in own for sign in spark) else ""
+    return part and f"{part} of {Path(file).parts[1]}"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:
-    return _OneService(config, log) if config.getoption("dist") == "loadfile" else None
+    return _SharedParts(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

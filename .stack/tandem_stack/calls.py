@@ -22,7 +22,8 @@ from tandem_stack.checks import Problem
 
 LATENCY_CALLS, LATENCY_TIMEOUT_MS = 200, 80
 DYNAMIC_CALLS, DYNAMIC_CALLERS, DYNAMIC_TIMEOUT_MS = 200, 4, 500
-THROUGHPUT_CALLS, THROUGHPUT_CALLERS = 1_000, 96
+#: Enough callers to fill batches: at a given rate a call takes callers / rate on average, so that more would only wait.
+THROUGHPUT_CALLS, THROUGHPUT_CALLERS = 1_000, 64
 PRECOMPUTED_CALLS = 100
 DEFERRED_CALLS = 50
 #: Calls per second beside the nightly run.

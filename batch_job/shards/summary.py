@@ -25,6 +25,9 @@ def scoring(
     """
     own = [file for file in files if not file.adopted]
     tokens, padded = sum(file.tokens for file in own), sum(file.padded_tokens for file in own)
+    # Of all workers together.
+    stages = ("tokenised", "waited", "ran", "wrote")
+    in_workers = {f"workers {stage}": sum(getattr(file, stage) for file in own) for stage in stages}
     return Scoring(
         token=target.token,
         plan_id=target.fingerprint,
@@ -33,7 +36,7 @@ def scoring(
         quarantined=reasons,
         quarantine_version=quarantine_version,
         precision=files[0].precision,
-        seconds={name: round(value, 3) for name, value in {**seconds, **_in_workers(own)}.items()},
+        seconds={name: round(value, 3) for name, value in {**seconds, **in_workers}.items()},
         rows_per_second=round(sum(file.rows for file in own) / sum(seconds.values()), 1),
         tokens=tokens,
         padding_share=round(1 - tokens / padded, 4) if padded else 0.0,
@@ -47,12 +50,6 @@ def scoring(
         rows_reused=sum(file.reused for file in own),
         slots=slots,
     )
-
-
-def _in_workers(files: Sequence[FileReport]) -> dict[str, float]:
-    """Stage → seconds of all workers together."""
-    stages = ("tokenised", "waited", "ran", "wrote")
-    return {f"workers {stage}": sum(getattr(file, stage) for file in files) for stage in stages}
 
 
 def _began_at(files: Sequence[FileReport]) -> str:

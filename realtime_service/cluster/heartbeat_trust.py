@@ -75,7 +75,9 @@ class HeartbeatTrust:
         if abs(self._wall - state.sent_at_ms) > SKEW_SECONDS * 1000:
             problem = f"is {SKEW_SECONDS:g} s old or more, or the clocks of the hosts differ by that much"
         elif seen is None:
-            self._meet(replica, _Seen(counter, now))
+            # Forgotten heartbeats are too old to be stored again.
+            self._seen = {it: was for it, was in self._seen.items() if now - was.since < 3 * SKEW_SECONDS}
+            self._seen[replica] = _Seen(counter, now)
             return True
         elif counter > seen.counter:
             seen.counter, seen.since = counter, now
@@ -88,11 +90,6 @@ class HeartbeatTrust:
             return True
         self._log(replica, problem)
         return False
-
-    def _meet(self, replica: str, seen: _Seen) -> None:
-        # Forgotten heartbeats are too old to be stored again.
-        self._seen = {it: was for it, was in self._seen.items() if seen.since - was.since < 3 * SKEW_SECONDS}
-        self._seen[replica] = seen
 
     def _log(self, replica: str, problem: str) -> None:
         now = self._clock.monotonic()

@@ -90,7 +90,7 @@ class Rollout:
         if model := self._finished_load(pointers):
             loaded[model.release] = model
             self._loaded_at[name_of(model.release)] = self._clock.monotonic()
-        resident = self.residency.loaded(self._uses(sizes, loaded))
+        resident = self.residency.loaded({name: self._use(name, size, loaded) for name, size in sizes.items()})
         self._models.on_demand = frozenset(sizes.keys() - resident)
         self._models.loads = frozenset(sizes.keys() - {failure.model for failure in self.failures.values()})
         expired = self._expired(loaded)
@@ -149,9 +149,6 @@ class Rollout:
                         self._sizes[release] = 0
             found[name] = sum(self._sizes[it] for it in releases)
         return found
-
-    def _uses(self, sizes: Mapping[str, int], loaded: Mapping[str, Model]) -> dict[str, Use]:
-        return {name: self._use(name, size, loaded) for name, size in sizes.items()}
 
     def _use(self, name: str, size: int, loaded: Mapping[str, Model]) -> Use:
         own = [model for release, model in loaded.items() if name_of(release) == name]

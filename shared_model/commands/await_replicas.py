@@ -108,20 +108,17 @@ def progress(replicas: Sequence[ReplicaProfile], wanted: Pointer, model: str = "
             continue
         name, (version, releases) = it.replica.id, _seen(it, model)
         seen = version >= wanted.version
+        loaded = releases[:1] == [wanted.active] and wanted.canary in (*releases, "")
         failures = {release: why for release, why in it.failures.items() if release in (wanted.active, wanted.canary)}
         if it.pinned:
             pinned.append(name)
         elif seen and failures:
             failed[name] = "; ".join(f"{release}: {why}" for release, why in sorted(failures.items()))
-        elif seen and (_has(wanted, releases) or it.models[model].on_demand):
+        elif seen and (loaded or it.models[model].on_demand):
             following.append(name)
         else:
             waiting.append(name)
     return Progress(following, waiting, failed, pinned)
-
-
-def _has(wanted: Pointer, releases: Sequence[str]) -> bool:
-    return releases[0] == wanted.active and wanted.canary in (*releases, "")
 
 
 def _seen(replica: ReplicaProfile, model: str) -> tuple[int, list[str]]:

@@ -112,7 +112,9 @@ def _refusal(release: Release, state: StateSettings) -> str:
     if found is None:
         return f"release {release.id} was not judged; run `python -m shared_model gate --release {release.id}`"
     if not found.passed:
-        needed = _run_by_lanes(state)
+        with common.redis_client(state) as client:
+            # The variants that the lanes of the known replicas run; empty if no replica says.
+            needed = {variant for it in await_replicas.read(client) for variant in it.variants.values()}
         failures = found.unfit(needed) if needed else found.failures
         if needed and not failures:
             return ""
@@ -120,9 +122,3 @@ def _refusal(release: Release, state: StateSettings) -> str:
         see = f"see {release.place}/{report.MARKDOWN}{common.unproven(release)}"
         return f"release {release.id} did not pass its gate: {why}; {see}"
     return ""
-
-
-def _run_by_lanes(state: StateSettings) -> set[str]:
-    """The variants that the lanes of the known replicas run; empty if no replica says."""
-    with common.redis_client(state) as client:
-        return {variant for it in await_replicas.read(client) for variant in it.variants.values()}

@@ -195,7 +195,8 @@ def threshold_for(
     bound, None if none is; and the best lower bound of all thresholds."""
     confidence = output.confidence(cross_fitted(output, scores, truth, folds))
     right = _right(output, scores, truth)
-    bounds = [_lower(right[confidence >= threshold]) for threshold in _THRESHOLDS.astype(np.float32)]
+    answered = (right[confidence >= threshold] for threshold in _THRESHOLDS.astype(np.float32))
+    bounds = [wilson_lower(int(it.sum()), len(it)) if len(it) else 0.0 for it in answered]
     reached = [float(it) for it, bound in zip(_THRESHOLDS, bounds, strict=True) if bound >= precision]
     return (reached[0] if reached else None), max(bounds)
 
@@ -266,7 +267,3 @@ def _covered(confidence: Floats, right: Bools, held: Bools) -> Covered:
     if not held.any():
         return Covered(1.0, 0.0, 0.0)
     return Covered(float(confidence[held].min()), float(held.mean()), float(right[held].mean()))
-
-
-def _lower(right: Bools) -> float:
-    return wilson_lower(int(right.sum()), len(right)) if len(right) else 0.0

@@ -212,8 +212,9 @@ def _release_failures(evaluator: Evaluator, reports: Sequence[HeadReport]) -> It
     for found in reports:
         for failure in found.quality.failures if found.quality else ():
             yield verdict.of_head(failure, found.head if evaluator.further else "")
-    if not any(found.quality for found in reports):
-        yield from _not_measured(evaluator)
+    floor, embedding = evaluator.bounds.gate_min_accuracy, evaluator.output.kind is OutputKind.EMBEDDING
+    if floor and not embedding and not any(found.quality for found in reports):
+        yield f"needs {floor:.2%} accuracy (TANDEM_GATE_MIN_ACCURACY), but no text is labelled: pass --eval"
 
 
 def evaluate_variant(
@@ -306,14 +307,6 @@ def _head_verdict(evaluator: Evaluator, scores: Floats, measured: Parity, refuse
     compared = evaluator.output, scores, evaluator.own(evaluator.reference)
     shown = verdict.examples(*compared, evaluator.shown) if refused else ()
     return HeadVerdict(evaluator.head, measured, verdict.confusion(*compared), shown)
-
-
-def _not_measured(evaluator: Evaluator) -> tuple[str, ...]:
-    """A failure if a minimum accuracy is set but no text is labelled."""
-    floor = evaluator.bounds.gate_min_accuracy
-    if not floor or evaluator.output.kind is OutputKind.EMBEDDING:
-        return ()
-    return (f"needs {floor:.2%} accuracy (TANDEM_GATE_MIN_ACCURACY), but no text is labelled: pass --eval",)
 
 
 def baselines(release: Release, texts: Mapping[str, GateTexts], bounds: GateSettings) -> dict[str, Baseline]:

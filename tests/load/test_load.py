@@ -11,7 +11,8 @@ import grpc
 import grpc.aio
 import pytest
 
-from shared_model.releases.store import Release
+from shared_model.releases import pointer
+from shared_model.releases.store import Store
 from tests.benchmarks import replicas
 from tests.benchmarks.harness import CannotMeasure
 from tests.benchmarks.online import stage as stages
@@ -23,6 +24,7 @@ from tests.load.child import Child
 from tests.load.echo import PATH
 from tests.load.plans import Plan
 from tests.load.wire import LOST, Wire, find_header, prepare
+from tests.realtime_service.rollout import tiny_releases
 
 DEADLINE_EXCEEDED = 4
 
@@ -183,9 +185,12 @@ def test_answers_are_read_however_they_are_cut() -> None:
     assert ended == [(3, RESOURCE_EXHAUSTED), (1, LOST)]
 
 
-def test_a_stage_loads_a_real_service(release: Release, releases_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.heavy
+def test_a_stage_loads_a_real_service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One tiny round: capacity, then interactive calls beside bulk ones, each answered by its lane."""
-    monkeypatch.setenv("TANDEM_RELEASES", str(releases_dir))
+    store = Store(tmp_path)
+    pointer.promote(store, None, tiny_releases.seal(store, "tiny").id)
+    monkeypatch.setenv("TANDEM_RELEASES", str(tmp_path))
     monkeypatch.setattr(stages, "_CAPACITY_SECONDS", 1.5)
     said = list[str]()
     with replicas.place() as place, Stage(place, texts.load(None), Generators(), said.append, skip=0) as stage:

@@ -114,12 +114,12 @@ def endless(pooled: ov.Output) -> ov.Output:
     return _turning(pooled, ops.constant(np.int64(2**62)).output(0))
 
 
-def slow_where_asked(pooled: ov.Output) -> ov.Output:
-    """The same numbers, but after 300,000 turns of a loop for a table that adds 1000 to the first number of a word:
-    a second or so of the processor's time."""
+def slow_where_asked(pooled: ov.Output, turns: int = 3 * 10**5) -> ov.Output:
+    """The same numbers, but after so many turns of a loop for a table that adds 1000 to the first number of a word: a
+    second or so of the processor's time, unless fewer are asked for."""
     asked = ops.greater(ops.reduce_max(pooled, ops.constant([0, 1])), ops.constant(np.float32(100.0)))
-    turns = ops.select(asked, ops.constant(np.int64(3 * 10**5)), ops.constant(np.int64(1)))
-    return _turning(pooled, turns.output(0))
+    wanted = ops.select(asked, ops.constant(np.int64(turns)), ops.constant(np.int64(1)))
+    return _turning(pooled, wanted.output(0))
 
 
 def slow_in_full_batches(pooled: ov.Output) -> ov.Output:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -21,8 +22,8 @@ from tests.realtime_service.tokens import bearer, key_file, token
 
 pytestmark = pytest.mark.heavy
 
-#: Of a text that takes an engine a second, and of a request of such texts: 0.4 MB.
-TEXT_BYTES, TEXTS = 57_000, 7
+#: Of a text that takes an engine a third of a second, and of a request of such texts: 0.4 MB.
+TEXT_BYTES, TEXTS, TURNS = 57_000, 7, 10**5
 #: All requests may hold 1 MB, those of one caller half of it.
 MEGABYTES, SHARE = "1", "0.5"
 OWN, ALL = "this caller's requests under way hold", "requests under way hold"
@@ -33,7 +34,7 @@ def replica(own_environment: None, tmp_path_factory: pytest.TempPathFactory) -> 
     folder = tmp_path_factory.mktemp("budgets")
     store, numbers = Store(folder / "releases"), tiny_releases.table()
     numbers[tiny_releases.WORDS.index("slowly"), 0] += 1000.0
-    slow = tiny_releases.embedding(numbers, tiny_releases.slow_where_asked)
+    slow = tiny_releases.embedding(numbers, partial(tiny_releases.slow_where_asked, turns=TURNS))
     pointer.promote(store, None, tiny_releases.seal_graph(store, "slow", slow).id)
     running = start_service(
         folder,
