@@ -145,7 +145,9 @@ def test_a_release_of_pairs_reads_two_columns(store: Store) -> None:
 
 def test_frames_that_do_not_fit_are_refused_in_one_line(tiny: Release) -> None:
     scoring = batch_job.scorer()
-    with pytest.raises(BadInput, match=r"^frame: builtins.list is not one of pandas.DataFrame, polars.DataFrame, pyarrow"):
+    with pytest.raises(
+        BadInput, match=r"^frame: builtins.list is not one of pandas.DataFrame, polars.DataFrame, pyarrow"
+    ):
         scoring.score(TEXTS)
     with pytest.raises(BadInput, match=r"^frame: has no column 'text', and has n, body; say which one by its name$"):
         scoring.score(pa.table(ROWS))
