@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,9 @@ def run(
     """The rows of all the ways in which Spark can score. `kind`: of the session, "connect" or "classic"."""
     program = folder / "program.py"
     program.write_text(_SOURCE.format(package=package))
-    given = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": python, **environment}
+    # Those of the suite's own Spark, which may be another one.
+    others = {name: it for name, it in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
+    given = {**others, "SPARK_LOCAL_IP": "127.0.0.1", "PYSPARK_PYTHON": python, **environment}
     command = [python, str(program), kind, json.dumps(TEXTS)]
     done = subprocess.run(command, cwd=folder, env=given, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -54,18 +56,12 @@ def run(
     return printed
 
 
-def expected() -> list[dict[str, Any]]:
-    """The columns of scores, row for row, by a call of the scorer here."""
+def check(found: Mapping[str, Any]) -> None:
+    """Raises: AssertionError where a way gave other rows than a call of the scorer here."""
     scored = batch_job.scorer().score(pa.table({"text": TEXTS})).select(SCORE_COLUMNS.names)
-    return [{**row, "heads": row["heads"] and dict(row["heads"])} for row in scored.to_pylist()]
-
-
-def check(found: Mapping[str, Any], expected: Sequence[Mapping[str, Any]]) -> None:
-    """Raises: AssertionError where a way gave other rows."""
-    numbered = [dict(row, id=number) for number, row in enumerate(expected)]
-    for name, kept in {"plain": {"id": str}, "keeping": {"id": int, "body": str}, "sql": {"id": int}}.items():
-        rows = sorted(found[name], key=lambda row: int(row["id"]))
-        bodies = [{"body": text} for text in TEXTS] if "body" in kept else [{}] * len(TEXTS)
-        assert rows == [
-            {**row, **body, "id": kept["id"](row["id"])} for row, body in zip(numbered, bodies, strict=True)
-        ], name
+    expected = [{**row, "heads": row["heads"] and dict(row["heads"])} for row in scored.to_pylist()]
+    by_way = {name: sorted(found[name], key=lambda row: int(row["id"])) for name in ("plain", "keeping", "sql")}
+    for name, rows in by_way.items():
+        assert [{it: row[it] for it in SCORE_COLUMNS.names} for row in rows] == expected, name
+        assert [row["id"] for row in rows] == [str(it) if name == "plain" else it for it in range(len(TEXTS))]
+    assert [row["body"] for row in by_way["keeping"]] == [*TEXTS]
