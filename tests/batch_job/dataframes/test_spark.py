@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import re
+import runpy
 from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -91,3 +93,14 @@ def test_on_connect_no_spark_context_is_needed(tiny: Release, tmp_path: Path) ->
     found = spark_program.run(tmp_path, "connect", {"PYTHONPATH": str(REPOSITORY)})
     assert found["session"] == "pyspark.sql.connect.session"
     spark_program.check(found)
+
+
+def test_the_example_of_the_readme_runs(named: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = (REPOSITORY / "batch_job" / "README.md").read_text()
+    [block] = [it for it in re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL) if "scorer" in it]
+    program = tmp_path / "shown.py"
+    program.write_text(block)
+    runpy.run_path(str(program))
+    first, second = capsys.readouterr().out.splitlines()[1:]
+    assert "card_arrival" in first
+    assert "wrong_type" in second
