@@ -39,13 +39,13 @@ def main(folder: str = ".tandem/dist") -> int:
 
 
 def stage(folder: Path) -> None:
-    """Write the sources of the distribution."""
-    package = folder / NAME
+    """Write the sources of the distribution. Raises: Problem outside a checkout, which knows what belongs to it."""
+    files, package = _files(), folder / NAME
     package.mkdir()
     (package / "__init__.py").write_text('"""Tandem: batch_job, realtime_service and what they share."""\n')
     for name in _METADATA:
         shutil.copy(ROOT / name, folder)
-    for path in _files():
+    for path in files:
         target = package / path
         target.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix in (".py", ".pyi", ".md"):
@@ -71,11 +71,11 @@ def build(folder: Path, target: Path) -> None:
 
 
 def _files() -> list[Path]:
-    """Files of the packages, without those that git ignores. Raises: Problem outside a checkout."""
+    """Files of the packages, without those that git ignores."""
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "--deduplicate", "--", *FOLDERS]
     listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
-        raise Problem(f"needs a git checkout, which knows the project's files: {listed.stderr.strip()}")
+        raise Problem(f"needs a git checkout: {listed.stderr.strip()}")
     return [path for path in map(Path, listed.stdout.splitlines()) if (ROOT / path).is_file()]
 
 

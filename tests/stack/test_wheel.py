@@ -25,6 +25,7 @@ from tests.batch_job.dataframes import spark_program
 from tests.realtime_service.client.scripted import scripted
 from tests.realtime_service.client.test_calls import ANSWER
 from tests.realtime_service.rollout import tiny_releases
+from tests.stack.helpers import only_line
 
 pytestmark = pytest.mark.heavy
 
@@ -83,6 +84,14 @@ def imported(source: str) -> set[str]:
         elif isinstance(node, ast.ImportFrom):
             found.add((node.module or "").partition(".")[0])
     return found
+
+
+def test_outside_a_checkout_one_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(wheel, "ROOT", tmp_path)
+    assert wheel.main() == 2
+    assert only_line(capsys.readouterr().err).startswith("wheel: needs a git checkout: fatal: not a git repository")
 
 
 def test_data_files_come_along(unpacked: Path) -> None:
