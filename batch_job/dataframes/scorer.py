@@ -70,7 +70,7 @@ class Scorer:
     @property
     def schema(self) -> str:
         """Of the rows that it returns in Spark."""
-        return ", ".join([*(f"`{name.replace('`', '``')}` {kind}" for name, kind in self.kept), SCORE_COLUMNS_DDL])
+        return ", ".join([*(f"`{name}` {kind}" for name, kind in self.kept), SCORE_COLUMNS_DDL])
 
     def keeping(self, schema: Any) -> "Scorer":
         """The same scorer, which returns all columns of a Spark frame of this schema instead of the id as text.
