@@ -21,7 +21,7 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 SEEDED = $(if $(SEED),--hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up setup release unit test readme proof attack bench-release bench-recipes bench-switch bench-online bench-router bench-nightly check proto docs sbom lock clean
+.PHONY: help demo up setup release unit test readme proof attack bench-release bench-recipes bench-switch bench-online bench-router bench-nightly check proto wheel docs sbom lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -100,7 +100,7 @@ proto: setup $(PROTOC) ## generate the Python modules beside the .proto files
 # The CPU build of torch is what is resolved, so that no CUDA library is locked; it comes from PyTorch's index or from WHEELS.
 # The hashes of both builds are allowed, because the host decides which one is installed.
 lock: ## write the lock files again; UPGRADE=1: with the newest versions; WHEELS=DIR has a CPU build of torch
-	@echo "$(TORCH)+cpu" | $(LOCK) $(if $(WHEELS),--find-links "$(WHEELS)",--torch-backend cpu) --no-emit-package torch \
+	@echo "$(TORCH)+cpu" | $(LOCK) $(if $(WHEELS),--find-links "$(WHEELS)",--torch-backend cpu) --no-emit-package torch --all-extras \
 		--output-file requirements-runtime.lock - requirements-runtime.in pyproject.toml >/dev/null
 	@cpu=$$($(if $(WHEELS),sha256sum "$(WHEELS)"/torch-*+cpu-*.whl | sed 's/^/sha256:/',$(call hashes_of_torch,$(TORCH)+cpu,--torch-backend cpu))) \
 		&& pypi=$$($(call hashes_of_torch,$(subst ==,===,$(TORCH)))) && { echo "$(TORCH) \\"; \
@@ -110,6 +110,9 @@ lock: ## write the lock files again; UPGRADE=1: with the newest versions; WHEELS
 
 sbom: setup ## a CycloneDX SBOM and a list of licences for each environment, in OUT (.tandem/sbom)
 	@$(STACK) $(RUNTIME) -m tandem_stack.sbom "$(or $(OUT),.tandem/sbom)"
+
+wheel: setup ## the distribution, a wheel with one package of its own, in OUT (.tandem/dist)
+	@$(STACK) $(RUNTIME) -m tandem_stack.wheel "$(or $(OUT),.tandem/dist)"
 
 docs: setup ## write the tables of settings and metrics in the READMEs of packages
 	@$(RUNTIME) -m tests.docs.tables

@@ -1,4 +1,4 @@
-"""The nightly run: plan → score → publish → report, one partition at a time.
+"""The nightly run: plan → score → publish → report, one partition at a time; and its scores of any data frame.
 
 Importing this package costs nothing, so that Airflow's environment can import `batch_job.launch.spark_submit`.
 """
@@ -6,9 +6,10 @@ Importing this package costs nothing, so that Airflow's environment can import `
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from batch_job.dataframes.scorer import scorer
     from batch_job.tables.table import read_scores
 
-__all__ = ["read_scores"]
+__all__ = ["read_scores", "scorer"]
 
 
 def __getattr__(name: str) -> Any:
@@ -16,4 +17,8 @@ def __getattr__(name: str) -> Any:
         from batch_job.tables.table import read_scores
 
         return read_scores
+    if name == "scorer":
+        from batch_job.dataframes.scorer import scorer
+
+        return scorer
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -50,7 +50,7 @@ def _run(args: argparse.Namespace, state: StateSettings) -> None:
 
         (submit.score if args.step == "score" else submit.drain)(args, state)
         return
-    importlib.import_module(f"batch_job.steps.{args.step}").run(args, state)
+    importlib.import_module(f".steps.{args.step}", __package__).run(args, state)
 
 
 def _parser() -> argparse.ArgumentParser:

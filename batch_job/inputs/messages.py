@@ -1,7 +1,7 @@
 """Rows of the input → messages, or a reason why not. Every row is exactly one of the two."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -68,22 +68,32 @@ def read_record(record: object, columns: Columns = COLUMNS) -> Message:
     """One row as a mapping of its columns. Raises: Unreadable."""
     if not isinstance(record, dict):
         raise Unreadable(Reason.WRONG_TYPE)
-    values = [id_text(record.get(columns.id)), *(record.get(name) for name in columns.names[1:])]
-    strings = [value for value in values if isinstance(value, str)]
-    if len(strings) < len(values) or not strings[0]:
+    message_id = id_text(record.get(columns.id))
+    if not isinstance(message_id, str) or not message_id:
         raise Unreadable(Reason.WRONG_TYPE)
-    message_id, *texts = strings
-    try:
-        # JSON can spell half a surrogate pair, which is no text: it has no UTF-8.
-        message_id.encode()
-        sizes = [len(text.encode()) for text in texts]
-    except UnicodeEncodeError as error:
-        raise Unreadable(Reason.BAD_ENCODING) from error
-    if max(sizes) > MAX_TEXT_BYTES:
+    texts = checked_texts([record.get(name) for name in columns.names[1:]])
+    utf8_sizes([message_id])
+    return Message(message_id, *texts)
+
+
+def checked_texts(values: Sequence[object]) -> list[str]:
+    """The texts of one row, if they are texts that a model can be given. Raises: Unreadable."""
+    texts = [value for value in values if isinstance(value, str)]
+    if len(texts) < len(values):
+        raise Unreadable(Reason.WRONG_TYPE)
+    if max(utf8_sizes(texts)) > MAX_TEXT_BYTES:
         raise Unreadable(Reason.TOO_LONG)
     if not all(text.strip() for text in texts):
         raise Unreadable(Reason.EMPTY)
-    return Message(message_id, *texts)
+    return texts
+
+
+def utf8_sizes(texts: Sequence[str]) -> list[int]:
+    """Bytes of each text. Raises: Unreadable for half a surrogate pair, which JSON can spell: it has no UTF-8."""
+    try:
+        return [len(text.encode()) for text in texts]
+    except UnicodeEncodeError as error:
+        raise Unreadable(Reason.BAD_ENCODING) from error
 
 
 def id_text(value: object) -> object:

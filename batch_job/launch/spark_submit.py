@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+#: This package, wherever it is installed.
+PACKAGE = __name__.removesuffix(".launch.spark_submit")
+
 #: The application of spark-submit.
 APPLICATION = str(Path(__file__).parents[1] / "jobs" / "spark_application.py")
 
@@ -124,7 +127,7 @@ def step_command(step: str, ds: str, record: str, environ: Mapping[str, str] = o
     python = os.path.join(runtime_prefix(environ), "bin", "python")
     # Airflow looks for messages again by itself. The report fails where `publish` was killed.
     flags = {"plan": ["--wait", "0"], "score": ["--check"], "report": ["--published"]}.get(step, [])
-    return [python, "-m", "batch_job", step, *flags, *step_args(ds, record)]
+    return [python, "-m", PACKAGE, step, *flags, *step_args(ds, record)]
 
 
 def step_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

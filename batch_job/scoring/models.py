@@ -1,19 +1,16 @@
-"""A release opened in a worker: compiled once, kept for the tasks that follow."""
+"""A release opened in a worker: compiled once, kept for the tasks that follow. Data frames are scored without Spark, so
+this module loads it only where the driver calls it."""
 
 import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import NamedTuple
-
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING, NamedTuple
 
 from batch_job.scoring.options import ScoringOptions
 from batch_job.scoring.runner import HARMLESS
 from batch_job.spark import gpus, priority
-from batch_job.spark.failures import failing_in_one_line
-from batch_job.spark.session import slots_of
 from batch_job.spark.task_context import task_threads
 from shared_model.encoding import Encoder
 from shared_model.engine import Engine, use_gpu
@@ -21,6 +18,9 @@ from shared_model.evaluation import attestation
 from shared_model.heads import Heads
 from shared_model.output import OutputSpec
 from shared_model.types import Device, Precision
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True)
@@ -112,9 +112,12 @@ def _open(options: ScoringOptions, threads: int, gpu: int | None) -> Model:
     return Model(release.id, release.heads, release.encoder(), engine)
 
 
-def open_on_workers(spark: SparkSession, options: ScoringOptions) -> None:
+def open_on_workers(spark: "SparkSession", options: ScoringOptions) -> None:
     """Have every worker begin to open the model that it will score with, and do not wait for it. Raises: JobError where
     a worker is killed meanwhile."""
+    from batch_job.spark.failures import failing_in_one_line
+    from batch_job.spark.session import slots_of
+
     slots = slots_of(spark)
     with failing_in_one_line():
         spark.sparkContext.parallelize(range(slots), slots).foreachPartition(partial(open_ahead, options))

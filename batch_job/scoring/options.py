@@ -46,7 +46,7 @@ class ScoringOptions:
             batch_rows=nightly.nightly_batch_rows,
             batch_tokens=nightly.nightly_batch_tokens,
             trusted_keys=signature.trusted_keys(state),
-            keys=keyring.load(state).public,
+            keys=keyring.read(state).public,
             deduplicate=nightly.nightly_collapse,
             idle=nightly.nightly_idle,
             int8=nightly.nightly_int8,

@@ -13,7 +13,7 @@ from shared_model.errors import JobError
 
 #: The cause of a failed Spark job, in its workers' tracebacks and the JVM's.
 _REASON = re.compile(
-    r"^(?:shared_model\.errors\.\w+: (?P<ours>.+)|.*\bIOException: (?P<room>No space left on device).*"
+    r"^(?:(?:\w+\.)?shared_model\.errors\.\w+: (?P<ours>.+)|.*\bIOException: (?P<room>No space left on device).*"
     r"|.*(?P<lost>Python worker exited unexpectedly|ExecutorLostFailure).*)$",
     re.M,
 )

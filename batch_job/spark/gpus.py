@@ -2,23 +2,27 @@
 
 import os
 import re
-
-from pyspark import TaskContext
-from pyspark.resource import ResourceProfile, ResourceProfileBuilder, TaskResourceRequests
-from pyspark.sql import SparkSession
+from typing import TYPE_CHECKING
 
 from batch_job.launch import spark_submit
+from batch_job.spark import task_context
 from shared_model import devices
 from shared_model.errors import JobError
 from shared_model.types import Device
+
+if TYPE_CHECKING:
+    from pyspark.resource import ResourceProfile
+    from pyspark.sql import SparkSession
 
 #: What Spark calls them.
 _GPU = "gpu"
 
 
-def scoring_profile(spark: SparkSession) -> ResourceProfile | None:
+def scoring_profile(spark: "SparkSession") -> "ResourceProfile | None":
     """The resources of a scoring task: its executor's whole GPU, and all cores for tokenisation. None where Spark hands
     out no GPUs."""
+    from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
+
     conf = spark.sparkContext.getConf()
     if local_cores(spark.sparkContext.master) or not conf.contains("spark.executor.resource.gpu.amount"):
         return None
@@ -55,7 +59,7 @@ def given() -> int | None:
 
     Raises: JobError where the discovery script does not give numbers.
     """
-    context = TaskContext.get()
+    context = task_context.current()
     resource = context.resources().get(_GPU) if context else None
     if resource is None:
         return None

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
+import pyspark
 from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
@@ -18,6 +19,9 @@ from batch_job.spark.failures import cause_line
 from shared_model import settings
 from shared_model.errors import JobError
 from shared_model.types import Device
+
+#: The Spark that the nightly run is tested with. Data frames are scored with earlier ones, too.
+_SPARK = (4, 3)
 
 #: The error of a session whose master did not answer, or refused it.
 _NO_MASTER = "stopped SparkContext"
@@ -54,6 +58,7 @@ def check_workers(spark: SparkSession, runtime: Runtime) -> Device:
 
 def start(name: str) -> SparkSession:
     """The driver's Spark, with the options of spark-submit. Raises: JobError where it does not start; SettingError."""
+    check_version(pyspark.__version__)
     builder, master = SparkSession.builder.appName(name), _master()
     secret = settings.load(NightlySettings).spark_secret_file
     for option, value in {**gpus.local_conf(master), **authentication.conf(master, secret)}.items():
@@ -62,6 +67,15 @@ def start(name: str) -> SparkSession:
         return builder.getOrCreate()
     except (Py4JError, PySparkException) as error:
         raise JobError(no_session(master, str(error))) from error
+
+
+def check_version(version: str) -> None:
+    """Raises: JobError for a Spark that the nightly run does not know."""
+    if tuple(map(int, version.split(".")[:2])) < _SPARK:
+        wanted = ".".join(map(str, _SPARK))
+        raise JobError(
+            f"pyspark {version} scores data frames only; the nightly run needs {wanted}: install pyspark~={wanted}.0"
+        )
 
 
 def no_session(master: str, text: str) -> str:

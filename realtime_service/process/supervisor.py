@@ -134,7 +134,7 @@ class Supervisor:
     async def _start(self, index: int, restarts: int) -> Worker:
         cores = ",".join(map(str, self._cores[index]))
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "realtime_service.process.worker", cores, str(restarts)),
+            *(sys.executable, "-m", f"{__package__}.worker", cores, str(restarts)),
             env=self._environ | {"TANDEM_METRICS_ADDRESS": self._metrics[index]},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

@@ -110,6 +110,12 @@ def load(state: StateSettings) -> Keyring:
     folder = state.keys_dir
     if not external_url(state):
         make(folder, cluster=True, operator=not (folder / OPERATORS).exists())
+    return read(state)
+
+
+def read(state: StateSettings) -> Keyring:
+    """The keys that are there. Raises: SettingError."""
+    folder = state.keys_dir
     public = folder / OPERATORS
     operators = ed25519.read_public_keys(public, str(public)) if public.exists() else ()
     return Keyring(

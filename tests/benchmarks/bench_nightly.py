@@ -47,6 +47,7 @@ GROUPS: Mapping[str, Group[Stage]] = {
             Target("padding_share", "ratio", "<= 0.02"),
         ),
     ),
+    "frame": Group(groups.frame, (Target("frame_of_bare", "ratio", ">= 0.90"),)),
     "int8": Group(groups.int8, (Target("of_bare_int8", "ratio", ">= 0.88"),)),
     "scaling": Group(groups.scaling, (Target("scaling", "ratio", ">= 1.7"),)),
     "first-batch": Group(groups.first_batch, (Target("first_batch_s", "s", "<= 18"),)),

@@ -37,7 +37,8 @@ def imported_by_serving(release: Release) -> set[str]:
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, check=True, timeout=120)
     providers = metadata.packages_distributions()
     modules = set(done.stdout.split())
-    return {canonicalize_name(name) for module in modules for name in providers.get(module, ())} - {"tandem"}
+    found = {canonicalize_name(name) for module in modules for name in providers.get(module, ())}
+    return found - {canonicalize_name(name) for name in providers.get("shared_model", ())}
 
 
 def installed_in_image() -> set[str]:

@@ -50,6 +50,14 @@ def half(stage: Stage) -> Figures:
     }
 
 
+def frame(stage: Stage) -> Figures:
+    """A pandas frame of the sample against the bare engine, which comes before and after."""
+    name = "pandas frame"
+    stage.warm(stage.frame, name)
+    rate, bare = stage.bare_rates("bare half precision", lambda: stage.rate(stage.frame, name))
+    return {"frame_of_bare": rate / bare}
+
+
 def sentences_rate(stage: Stage, compiled: str) -> float:
     """rows/s of sentence-transformers in BF16, but in FP32 where that is what BF16 was `compiled` to: on a CPU without
     BF16 torch emulates it, at a twentieth of the speed, and that would be no comparison."""

@@ -75,6 +75,11 @@ class Stage:
         return self._child("tests.benchmarks.nightly.bare", str(self.place.store.files.root), self.place.first)
 
     @functools.cached_property
+    def frame(self) -> Child:
+        """A pandas frame on all cores, without Spark."""
+        return self._child("tests.benchmarks.nightly.frame", self.place.store.open(self.place.first).place)
+
+    @functools.cached_property
     def stock(self) -> Child:
         return self._child("tests.benchmarks.nightly.stock")
 
@@ -97,12 +102,16 @@ class Stage:
     def bare_rates(self, name: str, between: Callable[[], T], **options: bool) -> tuple[T, float]:
         """What `between` gives, and rows/s of the bare engine on the sample: the mean of before and after. Warm by the
         same texts as the nightly run, once: it keeps its engines."""
-        if name not in self._warmed:
-            self.bare.ask(texts=self._material.texts[-_WARM_ROWS:], **options)
-            self._warmed.add(name)
+        self.warm(self.bare, name, **options)
         before = self._rate(self.bare, name, **options)
         given = between()
         return given, (before + self._rate(self.bare, name, **options)) / 2
+
+    def warm(self, child: Child, name: str, **options: bool) -> None:
+        """Have it meet most shapes, once."""
+        if name not in self._warmed:
+            child.ask(texts=self._material.texts[-_WARM_ROWS:], **options)
+            self._warmed.add(name)
 
     def rate(self, child: Child, name: str, **options: Any) -> float:
         """rows/s of a baseline on the sample, without its warm-up."""
