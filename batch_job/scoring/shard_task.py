@@ -88,6 +88,7 @@ def write_shard(shard: Shard, window: ScoredWindow, model: Model, target: Target
         tokenised=window.tokenised,
         waited=window.waited,
         ran=window.ran,
+        device_busy=window.device_busy,
         wrote=time.perf_counter() - started,
     )
     write_sidecar(target, report)

@@ -51,8 +51,8 @@ def scoring(
 
 def _in_workers(files: Sequence[FileReport]) -> dict[str, float]:
     """Stage → seconds of all workers together."""
-    stages = ("tokenised", "waited", "ran", "wrote")
-    return {f"workers {stage}": sum(getattr(file, stage) for file in files) for stage in stages}
+    stages = ("tokenised", "waited", "ran", "device_busy", "wrote")
+    return {f"workers {stage.replace('_', ' ')}": sum(getattr(file, stage) for file in files) for stage in stages}
 
 
 def _began_at(files: Sequence[FileReport]) -> str:
