@@ -11,11 +11,12 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from batch_job.scoring import batching
+from batch_job.scoring.batching import Cutting
 from batch_job.scoring.models import Model
 from batch_job.scoring.options import ScoringOptions
 from batch_job.scoring.prefetch import ahead
 from batch_job.scoring.runner import Job, Runner
-from shared_model.encoding import Encoding, Text
+from shared_model.encoding import Encoder, Encoding, Text
 
 #: Windows, or parts of them, tokenised before the engine asks for them.
 PREFETCH_DEPTH = 2
@@ -60,11 +61,12 @@ class ScoredWindow:
 
 @dataclass
 class _Window:
-    """Texts as the engine gets them: that of `texts[row]` is at `places[row]` of the job. It comes in parts, for all of
-    which `waited` and `tokenised` are."""
+    """Texts as the engine gets them: `run[places[row]]` for `texts[row]`. They come in parts, for all of which `waited`
+    and `tokenised` are."""
 
     batch: pa.RecordBatch
     texts: list[Text]
+    run: list[Text]
     places: NDArray[np.intp]
     job: Job
     tokenised: float = 0.0
@@ -78,35 +80,51 @@ def score_windows(
     model: Model,
     options: ScoringOptions,
     most_poison: int = 0,
-    scored: Callable[[int], None] = lambda rows: None,
+    scored: Callable[[int, int], None] = lambda number, rows: None,
 ) -> Iterator[ScoredWindow]:
-    """Score every batch. Reading and tokenising run ahead in a thread while the engine works. `scored` gets the
-    number of rows scored so far, after each batch of the engine.
+    """Score every batch. Reading and tokenising run ahead in a thread while the engine works. Where the engine is a
+    device that computes by itself, it works ahead of the caller, too. `scored` gets the number of a window, from 0, and
+    of its rows scored so far, after each batch of the engine.
 
     Raises: JobError where more than `most_poison` texts fail by themselves, or one does not fit the device's memory.
     """
     where = (model.release, model.device)
     rule = batching.cutting(model.engine, where, options.batch_rows, options.batch_tokens, options.state)
     runner = Runner(where, model.engine, model.heads, most_poison, rule)
-    windows = deque[_Window]()
 
-    def tokenised() -> Iterator[tuple[_Window, list[Encoding]]]:
-        for batch in batches:
+    def windows() -> Iterator[_Window]:
+        for number, batch in enumerate(batches):
             texts = texts_of(batch)
             run, places = deduplicated(texts) if options.deduplicate else (texts, np.arange(len(texts)))
-            progress = partial(_rows_scored, scored, len(texts))
-            window = _Window(batch, texts, places, Job(len(run), model.heads, progress))
-            # A window without texts is one part without any.
-            step = rule.texts_ahead or len(run)
-            for start in range(0, max(1, len(run)), max(1, step)):
-                began = time.perf_counter()
-                encodings = model.encoder.encode_many(run[start : start + step])
-                window.tokenised += time.perf_counter() - began
-                yield window, encodings
+            progress = partial(_rows_scored, partial(scored, number), len(texts))
+            yield _Window(batch, texts, run, places, Job(len(run), model.heads, progress))
+
+    ready = _ready(ahead(_tokenised(windows(), model.encoder, rule), PREFETCH_DEPTH), runner)
+    return ahead(ready, 1) if model.engine.ahead else ready
+
+
+def _rows_scored(scored: Callable[[int], None], rows: int, share: float) -> None:
+    scored(int(rows * share))
+
+
+def _tokenised(windows: Iterator[_Window], encoder: Encoder, rule: Cutting) -> Iterator[tuple[_Window, list[Encoding]]]:
+    """Windows in parts, as the rule wants them; one without texts is one part without any."""
+    for window in windows:
+        step = rule.texts_ahead or len(window.run)
+        for start in range(0, max(1, len(window.run)), max(1, step)):
+            began = time.perf_counter()
+            encodings = encoder.encode_many(window.run[start : start + step])
+            window.tokenised += time.perf_counter() - began
+            yield window, encodings
+
+
+def _ready(tokenised: Iterator[tuple[_Window, list[Encoding]]], runner: Runner) -> Iterator[ScoredWindow]:
+    """Windows that have been scored, in their order, which is that of their jobs."""
+    windows = deque[_Window]()
 
     def parts() -> Iterator[tuple[Job, list[Encoding]]]:
-        ahead_of_engine, asked = ahead(tokenised(), PREFETCH_DEPTH), time.perf_counter()
-        for window, encodings in ahead_of_engine:
+        asked = time.perf_counter()
+        for window, encodings in tokenised:
             if not windows or windows[-1] is not window:
                 window.began = time.time()
                 windows.append(window)
@@ -116,13 +134,8 @@ def score_windows(
 
     resumed = time.perf_counter()
     for _ in runner.run(parts()):
-        # Jobs end in the order of their windows.
         yield _scored(windows.popleft(), time.perf_counter() - resumed)
         resumed = time.perf_counter()
-
-
-def _rows_scored(scored: Callable[[int], None], rows: int, share: float) -> None:
-    scored(int(rows * share))
 
 
 def _scored(window: _Window, seconds: float) -> ScoredWindow:
@@ -145,7 +158,8 @@ def _scored(window: _Window, seconds: float) -> ScoredWindow:
         padded_tokens=ran.padded_tokens,
         tokenised=window.tokenised,
         waited=window.waited,
-        ran=seconds - window.waited,
+        # The first part of a window may be waited for while the window before it ends.
+        ran=max(0.0, seconds - window.waited),
         device_busy=ran.seconds,
         began=window.began,
     )
