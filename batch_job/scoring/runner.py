@@ -84,7 +84,7 @@ class Job:
         return [self.encodings[row].tokens for row in rows]
 
     def done(self, rows: Sequence[int]) -> None:
-        """Long texts may run first, and some are not read yet, whose tokens nobody knows."""
+        """Note texts as done: long ones may run first, and those that are not read yet have no known length."""
         self._done += len(rows)
         self._done_tokens += sum(self.lengths(rows))
         self._progress(self._done_tokens / self._tokens * len(self.encodings) / self._texts)
