@@ -21,7 +21,7 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 SEEDED = $(if $(SEED),--hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up setup release unit test readme proof attack bench-release bench-recipes bench-switch bench-online bench-router bench-nightly check proto wheel docs sbom lock clean
+.PHONY: help demo up setup release unit test readme proof attack bench-release bench-recipes bench-switch bench-online bench-router bench-nightly bench-devices bench-gpu check proto wheel docs sbom lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -84,6 +84,14 @@ bench-nightly: release ## Spark against the bare engine and against stock Spark;
 	@$(RUNTIME) -m tests.benchmarks.bench_nightly $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
 		$(if $(ROUNDS),--rounds "$(ROUNDS)") $(if $(ROWS),--rows "$(ROWS)") $(if $(PRICE),--price "$(PRICE)") \
 		$(if $(DATA),--data "$(DATA)")
+
+bench-devices: release ## batches and busy share as on a GPU, without one; OUT=devices.json ONLY=fill,busy DATA=DIR
+	@$(RUNTIME) -m tests.benchmarks.bench_devices $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
+		$(if $(DATA),--data "$(DATA)")
+
+bench-gpu: release ## FP16 on a GPU against its matmul rate and other libraries; exit 3 without one; OUT=gpu.json MODELS=bert-large ROWS=200000 DATA=DIR
+	@$(RUNTIME) -m tests.benchmarks.bench_gpu $(if $(OUT),--out "$(OUT)") $(if $(MODELS),--models "$(MODELS)") \
+		$(if $(ROWS),--rows "$(ROWS)") $(if $(DATA),--data "$(DATA)")
 
 check: setup $(PROTOC) ## lint, format, types, import law, known vulnerabilities, generated code up to date
 	@$(BIN)/ruff check .

@@ -66,11 +66,11 @@ def open_attempt(
 
     Raises: Stale once a newer attempt owns the day; JobError in one line for failures of Spark that are known.
     """
-    fingerprint, stopwatch = input_fingerprint(run, options, settings.nightly_unit_rows), Stopwatch()
+    fingerprint, stopwatch = input_fingerprint(run, options, settings.shard_rows(options.device)), Stopwatch()
     scores = Target(str(tables.scores), run.ds, fingerprint, fence.token)
     quarantine = Target(str(tables.quarantine), run.ds, fingerprint, fence.token, source="")
     with supervised(spark, fence, watch_seconds), failing_in_one_line():
-        tasks = session.tasks_for(spark, run.input.lines, settings.nightly_task_rows)
+        tasks = session.tasks_for(spark, run.input.lines, settings.reading_task_rows)
         planned_once = session.planned_once(spark, tasks)
         with stopwatch.stage("read"):
             lines = binning.with_hashes(reading.judged_lines(planned_once, run.input, tasks)).persist()
@@ -154,13 +154,12 @@ class Attempt:
 
     def _count(self) -> tuple[dict[str, int], list[Bin]]:
         """Reason → lines quarantined, and the bins of all others."""
-        shard_rows = self.settings.nightly_unit_rows
         cell = sql.expr(f"case when reason is null then {binning.hash_cell(self._hash_cell_bits)} end as cell")
         load = sql.expr("count(*) as lines"), sql.expr(f"sum({binning.WORK}) as work")
         counted = self.lines.groupBy("reason", cell).agg(*load).toArrow().to_pylist()
         reasons = {each["reason"]: each["lines"] for each in counted if each["reason"] is not None}
         cells = {each["cell"]: Load(each["lines"], each["work"]) for each in counted if each["reason"] is None}
-        return dict(sorted(reasons.items())), binning.pack(cells, shard_rows)
+        return dict(sorted(reasons.items())), binning.pack(cells, self._shard_rows)
 
     def _baseline(self) -> DataFrame | None:
         """The day's committed scores, one for each text, if this attempt's engines would compute the same at the same
@@ -180,12 +179,10 @@ class Attempt:
         messages = self.lines.filter("reason is null").select("id", "text", "pair", binning.TEXT_HASH)
         if baseline is not None:
             messages = messages.join(baseline, binning.TEXT_HASH, "left")
-        count, settings = sum(bin_.rows for bin_ in bins), self.settings
-        tasks = min(session.tasks_for(self.spark, count, settings.nightly_task_rows), len(bins))
+        count, task_rows = sum(bin_.rows for bin_ in bins), self.settings.task_rows(self.options.device)
+        tasks = min(session.tasks_for(self.spark, count, task_rows), len(bins))
         arranged = binning.arranged(messages, bins, self._hash_cell_bits, tasks)
-        score = partial(
-            shard_task.score_shards, options=self.options, target=self.scores, shard_rows=settings.nightly_unit_rows
-        )
+        score = partial(shard_task.score_shards, options=self.options, target=self.scores, shard_rows=self._shard_rows)
         with Progress("scoring", "rows", count, partial(tally.rows_done, self.scores)):
             profile = gpus.scoring_profile(self.spark)
             return _reports(arranged.mapInArrow(score, shard_files.REPORT_DDL, profile=profile))
@@ -245,7 +242,11 @@ class Attempt:
 
     @property
     def _hash_cell_bits(self) -> int:
-        return binning.hash_cell_bits(self.run.input.lines, self.settings.nightly_unit_rows)
+        return binning.hash_cell_bits(self.run.input.lines, self._shard_rows)
+
+    @property
+    def _shard_rows(self) -> int:
+        return self.settings.shard_rows(self.options.device)
 
     @property
     def _computed_by(self) -> dict[str, str]:

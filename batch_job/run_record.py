@@ -266,7 +266,9 @@ class Scoring:
     def busy_share(self) -> float | None:
         """The part of that time in which the devices of all slots computed; None where the record does not say."""
         available = self.seconds.get("score", 0.0) * self.slots
-        return self.seconds.get("workers ran", 0.0) / available if available else None
+        # Records of earlier versions hold only how long workers were at it.
+        busy = self.seconds.get("workers device busy", self.seconds.get("workers ran", 0.0))
+        return busy / available if available else None
 
 
 @dataclass(frozen=True)

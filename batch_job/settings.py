@@ -7,6 +7,7 @@ from batch_job.launch.spark_submit import POLL_SECONDS, WAIT_SECONDS
 from batch_job.run_record import Columns, Format
 from shared_model.published.epochs import KEEP_SECONDS
 from shared_model.settings import NOT_NEGATIVE, POSITIVE, Check, setting
+from shared_model.types import Device
 
 #: Fields of the day that a path of messages may have.
 DAY_FIELDS = ("ds", "year", "month", "day")
@@ -18,6 +19,10 @@ def _is_template(path: str) -> bool:
     except ValueError:
         return False
 
+
+#: Where a setting is 0. A shard of a GPU is several of its batches.
+_CPU_SHARD_ROWS, _GPU_SHARD_ROWS = 4096, 65_536
+_TASK_ROWS, _GPU_SHARDS = 16_384, 16
 
 _AT_LEAST_0 = Check(lambda value: value >= 0, "0 or more")
 
@@ -65,13 +70,23 @@ class NightlySettings:
         ),
     )
     spark_secret_file: str = setting("", "File with the secret of a standalone Spark cluster.")
-    nightly_batch_rows: int = setting(64, "Most rows of one engine batch.", POSITIVE)
-    nightly_batch_tokens: int = setting(2048, "Most tokens of one engine batch, padding included.", POSITIVE)
-    nightly_task_rows: int = setting(16_384, "Lines of one Spark task: what a lost executor costs.", POSITIVE)
+    nightly_batch_rows: int = setting(
+        0, "Most rows of one engine batch; 0: 64 on CPU, and on a GPU as many as its tokens are.", NOT_NEGATIVE
+    )
+    nightly_batch_tokens: int = setting(
+        0,
+        "Most tokens of one engine batch, padding included; 0: 2048 on CPU; on a GPU 32768 to 131072, as its memory "
+        "allows, and 16384 for DeBERTa and MPNet.",
+        NOT_NEGATIVE,
+    )
+    nightly_task_rows: int = setting(
+        0, "Lines of one Spark task: what a lost executor costs; 0: 16384 on CPU, 16 shards on a GPU.", NOT_NEGATIVE
+    )
     nightly_unit_rows: int = setting(
-        4096,
-        "Most rows of a shard: scored together, one file, and what a killed run need not do again.",
-        Check(lambda value: 1 <= value <= 4096, "1 to 4096"),
+        0,
+        "Most rows of a shard: scored together, one file, and what a killed run need not do again; 0: 4096 on CPU, "
+        "65536 on a GPU.",
+        Check(lambda value: 0 <= value <= _GPU_SHARD_ROWS, f"0 to {_GPU_SHARD_ROWS}"),
     )
     quarantine_share: float = setting(
         0.01,
@@ -93,3 +108,18 @@ class NightlySettings:
         POSITIVE,
     )
     publish_keep_seconds: int = setting(KEEP_SECONDS, "How long an epoch is kept.", POSITIVE)
+
+    def shard_rows(self, device: Device) -> int:
+        """Most rows of a shard that is scored on this device."""
+        return self.nightly_unit_rows or (_CPU_SHARD_ROWS if device is Device.CPU else _GPU_SHARD_ROWS)
+
+    def task_rows(self, device: Device) -> int:
+        """Lines of a task that scores on this device: between two tasks a GPU is idle."""
+        if self.nightly_task_rows or device is Device.CPU:
+            return self.reading_task_rows
+        return _GPU_SHARDS * self.shard_rows(device)
+
+    @property
+    def reading_task_rows(self) -> int:
+        """Lines of a task that reads and judges."""
+        return self.nightly_task_rows or _TASK_ROWS

@@ -30,6 +30,16 @@ def detect() -> Device:
     return Device.CPU
 
 
+def cuda_driver() -> int:
+    """The version of CUDA that the driver supports, 12040 for 12.4; 0 without a driver."""
+    version = ctypes.c_int(0)
+    try:
+        ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except OSError:
+        return 0
+    return version.value
+
+
 def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether the CPU adds products of 8-bit numbers in 32 bits: without VNNI (or AMX) x86 does so in 16."""
     flags = {word for line in cpuinfo.read_text().splitlines() if line.startswith("flags") for word in line.split()}

@@ -88,6 +88,14 @@ class TokenBatch:
         """Tokens per row, padding included."""
         return int(self.ids.shape[1])
 
+    @property
+    def size(self) -> int:
+        """Tokens that run, padding included."""
+        return self.rows * self.tokens
+
+    def __str__(self) -> str:
+        return f"{self.rows} rows of {self.tokens} tokens"
+
     def widened(self, tokens: int) -> "TokenBatch":
         """The batch padded to `tokens` per row, at least its own."""
         if tokens == self.tokens:
@@ -228,13 +236,17 @@ def _widened(array: NDArray[np.int64], tokens: int) -> NDArray[np.int64]:
 
 
 def plan_batches(
-    lengths: Sequence[int], max_rows: int, token_budget: int, bucketing: Bucketing = coarse_bucket
+    lengths: Sequence[int],
+    max_rows: int,
+    token_budget: int,
+    bucketing: Bucketing = coarse_bucket,
+    few_shapes: bool = True,
 ) -> list[list[int]]:
     """Cut rows into batches of similar length: indices into `lengths`, longest rows first.
 
     Each batch has at most `max_rows` rows and at most `token_budget` tokens, padding included; a single row longer
     than the budget is a batch of its own. Longest first, so that memory peaks at the start. `collate` must be called
-    with the same `bucketing`.
+    with the same `bucketing`. `few_shapes`: sizes recur, for engines that keep something for each shape.
 
     Rows of a batch share a padded width: CPU engines at low precision round differently at different widths (by 5e-3
     of probability in BF16, 2e-2 in INT8), but at one width a row's scores are bit-identical in any batch.
@@ -243,13 +255,13 @@ def plan_batches(
     batches: list[list[int]] = []
     for width, rows in itertools.groupby(order, key=lambda i: bucketing(lengths[i])):
         size = max(1, min(max_rows, token_budget // width))
-        batches += _cut(list(rows), size)
+        batches += _cut(list(rows), size, few_shapes)
     return batches
 
 
-def _cut(rows: list[int], size: int) -> list[list[int]]:
-    """Batches of `size`, then of powers of two: other sizes would be shapes that hardly occur again."""
-    full = len(rows) // size * size
+def _cut(rows: list[int], size: int, few_shapes: bool) -> list[list[int]]:
+    """Batches of `size`, then (`few_shapes`) of powers of two: other sizes would be shapes that hardly occur again."""
+    full = len(rows) // size * size if few_shapes else len(rows)
     batches = [rows[start : start + size] for start in range(0, full, size)]
     left = rows[full:]
     while left:

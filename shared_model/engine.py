@@ -6,13 +6,14 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from shared_model.batches import Batch, Batching, Running
 from shared_model.encoding import TokenBatch
 from shared_model.types import Device, Precision
 
 #: τ: largest difference between a text's score alone and in any batch that `plan_batches` or a lane makes with the same
-#: bucketing, on one device; its label differs only if the margin is below 2τ. Rows of such a batch have one padded
-#: width, at which CPU engines are bit-identical (across widths, and so between lanes and the nightly run: 1.5e-2 in
-#: BF16, 2e-2 in INT8).
+#: bucketing, or that is packed, on one device; its label differs only if the margin is below 2τ. Rows of a planned
+#: batch have one padded width, at which CPU engines are bit-identical (across widths, and so between lanes and the
+#: nightly run: 1.5e-2 in BF16, 2e-2 in INT8).
 TAU = {Precision.FP32: 1e-4, Precision.BF16: 1e-3, Precision.INT8: 1e-3, Precision.FP16: 5e-3}
 
 
@@ -20,13 +21,24 @@ class Engine(Protocol):
     """Runs one variant on one device. Compiled and used in one process: never across a fork.
 
     `precision`: the compiled precision, which differs from the requested one if the device does not support that.
-    `width`: threads of one call. `streams`: calls that may run at once (1 on CUDA).
+    `width`: threads of one call. `streams`: calls that may run at once (1 on CUDA). `batching`: the rule by which bulk
+    work is cut; only an engine that declares PACKED takes packed batches. `ahead`: batches to start before the result
+    of an earlier one is fetched, so that the device is never without work: 0 where `start` computes.
     """
 
     precision: Precision
     device: Device
     width: int
     streams: int
+    batching: Batching
+    ahead: int
+
+    @property
+    def hardware(self) -> str:
+        """Name, memory and driver of the device: what `bulk_tokens` depends on besides the model."""
+
+    def bulk_tokens(self) -> int:
+        """Tokens of a batch that fills the device and fits its memory. Measured, which may take a second."""
 
     def rows(self, tokens: int) -> Sequence[int]:
         """Useful batch sizes for texts of this padded width, ascending from 1.
@@ -44,6 +56,10 @@ class Engine(Protocol):
 
     def warm_up(self, shapes: Iterable[tuple[int, int]]) -> None:
         """Run each (rows, tokens) shape once on every stream, so that its kernels are built before the first call."""
+
+    def start(self, batch: Batch) -> Running:
+        """Begin to score a batch. A GPU computes it while the caller prepares the next one; other engines return when
+        they are done. Raises: as `score`."""
 
     def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
         """Raw outputs of shape (rows, width of the release's output). Blocks; call it off the event loop. Safe to call

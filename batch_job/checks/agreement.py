@@ -112,15 +112,19 @@ def _score(messages: DataFrame, sample: pa.Table, options: ScoringOptions, targe
 def _answer(batches: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target) -> Iterator[pa.RecordBatch]:
     """mapInArrow: score texts of the sample."""
     model = models.open_model(options, task_context.task_threads())
-    counted, task, done = Tally(target), f"{_TASK}{task_context.task_number()}", 0
+    counted, task, ends = Tally(target), f"{_TASK}{task_context.task_number()}", [0]
 
-    def scored(count: int) -> None:
-        counted.write(task, done + count)
+    def read() -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            ends.append(ends[-1] + batch.num_rows)
+            yield batch
 
-    for window in windows.score_windows(batches, rows.texts, model, options, options.poison, scored):
-        done += window.batch.num_rows
+    def scored(number: int, count: int) -> None:
+        counted.write(task, ends[number] + count)
+
+    for window in windows.score_windows(read(), rows.texts, model, options, options.poison, scored):
         yield rows.score_rows(window, model).select(list(_ANSWERS))
-    counted.write(task, done, last=True)
+    counted.write(task, ends[-1], last=True)
 
 
 def _dense(answers: pa.Table, hashes: pa.Array, output: OutputSpec) -> tuple[Floats, NDArray[np.bool_]]:

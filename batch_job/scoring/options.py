@@ -19,14 +19,17 @@ from shared_model.types import Device, Precision
 class ScoringOptions:
     """All that an executor needs to know. `releases_root` is a folder or a URL that every executor reaches;
     `trusted_keys` and `keys` are the driver's, public ones only, so that no file of keys need lie where executors run.
-    `deduplicate`: equal texts of a window run once. `idle`: workers run at idle priority. `int8`: in INT8 where that is
-    there, on CPU. `poison`: texts of a task that may fail by themselves."""
+    `batch_rows`, `batch_tokens`: limits of a batch, 0 for those of the engine. `state`: folder of an executor's own
+    state, for what it measures once; empty: nothing is kept. `deduplicate`: equal texts of a window run once. `idle`:
+    workers run at idle priority. `int8`: in INT8 where that is there, on CPU. `poison`: texts of a task that may fail
+    by themselves."""
 
     releases_root: str
     release: str
     device: Device
-    batch_rows: int
-    batch_tokens: int
+    batch_rows: int = 0
+    batch_tokens: int = 0
+    state: str = ""
     trusted_keys: PublicKeys | None = None
     keys: Keyring = WITHOUT_KEYS
     deduplicate: bool = True
@@ -45,6 +48,7 @@ class ScoringOptions:
             device=device,
             batch_rows=nightly.nightly_batch_rows,
             batch_tokens=nightly.nightly_batch_tokens,
+            state=str(state.state),
             trusted_keys=signature.trusted_keys(state),
             keys=keyring.read(state).public,
             deduplicate=nightly.nightly_collapse,

@@ -38,23 +38,25 @@ def score_shards(
     if first is None:
         return
     model = models.open_model(options, task_context.task_threads())
-    taken, counted = deque[Shard](), Tally(target)
+    taken, names, counted = deque[Shard](), list[str](), Tally(target)
     # Of this very attempt: this task was lost with its executor and begins again, or runs twice.
     notes, done = {shard_of(note): note for note in own_sidecars(target)}, list[FileReport]()
 
     def fresh() -> Iterator[pa.RecordBatch]:
         for shard in binning.cut(chain(first, lines), shard_rows):
-            note = notes.get(shard_name(shard.bin_number, shard.part))
+            name = shard_name(shard.bin_number, shard.part)
+            note = notes.get(name)
             report = finished(note, target) if note else None
             if report and report.judged == shard.rows.num_rows:
                 done.append(report)
                 continue
             taken.append(shard)
+            names.append(name)
             yield rows.unscored(shard.rows, model.engine.precision)
 
-    def scored(count: int) -> None:
-        # Shards that were only read wait behind the one that the engine has.
-        counted.write(shard_name(taken[0].bin_number, taken[0].part), count)
+    def scored(number: int, count: int) -> None:
+        # Not the first one taken: a GPU may be ahead of the shard that is being written.
+        counted.write(names[number], count)
 
     for window in windows.score_windows(fresh(), rows.texts, model, options, options.poison, scored):
         shard = taken.popleft()
@@ -88,6 +90,7 @@ def write_shard(shard: Shard, window: ScoredWindow, model: Model, target: Target
         tokenised=window.tokenised,
         waited=window.waited,
         ran=window.ran,
+        device_busy=window.device_busy,
         wrote=time.perf_counter() - started,
     )
     write_sidecar(target, report)

@@ -1,6 +1,7 @@
 """Windows of texts → scores. One engine per Python worker; tokenisation runs ahead of it."""
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,13 +10,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from batch_job.scoring import batching
+from batch_job.scoring.batching import Cutting
 from batch_job.scoring.models import Model
 from batch_job.scoring.options import ScoringOptions
 from batch_job.scoring.prefetch import ahead
-from batch_job.scoring.runner import Outcomes, Runner
-from shared_model.encoding import Encoding, Text
+from batch_job.scoring.runner import Job, Runner
+from shared_model.encoding import Encoder, Encoding, Text
 
-#: Windows tokenised before the engine asks for them.
+#: Windows, or parts of them, tokenised before the engine asks for them.
 PREFETCH_DEPTH = 2
 
 
@@ -27,7 +30,8 @@ class ScoredWindow:
 
     `distinct`: rows that the engine ran for all of them; `tokens` and, with padding, `padded_tokens` of those.
     Seconds: `tokenised` in the thread that runs ahead, `waited` for the window to be read and tokenised, `ran` in the
-    engine. `began`: Unix time at which the engine got the window.
+    engine and around it, `device_busy` as the device itself says. `began`: Unix time at which the engine got the
+    window.
     """
 
     batch: pa.RecordBatch
@@ -44,6 +48,7 @@ class ScoredWindow:
     tokenised: float
     waited: float
     ran: float
+    device_busy: float
     began: float
 
     @property
@@ -54,15 +59,19 @@ class ScoredWindow:
         return self.batch.take(np.delete(np.arange(self.batch.num_rows), self.poisoned))
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Window:
-    """Texts as the engine gets them: `encodings[places[row]]` is that of `texts[row]`."""
+    """Texts as the engine gets them: `run[places[row]]` for `texts[row]`. They come in parts, for all of which `waited`
+    and `tokenised` are."""
 
     batch: pa.RecordBatch
     texts: list[Text]
-    encodings: list[Encoding]
+    run: list[Text]
     places: NDArray[np.intp]
-    tokenised: float
+    job: Job
+    tokenised: float = 0.0
+    waited: float = 0.0
+    began: float = 0.0
 
 
 def score_windows(
@@ -71,59 +80,88 @@ def score_windows(
     model: Model,
     options: ScoringOptions,
     most_poison: int = 0,
-    scored: Callable[[int], None] = lambda rows: None,
+    scored: Callable[[int, int], None] = lambda number, rows: None,
 ) -> Iterator[ScoredWindow]:
-    """Score every batch. Reading and tokenising run ahead in a thread while the engine works. `scored` gets the
-    number of rows scored so far, after each batch of the engine.
+    """Score every batch. Reading and tokenising run ahead in a thread while the engine works. Where the engine is a
+    device that computes by itself, it works ahead of the caller, too. `scored` gets the number of a window, from 0, and
+    of its rows scored so far, after each batch of the engine.
 
     Raises: JobError where more than `most_poison` texts fail by themselves, or one does not fit the device's memory.
     """
+    where = (model.release, model.device)
+    rule = batching.cutting(model.engine, where, options.batch_rows, options.batch_tokens, options.state)
+    runner = Runner(where, model.engine, model.heads, most_poison, rule)
 
-    def tokenised() -> Iterator[_Window]:
-        for batch in batches:
+    def windows() -> Iterator[_Window]:
+        for number, batch in enumerate(batches):
             texts = texts_of(batch)
             run, places = deduplicated(texts) if options.deduplicate else (texts, np.arange(len(texts)))
+            progress = partial(_rows_scored, partial(scored, number), len(texts))
+            yield _Window(batch, texts, run, places, Job(len(run), model.heads, progress))
+
+    ready = _ready(ahead(_tokenised(windows(), model.encoder, rule), PREFETCH_DEPTH), runner)
+    return ahead(ready, 1) if model.engine.ahead else ready
+
+
+def _rows_scored(scored: Callable[[int], None], rows: int, share: float) -> None:
+    scored(int(rows * share))
+
+
+def _tokenised(windows: Iterator[_Window], encoder: Encoder, rule: Cutting) -> Iterator[tuple[_Window, list[Encoding]]]:
+    """Windows in parts, as the rule wants them; one without texts is one part without any."""
+    for window in windows:
+        step = rule.texts_ahead or len(window.run)
+        for start in range(0, max(1, len(window.run)), max(1, step)):
             began = time.perf_counter()
-            encodings = model.encoder.encode_many(run)
-            yield _Window(batch, texts, encodings, places, tokenised=time.perf_counter() - began)
-
-    runner = Runner(model.release, model.device, model.engine, model.heads, most_poison)
-    idle_since = time.perf_counter()
-    for window in ahead(tokenised(), PREFETCH_DEPTH):
-        started, began = time.perf_counter(), time.time()
-        tokens = sum(encoding.tokens for encoding in window.encodings)
-        progress = partial(_rows_scored, scored, window.batch.num_rows, tokens)
-        ran = runner.run(window.encodings, options.batch_rows, options.batch_tokens, progress)
-        ended = time.perf_counter()
-        yield _scored(window, ran, waited=started - idle_since, ran_for=ended - started, began=began)
-        idle_since = time.perf_counter()
+            encodings = encoder.encode_many(window.run[start : start + step])
+            window.tokenised += time.perf_counter() - began
+            yield window, encodings
 
 
-def _rows_scored(scored: Callable[[int], None], rows: int, tokens: int, done: int) -> None:
-    """Rows by the share of their tokens that is done: long texts run first, and a text may stand for several rows."""
-    scored(rows * done // tokens)
+def _ready(tokenised: Iterator[tuple[_Window, list[Encoding]]], runner: Runner) -> Iterator[ScoredWindow]:
+    """Windows that have been scored, in their order, which is that of their jobs."""
+    windows = deque[_Window]()
+
+    def parts() -> Iterator[tuple[Job, list[Encoding]]]:
+        asked = time.perf_counter()
+        for window, encodings in tokenised:
+            if not windows or windows[-1] is not window:
+                window.began = time.time()
+                windows.append(window)
+            window.waited += time.perf_counter() - asked
+            yield window.job, encodings
+            asked = time.perf_counter()
+
+    resumed = time.perf_counter()
+    for _ in runner.run(parts()):
+        yield _scored(windows.popleft(), time.perf_counter() - resumed)
+        resumed = time.perf_counter()
 
 
-def _scored(window: _Window, ran: Outcomes, waited: float, ran_for: float, began: float) -> ScoredWindow:
+def _scored(window: _Window, seconds: float) -> ScoredWindow:
+    """`seconds` since the window before was done with."""
+    ran, encodings = window.job.outcomes, window.job.encodings
     poisoned = np.isin(window.places, ran.poisoned)
     rows = np.flatnonzero(~poisoned)
-    places, run = window.places[rows], np.delete(np.arange(len(window.encodings)), ran.poisoned)
+    places, run = window.places[rows], np.delete(np.arange(len(encodings)), ran.poisoned)
     return ScoredWindow(
         batch=window.batch,
         poisoned=np.flatnonzero(poisoned).tolist(),
         texts=[window.texts[row] for row in rows],
-        encodings=[window.encodings[place] for place in places],
+        encodings=[encodings[place] for place in places],
         indices=ran.indices[places],
         scores=ran.scores[places],
         batch_rows=ran.batch_rows[places],
         abstained=ran.abstained[places],
         distinct=len(run),
-        tokens=sum(window.encodings[place].tokens for place in run),
+        tokens=sum(encodings[place].tokens for place in run),
         padded_tokens=ran.padded_tokens,
         tokenised=window.tokenised,
-        waited=waited,
-        ran=ran_for,
-        began=began,
+        waited=window.waited,
+        # The first part of a window may be waited for while the window before it ends.
+        ran=max(0.0, seconds - window.waited),
+        device_busy=ran.seconds,
+        began=window.began,
     )
 
 

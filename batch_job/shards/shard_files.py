@@ -58,7 +58,8 @@ class Target:
 
 @dataclass(frozen=True)
 class FileReport:
-    """A task's report of the file it wrote. `size` in bytes; `tokenised`, `waited`, `ran`, `wrote` in seconds.
+    """A task's report of the file it wrote. `size` in bytes; `tokenised`, `waited`, `ran`, `wrote` in seconds, and
+    `device_busy`, which its device computed.
 
     `bin_number` and `part` name the shard. `content`: see `schemas.content`. `poisoned`: ids of rows that no engine
     could score. `reused`: rows whose text was scored in the committed baseline. `adopted`: an earlier attempt wrote the
@@ -87,6 +88,7 @@ class FileReport:
     tokenised: float = 0.0
     waited: float = 0.0
     ran: float = 0.0
+    device_busy: float = 0.0
     wrote: float = 0.0
 
     @property

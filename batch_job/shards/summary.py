@@ -26,8 +26,8 @@ def scoring(
     own = [file for file in files if not file.adopted]
     tokens, padded = sum(file.tokens for file in own), sum(file.padded_tokens for file in own)
     # Of all workers together.
-    stages = ("tokenised", "waited", "ran", "wrote")
-    in_workers = {f"workers {stage}": sum(getattr(file, stage) for file in own) for stage in stages}
+    stages = ("tokenised", "waited", "ran", "device_busy", "wrote")
+    in_workers = {f"workers {stage.replace('_', ' ')}": sum(getattr(file, stage) for file in own) for stage in stages}
     return Scoring(
         token=target.token,
         plan_id=target.fingerprint,

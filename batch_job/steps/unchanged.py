@@ -47,7 +47,7 @@ def settle_unchanged(ds: str, path: Path) -> bool:
 
 def committed_before(context: StepContext, run: RunRecord, options: ScoringOptions) -> Scoring | None:
     """The committed scores of the day, if this run would compute the same."""
-    fingerprint = input_fingerprint(run, options, context.nightly.nightly_unit_rows)
+    fingerprint = input_fingerprint(run, options, context.nightly.shard_rows(options.device))
     return already_committed(context.tables, run, fingerprint)
 
 

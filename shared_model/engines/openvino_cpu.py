@@ -2,6 +2,7 @@
 
 import functools
 import io
+import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,6 +10,7 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from shared_model.batches import Batch, Batching, Finished, PackedBatch
 from shared_model.encoding import FINE_TOKENS, TokenBatch
 from shared_model.types import Device, Precision
 
@@ -16,6 +18,8 @@ from shared_model.types import Device, Precision
 _HINT = {Precision.INT8: "f32", Precision.BF16: "bf16", Precision.FP32: "f32"}
 
 _HALF_BATCHES = (FINE_TOKENS, (1, 4, 16, 64))
+#: Tokens of a bulk batch: more are not faster.
+_BULK_TOKENS = 2048
 #: The longest texts, in tokens, that gain from batching, and the sizes of those batches: each shape costs 5 MB.
 _BATCHES = {
     Precision.INT8: (FINE_TOKENS // 2, (1, 4, 16)),
@@ -39,6 +43,9 @@ class OpenVinoEngine:
     """
 
     device = Device.CPU
+    batching = Batching.BUCKETS
+    ahead = 0
+    hardware = str(Device.CPU)
 
     def __init__(self, model: ov.Model, precision: Precision, threads: int, streams: int = 1) -> None:
         self._model = model
@@ -48,6 +55,9 @@ class OpenVinoEngine:
         self._single: dict[int, _Graph] = {}
         # BF16 silently falls back to FP32 on a CPU without the instructions: ask the compiled model.
         self.precision = self._any_shape.precision() if precision is Precision.BF16 else precision
+
+    def bulk_tokens(self) -> int:
+        return _BULK_TOKENS
 
     def rows(self, tokens: int) -> Sequence[int]:
         # A batch only saves the fixed cost of a call, about 1.5 ms: long texts gain nothing.
@@ -70,6 +80,12 @@ class OpenVinoEngine:
     def warm_up(self, shapes: Iterable[tuple[int, int]]) -> None:
         for rows, tokens in shapes:
             self._any_shape.run_on_every_stream(_blank(rows, tokens))
+
+    def start(self, batch: Batch) -> Finished:
+        if isinstance(batch, PackedBatch):
+            raise TypeError("graphs read padded batches")
+        began = time.perf_counter()
+        return Finished(self.score(batch), time.perf_counter() - began)
 
     def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
         if single:

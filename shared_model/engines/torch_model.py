@@ -1,7 +1,8 @@
 """The torch module of a release: a Hugging Face classifier, or an encoder with pooling and a linear head.
 
 Both map (ids, mask, types), int64 (rows, tokens), to raw outputs, fp32 (rows, width). `types` are for models that
-distinguish the two texts of a pair. A release's `config.json` selects the module:
+distinguish the two texts of a pair. A packed module takes ids and types as (1, tokens of all rows), a Packing, and as
+the mask ones (rows, 1). A release's `config.json` selects the module:
 
     {"model": {…Hugging Face's config…}, "sentence": null}
     {"model": {…}, "sentence": {"pooling": "mean" | "cls", "outputs": N | null}}     null: the embedding itself
@@ -42,7 +43,8 @@ class Classifier(nn.Module):
         self.model = build(config, dtype=torch.float32, attn_implementation=attention)
 
     def pack(self) -> None:
-        setattr(self.model, self.model.base_model_prefix, PackedEncoder(self.model.base_model))
+        pooling = getattr(self.model.config, "classifier_pooling", "cls")
+        setattr(self.model, self.model.base_model_prefix, PackedEncoder(self.model.base_model, pooling))
 
     def forward(self, ids: Tensor, mask: Tensor, types: Tensor | None = None, packing: Packing | None = None) -> Tensor:
         logits: Tensor = self.model(**_inputs(ids, mask, types, packing)).logits
@@ -61,7 +63,7 @@ class SentenceModel(nn.Module):
         self.head = nn.Linear(config.hidden_size, outputs) if outputs else None
 
     def pack(self) -> None:
-        self.encoder = PackedEncoder(self.encoder)
+        self.encoder = PackedEncoder(self.encoder, self.pooling)
 
     def forward(self, ids: Tensor, mask: Tensor, types: Tensor | None = None, packing: Packing | None = None) -> Tensor:
         hidden = self.encoder(**_inputs(ids, mask, types, packing)).last_hidden_state.float()

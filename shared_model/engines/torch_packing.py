@@ -1,15 +1,14 @@
 """Padding-free execution: the tokens of all rows run as one sequence in which each row attends to itself.
 
-Padding then costs no arithmetic. BERT, RoBERTa, XLM-R, DistilBERT and ModernBERT support it. DeBERTa-v2 and MPNet run
-padded: their attention code adds a bias for every pair of positions.
+Padding then costs no arithmetic, and texts of any lengths run together. BERT, RoBERTa, XLM-R, DistilBERT and ModernBERT
+support it. DeBERTa-v2 and MPNet run padded: their attention code adds a bias for every pair of positions.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import cast
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
@@ -39,28 +38,26 @@ def possible(config: PretrainedConfig, precision: Precision, device: Device) -> 
 
 @dataclass(frozen=True)
 class Packing:
-    """Positions of a batch's tokens. `index`: int64 (tokens of all rows,), indices into the flattened rectangle.
-    `bounds`: int32 (rows + 1,), start and end of each row in `index`. `lengths`: tokens of each row."""
+    """How the tokens of a batch belong to rows. `bounds`: int32 (rows + 1,), start and end of each row. `lengths`:
+    tokens of each row, on the host: to read them from the device would stall its queue in the middle of a batch."""
 
-    index: Tensor
     bounds: Tensor
     lengths: tuple[int, ...]
 
-    @classmethod
-    def from_mask(cls, mask: NDArray[np.int64], at: torch.device) -> "Packing":
-        # On the CPU: reading lengths from the device would stall its queue in the middle of a batch.
-        lengths = mask.sum(axis=1)
-        bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
-        index = np.flatnonzero(mask)
-        return cls(torch.from_numpy(index).to(at), torch.from_numpy(bounds).to(at), tuple(lengths.tolist()))
+    @cached_property
+    def starts(self) -> Tensor:
+        """(tokens,): where the row of each token starts."""
+        return self.bounds[:-1].long().repeat_interleave(self.bounds.diff(), output_size=sum(self.lengths))
 
 
 class PackedEncoder(nn.Module):
-    """Replaces a classifier's base model: takes and returns rectangles, but computes tokens only."""
+    """Replaces a classifier's base model. Takes (1, tokens of all rows); returns rows of one vector each, pooled as the
+    model would pool its tokens: what reads them then need not know how they ran."""
 
-    def __init__(self, base: PreTrainedModel) -> None:
+    def __init__(self, base: PreTrainedModel, pooling: str) -> None:
         super().__init__()
-        # The pooler reads the first token of each row, so it runs after unpacking.
+        self.pooling = pooling
+        # The pooler reads the first token of each row, so it runs after pooling.
         self.pooler = getattr(base, "pooler", None)
         base.pooler = None
         self.base = base
@@ -72,24 +69,31 @@ class PackedEncoder(nn.Module):
         token_type_ids: Tensor | None = None,
         **_: object,
     ) -> BaseModelOutputWithPooling:
-        def pack(rectangle: Tensor) -> Tensor:
-            return rectangle.flatten()[packing.index][None]
+        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        positions = _positions(self.base, input_ids[0], packing)[None]
+        hidden = self.base(input_ids=input_ids, position_ids=positions, packing=packing, **types).last_hidden_state[0]
+        rows = self._pool(hidden, packing)[:, None]
+        return BaseModelOutputWithPooling(rows, self.pooler(rows) if self.pooler else None)
 
-        types = {} if token_type_ids is None else {"token_type_ids": pack(token_type_ids)}
-        packed = {"input_ids": pack(input_ids), "position_ids": pack(_positions(self.base, input_ids)), **types}
-        hidden = self.base(**packed, packing=packing).last_hidden_state[0]
-        unpacked = hidden.new_zeros(input_ids.numel(), hidden.shape[-1]).index_copy(0, packing.index, hidden)
-        unpacked = unpacked.view(*input_ids.shape, -1)
-        return BaseModelOutputWithPooling(unpacked, self.pooler(unpacked) if self.pooler else None)
+    def _pool(self, hidden: Tensor, packing: Packing) -> Tensor:
+        if self.pooling == "cls":
+            return hidden[packing.bounds[:-1]]
+        # unsafe: else torch reads the bounds back to check them.
+        mean: Tensor = torch.segment_reduce(hidden.float(), "mean", offsets=packing.bounds.long(), axis=0, unsafe=True)
+        return mean.to(hidden.dtype)
 
 
-def _positions(base: PreTrainedModel, ids: Tensor) -> Tensor:
-    """Positions (rows, tokens) as the base model numbers them: from 0, or by its own rule from the ids (RoBERTa)."""
-    embeddings = base.embeddings
-    if hasattr(embeddings, "create_position_ids_from_input_ids"):
-        positions: Tensor = embeddings.create_position_ids_from_input_ids(ids, embeddings.padding_idx)
-        return positions
-    return torch.arange(ids.shape[1], device=ids.device).expand_as(ids)
+def _positions(base: PreTrainedModel, ids: Tensor, packing: Packing) -> Tensor:
+    """Positions as the base model numbers them: from 0, or (RoBERTa) behind the padding id, which itself does not
+    count."""
+    starts = packing.starts
+    if hasattr(base.embeddings, "create_position_ids_from_input_ids"):
+        padding: int = base.embeddings.padding_idx
+        counts = ids.ne(padding).long()
+        counted = counts.cumsum(0)
+        before = (counted - counts)[starts]
+        return (counted - before) * counts + padding
+    return torch.arange(len(ids), device=ids.device) - starts
 
 
 def _attend(

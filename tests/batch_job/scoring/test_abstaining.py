@@ -10,8 +10,9 @@ import pytest
 
 from batch_job.deferred import draining
 from batch_job.scoring import rows
+from batch_job.scoring.batching import Buckets
 from batch_job.scoring.ceilings import Ceilings
-from batch_job.scoring.runner import Runner
+from batch_job.scoring.runner import Job, Runner
 from batch_job.steps.publish import scores_of
 from shared_model.heads import Heads
 from shared_model.output import OutputKind, OutputSpec
@@ -21,12 +22,15 @@ from tests.batch_job.shards import written
 SINGLE = OutputSpec(OutputKind.SINGLE_LABEL, ("a", "b", "c"), 3, temperature=0.5, abstain_below=0.7)
 MULTI = OutputSpec(OutputKind.MULTI_LABEL, ("a", "b", "c"), 3, temperature=0.5, abstain_below=0.6)
 LENGTHS = [5] * 20
+WHERE = ("r-1", "cpu")
 
 
 @pytest.mark.parametrize("output", [SINGLE, MULTI], ids=lambda it: it.kind)
 def test_rows_abstain_by_all_their_scores_at_the_temperature(output: OutputSpec) -> None:
-    runner = Runner("r-1", "cpu", Engine(set()), Heads.of(output), 0, Ceilings())  # type: ignore[arg-type]
-    ran = runner.run(encodings(LENGTHS), 64, 2048)
+    buckets = Buckets(WHERE, 64, 2048, few_shapes=True, ceilings=Ceilings())
+    runner = Runner(WHERE, Engine(set()), Heads.of(output), 0, buckets)  # type: ignore[arg-type]
+    [job] = runner.run([(Job(len(LENGTHS), Heads.of(output)), encodings(LENGTHS))])
+    ran = job.outcomes
     scores = output.scores(raw(np.arange(len(LENGTHS)) + 2))
     expected = output.abstained(scores)
     assert set(expected) == {True, False}

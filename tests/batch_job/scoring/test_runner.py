@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from batch_job.scoring.batching import Buckets
 from batch_job.scoring.ceilings import Ceilings
-from batch_job.scoring.runner import HARMLESS, Outcomes, Runner
+from batch_job.scoring.runner import HARMLESS, Job, Outcomes, Runner
+from shared_model.batches import Finished
 from shared_model.encoding import Encoding, TokenBatch
 from shared_model.errors import JobError, OutOfMemory
 from shared_model.heads import Heads
@@ -24,6 +26,8 @@ class Engine:
     """Scores a text by its number, which its first token is; fails on what is in `poison`, and on batches of more than
     `room` tokens. `broken`: on every batch from then on."""
 
+    ahead = 0
+
     def __init__(self, poison: set[int], numbers: bool = False, room: int = 1 << 30) -> None:
         self._poison = poison
         self._numbers = numbers
@@ -32,7 +36,7 @@ class Engine:
         self.batches: list[tuple[int, int]] = []
         self.scored = Counter[int]()
 
-    def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
+    def start(self, batch: TokenBatch) -> Finished:
         self.batches.append((batch.rows, batch.tokens))
         if batch.rows * batch.tokens > self._room:
             raise OutOfMemory(f"{batch.rows} rows of {batch.tokens} tokens")
@@ -42,7 +46,7 @@ class Engine:
             raise RuntimeError(f"{first[bad][0]} cannot be read\n  by line 3 of a kernel")
         if batch is not HARMLESS and not bad.any():
             self.scored.update(first.tolist())
-        return np.asarray(np.where(bad[:, None], np.nan, raw(first)), np.float32)
+        return Finished(np.asarray(np.where(bad[:, None], np.nan, raw(first)), np.float32), 0.5)
 
 
 def raw(numbers: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -55,22 +59,29 @@ def encodings(lengths: Sequence[int]) -> list[Encoding]:
 
 
 def run(engine: Any, lengths: Sequence[int], most_poison: int = 1000, ceilings: Ceilings | None = None) -> Outcomes:
-    return Runner("r-1", "cuda:0", engine, Heads.of(OUTPUT), most_poison, ceilings or Ceilings()).run(
-        encodings(lengths), 64, 2048
-    )
+    return ran(runner(engine, most_poison, ceilings=ceilings), lengths).outcomes
 
 
-def assert_scored(ran: Outcomes, rows: Sequence[int]) -> None:
+def runner(engine: Any, most_poison: int, rows: int = 64, ceilings: Ceilings | None = None) -> Runner:
+    where = ("r-1", "cuda:0")
+    buckets = Buckets(where, rows, 2048, few_shapes=True, ceilings=ceilings or Ceilings())
+    return Runner(where, engine, Heads.of(OUTPUT), most_poison, buckets)
+
+
+def ran(runner: Runner, lengths: Sequence[int], progress: Callable[[float], None] = lambda share: None) -> Job:
+    [job] = runner.run([(Job(len(lengths), Heads.of(OUTPUT), progress), encodings(lengths))])
+    return job
+
+
+def assert_scored(outcomes: Outcomes, rows: Sequence[int]) -> None:
     expected = OUTPUT.scores(raw(np.array(rows, np.int64) + 2))
-    np.testing.assert_array_equal(ran.scores[list(rows)], -np.sort(-expected, axis=1))
+    np.testing.assert_array_equal(outcomes.scores[list(rows)], -np.sort(-expected, axis=1))
 
 
 def test_tokens_that_are_done_are_told_after_each_batch_poison_too() -> None:
-    told = list[int]()
-    runner = Runner("r-1", "cpu", Engine({3}), Heads.of(OUTPUT), 1, Ceilings())  # type: ignore[arg-type]
-    runner.run(encodings([9, 5, 5, 5, 5]), 2, 2048, told.append)
-    assert sorted(told) == told
-    assert (len(told), told[-1]) == (3, 29)
+    told = list[float]()
+    ran(runner(Engine({3}), 1, rows=2), [9, 5, 5, 5, 5], told.append)
+    assert told == [9 / 29, 19 / 29, 1.0]
 
 
 windows = st.lists(st.integers(1, 40), min_size=1, max_size=150).flatmap(
@@ -84,13 +95,13 @@ def test_any_poison_is_found_and_every_other_text_is_scored_once(
 ) -> None:
     lengths, poison = drawn
     engine = Engine({row + 2 for row in poison}, numbers)
-    ran = run(engine, lengths)
-    assert sorted(ran.poisoned) == sorted(poison)
+    found = run(engine, lengths)
+    assert sorted(found.poisoned) == sorted(poison)
     others = [row for row in range(len(lengths)) if row not in poison]
     assert engine.scored == Counter(row + 2 for row in others)
-    assert_scored(ran, others)
+    assert_scored(found, others)
     # Texts are padded by less than a fifth at these lengths.
-    assert ran.padded_tokens <= 1.2 * sum(lengths[row] for row in others)
+    assert found.padded_tokens <= 1.2 * sum(lengths[row] for row in others)
 
 
 @given(st.integers(0, 5), st.booleans())
@@ -102,28 +113,30 @@ def test_an_engine_that_fails_for_everything_is_no_poison(most_poison: int, numb
 
 
 def test_too_many_are_counted_over_all_windows_of_a_task() -> None:
-    runner = Runner("r-1", "cpu", Engine({3, 6}), Heads.of(OUTPUT), 3, Ceilings())  # type: ignore[arg-type]
-    assert sorted(runner.run(encodings([5] * 9), 64, 2048).poisoned) == [1, 4]
+    task = runner(Engine({3, 6}), 3)
+    assert sorted(ran(task, [5] * 9).outcomes.poisoned) == [1, 4]
     with pytest.raises(
         JobError, match=r"4 texts cannot be scored, each by itself \(RuntimeError: 6 cannot be read\), and 3 may"
     ):
-        runner.run(encodings([5] * 9), 64, 2048)
+        ran(task, [5] * 9)
 
 
 def test_an_engine_that_breaks_on_the_way_is_not_blamed_on_a_text() -> None:
     engine = Engine({3})
 
     class Breaks:
-        def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
+        ahead = 0
+
+        def start(self, batch: TokenBatch) -> Finished:
             engine.broken = batch.rows == 1 and batch.ids[0, 0] == 3
-            return engine.score(batch)
+            return engine.start(batch)
 
     assert run(Breaks(), [5] * 9).poisoned == [1]
 
     class StaysBroken(Breaks):
-        def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
+        def start(self, batch: TokenBatch) -> Finished:
             engine.broken |= batch.rows == 1 and batch.ids[0, 0] == 3
-            return engine.score(batch)
+            return engine.start(batch)
 
     with pytest.raises(JobError, match=r"nothing can be scored any more \(RuntimeError: 1 cannot be read\)"):
         run(StaysBroken(), [5] * 2)
@@ -131,12 +144,13 @@ def test_an_engine_that_breaks_on_the_way_is_not_blamed_on_a_text() -> None:
 
 def test_what_does_not_fit_is_halved_and_the_ceiling_is_remembered() -> None:
     engine, ceilings = Engine(set(), room=300), Ceilings()
-    ran = run(engine, [24] * 64, ceilings=ceilings)
-    assert_scored(ran, range(64))
+    found = run(engine, [24] * 64, ceilings=ceilings)
+    assert_scored(found, range(64))
     assert set(engine.scored.values()) == {1}
     assert engine.batches == [(64, 24), (32, 24), (16, 24), *[(8, 24)] * 8]
-    assert ran.batch_rows.tolist() == [8] * 64
-    assert ran.padded_tokens == 64 * 24
+    assert found.batch_rows.tolist() == [8] * 64
+    assert found.padded_tokens == 64 * 24
+    assert found.seconds == 8 * 0.5
     engine.batches.clear()
     run(engine, [24] * 30, ceilings=ceilings)
     assert engine.batches == [*[(8, 24)] * 2, (8, 24), (4, 24), (2, 24)]
@@ -148,9 +162,9 @@ def test_what_does_not_fit_is_halved_and_the_ceiling_is_remembered() -> None:
 @given(windows, st.integers(60, 3000))
 def test_memory_and_poison_at_once(drawn: tuple[list[int], set[int]], room: int) -> None:
     lengths, poison = drawn
-    ran = run(Engine({row + 2 for row in poison}, room=max(room, HARMLESS.mask.size)), lengths)
-    assert sorted(ran.poisoned) == sorted(poison)
-    assert_scored(ran, [row for row in range(len(lengths)) if row not in poison])
+    found = run(Engine({row + 2 for row in poison}, room=max(room, HARMLESS.mask.size)), lengths)
+    assert sorted(found.poisoned) == sorted(poison)
+    assert_scored(found, [row for row in range(len(lengths)) if row not in poison])
 
 
 def test_one_text_that_does_not_fit_is_named_by_its_length() -> None:
@@ -163,7 +177,9 @@ def test_one_text_that_does_not_fit_is_named_by_its_length() -> None:
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
 def test_whoever_is_told_to_stop_stops(error: Callable[[], BaseException]) -> None:
     class Told:
-        def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
+        ahead = 0
+
+        def start(self, batch: TokenBatch) -> Finished:
             raise error()
 
     with pytest.raises((KeyboardInterrupt, SystemExit)):

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from batch_job.scoring import windows
 from batch_job.scoring.models import Model
@@ -17,6 +16,7 @@ from batch_job.scoring.options import ScoringOptions
 from batch_job.scoring.runner import HARMLESS
 from batch_job.scoring.windows import ScoredWindow
 from shared_model import demo_messages
+from shared_model.batches import Running
 from shared_model.encoding import Text, TokenBatch, fine_bucket
 from shared_model.engine import Engine
 from shared_model.errors import JobError
@@ -40,12 +40,12 @@ class Watched:
     def __getattr__(self, name: str) -> object:
         return getattr(self._engine, name)
 
-    def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
+    def start(self, batch: TokenBatch) -> Running:
         rows = (ids[mask > 0].tolist() for ids, mask in zip(batch.ids, batch.mask, strict=True))
         if any(row in self.poison for row in rows):
             raise RuntimeError("cannot be read")
         self.batches.append(batch)
-        return self._engine.score(batch, single)
+        return self._engine.start(batch)
 
     @property
     def rows(self) -> int:

@@ -48,7 +48,9 @@ def path(
     run, nightly = planned(state, client), NightlySettings()
     options = ScoringOptions.from_settings(state, nightly, run.release, devices.detect())
     token = Fence.take(client, DAY, -1).token
-    target = Target(str(state.scores_table), DAY, input_fingerprint(run, options, nightly.nightly_unit_rows), token)
+    target = Target(
+        str(state.scores_table), DAY, input_fingerprint(run, options, nightly.shard_rows(options.device)), token
+    )
     file = FileReport(*write_file(target, schemas.SCORES, [written.batch(["hello"] * 3, ["yes"] * 3)]))
     facts = {"tandem.ds": DAY, "tandem.attempt": str(token)}
     table.replace_partition(state.scores_table, DAY, [file], token, lambda: None, facts)

@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Sequence
 
+from batch_job.scoring import batching
 from batch_job.settings import NightlySettings
 from shared_model import devices
 from shared_model.devices import HALF_PRECISION
-from shared_model.encoding import collate, fine_bucket, plan_batches
 from shared_model.engine import Engine
 from shared_model.releases.store import Release, Store
 from shared_model.types import Device, Precision
@@ -35,8 +35,10 @@ class Bare:
         encodings = self._encoder.encode_many(list(texts))
         settings = NightlySettings()
         lengths = [encoding.tokens for encoding in encodings]
-        for rows in plan_batches(lengths, settings.nightly_batch_rows, settings.nightly_batch_tokens, fine_bucket):
-            self._release.heads.scores(engine.score(collate([encodings[row] for row in rows], fine_bucket)))
+        limits = settings.nightly_batch_rows, settings.nightly_batch_tokens
+        cutting = batching.cutting(engine, (self._release.id, "bare"), *limits, state="")
+        for rows in cutting.plan(lengths, last=True):
+            self._release.heads.scores(engine.start(cutting.batch([encodings[row] for row in rows])).result())
         seconds = time.perf_counter() - started
         work = flops.of_texts(self._config, lengths)
         return {"rows_per_second": len(texts) / seconds, "flops_per_row": work / len(texts)}

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import Any, NoReturn, cast
 from unittest import mock
 
-import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from numpy.typing import NDArray
 from pyspark import TaskContext
 
 from batch_job import __main__ as steps
@@ -33,7 +31,7 @@ from batch_job.steps import publish
 from batch_job.steps import score as job
 from batch_job.tables import resumable, table
 from batch_job.tables.fence import Fence
-from shared_model.encoding import TokenBatch
+from shared_model.batches import Batch, Running
 from shared_model.engine import Engine
 
 _NOTES = Path(os.environ["NIGHT_NOTES"])
@@ -107,10 +105,10 @@ class Interrupted:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)
 
-    def score(self, batch: TokenBatch) -> NDArray[np.float32]:
+    def start(self, batch: Batch) -> Running:
         if self.armed:
             self.interrupt()
-        return self.engine.score(batch)
+        return self.engine.start(batch)
 
 
 def write_interrupted(

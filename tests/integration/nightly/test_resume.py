@@ -19,7 +19,6 @@ import pyarrow as pa
 import pytest
 import redis
 from deltalake import DeltaTable
-from numpy.typing import NDArray
 from pyspark.sql import SparkSession
 
 from batch_job import read_scores
@@ -30,6 +29,7 @@ from batch_job.shards.shard_files import FileReport, Target
 from batch_job.spark import task_context
 from batch_job.tables import resumable, table
 from batch_job.tables.fence import Fence
+from shared_model.batches import Running
 from shared_model.encoding import Encoding, TokenBatch
 from shared_model.engine import Engine
 from shared_model.errors import JobError, Refused
@@ -311,10 +311,10 @@ class Frail:
     def __getattr__(self, name: str) -> object:
         return getattr(self._engine, name)
 
-    def score(self, batch: TokenBatch) -> NDArray[np.float32]:
+    def start(self, batch: TokenBatch) -> Running:
         if any(np.array_equal(ids[mask == 1], self._poison) for ids, mask in zip(batch.ids, batch.mask, strict=True)):
             raise RuntimeError("poison")
-        return self._engine.score(batch)
+        return self._engine.start(batch)
 
 
 def test_poison_is_quarantined_and_stays_so_when_its_shard_is_taken_over(

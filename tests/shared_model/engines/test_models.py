@@ -13,6 +13,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
+from shared_model.batches import Batching
 from shared_model.building import checkpoint, convert
 from shared_model.building.checkpoint import Checkpoint
 from shared_model.building.head import Head
@@ -28,7 +29,7 @@ from tests.shared_model import tiny_models
 
 pytestmark = pytest.mark.heavy
 
-PACKED = {"bert", "distilbert", "roberta", "xlm-roberta", "modernbert"}
+PADDED = {"deberta-v2", "mpnet"}
 
 #: Of all lengths, from no text at all to more than any of the models reads.
 TEXTS: list[Text] = [*tiny_models.corpus()[:9], "", "card", "card " * 100]
@@ -101,6 +102,10 @@ def openvino_engine(model: Model, precision: Precision = Precision.FP32) -> Open
     return OpenVinoEngine(read_model(model.graph), precision, threads=1)
 
 
+def batching(family: str) -> Batching:
+    return Batching.BUCKETS if family in PADDED else Batching.PACKED
+
+
 every_family = pytest.mark.parametrize("family", tiny_models.FAMILIES)
 
 
@@ -139,10 +144,10 @@ def test_the_engine_packs_where_the_model_allows_and_says_the_same(model: Callab
     expected = by_module(made.checkpoint, made.batch(TEXTS))
     engine = torch_engine(made)
     engine.warm_up([(2, 8)])
-    assert engine.packs == (family in PACKED)
+    assert engine.batching == batching(family)
     np.testing.assert_allclose(score(engine, made.batch(TEXTS)), expected, atol=1e-5)
     half = torch_engine(made, Precision.FP16)
-    assert (half.packs, half.precision, half.width) == (family in PACKED, Precision.FP16, 1)
+    assert (half.batching, half.precision, half.width) == (batching(family), Precision.FP16, 1)
     np.testing.assert_allclose(score(half, made.batch(TEXTS)), expected, atol=1e-2)  # measured: 3e-3
 
 
@@ -185,7 +190,7 @@ def test_the_cuda_kernel_takes_and_gives_what_the_cpu_does() -> None:
     lengths = (3, 5)
     for device in ("cpu", "meta"):
         states = torch.zeros(4, sum(lengths), 8, dtype=torch.float16, device=device)
-        packing = torch_packing.Packing(torch.arange(8), torch.tensor([0, 3, 8], dtype=torch.int32).to(device), lengths)
+        packing = torch_packing.Packing(torch.tensor([0, 3, 8], dtype=torch.int32).to(device), lengths)
         kernel = torch_packing.flash if device == "meta" else torch_packing.row_by_row
         attended = kernel(states, states, states, packing, scaling=0.5, window=-1)
         assert (attended.shape, attended.dtype) == ((8, 4, 8), torch.float16)

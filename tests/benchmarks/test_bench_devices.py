@@ -1,0 +1,41 @@
+"""`make bench-devices` on few texts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from shared_model import demo_messages
+from shared_model.releases.store import Release
+from tests.benchmarks import bench_devices, rounds
+from tests.benchmarks.bench_devices import GROUPS
+from tests.benchmarks.nightly import corpus
+from tests.benchmarks.nightly.corpus import Corpus
+
+
+def test_figures_carry_the_bounds_that_were_promised() -> None:
+    promised = {target.name: target.bound for target in rounds.targets(GROUPS, list(GROUPS))}
+    assert promised == {"packed_fill": ">= 0.95", "simulated_busy": ">= 0.97"}
+
+
+def test_it_measures_and_writes_what_it_found(
+    release: Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    texts = [text for text, _ in zip(demo_messages.texts(seed=6), range(20_000), strict=False)]
+    monkeypatch.setattr(corpus, "load", lambda folder: Corpus(texts, "few messages"))
+    monkeypatch.setenv("TANDEM_RELEASES", release.files.root)
+    assert bench_devices.main(["--out", str(tmp_path / "devices.json")]) == 0
+    document = json.loads((tmp_path / "devices.json").read_text())
+    assert {figure["name"]: figure["holds"] for figure in document["figures"]} == {
+        "packed_fill": True,
+        "simulated_busy": True,
+    }
+    assert document["conditions"]["packed_fill"].keys() == {"32768", "131072"}
+
+
+def test_without_a_release_it_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TANDEM_RELEASES", str(tmp_path))
+    assert bench_devices.main(["--out", str(tmp_path / "devices.json")]) == 2
+    assert "run `make release`" in capsys.readouterr().err
