@@ -100,8 +100,8 @@ async def own_redis(tmp_path: Path) -> AsyncIterator["redis.asyncio.Redis"]:
             yield client
 
 
-def eventually(condition: Callable[[], object], seconds: float = 20.0) -> None:
+def eventually(condition: Callable[[], object], seconds: float = 20.0, every: float = 0.02) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "did not happen in time"
-        time.sleep(0.02)
+        time.sleep(every)

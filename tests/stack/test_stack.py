@@ -16,3 +16,9 @@ def test_executors_leave_the_cores_to_the_service_beside_them_unless_told_otherw
     assert stack._task_environ(plan)["TANDEM_NIGHTLY_IDLE"] == "true"
     monkeypatch.setenv("TANDEM_NIGHTLY_IDLE", "false")
     assert stack._task_environ(plan)["TANDEM_NIGHTLY_IDLE"] == "false"
+
+
+def test_only_what_is_kept_running_is_scheduled(tmp_path: Path) -> None:
+    for scheduled in (False, True):
+        airflow = stack.plan(StateSettings(state=tmp_path), scheduled=scheduled).airflow
+        assert airflow.environ({}, {})["AIRFLOW__SCHEDULER__USE_JOB_SCHEDULE"] == str(scheduled)

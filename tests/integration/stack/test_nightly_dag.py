@@ -1,35 +1,43 @@
 """Real nights: Airflow runs the DAG, Spark scores, Delta keeps, Redis serves, the service answers. Beside the one that
-succeeds there is one that the gate refuses, one whose messages are missing, and one of no day."""
+succeeds there is one that the gate refuses, one whose messages are missing, and one of no day. At the end Ctrl-C, in
+the middle of another: all that `make up` has started is gone, its files are its user's alone."""
 
 import contextlib
+import signal
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 
 import psutil
 import pytest
 import redis
 from deltalake import DeltaTable
-from tandem_stack import calls
+from tandem_stack import calls, up
 from tandem_stack.airflow_api import FINAL, RunState
 from tandem_stack.checks import Problem
-from tandem_stack.stack import DAG, Stack
+from tandem_stack.stack import DAG
 
 from realtime_service.client import Client
 from shared_model.demo_messages import FIRST_DAY
 from shared_model.redis_store import keys
+from shared_model.redis_store.server import RedisServer
 from shared_model.releases.store import Release
 from shared_model.types import ServingPath
+from tests.integration.stack.conftest import ROWS, Up
 from tests.private_files import open_to_others
+from tests.realtime_service.conftest import eventually
 
-ROWS = 300
 RUN_SECONDS = 220.0
-REFUSED, MISSING = "2026-01-20", "2026-01-30"
+REFUSED, INTERRUPTED = "2026-01-20", "2026-01-21"
 
 
 @pytest.fixture(scope="module")
-def known_dag(running: Stack) -> dict[str, object]:
-    """The DAG as Airflow found it, before anybody touched it."""
-    return running.api.wait_dag(DAG, 10)
+def due(running: Up) -> str:
+    """The id of the run that the schedule has started, of a day without messages."""
+    eventually(lambda: running.api.run_ids(DAG), 60, every=0.2)
+    (run_id,) = running.api.run_ids(DAG)
+    return run_id
 
 
 @dataclass(frozen=True)
@@ -41,52 +49,48 @@ class Night:
 
 
 @pytest.fixture(scope="module")
-def runs(running: Stack, known_dag: dict[str, object]) -> dict[str, str]:
+def runs(running: Up, due: str) -> dict[str, str]:
     """Run ids by day, in the order they were triggered: by partition key, and as the trigger form does it."""
-    folder = running.plan.state.messages_dir / f"ds={REFUSED}"
-    folder.mkdir(parents=True)
-    (folder / "messages.jsonl").write_text('{"id": "a", "text": "hello"}\n' + "no JSON\n" * 9)
+    write_day(running, REFUSED, '{"id": "a", "text": "hello"}\n' + "no JSON\n" * 9)
     asked: dict[str, tuple[dict[str, str], str | None]] = {
-        MISSING: ({"day": MISSING}, None),
         "": ({}, None),
         str(FIRST_DAY): ({}, str(FIRST_DAY)),
         REFUSED: ({"day": REFUSED}, None),
     }
-    ids = {day: running.api.trigger(DAG, *how) for day, how in asked.items()}
-    running.api.pause(DAG, False)
-    return ids
+    return {day: running.api.trigger(DAG, *how) for day, how in asked.items()}
+
+
+def write_day(running: Up, day: str, lines: str) -> None:
+    folder = running.plan.state.messages_dir / f"ds={day}"
+    folder.mkdir()
+    (folder / "messages.jsonl").write_text(lines)
 
 
 @pytest.fixture(scope="module")
-def night(running: Stack, runs: dict[str, str]) -> Night:
+def night(running: Up, runs: dict[str, str]) -> Night:
     listened: set[tuple[str, int]] = set()
     deadline = time.monotonic() + RUN_SECONDS
     while (run := running.api.run_state(DAG, runs[str(FIRST_DAY)])).state not in FINAL:
         assert time.monotonic() < deadline, run
-        running.supervisor.check()
-        listened |= listening()
+        listened |= listening(running)
         time.sleep(0.5)
     return Night(run, listened)
 
 
-def listening() -> set[tuple[str, int]]:
+def listening(running: Up) -> set[tuple[str, int]]:
     found: set[tuple[str, int]] = set()
-    for process in psutil.Process().children(recursive=True):
+    for process in running.descendants():
         with contextlib.suppress(psutil.Error):  # it ended meanwhile
             sockets = process.net_connections("inet")
             found |= {(each.laddr.ip, each.laddr.port) for each in sockets if each.status == psutil.CONN_LISTEN}
     return found
 
 
-def task_log(running: Stack, run_id: str, task: str) -> str:
+def task_log(running: Up, run_id: str, task: str) -> str:
     return "\n".join(str(line["event"]) for line in running.api.task_events(DAG, run_id, task))
 
 
-def test_the_dag_is_paused_at_creation(known_dag: dict[str, object]) -> None:
-    assert known_dag["is_paused"] is True
-
-
-def test_everything_listens_on_loopback_only(running: Stack, night: Night) -> None:
+def test_everything_listens_on_loopback_only(running: Up, night: Night) -> None:
     # "::ffff:" is how a socket of both families shows an address of the older one.
     addresses = {address.removeprefix("::ffff:") for address, _ in night.listened}
 
@@ -101,11 +105,11 @@ def test_every_task_succeeds(night: Night) -> None:
     assert night.run.note == str(FIRST_DAY)
 
 
-def test_task_logs_can_be_read_without_log_servers(running: Stack, night: Night) -> None:
+def test_task_logs_can_be_read_without_log_servers(running: Up, night: Night) -> None:
     assert "ds=2026-01-14" in task_log(running, night.run.run_id, "report")
 
 
-def test_the_scores_are_in_the_table(running: Stack, night: Night, release: Release) -> None:
+def test_the_scores_are_in_the_table(running: Up, night: Night, release: Release) -> None:
     table = DeltaTable(running.plan.state.scores_table).to_pyarrow_table()
 
     assert table.num_rows == ROWS
@@ -113,8 +117,11 @@ def test_the_scores_are_in_the_table(running: Stack, night: Night, release: Rele
     assert set(table["release"].to_pylist()) == {release.id}
 
 
-def test_the_scores_are_published_and_answer_calls(running: Stack, night: Night, release: Release) -> None:
-    with redis.Redis.from_url(running.redis_url, decode_responses=True) as client:
+def test_the_scores_are_published_and_answer_calls(running: Up, night: Night, release: Release) -> None:
+    with (
+        RedisServer(running.plan.state) as server,
+        redis.Redis.from_url(server.url, decode_responses=True) as client,
+    ):
         pointer = client.hgetall(keys.epoch_pointer(release.id))
     text = calls.archived_texts(running.plan.state.messages_dir, FIRST_DAY, 1)[0]
 
@@ -124,7 +131,7 @@ def test_the_scores_are_published_and_answer_calls(running: Stack, night: Night,
         assert online.score(text).path == ServingPath.PRECOMPUTED
 
 
-def errors(running: Stack, run_id: str, task: str) -> list[str]:
+def errors(running: Up, run_id: str, task: str) -> list[str]:
     """A task's errors as the UI shows them, without Airflow's own last line."""
     events = running.api.task_events(DAG, run_id, task)
     assert not any(event.get("error_detail") for event in events), "a traceback"
@@ -134,7 +141,7 @@ def errors(running: Stack, run_id: str, task: str) -> list[str]:
 
 
 def test_a_refused_night_fails_at_once_says_why_in_one_line_and_is_reported(
-    running: Stack, night: Night, runs: dict[str, str]
+    running: Up, night: Night, runs: dict[str, str]
 ) -> None:
     run = running.api.wait_run(DAG, runs[REFUSED], RUN_SECONDS)
 
@@ -150,7 +157,7 @@ def test_a_refused_night_fails_at_once_says_why_in_one_line_and_is_reported(
     assert "9 of 10 lines are quarantined" in task_log(running, run.run_id, "report")
 
 
-def test_a_run_of_no_day_fails_at_once(running: Stack, night: Night, runs: dict[str, str]) -> None:
+def test_a_run_of_no_day_fails_at_once(running: Up, night: Night, runs: dict[str, str]) -> None:
     run = running.api.wait_run(DAG, runs[""], RUN_SECONDS)
 
     assert (run.state, run.tasks["plan"], run.tries["plan"], run.tasks["report"]) == ("failed", "failed", 1, "skipped")
@@ -158,22 +165,46 @@ def test_a_run_of_no_day_fails_at_once(running: Stack, night: Night, runs: dict[
     assert line.startswith("no day: ")
 
 
-def test_a_day_that_is_none_is_refused_when_it_is_triggered(running: Stack) -> None:
+def test_a_day_that_is_none_is_refused_when_it_is_triggered(running: Up) -> None:
     with pytest.raises(Problem, match="'14 January' is not a 'date'"):
         running.api.trigger(DAG, {"day": "14 January"})
 
 
-def test_a_day_without_messages_waits_and_holds_up_no_other(running: Stack, night: Night, runs: dict[str, str]) -> None:
-    run = running.api.run_state(DAG, runs[MISSING])
+def test_a_day_without_messages_waits_and_holds_up_no_other(running: Up, night: Night, due: str) -> None:
+    day, run = str(up.due_day(datetime.now(UTC))), running.api.run_state(DAG, due)
 
-    assert (run.state, run.note) == ("running", MISSING)
-
-
-def test_only_what_is_triggered_runs(running: Stack, night: Night, runs: dict[str, str]) -> None:
-    assert set(running.api.run_ids(DAG)) == set(runs.values())
+    assert (run.state, run.partition, run.note) == ("running", day, day)
+    assert running.api.scheduled_days(DAG) == {day}
 
 
-def test_no_file_of_a_night_is_readable_by_others(running: Stack, night: Night) -> None:
-    """What Airflow itself keeps has the umask of `make up`: see there."""
-    state = running.plan.state.state
-    assert [it for name in ("quarantine", "runs", "scores") for it in open_to_others(state / name)] == []
+def test_only_what_is_due_or_triggered_runs(running: Up, night: Night, due: str, runs: dict[str, str]) -> None:
+    assert set(running.api.run_ids(DAG)) == {due, *runs.values()}
+
+
+def is_java(process: psutil.Process) -> bool:
+    try:
+        return process.name() == "java"
+    except psutil.NoSuchProcess:  # it has just ended
+        return False
+
+
+def test_ctrl_c_stops_everything_even_a_spark_job_at_work(running: Up) -> None:
+    """The last test: nothing runs afterwards."""
+    write_day(running, INTERRUPTED, '{"id": "a", "text": "hello"}\n')
+    running.api.trigger(DAG, {"day": INTERRUPTED})
+    eventually(lambda: any(map(is_java, running.descendants())), RUN_SECONDS, every=0.2)
+    started = running.descendants()
+    running.process.send_signal(signal.SIGINT)
+    code = running.process.wait(60)
+    _, left = psutil.wait_procs(started, timeout=0)
+    for process in left:
+        process.kill()
+    said = running.output.read_text()
+
+    assert code == 0, said
+    assert left == []
+    # Messages are the test's own.
+    messages = running.plan.state.messages_dir
+    assert [it for it in open_to_others(running.plan.state.state) if not Path(it).is_relative_to(messages)] == []
+    assert running.plan.service.grpc_address in said
+    assert "user admin, password " in said
