@@ -33,6 +33,7 @@ def test_it_measures_and_writes_what_it_found(
     assert document["conditions"]["packed_fill"].keys() == {"32768", "131072"}
 
 
+@pytest.mark.heavy
 def test_without_a_release_it_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
