@@ -6,14 +6,14 @@ Importing this package costs nothing, so that Airflow's environment can import `
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from batch_job.tables.table import read_scores
+    from batch_job.tables.spark_reader import read_scores
 
 __all__ = ["read_scores"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "read_scores":
-        from batch_job.tables.table import read_scores
+        from batch_job.tables.spark_reader import read_scores
 
         return read_scores
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

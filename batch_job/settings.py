@@ -28,7 +28,7 @@ class InputSettings:
 
     input_path: str = setting(
         "",
-        "A day's messages: a folder or a URL that Spark and fsspec know, with {ds} or {year}, {month} and {day} in it; "
+        "A day's messages: a folder or a URL (s3://, gs://, az://), with {ds} or {year}, {month} and {day} in it; "
         "without, a folder or a Delta table of days. Empty means TANDEM_MESSAGES.",
         Check(_is_template, "a path or a URL, in braces nothing but {ds}, {year}, {month} or {day}"),
     )

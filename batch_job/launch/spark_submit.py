@@ -89,8 +89,10 @@ def runtime_prefix(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def record_path(ds: str, run_id: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Where a run's record is kept: STATE/runs/<ds>/<run id>.json. `ds` and `run_id` may be templates."""
-    return os.path.join(os.path.abspath(environ.get("TANDEM_STATE") or ".tandem"), "runs", ds, f"{run_id}.json")
+    """Where a run's record is kept: STORE/runs/<ds>/<run id>.json. `ds` and `run_id` may be templates."""
+    store = environ.get("TANDEM_STORE") or environ.get("TANDEM_STATE") or ".tandem"
+    root = store.rstrip("/") if "://" in store else os.path.abspath(store)
+    return f"{root}/runs/{ds}/{run_id}.json"
 
 
 def python_environment() -> dict[str, str]:
