@@ -3,6 +3,7 @@
 import string
 from dataclasses import dataclass
 
+from batch_job.launch import spark_submit
 from batch_job.launch.spark_submit import POLL_SECONDS, WAIT_SECONDS
 from batch_job.run_record import Columns, Format
 from shared_model.published.epochs import KEEP_SECONDS
@@ -63,6 +64,12 @@ class NightlySettings:
             lambda url: url == "yarn" or url.startswith(("local", "spark://", "k8s://")),
             "local[…], spark://HOST:PORT, yarn or k8s://…",
         ),
+    )
+    spark_conf: str = setting(
+        "",
+        "More of Spark's settings, which win over Tandem's: a file as of spark-submit's --properties-file, or "
+        "NAME=VALUE pairs by spaces. spark.eventLog.enabled=true keeps logs for a history server.",
+        Check(spark_submit.is_passed_conf, "a file that can be read, or spark.NAME=VALUE pairs by spaces"),
     )
     spark_secret_file: str = setting("", "File with the secret of a standalone Spark cluster.")
     nightly_batch_rows: int = setting(64, "Most rows of one engine batch.", POSITIVE)

@@ -53,7 +53,7 @@ def _submit(ds: str, path: Location, flags: list[str]) -> None:
     master = settings.load(NightlySettings).spark_master
     given = {**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}
     command = [*spark_submit.spark_submit_command(ds, str(path), master, given), *flags]
-    environment = {**os.environ, **spark_submit.spark_environment(given)}
+    environment = {**os.environ, **spark_submit.spark_environment(given, master)}
     # spark-submit without a Java would exit with 1, the code of a gate.
     if missing := spark_submit.missing_program(environment):
         raise JobError(missing)
