@@ -28,7 +28,7 @@ help: ## list the targets
 
 # When make itself began: what is installed first is part of the demo's time.
 demo: export DEMO_STARTED := $(shell date +%s)
-demo: setup ## the whole system once, end to end: a summary, then everything is stopped
+demo: setup ## the whole system once, end to end: a summary, then everything is stopped; STORE=s3: on a local S3 server
 	@$(STACK) exec $(RUNTIME) -m tandem_stack demo
 
 # exec: Ctrl-C reaches a shell as well, and make would report that as an error after everything is stopped.

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from batch_job.dataframes.scorer import scorer
-    from batch_job.tables.table import read_scores
+    from batch_job.tables.spark_reader import read_scores
 
 __all__ = ["read_scores", "scorer"]
 
 
 def __getattr__(name: str) -> Any:
     if name == "read_scores":
-        from batch_job.tables.table import read_scores
+        from batch_job.tables.spark_reader import read_scores
 
         return read_scores
     if name == "scorer":

@@ -10,13 +10,13 @@ import importlib
 import os
 import sys
 import textwrap
-from pathlib import Path
 from typing import TypeAlias
 
 from batch_job.checks import gate
 from batch_job.launch import exit_codes, spark_submit
 from batch_job.launch.spark_submit import WAIT_SECONDS
 from shared_model import settings, startup
+from shared_model.objects import located
 from shared_model.settings import StateSettings
 
 Steps: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -204,7 +204,7 @@ def _add_printing(step: argparse.ArgumentParser, what: str, as_json: str) -> Non
 
 
 def _add_record(step: argparse.ArgumentParser, help: str) -> None:
-    step.add_argument("--record", type=Path, metavar="FILE", help=help)
+    step.add_argument("--record", type=located, metavar="FILE", help=help)
 
 
 def _count(text: str) -> int:

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
@@ -30,9 +29,10 @@ from batch_job.shards.binning import Bin, Load
 from batch_job.shards.shard_files import FileReport, Target
 from batch_job.spark import gpus, session
 from batch_job.spark.failures import failing_in_one_line
-from batch_job.tables import quarantined, resumable, table
+from batch_job.tables import quarantined, resumable, spark_reader, table
 from batch_job.tables.fence import WATCH_SECONDS, Fence, Watch
 from shared_model.errors import JobError
+from shared_model.objects import located
 
 
 def input_fingerprint(run: RunRecord, options: ScoringOptions, shard_rows: int) -> str:
@@ -164,7 +164,7 @@ class Attempt:
     def _baseline(self) -> DataFrame | None:
         """The day's committed scores, one for each text, if this attempt's engines would compute the same at the same
         precision. Which precision an engine compiles, only executors know: rows carry theirs."""
-        delta = table.open_table(Path(self.scores.table), table.SCORES)
+        delta = table.open_table(located(self.scores.table), table.SCORES)
         committed = table.committed(delta, self.run.ds)
         if committed is None:
             return None
@@ -172,7 +172,7 @@ class Attempt:
         if not self._computed_by.items() <= facts.items():
             return None
         kept = sql.struct(*rows.BASELINE_FIELDS).alias(rows.BASELINE)
-        scores = table.read_scores(self.spark, self.scores.table, self.run.ds, schemas.ARCHIVE)
+        scores = spark_reader.read_scores(self.spark, self.scores.table, self.run.ds, schemas.ARCHIVE)
         return scores.dropDuplicates([binning.TEXT_HASH]).select(binning.TEXT_HASH, kept)
 
     def _score(self, bins: Sequence[Bin], baseline: DataFrame | None) -> list[FileReport]:
@@ -183,7 +183,7 @@ class Attempt:
         tasks = min(session.tasks_for(self.spark, count, task_rows), len(bins))
         arranged = binning.arranged(messages, bins, self._hash_cell_bits, tasks)
         score = partial(shard_task.score_shards, options=self.options, target=self.scores, shard_rows=self._shard_rows)
-        with Progress("scoring", "rows", count, partial(tally.rows_done, self.scores)):
+        with Progress("scoring", "rows", count, tally.RowsDone(self.scores)):
             profile = gpus.scoring_profile(self.spark)
             return _reports(arranged.mapInArrow(score, shard_files.REPORT_DDL, profile=profile))
 
@@ -206,7 +206,7 @@ class Attempt:
         written = _reports(bad.coalesce(1).mapInArrow(write, shard_files.REPORT_DDL))
         if sum(file.rows for file in written) != sum(reasons.values()):
             raise JobError(f"ds={self.run.ds}: other lines were quarantined than were counted; nothing committed")
-        folder = Path(self.quarantine.table)
+        folder = located(self.quarantine.table)
         version = table.add_quarantined(folder, self.run.ds, written, self.fence.token)
         examples = quarantined.examples(quarantined.written(folder, written))
         if self._too_many(reasons):

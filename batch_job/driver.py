@@ -3,17 +3,17 @@
 import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from batch_job import run_record
 from batch_job.launch import spark_submit
 from batch_job.launch.exit_codes import complain, exit_code
+from shared_model.objects import located
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="score")
     parser.add_argument("--ds", required=True, help="the day, YYYY-MM-DD")
-    parser.add_argument("--record", type=Path, required=True, help="the run's record, written by `plan`")
+    parser.add_argument("--record", type=located, required=True, help="the run's record, written by `plan`")
     parser.add_argument("--force", action="store_true", help="score again what is committed already")
     parser.add_argument("--accept", action="append", default=[], help="a gate whose failure a person lets pass")
     parser.add_argument("--drain", action="store_true", help="answer deferred requests, and leave the day as it is")

@@ -10,11 +10,11 @@ import os
 import re
 import string
 from dataclasses import dataclass
-from pathlib import Path
 
 from batch_job.run_record import ARCHIVE, COLUMNS
 from batch_job.settings import InputSettings
 from shared_model import settings
+from shared_model.objects import Location, join, open_objects
 from shared_model.settings import StateSettings
 
 #: Most characters of a folder's name that say which input it is of, before those that tell it from all others.
@@ -27,11 +27,11 @@ _MODEL = re.compile(r", model ([a-z0-9-]+)\Z")
 class Tables:
     """Folders of the two tables."""
 
-    scores: Path
-    quarantine: Path
+    scores: Location
+    quarantine: Location
 
     @property
-    def folders(self) -> tuple[Path, Path]:
+    def folders(self) -> tuple[Location, Location]:
         return self.scores, self.quarantine
 
     @classmethod
@@ -39,20 +39,21 @@ class Tables:
         """Those of an input: in a folder of its own, but for the default archive and where TANDEM_SCORES names one,
         both of which are the default model's."""
         if identity == ARCHIVE or (state.scores and not model_of(identity)):
-            return cls(state.scores_table, state.state / "quarantine")
+            return cls(state.scores_table, state.quarantine_table)
         literal = re.sub(r"\w*=?\{[^}]*\}", "", identity)
         readable = "-".join(re.findall("[A-Za-z0-9]+", literal))[-_READABLE:].strip("-").lower()
         digest = hashlib.sha256(identity.encode()).hexdigest()[:8]
-        return cls._in(_own_folders(state) / f"{readable or 'input'}-{digest}")
+        return cls._in(join(_own_folders(state), f"{readable or 'input'}-{digest}"))
 
     @classmethod
     def all(cls, state: StateSettings) -> list["Tables"]:
         """Those of the default archive, or of TANDEM_SCORES, and of every other input."""
-        return [cls.for_input(state), *(cls._in(folder) for folder in sorted(_own_folders(state).glob("*/")))]
+        own = _own_folders(state)
+        return [cls.for_input(state), *(cls._in(join(own, name)) for name in sorted(open_objects(own).folders()))]
 
     @classmethod
-    def _in(cls, folder: Path) -> "Tables":
-        return cls(folder / "scores", folder / "quarantine")
+    def _in(cls, folder: Location) -> "Tables":
+        return cls(join(folder, "scores"), join(folder, "quarantine"))
 
 
 def template(state: StateSettings, inputs: InputSettings) -> str:
@@ -70,7 +71,7 @@ def input_name(state: StateSettings, inputs: InputSettings) -> str:
     """The name of an input: people read it, and records and commits are compared by it."""
     scored = f", model {inputs.nightly_model}" * bool(inputs.nightly_model)
     path = template(state, inputs).rstrip("/")
-    if path == _literally(state.state / "messages"):
+    if path == _literally(join(state.store_root, "messages")):
         return f"{ARCHIVE}{scored}"
     days = path if has_day(path) else f"{path}/{inputs.input_partition}={{ds}}"
     texts = [name for name in (inputs.input_text, inputs.input_pair) if name]
@@ -91,12 +92,12 @@ def configured_input(state: StateSettings) -> str:
 
 def describe(state: StateSettings, identity: str) -> str:
     """The name, and of the default archive where that is."""
-    return f"{identity}, {state.state / 'messages'}" if identity == ARCHIVE else identity
+    return f"{identity}, {join(state.store_root, 'messages')}" if identity == ARCHIVE else identity
 
 
-def _own_folders(state: StateSettings) -> Path:
-    return state.state / "inputs"
+def _own_folders(state: StateSettings) -> Location:
+    return join(state.store_root, "inputs")
 
 
-def _literally(path: Path) -> str:
+def _literally(path: Location) -> str:
     return str(path).replace("{", "{{").replace("}", "}}")

@@ -3,13 +3,15 @@
 import os
 import re
 from collections.abc import Iterator
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from batch_job import identity, run_record
 from batch_job.progress import log
 from batch_job.run_record import ARCHIVE, RecordError, RunRecord, State
 from shared_model.errors import JobError
+from shared_model.objects import Location, join, open_objects
 from shared_model.settings import StateSettings
 
 #: Of a run that committed nothing: how it ended, in words.
@@ -28,7 +30,7 @@ def check_day(ds: str) -> None:
         raise JobError(f"--ds {ds!r}: expected a day as YYYY-MM-DD; {remedy}") from error
 
 
-def find(named: Path | None, ds: str, state: StateSettings) -> Path:
+def find(named: Location | None, ds: str, state: StateSettings) -> Location:
     """The record named, else the day's newest of the input that the environment sets; one line tells where a newer one
     is of another input. Raises: JobError."""
     if named:
@@ -37,7 +39,7 @@ def find(named: Path | None, ds: str, state: StateSettings) -> Path:
     wanted, newest = identity.configured_input(state), next(_newest_first(state, ds), None)
     if newest is None:
         hint = in_demo(state, ds, wanted)
-        raise JobError(f"{state.runs_dir / ds} holds no run; run `python -m batch_job plan --ds {ds}` first{hint}")
+        raise JobError(f"{join(state.runs_dir, ds)} holds no run; run `python -m batch_job plan --ds {ds}` first{hint}")
     path, latest = newest
     other = f"run {latest.run_id} of ds={ds}, the newest, is of {latest.input.identity}"
     if latest.input.identity == wanted:
@@ -82,7 +84,7 @@ def in_demo(state: StateSettings, ds: str, wanted: str) -> str:
     return f". `make demo` has ds={ds} in a state of its own: TANDEM_STATE={short} before the command reads that"
 
 
-def open_for(path: Path, ds: str) -> RunRecord:
+def open_for(path: Location, ds: str) -> RunRecord:
     """Raises: RecordError; JobError where it is of another day."""
     run = run_record.read(path)
     if run.ds != ds:
@@ -90,7 +92,39 @@ def open_for(path: Path, ds: str) -> RunRecord:
     return run
 
 
-def _newest_first(state: StateSettings, ds: str) -> Iterator[tuple[Path, RunRecord]]:
+def _newest_first(state: StateSettings, ds: str) -> Iterator[tuple[Location, RunRecord]]:
     """A day's records, whatever the input. Raises: RecordError where one is damaged."""
-    found = sorted((state.runs_dir / ds).glob("*.json"), key=lambda path: path.stat().st_mtime, reverse=True)
-    yield from ((path, run_record.read(path)) for path in found)
+    yield from ((it.path, run_record.read(it.path)) for it in record_files(state.runs_dir, ds))
+
+
+class RecordFile(NamedTuple):
+    path: Location
+    modified: datetime
+
+    @property
+    def day(self) -> str:
+        return str(self.path).rsplit("/", 2)[1]
+
+    @property
+    def run_id(self) -> str:
+        return run_id(self.path)
+
+
+def record_files(runs: Location, ds: str = "") -> list[RecordFile]:
+    """The records of a day, or of all days, the newest first. Raises: RecordError."""
+    try:
+        found = [it for it in open_objects(join(runs, ds) if ds else runs).list() if _is_record(it.path, ds)]
+    except OSError as error:
+        raise RecordError(f"{runs} cannot be read: {error.strerror}") from error
+    newest_first = sorted(found, key=lambda it: it.modified, reverse=True)
+    day = [ds] if ds else []
+    return [RecordFile(join(runs, *day, it.path), it.modified) for it in newest_first]
+
+
+def _is_record(path: str, ds: str) -> bool:
+    """DAY/RUN.json; a run's folder holds its report."""
+    return path.endswith(".json") and path.count("/") == (0 if ds else 1)
+
+
+def run_id(record: Location) -> str:
+    return str(record).rpartition("/")[2].removesuffix(".json")

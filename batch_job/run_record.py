@@ -13,10 +13,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
-from shared_model.storage import atomic_write
+from shared_model import objects
+from shared_model.objects import Location
 
 
 class State(StrEnum):
@@ -316,21 +316,23 @@ class RecordError(Exception):
     """A run record is missing or damaged, or could not be written."""
 
 
-def write(path: Path, record: RunRecord) -> None:
-    """Replace the record in one rename: a reader sees the old one or the new one. Raises: RecordError."""
+def write(path: Location, record: RunRecord) -> None:
+    """Replace the record as a whole: a reader sees the old one or the new one. Raises: RecordError."""
     try:
-        atomic_write(path, (json.dumps(dataclasses.asdict(record), indent=1) + "\n").encode())
+        objects.put(path, (json.dumps(dataclasses.asdict(record), indent=1) + "\n").encode())
     except OSError as error:
         raise RecordError(f"{path} could not be written: {error.strerror}") from error
 
 
-def read(path: Path) -> RunRecord:
+def read(path: Location) -> RunRecord:
     """Raises: RecordError naming the file and what to do."""
     try:
-        return _record(json.loads(path.read_text()))
+        return _record(json.loads(objects.get(path)))
     except FileNotFoundError as error:
         raise RecordError(f"{path} is not there; run `python -m batch_job plan` first") from error
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except OSError as error:
+        raise RecordError(f"{path} cannot be read: {error.strerror}") from error
+    except (ImportError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordError(f"{path} cannot be read as a run record; plan the run anew") from error
 
 

@@ -3,6 +3,7 @@
 import string
 from dataclasses import dataclass
 
+from batch_job.launch import spark_submit
 from batch_job.launch.spark_submit import POLL_SECONDS, WAIT_SECONDS
 from batch_job.run_record import Columns, Format
 from shared_model.published.epochs import KEEP_SECONDS
@@ -33,7 +34,7 @@ class InputSettings:
 
     input_path: str = setting(
         "",
-        "A day's messages: a folder or a URL that Spark and fsspec know, with {ds} or {year}, {month} and {day} in it; "
+        "A day's messages: a folder or a URL (s3://, gs://, az://), with {ds} or {year}, {month} and {day} in it; "
         "without, a folder or a Delta table of days. Empty means TANDEM_MESSAGES.",
         Check(_is_template, "a path or a URL, in braces nothing but {ds}, {year}, {month} or {day}"),
     )
@@ -68,6 +69,12 @@ class NightlySettings:
             lambda url: url == "yarn" or url.startswith(("local", "spark://", "k8s://")),
             "local[…], spark://HOST:PORT, yarn or k8s://…",
         ),
+    )
+    spark_conf: str = setting(
+        "",
+        "More of Spark's settings, which win over Tandem's: a file as of spark-submit's --properties-file, or "
+        "NAME=VALUE pairs by spaces. spark.eventLog.enabled=true keeps logs for a history server.",
+        Check(spark_submit.is_passed_conf, "a file that can be read, or spark.NAME=VALUE pairs by spaces"),
     )
     spark_secret_file: str = setting("", "File with the secret of a standalone Spark cluster.")
     nightly_batch_rows: int = setting(

@@ -63,6 +63,7 @@ transaction, and publishes them to Redis for the online service.
         conn_id="spark_default",
         name=f"nightly_scoring {DS}",
         conf=spark_submit.spark_conf(),
+        properties_file=spark_submit.properties_file() or None,
         env_vars=spark_submit.spark_environment(),
         # Spark takes all cores, and one device holds one copy of the model.
         max_active_tis_per_dag=1,

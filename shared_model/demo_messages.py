@@ -8,9 +8,8 @@ import json
 import random
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
-from pathlib import Path
 
-from shared_model.storage import atomic_write
+from shared_model.objects import Location, open_objects
 
 #: (subjects, sentence templates). Any subject fits any template.
 Topic = tuple[tuple[str, ...], tuple[str, ...]]
@@ -254,7 +253,7 @@ FIRST_DAY = date(2026, 1, 14)
 
 
 def write_archive(
-    folder: Path, messages: int, days: int = 2, seed: int = 7, damaged: bool = True, first_day: date = FIRST_DAY
+    folder: Location, messages: int, days: int = 2, seed: int = 7, damaged: bool = True, first_day: date = FIRST_DAY
 ) -> list[date]:
     """Write `messages` messages as `folder/ds=YYYY-MM-DD/messages.jsonl`, for `days` days from `first_day` on.
 
@@ -269,10 +268,9 @@ def write_archive(
         if damaged:
             for number, line in enumerate(DAMAGED_LINES):
                 lines.insert((number + 1) * len(lines) // 7, line)
-        target = folder / f"ds={day}" / "messages.jsonl"
-        if target.exists():
-            continue
-        atomic_write(target, b"\n".join(lines) + b"\n")
+        days_folder, name = open_objects(folder), f"ds={day}/messages.jsonl"
+        if days_folder.find(name) is None:
+            days_folder.put(name, b"\n".join(lines) + b"\n")
     return written
 
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any, TypeVar, get_type_hints
 
 from shared_model.errors import SettingError
+from shared_model.objects import Location, is_url, join, located, refusal
+from shared_model.storage import without_user
 
 PREFIX = "TANDEM_"
 #: The variable that names a file of settings.
@@ -89,11 +91,16 @@ def _replace(defaults: T, environ: Mapping[str, str], overrides: Mapping[str, An
             value = _CASTS.get(kind, kind)(raw)
             if check and not check.accepts(value):
                 raise ValueError(value)
-        except (ValueError, KeyError) as error:
+        except (ValueError, KeyError):
             expected = check.expected if check else f"a value of type {kind.__name__}"
-            raise SettingError(f"{name}={raw!r}: expected {expected}") from error
+            raise SettingError(f"{name}={_shown(raw)!r}: expected {expected}") from None
         values[field.name] = value
     return dataclasses.replace(defaults, **values)  # type: ignore[type-var]
+
+
+def _shown(raw: Any) -> Any:
+    """A value without the password that a URL may hold."""
+    return without_user(raw) if isinstance(raw, str) else raw
 
 
 def read_file(path: Path, *known: type) -> dict[str, str]:
@@ -122,20 +129,17 @@ def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:
 
 def _folder(raw: str | Path) -> Path:
     """Raises: ValueError for a URL, which would become a relative folder otherwise."""
-    if not _is_local(str(raw)):
+    if is_url(raw):
         raise ValueError
     return Path(raw).absolute()
-
-
-def _is_local(raw: str) -> bool:
-    return "://" not in raw
 
 
 _BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _CASTS: dict[type, Callable[[Any], Any]] = {bool: lambda raw: _BOOLEANS[str(raw).lower()], Path: _folder}
 
-_LOCAL = "a local folder; object stores are not supported here yet: mount the bucket, and name its folder"
-_LOCAL_MESSAGES = "a local folder; TANDEM_INPUT_PATH names messages behind a URL"
+#: A folder, or a URL that can be served.
+_PLACE = Check(lambda place: not refusal(place), "a folder or a URL (s3://, gs://, az://) without credentials")
+_LOCAL = "a local folder; TANDEM_STORE names a URL for all that machines share"
 
 
 @dataclass(frozen=True)
@@ -143,14 +147,20 @@ class StateSettings:
     """Locations of the state that processes share."""
 
     state: Path = setting(Path(".tandem").absolute(), "Folder of all local state.", Check(lambda _: True, _LOCAL))
-    releases: str = setting("", "Releases: a folder, or any URL that fsspec knows; empty means STATE/releases.")
-    messages: str = setting(
+    store: str = setting(
         "",
-        "Archive of messages, in ds=YYYY-MM-DD folders; empty means STATE/messages.",
-        Check(_is_local, _LOCAL_MESSAGES),
+        "Folder or URL (s3://, gs://, az://) of all that machines share: messages, releases, tables, records; empty "
+        "means STATE.",
+        _PLACE,
+    )
+    releases: str = setting("", "Releases: a folder or a URL; empty means STORE/releases.")
+    messages: str = setting(
+        "", "Archive of messages, in ds=YYYY-MM-DD folders: a folder or a URL; empty means STORE/messages.", _PLACE
     )
     scores: str = setting(
-        "", "The scores table (Delta); empty means STATE/scores, or a folder in STATE/inputs.", Check(_is_local, _LOCAL)
+        "",
+        "The scores table (Delta): a folder or a URL; empty means STORE/scores, or a folder in STORE/inputs.",
+        _PLACE,
     )
     trusted_keys: str = setting("", "File of public keys, one of which must have signed a release; empty: none need.")
     revoked: str = setting("", "Release ids, by comma, or a file of them: they are neither loaded nor promoted.")
@@ -173,26 +183,35 @@ class StateSettings:
     )
 
     @property
+    def store_root(self) -> Location:
+        return located(self.store) if self.store else self.state
+
+    @property
     def releases_root(self) -> str:
-        if "://" in self.releases:
-            return self.releases
-        return str(Path(self.releases).absolute() if self.releases else self.state / "releases")
+        return str(self._shared(self.releases, "releases"))
 
     @property
     def keys_dir(self) -> Path:
         return Path(self.keys).absolute() if self.keys else self.state / "keys"
 
     @property
-    def messages_dir(self) -> Path:
-        return Path(self.messages).absolute() if self.messages else self.state / "messages"
+    def messages_dir(self) -> Location:
+        return self._shared(self.messages, "messages")
 
     @property
-    def scores_table(self) -> Path:
-        return Path(self.scores).absolute() if self.scores else self.state / "scores"
+    def scores_table(self) -> Location:
+        return self._shared(self.scores, "scores")
 
     @property
-    def runs_dir(self) -> Path:
-        return self.state / "runs"
+    def quarantine_table(self) -> Location:
+        return self._shared("", "quarantine")
+
+    @property
+    def runs_dir(self) -> Location:
+        return self._shared("", "runs")
+
+    def _shared(self, named: str, name: str) -> Location:
+        return located(named) if named else join(self.store_root, name)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,8 @@ from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
-from tests import spark_classes
+from tests import object_store, spark_classes
+from tests.object_store import Proxy
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -37,7 +38,7 @@ hypothesis.settings.load_profile("tandem")
 _PROPERTY_TIMEOUT = 900
 
 #: Fixtures that start processes or open the default release.
-_HEAVY = {"redis_server", "own_redis", "release", "spark"}
+_HEAVY = {"redis_server", "own_redis", "release", "spark", "s3_server"}
 
 #: Marks of tests that are too heavy for `make unit`.
 _NOT_UNIT = ("heavy", "proof", "readme", "timed")
@@ -180,3 +181,26 @@ def _build_default(store: Store) -> Release:
     assert report.passed, report
     pointer.promote(store, None, built.id)
     return built
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[Proxy]:
+    """A real S3 server behind a proxy that injects faults."""
+    with object_store.s3("tandem") as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def s3(s3_server: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
+    """The same for one test; `s3_url` is its own folder of the bucket."""
+    for name, value in s3_server.environment().items():
+        monkeypatch.setenv(name, value)
+    object_store.reconnect()
+    yield s3_server
+    s3_server.clear()
+    object_store.reconnect()
+
+
+@pytest.fixture
+def s3_url(s3: Proxy, tmp_path: Path) -> str:
+    return f"s3://tandem/{tmp_path.name}-{os.getpid()}"

@@ -12,11 +12,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
-from pathlib import Path
 
 from realtime_service.cli import chat
 from realtime_service.client import Answer, CallError, Client, DeadlineExceeded
-from shared_model import demo_messages
+from shared_model import demo_messages, objects
+from shared_model.objects import Location, join
 from shared_model.types import Priority, ServingPath
 from tandem_stack.checks import Problem
 
@@ -78,7 +78,7 @@ class Outcome:
         return ranked[max(0, math.ceil(share * len(ranked)) - 1)] if ranked else math.nan
 
 
-def every_path(address: str, archive: Path, published_day: date) -> Iterator[Outcome]:
+def every_path(address: str, archive: Location, published_day: date) -> Iterator[Outcome]:
     """One outcome for each path, measured one after the other."""
     fresh = fresh_texts()
     with Client(address) as client:
@@ -111,10 +111,10 @@ def fresh_texts() -> Iterator[str]:
         yield f"[{number}] {text}"
 
 
-def archived_texts(archive: Path, day: date, count: int) -> list[str]:
+def archived_texts(archive: Location, day: date, count: int) -> list[str]:
     """Different messages of one day of the archive, those that can be read."""
     texts: dict[str, None] = {}
-    for line in (archive / f"ds={day}" / "messages.jsonl").read_bytes().splitlines():
+    for line in objects.get(join(archive, f"ds={day}", "messages.jsonl")).splitlines():
         try:
             texts[json.loads(line)["text"]] = None
         except (ValueError, KeyError, TypeError):  # the archive's damaged lines

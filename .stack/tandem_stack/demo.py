@@ -12,8 +12,9 @@ from realtime_service.models.warmup import Width
 from realtime_service.settings import lanes
 from shared_model import devices, settings
 from shared_model.demo_messages import FIRST_DAY
+from shared_model.objects import join
 from shared_model.settings import StateSettings
-from tandem_stack import calls, checks, separate, stack
+from tandem_stack import calls, checks, object_store, separate, stack
 from tandem_stack.airflow_api import RunState
 from tandem_stack.memory import measuring
 from tandem_stack.progress import say, step
@@ -27,16 +28,21 @@ _RUN_SECONDS = 600.0
 
 
 def run() -> int:
-    """0 when all of it happened, 1 when something did not.
+    """0 when all of it happened, 1 when something did not. STORE=s3: on a local S3 server.
 
     Raises: Problem, SettingError when it could not be tried.
     """
     started = time.time()
+    with object_store.serving(os.environ.get("STORE", "")) as store:
+        return _run(started, store)
+
+
+def _run(started: float, store: str) -> int:
     installing = started - float(os.environ.get("DEMO_STARTED") or started)
     # The demo scores messages of its own, whatever input the shell names.
     for name in settings.names(InputSettings):
         os.environ.pop(name, None)
-    plan = stack.plan(demo_state(settings.load(StateSettings)), scheduled=False)
+    plan = stack.plan(demo_state(settings.load(StateSettings), store), scheduled=False)
     checks.need_ports(plan.ports())
     # New each time: what is shown must have happened now, and what `make up` keeps stays as it is.
     shutil.rmtree(plan.state.state, ignore_errors=True)
@@ -58,16 +64,17 @@ def run() -> int:
         airflow=plan.airflow.address,
         took=Took(time.time() - started + installing, installing, memory.bytes),
         state=str(plan.state.state),
+        store=store,
     )
     print(summary.text())
     return 1 if summary.missing() else 0
 
 
-def demo_state(state: StateSettings) -> StateSettings:
+def demo_state(state: StateSettings, store: str = "") -> StateSettings:
     """A state of the demo's own; only the releases are shared, which take minutes to build, and the keys that sign the
     pointer to them."""
     shared = {"releases": state.releases_root, "keys": str(state.keys_dir)}
-    return dataclasses.replace(state, state=state.state / "demo", messages="", scores="", **shared)
+    return dataclasses.replace(state, state=state.state / "demo", store=store, messages="", scores="", **shared)
 
 
 def _nights(running: Stack) -> tuple[list[Nightly], calls.Outcome]:
@@ -96,7 +103,7 @@ def _tasks(running: Stack, run_id: str) -> str:
 
 
 def _record(plan: Plan, run: RunState) -> run_record.RunRecord | None:
-    path = plan.state.runs_dir / run.partition / f"{run.run_id}.json"
+    path = join(plan.state.runs_dir, run.partition, f"{run.run_id}.json")
     try:
         return run_record.read(path)
     except run_record.RecordError as error:

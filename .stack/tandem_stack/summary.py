@@ -53,7 +53,8 @@ class Host:
 
 @dataclass(frozen=True)
 class Summary:
-    """`answer`: of every head to calls.EXAMPLE. `state`: where the demo keeps what it wrote."""
+    """`answer`: of every head to calls.EXAMPLE. `state`: where the demo keeps what it wrote; `store`: the
+    URL of what machines share, empty for a folder."""
 
     nights: Sequence[Nightly]
     outcomes: Sequence[Outcome]
@@ -65,6 +66,7 @@ class Summary:
     airflow: str
     took: Took
     state: str
+    store: str = ""
 
     def missing(self) -> list[str]:
         """What did not happen; empty when the demo is a success."""
@@ -86,8 +88,9 @@ class Summary:
             ["", "One call, one forward pass, every head", f"  {EXAMPLE}", f"  {self.answer}"],
             ["", "Through a router, to endpoints of their own", *_table(_reached_rows(self.reached))],
             ["", "Service levels in this run", *_table(_lane_rows(self.lanes, self.outcomes, self.host))],
-            ["", "Read the demo's scores", *self._commands()],
+            *([] if self.store else [["", "Read the demo's scores", *self._commands()]]),
             ["", self.took.text()],
+            [f"Content of {self.store or 'the scores table'}: {', '.join(_contents(self.nights))}"],
             [f"MISSING: {gap}" for gap in self.missing()],
         ]
         return "\n".join(line for part in parts for line in part)
@@ -100,6 +103,13 @@ class Summary:
             f"  export TANDEM_STATE={shlex.quote(os.path.relpath(self.state))}",
             *(f"  .venv/bin/python -m batch_job {step}" for step in steps),
         ]
+
+
+def _contents(nights: Iterable[Nightly]) -> Iterable[str]:
+    """The hash of each day's rows: the same on a disk and behind a URL."""
+    for night in nights:
+        scoring = night.record.scoring if night.record else None
+        yield f"{night.run.partition} {scoring.content[:16] if scoring else '-'}"
 
 
 def _night_rows(nights: Iterable[Nightly]) -> list[list[str]]:

@@ -60,9 +60,9 @@ def measure(
     device = options.device if written_in_int8 else Device.CPU
     other = replace(options, int8=not written_in_int8, device=device)
     log(f"gate: {sample.num_rows:,} texts with {other.precision.upper()}, to compare")
-    with Progress("gate", "texts", sample.num_rows, lambda: sum(tally.read(target, f"{_TASK}*").values())):
+    with Progress("gate", "texts", sample.num_rows, lambda: sum(tally.read(target, _TASK).values())):
         answers = _score(messages, sample, other, target)
-    tally.remove(target, f"{_TASK}*")
+    tally.remove(target, _TASK)
     half, int8 = (answers, sample) if written_in_int8 else (sample, answers)
     return compare(half, int8, release.heads)
 

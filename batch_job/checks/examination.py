@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from pyspark.sql import DataFrame
 
@@ -12,6 +11,7 @@ from batch_job.progress import watched
 from batch_job.run_record import Findings, QuarantinedLine, RunRecord
 from batch_job.scoring.options import ScoringOptions
 from batch_job.shards.shard_files import FileReport, Target
+from shared_model.objects import Location, join, located
 
 
 @dataclass(frozen=True)
@@ -30,8 +30,8 @@ class Written:
     quarantine_version: int | None = None
 
     @property
-    def table(self) -> Path:
-        return Path(self.target.table)
+    def table(self) -> Location:
+        return located(self.target.table)
 
 
 def examine(run: RunRecord, written: Written, options: ScoringOptions, accepted: Collection[str] = ()) -> Findings:
@@ -40,7 +40,7 @@ def examine(run: RunRecord, written: Written, options: ScoringOptions, accepted:
     Raises: GateFailed, with the findings, when the partition must not become visible.
     """
     release = options.store().open(run.release)
-    paths = [str(written.table / file.path) for file in written.files]
+    paths = [str(join(written.table, file.path)) for file in written.files]
     held = contents.read(watched("reading back", "files", len(paths), paths), agreement.SAMPLE)
     seconds, rates = pace((file.began, file.ended, file.rows) for file in written.files if not file.adopted)
     before = history.last_day(written.table, run.ds, run.input.identity)

@@ -6,7 +6,6 @@ A day whose commit names no input, because an earlier version wrote it or the lo
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pyarrow as pa
 from deltalake import DeltaTable
@@ -16,6 +15,7 @@ from batch_job.inputs.delta import find_table, open_table
 from batch_job.run_record import ARCHIVE, Findings
 from batch_job.shards import schemas
 from batch_job.tables import table
+from shared_model.objects import Location
 
 #: Of a commit: the share of texts on which INT8 and half precision agreed.
 _AGREEMENT = "tandem.agreement"
@@ -36,7 +36,7 @@ def facts(findings: Findings) -> dict[str, str]:
     return {_AGREEMENT: f"{measured.share:.6f}" if measured and measured.texts else ""}
 
 
-def last_day(folder: Path, ds: str, identity: str = ARCHIVE) -> Day:
+def last_day(folder: Location, ds: str, identity: str = ARCHIVE) -> Day:
     """The nearest committed day of the input before `ds`; an empty Day without one.
 
     Days without messages are passed over. Raises: JobError naming a damaged file or log.
@@ -54,7 +54,7 @@ def last_day(folder: Path, ds: str, identity: str = ARCHIVE) -> Day:
     return Day(day, dict(labels), float(agreement) if agreement else None)
 
 
-def newer_day(folder: Path, ds: str, identity: str = ARCHIVE) -> str:
+def newer_day(folder: Location, ds: str, identity: str = ARCHIVE) -> str:
     """The input's newest committed day, if it is newer than `ds`, else empty. Days without messages are passed over."""
     return max((day for day in _days(open_table(folder), identity) if day > ds), default="")
 

@@ -4,7 +4,6 @@ import re
 import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +14,7 @@ from batch_job.inputs.delta import find_table
 from batch_job.shards import schemas
 from batch_job.shards.shard_files import FileReport, Target, write_file
 from batch_job.tables import resumable, table
+from shared_model.objects import Location
 
 #: A row of the scores table, without its partition columns.
 Row = dict[str, Any]
@@ -40,10 +40,10 @@ class DeferredScores:
     that long ago, whichever day it worked on, and in one of the `others` if that was a day of another input.
     """
 
-    folder: Path
+    folder: Location
     ds: str
     unfinished_seconds: int
-    others: tuple[Path, ...] = ()
+    others: tuple[Location, ...] = ()
 
     def scored(self, keys: Collection[bytes], precisions: Collection[str]) -> dict[bytes, Row]:
         """The day's scores of these encoding keys, of whatever source, at one of these precisions. A key names its

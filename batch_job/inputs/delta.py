@@ -5,7 +5,6 @@ Read as a folder of Parquet, a table would show replaced and unfinished rows too
 
 import re
 from collections.abc import Collection, Sequence
-from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,6 +17,7 @@ from batch_job.inputs import ids, parquet
 from batch_job.inputs.files import Folder
 from batch_job.run_record import InputFile
 from shared_model.errors import JobError, NoInput
+from shared_model.objects import Location, url
 
 #: Later versions use features (deletion vectors, mapped columns) that the files alone do not show.
 _READER_VERSION = 1
@@ -27,14 +27,14 @@ _ARROWS, _FRAMES = re.compile("\x1b\\[\\d*m|↳"), "\n   0: "
 _VERSION_2 = "columnMapping"
 
 
-def open_table(location: str | Path) -> DeltaTable:
+def open_table(location: Location) -> DeltaTable:
     """Raises: JobError as `find_table`, and where there is no table."""
     if (table := find_table(location)) is None:
         raise JobError(f"{location} cannot be read as a Delta table: its _delta_log holds no version")
     return table
 
 
-def find_table(location: str | Path) -> DeltaTable | None:
+def find_table(location: Location) -> DeltaTable | None:
     """The table, None if the location holds no log.
 
     Raises: JobError naming a table whose log is damaged, and what one asks of its readers where its files are not all
@@ -58,8 +58,7 @@ def find_table(location: str | Path) -> DeltaTable | None:
 
 def cause(error: Exception) -> str:
     """deltalake's error in one line, without its stack. A full disk, for one, comes last of several causes."""
-    text = _ARROWS.sub("", str(error).partition(_FRAMES)[0])
-    return " ".join(text.split())
+    return url.cause(_ARROWS.sub("", str(error).partition(_FRAMES)[0]))
 
 
 def problem(table: DeltaTable, names: Sequence[str]) -> str:

@@ -6,9 +6,10 @@ from functools import partial, reduce
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as sql
 
-from batch_job.inputs import ids, judging
+from batch_job.inputs import ids, judging, pieces
 from batch_job.inputs.judging import JUDGED_DDL
 from batch_job.run_record import Format, Input
+from shared_model.objects import is_url, located
 
 #: Options that a cluster's own settings could turn round: then files would go missing silently.
 _NOTHING_LEFT_OUT = {
@@ -20,12 +21,16 @@ _NOTHING_LEFT_OUT = {
 
 def judged(spark: SparkSession, source: Input) -> DataFrame:
     """Every row of the input once, judged: columns file, block, line (its place), raw, id, text, pair, reason."""
-    columns = source.columns
+    columns, far = source.columns, is_url(located(source.folder))
     if source.format is Format.JSON_LINES:
-        return _lines(spark, source).mapInArrow(partial(judging.judge_lines, columns=columns), JUDGED_DDL)
+        lines = _lines_of_pieces(spark, source) if far else _lines(spark, source)
+        return lines.mapInArrow(partial(judging.judge_lines, columns=columns), JUDGED_DDL)
     if source.format is Format.CSV:
-        return _whole_files(spark, source).mapInArrow(partial(judging.judge_records, columns=columns), JUDGED_DDL)
-    return _rows(spark, source).mapInArrow(partial(judging.judge_rows, columns=columns), JUDGED_DDL)
+        # Pieces are whole files here.
+        lines = _lines_of_pieces(spark, source) if far else _whole_files(spark, source)
+        return lines.mapInArrow(partial(judging.judge_records, columns=columns), JUDGED_DDL)
+    rows = _rows_of_pieces(spark, source) if far else _rows(spark, source)
+    return rows.mapInArrow(partial(judging.judge_rows, columns=columns), JUDGED_DDL)
 
 
 def parquet_files(spark: SparkSession, schema: str, root: str, files: Sequence[str]) -> DataFrame:
@@ -68,6 +73,23 @@ def _rows(spark: SparkSession, source: Input) -> DataFrame:
         # As bytes: a text that is no UTF-8 would fail the task on its way to Python.
         columns = [f"cast({text} as binary)" for text in (ids.text_sql(id_type, id_column), *texts)]
         frames.append(_placed(frame, **{f"text{place}": column for place, column in enumerate(columns)}))
+    return reduce(DataFrame.union, frames)
+
+
+def _lines_of_pieces(spark: SparkSession, source: Input) -> DataFrame:
+    ddl = "file string, block long, line long, raw binary"
+    return pieces.pieces(spark, source).mapInArrow(pieces.LineReader(source.folder), ddl)
+
+
+def _rows_of_pieces(spark: SparkSession, source: Input) -> DataFrame:
+    frames = []
+    for id_type in sorted({file.id_type for file in source.files}):
+        read = pieces.RowReader(source.folder, source.columns.names, id_type)
+        texts = [f"column{place}" for place in range(1, len(source.columns.names))]
+        columns = [f"cast({text} as binary)" for text in (ids.text_sql(id_type, "column0"), *texts)]
+        named = (f"{column} as text{place}" for place, column in enumerate(columns))
+        frame = pieces.pieces(spark, source, id_type).mapInArrow(read, read.ddl)
+        frames.append(frame.selectExpr("file", "block", "line", *named))
     return reduce(DataFrame.union, frames)
 
 

@@ -3,10 +3,11 @@
 import hashlib
 import json
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from batch_job import identity
 from batch_job.inputs import csv_records, delta, json_lines, lines, parquet
@@ -16,7 +17,11 @@ from batch_job.settings import DAY_FIELDS, InputSettings
 from shared_model.errors import JobError, NoInput
 from shared_model.settings import StateSettings
 
+T = TypeVar("T")
+
 _DELTA_LOG = "_delta_log"
+#: Files that are looked at side by side: hashing and requests leave Python free.
+_FILES_AT_ONCE = 8
 
 
 @dataclass(frozen=True)
@@ -76,17 +81,31 @@ def read_folder(location: str | Path, columns: Columns = COLUMNS, form: Format |
     form, names = _found(folder, form)
     rules = _RULES[form]
     # All schemas before any content: a day that cannot be read fails in seconds.
-    for name in names:
-        problem = folder.look(name, partial(rules.problem, names=columns.names))
-        _refuse(f"{folder.location}/{name}", problem)
-    files = []
-    for name in names:
-        if (size := folder.size(name)) is None:
-            raise JobError(f"{folder.location}/{name} went away while it was read; plan the run anew")
-        rows = folder.look(name, rules.rows)
-        id_type = folder.look(name, partial(rules.id_type, name=columns.id))
-        files.append(InputFile(name, size, folder.sha256(name), rows, id_type))
+    _side_by_side(lambda name: _check_schema(folder, name, rules, columns), names)
+    files = _side_by_side(lambda name: _fingerprinted(folder, name, rules, columns), names)
     return _input(folder.location, tuple(files), form, columns)
+
+
+def _side_by_side(look: Callable[[str], T], names: list[str]) -> list[T]:
+    """What `look` makes of each. Raises: the error of the first that has one, and begins no more."""
+    pool = ThreadPoolExecutor(_FILES_AT_ONCE)
+    try:
+        return list(pool.map(look, names))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _check_schema(folder: Folder, name: str, rules: _Rules, columns: Columns) -> None:
+    problem = folder.look(name, partial(rules.problem, names=columns.names))
+    _refuse(f"{folder.location}/{name}", problem)
+
+
+def _fingerprinted(folder: Folder, name: str, rules: _Rules, columns: Columns) -> InputFile:
+    if (size := folder.size(name)) is None:
+        raise JobError(f"{folder.location}/{name} went away while it was read; plan the run anew")
+    rows = folder.look(name, rules.rows)
+    id_type = folder.look(name, partial(rules.id_type, name=columns.id))
+    return InputFile(name, size, folder.sha256(name), rows, id_type)
 
 
 def check_unchanged(planned: Input) -> None:

@@ -4,6 +4,8 @@ Standard library only, as `batch_job.run_record` is: Airflow's environment impor
 """
 
 import os
+import re
+import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -35,6 +37,8 @@ UNAVAILABLE = 75
 FINAL = frozenset({1, 2, 3, NO_INPUT})
 #: Setting: what finds the GPUs of an executor's host, where Spark is to hand them out.
 GPU_SCRIPT = "TANDEM_SPARK_GPU_SCRIPT"
+#: Setting: more of Spark's own settings.
+PASSED_CONF = "TANDEM_SPARK_CONF"
 #: Most Python workers that Spark keeps for the next task of an executor; more may work.
 IDLE_WORKERS = "spark.python.factory.idleWorkerMaxPoolSize"
 
@@ -67,15 +71,56 @@ SPARK_CONF = {
 
 def spark_conf(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """SPARK_CONF; with LOGGING, unless a person keeps Spark's configuration in a folder; with TANDEM_SPARK_GPU_SCRIPT
-    also what gives each executor one GPU of its host."""
+    also what gives each executor one GPU of its host. What TANDEM_SPARK_CONF sets wins; a file's settings are left to
+    spark-submit, so that no command line shows them."""
     conf = dict(SPARK_CONF)
     if not environ.get("SPARK_CONF_DIR"):
         conf[JAVA_OPTIONS] += f' "-Dlog4j2.configurationFile={Path(LOGGING).as_uri()}"'
+    ours = {**conf, **_gpu_conf(environ)}
+    passed = environ.get(PASSED_CONF, "")
+    if file := properties_file(environ):
+        named = _names(Path(file).read_text())
+        return {name: value for name, value in ours.items() if name not in named}
+    return {**ours, **dict(conf_pairs(passed))}
+
+
+def properties_file(environ: Mapping[str, str] = os.environ) -> str:
+    """The file that TANDEM_SPARK_CONF names; empty where it holds settings, or nothing."""
+    passed = environ.get(PASSED_CONF, "")
+    return passed if passed and "=" not in passed else ""
+
+
+def conf_pairs(passed: str) -> list[tuple[str, str]]:
+    """Settings as NAME=VALUE, by spaces and quoted as in a shell. Raises: ValueError."""
+    pairs = [part.partition("=") for part in shlex.split(passed)]
+    if strange := [name for name, equals, _ in pairs if not equals or not name.startswith("spark.")]:
+        raise ValueError(strange[0])
+    return [(name, value) for name, _, value in pairs]
+
+
+def is_passed_conf(passed: str) -> bool:
+    """Whether Spark can be given this: pairs, or a file that can be read."""
+    try:
+        if file := properties_file({PASSED_CONF: passed}):
+            Path(file).read_text()
+        else:
+            conf_pairs(passed)
+    except (ValueError, OSError):
+        return False
+    return True
+
+
+def _names(properties: str) -> set[str]:
+    """The names that a file of Java's properties sets."""
+    lines = (line.strip() for line in properties.splitlines())
+    return {re.split(r"[\s=:]", line, maxsplit=1)[0] for line in lines if line and line[0] not in "#!"}
+
+
+def _gpu_conf(environ: Mapping[str, str]) -> dict[str, str]:
     script = environ.get(GPU_SCRIPT)
     if not script:
-        return conf
+        return {}
     return {
-        **conf,
         "spark.executor.resource.gpu.amount": "1",
         "spark.executor.resource.gpu.discoveryScript": script,
         "spark.executor.resource.gpu.vendor": "nvidia.com",
@@ -92,8 +137,10 @@ def runtime_prefix(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def record_path(ds: str, run_id: str, environ: Mapping[str, str] = os.environ) -> str:
-    """Where a run's record is kept: STATE/runs/<ds>/<run id>.json. `ds` and `run_id` may be templates."""
-    return os.path.join(os.path.abspath(environ.get("TANDEM_STATE") or ".tandem"), "runs", ds, f"{run_id}.json")
+    """Where a run's record is kept: STORE/runs/<ds>/<run id>.json. `ds` and `run_id` may be templates."""
+    store = environ.get("TANDEM_STORE") or environ.get("TANDEM_STATE") or ".tandem"
+    root = store.rstrip("/") if "://" in store else os.path.abspath(store)
+    return f"{root}/runs/{ds}/{run_id}.json"
 
 
 def python_environment() -> dict[str, str]:
@@ -101,8 +148,9 @@ def python_environment() -> dict[str, str]:
     return {"PYTHONPATH": "", "PYTHONHOME": ""}
 
 
-def spark_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Environment of spark-submit, to be laid over the inherited one.
+def spark_environment(environ: Mapping[str, str] = os.environ, master: str = "local") -> dict[str, str]:
+    """Environment of spark-submit, to be laid over the inherited one. Executors of another master than a local one
+    must reach the driver, so it keeps the address that Spark finds.
 
     All of it is needed: spark-submit takes its Spark from SPARK_HOME, else from whichever Python is first on PATH,
     and driver and workers from PYSPARK_*; an inherited value of any one of them mixes two environments.
@@ -111,12 +159,13 @@ def spark_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]
     python = os.path.join(prefix, "bin", "python")
     found = sorted(Path(prefix).glob("lib/python3*/site-packages/pyspark"))
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    loopback = {"SPARK_LOCAL_IP": environ.get("SPARK_LOCAL_IP") or "127.0.0.1"} if master.startswith("local") else {}
     return {
+        **loopback,
         "PATH": os.path.join(prefix, "bin") + os.pathsep + environ.get("PATH", os.defpath),
         "SPARK_HOME": str(found[0] if found else Path(prefix, "lib", version, "site-packages", "pyspark")),
         "PYSPARK_PYTHON": python,
         "PYSPARK_DRIVER_PYTHON": python,
-        "SPARK_LOCAL_IP": environ.get("SPARK_LOCAL_IP") or "127.0.0.1",
         **python_environment(),
     }
 
@@ -177,7 +226,9 @@ def step_args(ds: str, record: str) -> list[str]:
 
 def spark_submit_command(ds: str, record: str, master: str, environ: Mapping[str, str] = os.environ) -> list[str]:
     """Command line of `score`, to be run in `spark_environment()`."""
-    return ["spark-submit", "--master", master, *conf_args(spark_conf(environ)), APPLICATION, *step_args(ds, record)]
+    file = properties_file(environ)
+    settings = [*(["--properties-file", file] if file else []), *conf_args(spark_conf(environ))]
+    return ["spark-submit", "--master", master, *settings, APPLICATION, *step_args(ds, record)]
 
 
 def missing_program(environ: Mapping[str, str]) -> str:

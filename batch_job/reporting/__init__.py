@@ -13,16 +13,18 @@ from urllib.parse import quote
 
 from batch_job.reporting.cost import cost_per_million
 from batch_job.run_record import LENGTH_STEP, RecordError, RunRecord, read
+from shared_model import objects
 from shared_model.errors import JobError
+from shared_model.objects import Location, is_url, join, located, open_objects
 from shared_model.releases import manifest
-from shared_model.storage import atomic_write
 
 _PAGE = "report.html"
+_PAGE_PATH = re.compile(rf"([^/]+)/{re.escape(_PAGE)}")
 
 
 def write(
-    record: Path, run: RunRecord, price_per_hour: float, currency: str = "USD", releases: str = ""
-) -> tuple[Path, Path]:
+    record: Location, run: RunRecord, price_per_hour: float, currency: str = "USD", releases: str = ""
+) -> tuple[Location, Location]:
     """Write both, each in one rename; returns their paths. `price_per_hour`: of the machines, in `currency`.
     `releases`: the folder or URL of all releases, whose reports the page names.
 
@@ -31,10 +33,11 @@ def write(
     # Jinja2 and pygal: other steps and programs that import this package do without them.
     from batch_job.reporting import page
 
-    folder = record.with_suffix("")
+    folder = _folder(record)
     links = _previous(record, run), _release_report(releases, run.release)
-    html = _replace(folder / _PAGE, page.html(run, price_per_hour, currency, *links))
-    return html, _replace(folder / "report.json", json.dumps(document(run, price_per_hour, currency), indent=1) + "\n")
+    html = _replace(join(folder, _PAGE), page.html(run, price_per_hour, currency, *links))
+    figures = json.dumps(document(run, price_per_hour, currency), indent=1)
+    return html, _replace(join(folder, "report.json"), f"{figures}\n")
 
 
 def document(run: RunRecord, price_per_hour: float, currency: str = "USD") -> dict[str, Any]:
@@ -52,19 +55,26 @@ def document(run: RunRecord, price_per_hour: float, currency: str = "USD") -> di
     return {**dataclasses.asdict(run), **derived}
 
 
-def _previous(record: Path, run: RunRecord) -> str:
+def _previous(record: Location, run: RunRecord) -> str:
     """A relative link to the newest report of the day that this one is compared with; empty without one. Days are
     compared with those of the same input."""
     before = run.findings.before if run.findings else ""
     if not re.fullmatch(r"\d{4}-\d{2}-\d{2}", before):
         return ""
-    of_input = [path for path in (record.parents[1] / before).glob("*.json") if _identity(path) == run.input.identity]
-    there = [page for path in of_input if (page := path.with_suffix("") / _PAGE).exists()]
-    newest = max(there, key=lambda page: page.stat().st_mtime, default=None)
-    return f"../../{before}/{quote(os.fsencode(newest.parent.name), safe='')}/{_PAGE}" if newest else ""
+    day = join(located(str(record).rsplit("/", 2)[0]), before)
+    pages = {it.path: it.modified for it in open_objects(day).list()}
+    there = [page for path in pages if (page := _PAGE_PATH.fullmatch(path))]
+    of_input = [page for page in there if _identity(join(day, f"{page[1]}.json")) == run.input.identity]
+    newest = max(of_input, key=lambda page: pages[page[0]], default=None)
+    return f"../../{before}/{quote(os.fsencode(newest[1]), safe='')}/{_PAGE}" if newest else ""
 
 
-def _identity(record: Path) -> str:
+def _folder(record: Location) -> Location:
+    """Of a run's report."""
+    return located(str(record).removesuffix(".json"))
+
+
+def _identity(record: Location) -> str:
     """The input of another run; empty where its record cannot be read, which is for its own steps to report."""
     try:
         return read(record).input.identity
@@ -74,15 +84,15 @@ def _identity(record: Path) -> str:
 
 def _release_report(releases: str, release: str) -> str:
     """A link to the release's own report; empty where that is not a file of this host."""
-    if not releases or not manifest.is_id(release):
+    if not releases or is_url(releases) or not manifest.is_id(release):
         return ""
     path = Path(releases, manifest.name_of(release), release, "report.md").absolute()
     return path.as_uri() if path.exists() else ""
 
 
-def _replace(path: Path, text: str) -> Path:
+def _replace(path: Location, text: str) -> Location:
     try:
-        atomic_write(path, text.encode("utf-8", "replace"))
+        objects.put(path, text.encode("utf-8", "replace"))
     except OSError as error:
         raise JobError(f"{path} could not be written: {error.strerror}; make room, then run `report` again") from error
     return path

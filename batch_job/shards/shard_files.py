@@ -1,23 +1,23 @@
 """The Parquet files that executors write. Only files that a task reported are committed; the rest can be resumed."""
 
 import hashlib
+import io
 import json
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
-from pathlib import Path
-from typing import Any
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from batch_job.shards import schemas
 from batch_job.shards.schemas import NO_CONTENT
-from shared_model import storage
+from shared_model import objects, storage
 from shared_model.errors import JobError
-from shared_model.storage import atomic_write, temporary_file
+from shared_model.objects import Location, ObjectInfo, open_objects
 
 #: Digits of a file's hash in its name.
 _DIGITS = 16
@@ -92,6 +92,10 @@ class FileReport:
     wrote: float = 0.0
 
     @property
+    def name(self) -> str:
+        return name_of(self.path)
+
+    @property
     def judged(self) -> int:
         """Rows of the shard, written or not."""
         return self.rows + len(self.poisoned)
@@ -118,71 +122,99 @@ def shard_name(bin_number: int, part: int) -> str:
 
 def write_sidecar(target: Target, report: FileReport) -> None:
     """Say that a file is complete: what a later attempt at the same plan need not compute again."""
-    note = sidecar(Path(target.table, report.path))
-    with writing(note):
-        atomic_write(note, report.to_json().encode())
+    with writing(target, note := sidecar(report.path)):
+        open_objects(target.table).put(note, report.to_json().encode())
 
 
-def sidecar(file: Path) -> Path:
-    return file.with_suffix(".json")
+def sidecar(path: str) -> str:
+    return f"{path.removesuffix('.parquet')}.json"
 
 
-def shard_of(note: Path) -> str:
+def name_of(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def shard_of(note: str) -> str:
     """The name of the shard that a sidecar is of."""
-    return note.name.split(".")[1]
+    return name_of(note).split(".")[1]
 
 
-def finished(note: Path, target: Target) -> FileReport | None:
+def finished(note: str, target: Target) -> FileReport | None:
     """The report in a sidecar, if it has the same fingerprint and its file has the reported size and SHA-256."""
+    files = open_objects(target.table)
     try:
-        report = FileReport.from_json(note.read_text())
-        file = Path(target.table, report.path)
-        size, digest = file.stat().st_size, file_digest(file)
+        report = FileReport.from_json(files.get(note).decode())
+        data = files.get(report.path)
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return report if (report.fingerprint, report.size, report.sha256) == (target.fingerprint, size, digest) else None
+    found = target.fingerprint, len(data), hashlib.sha256(data).hexdigest()
+    return report if (report.fingerprint, report.size, report.sha256) == found else None
 
 
-def own_sidecars(target: Target) -> Iterator[Path]:
-    return Path(target.table, target.folder).glob(f"{target.stem('*')}-*.json")
+def sidecars(target: Target) -> Iterator[ObjectInfo]:
+    """Those of all attempts with the target's fingerprint. Raises: JobError."""
+    for found in in_folder(target):
+        if (name := name_of(found.path)).startswith(f"{target.fingerprint}.") and name.endswith(".json"):
+            yield found
+
+
+def own_sidecars(target: Target) -> list[str]:
+    ours = f".{target.token}.{target.driver}-"
+    return [found.path for found in sidecars(target) if ours in name_of(found.path)]
+
+
+def in_folder(target: Target) -> Iterator[ObjectInfo]:
+    """Everything beside the target's files, hidden ones too. Raises: JobError."""
+    with writing(target, target.folder):
+        yield from open_objects(target.table).list(target.folder)
 
 
 def write_file(
     target: Target, schema: pa.Schema, batches: Iterable[pa.RecordBatch], shard: str = "rows"
 ) -> tuple[str, int, int, str]:
-    """Write one data file; returns its path relative to the table, its bytes, its rows and its SHA-256.
+    """Write one data file, in one put; returns its path relative to the table, its bytes, its rows and its SHA-256.
 
     Raises: JobError when it cannot be written, for want of room for one.
     """
     # Executors inherit the rights of new files from Spark's workers, which others may have started.
     storage.keep_private()
-    unnamed = Path(target.table, target.folder, f".{target.stem(shard)}-{uuid.uuid4().hex}.part")
-    with writing(unnamed), temporary_file(unnamed) as temporary:
-        written = 0
-        # Without page checksums most flipped bits read back as other values, silently.
-        with pq.ParquetWriter(temporary, schema, compression="zstd", write_page_checksum=True) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-                written += batch.num_rows
-        digest, size = file_digest(temporary), temporary.stat().st_size
-        path = target.path(shard, digest)
-        temporary.replace(Path(target.table, path))
-    return path, size, written, digest
+    written, sink = 0, io.BytesIO()
+    # Without page checksums most flipped bits read back as other values, silently.
+    with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            written += batch.num_rows
+    data = sink.getvalue()
+    digest = hashlib.sha256(data).hexdigest()
+    path = target.path(shard, digest)
+    with writing(target, path):
+        open_objects(target.table).put(path, data)
+    return path, len(data), written, digest
 
 
-def file_digest(path: Path) -> str:
-    """SHA-256 in hexadecimal. Raises: OSError."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def copied(table: str, report: FileReport, token: int) -> FileReport:
+    """A file under a name of attempt `token`. Raises: JobError when it cannot be written."""
+    plan, shard, _, rest, ending = name_of(report.path).split(".")
+    name = f"{plan}.{shard}.{token}.{uuid.uuid4().hex[:8]}-{rest.rpartition('-')[2]}.{ending}"
+    own = replace(report, path=f"{report.path.rpartition('/')[0]}/{name}")
+    try:
+        files = open_objects(table)
+        files.put(own.path, files.get(report.path))
+    except OSError as error:
+        raise JobError(f"{table}/{own.path} could not be written: {error.strerror or error}") from error
+    return own
 
 
-def is_intact(path: str) -> bool:
-    """Whether a file is as it was written: its name says the hash. Page checksums leave headers and the footer out.
+def open_intact(place: Location) -> BinaryIO | pa.BufferReader | None:
+    """A file, if it is as it was written: its name says the hash. Page checksums leave headers and the footer out.
 
-    One whose name says none passes; see `has_hash_in_name`. Raises: OSError.
+    One whose name says none passes; see `has_hash_in_name`. None for a damaged one. Raises: OSError.
     """
-    named = _NAMED.search(path)
-    return named is None or file_digest(Path(path)).startswith(named[1])
+    named = _NAMED.search(str(place))
+    if named is None:
+        return objects.open_file(place)
+    data = objects.get(place)
+    return pa.BufferReader(data) if hashlib.sha256(data).hexdigest().startswith(named[1]) else None
 
 
 def has_hash_in_name(path: str) -> bool:
@@ -190,13 +222,14 @@ def has_hash_in_name(path: str) -> bool:
     return _NAMED.search(path) is not None
 
 
-def read_back(path: str | Path, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def read_back(place: Location, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Rows of a file that an attempt wrote, every page's checksum verified. Raises: JobError naming a damaged file."""
     try:
-        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+        # One request, where a footer and some columns would be three.
+        with pq.ParquetFile(pa.BufferReader(objects.get(place)), page_checksum_verification=True) as file:
             yield from in_columns(file, columns)
     except (OSError, pa.ArrowException) as error:
-        raise JobError(f"{path} cannot be read back: {error}; score the day again") from error
+        raise JobError(f"{place} cannot be read back: {error}; score the day again") from error
 
 
 def in_columns(file: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -218,12 +251,12 @@ def _as_today(schema: pa.Schema) -> pa.Schema:
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def writing(target: Target, path: str) -> Iterator[None]:
     """Raises: JobError instead of OSError, for want of room for one."""
     try:
         yield
     except OSError as error:
-        raise JobError(f"{path} could not be written: {error}") from error
+        raise JobError(f"{target.table}/{path} could not be written: {error.strerror or error}") from error
 
 
 def as_batch(report: FileReport) -> pa.RecordBatch:

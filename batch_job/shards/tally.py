@@ -5,15 +5,15 @@ place, so that it is read whole, and `resumable` deletes it by its name when the
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
-from batch_job.shards.shard_files import FileReport, Target, own_sidecars, shard_of, writing
-from shared_model.storage import atomic_write
+from batch_job.shards.shard_files import FileReport, Target, in_folder, name_of, own_sidecars, shard_of, writing
+from shared_model.errors import JobError
+from shared_model.objects import is_url, open_objects
 
-#: Least seconds between two writes of a task.
-_SECONDS = 1.0
+#: Least seconds between two writes of a task, in a folder and behind a URL, where each is a request.
+_SECONDS, _FAR_SECONDS = 1.0, 5.0
 
 
 class Tally:
@@ -22,7 +22,8 @@ class Tally:
     def __init__(self, target: Target, clock: Callable[[], float] = time.monotonic) -> None:
         self._target = target
         self._clock = clock
-        self._due = clock() + _SECONDS
+        self._period = _FAR_SECONDS if is_url(target.table) else _SECONDS
+        self._due = clock() + self._period
 
     def write(self, shard: str, rows: int, last: bool = False) -> None:
         """Record the scored rows of a shard. Most calls write nothing; the last one does.
@@ -32,42 +33,67 @@ class Tally:
         if self._clock() < self._due and not last:
             return
         path = _path(self._target, shard)
-        with writing(path):
-            atomic_write(path, str(rows).encode())
-        self._due = self._clock() + _SECONDS
+        with writing(self._target, path):
+            open_objects(self._target.table).put(path, str(rows).encode())
+        self._due = self._clock() + self._period
 
     def end(self, shard: str) -> None:
         """Delete the tally of a finished shard."""
-        _path(self._target, shard).unlink(missing_ok=True)
+        _remove(self._target, _path(self._target, shard))
 
 
-def read(target: Target, shards: str = "*") -> dict[str, int]:
-    """Shard → rows scored, of all tasks of an attempt. `shards`: a pattern of their names."""
-    counts: dict[str, int] = {}
-    for path in _paths(target, shards):
+def read(target: Target, prefix: str = "") -> dict[str, int]:
+    """Shard → rows scored, of all tasks of an attempt. `prefix`: of their names."""
+    files, counts = open_objects(target.table), dict[str, int]()
+    for path in _paths(target, prefix):
         # The finished shard may have replaced it.
         with suppress(FileNotFoundError):
-            counts[path.name.split(".")[2]] = int(path.read_text())
+            counts[shard_of(path.replace("/.", "/"))] = int(files.get(path))
     return counts
 
 
-def remove(target: Target, shards: str) -> None:
+def remove(target: Target, prefix: str) -> None:
     """Delete the counts of tasks that leave no file."""
-    for path in _paths(target, shards):
-        path.unlink(missing_ok=True)
+    for path in _paths(target, prefix):
+        _remove(target, path)
 
 
-def _paths(target: Target, shards: str) -> Iterator[Path]:
-    return Path(target.table, target.folder).glob(_path(target, shards).name)
+class RowsDone:
+    """Rows that an attempt has scored so far, those of running shards too. A finished shard is read once."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._finished: dict[str, tuple[str, int]] = {}
+
+        self._last = 0
+
+    def __call__(self) -> int:
+        # Progress that cannot be read is no reason to end the work: tasks meet the same storage, and say so.
+        with suppress(OSError, JobError):
+            self._last = self._count()
+        return self._last
+
+    def _count(self) -> int:
+        # First: a shard that is finished meanwhile is then found finished, and never missed.
+        running = read(self._target)
+        files = open_objects(self._target.table)
+        for note in own_sidecars(self._target):
+            if note not in self._finished:
+                self._finished[note] = shard_of(note), FileReport.from_json(files.get(note).decode()).judged
+        return sum({**running, **dict(self._finished.values())}.values())
 
 
-def _path(target: Target, shard: str) -> Path:
-    return Path(target.table, target.folder, f".{target.stem(shard)}-0.part")
+def _paths(target: Target, prefix: str) -> list[str]:
+    # A name begins with a dot: its parts are the fingerprint, the shard, the token and the driver.
+    begin, end = f".{target.fingerprint}.{prefix}", f".{target.token}.{target.driver}-0.part"
+    names = ((found.path, name_of(found.path)) for found in in_folder(target))
+    return [path for path, name in names if name.startswith(begin) and name.endswith(end)]
 
 
-def rows_done(target: Target) -> int:
-    """Rows that an attempt has scored so far, those of running shards too."""
-    # First: a shard that is finished meanwhile is then found finished, and never missed.
-    running = read(target)
-    finished = {shard_of(note): FileReport.from_json(note.read_text()).judged for note in own_sidecars(target)}
-    return sum({**running, **finished}.values())
+def _path(target: Target, shard: str) -> str:
+    return f"{target.folder}/.{target.stem(shard)}-0.part"
+
+
+def _remove(target: Target, path: str) -> None:
+    with writing(target, path):
+        open_objects(target.table).delete(path)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import redis
 from pyspark.sql import SparkSession
@@ -19,6 +18,7 @@ from batch_job.spark import session
 from batch_job.tables import fence
 from shared_model import devices, settings
 from shared_model.errors import JobError, Refused, Stale
+from shared_model.objects import Location
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import DeferredSettings, StateSettings
 
@@ -27,7 +27,7 @@ from shared_model.settings import DeferredSettings, StateSettings
 class StepContext:
     """`path`: of the run record; `identity`: of the input."""
 
-    path: Path
+    path: Location
     state: StateSettings
     nightly: NightlySettings
     deferred: DeferredSettings
@@ -41,7 +41,7 @@ class StepContext:
 
 
 @contextmanager
-def open_context(path: Path, identity: str) -> Iterator[StepContext]:
+def open_context(path: Location, identity: str) -> Iterator[StepContext]:
     state, nightly = settings.load(StateSettings), settings.load(NightlySettings)
     deferred = settings.load(DeferredSettings)
     with RedisServer(state) as server, fence.connect(server.url) as client:

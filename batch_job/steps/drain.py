@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import replace
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -15,6 +14,7 @@ from batch_job.run_record import RunRecord, State
 from batch_job.scoring.options import ScoringOptions
 from batch_job.steps.context import StepContext, open_context, scoring_session, write_report
 from batch_job.tables import fence
+from shared_model.objects import Location
 from shared_model.releases import pointers
 from shared_model.releases.pointers import Pointers
 from shared_model.releases.store import Store
@@ -23,7 +23,7 @@ from shared_model.releases.store import Store
 _NOT_COMMITTED = (State.PLANNED, State.REFUSED, State.FAILED, State.STALE)
 
 
-def drain_day(ds: str, path: Path) -> None:
+def drain_day(ds: str, path: Location) -> None:
     """Answer deferred requests with the release of a planned run, and leave the day as it is. Either way it reports.
 
     Raises: StoreUnavailable, and whatever else keeps requests from being answered.

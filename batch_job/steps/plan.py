@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import TypeVar
 
 import redis
@@ -23,6 +22,7 @@ from batch_job.settings import InputSettings
 from batch_job.tables.fence import connect
 from shared_model import settings
 from shared_model.errors import JobError, NoInput
+from shared_model.objects import located
 from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer, pointers
 from shared_model.releases.store import Store
@@ -59,11 +59,11 @@ class InputWait:
 
 def run(args: argparse.Namespace, state: StateSettings) -> None:
     lookup.check_day(args.ds)
-    path = args.record or Path(spark_submit.record_path(args.ds, f"manual-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"))
+    path = args.record or located(spark_submit.record_path(args.ds, f"manual-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"))
     inputs = settings.load(InputSettings, input_wait_seconds=args.wait)
     wait = InputWait(inputs.input_wait_seconds, inputs.input_poll_seconds)
     with RedisServer(state) as server, connect(server.url) as client:
-        planned = plan_run(state, client, args.ds, path.stem, inputs, wait)
+        planned = plan_run(state, client, args.ds, lookup.run_id(path), inputs, wait)
     of = planned.input.identity
     refusal = lookup.latest_refusal(state, planned.ds, of)
     run_record.write(path, planned)

@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +30,7 @@ from protos.scoring.v1.storage_pb2 import PublishedHead, PublishedScore
 from shared_model import settings
 from shared_model.errors import JobError, StoreUnavailable
 from shared_model.heads import Heads
+from shared_model.objects import Location
 from shared_model.output import OutputSpec
 from shared_model.published import epochs
 from shared_model.published.epochs import Epoch, Outcome
@@ -133,7 +133,7 @@ def _live(state: StateSettings, client: "redis.Redis", release: str) -> str:
     return f"epoch {epoch}{f', of {of}' if of else ''}"
 
 
-def committed_partition(folder: Path, ds: str) -> Partition | None:
+def committed_partition(folder: Location, ds: str) -> Partition | None:
     """The archive's rows, None without any. Rows of deferred requests are left out: they may pin other releases.
 
     Raises: JobError when the day was never committed, or the table cannot be read.

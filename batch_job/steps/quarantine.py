@@ -5,7 +5,6 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from itertools import chain, islice
-from pathlib import Path
 
 from batch_job import identity, lookup, run_record
 from batch_job.identity import Tables
@@ -14,6 +13,7 @@ from batch_job.reporting import plain_text
 from batch_job.run_record import RecordError, State
 from batch_job.tables import quarantined, table
 from shared_model.errors import JobError
+from shared_model.objects import Location
 from shared_model.settings import StateSettings
 
 
@@ -31,7 +31,7 @@ def quarantine(state: StateSettings, ds: str, limit: int, as_json: bool) -> Iter
     """
     wanted = identity.configured_input(state)
     tables = Tables.for_input(state, wanted)
-    attempt = max(table.last_attempt(tables.folders, ds), *_attempts(state.runs_dir / ds, wanted), -1)
+    attempt = max(table.last_attempt(tables.folders, ds), *_attempts(state.runs_dir, ds, wanted), -1)
     if attempt < 0:
         raise JobError(f"ds={ds} was never scored: {tables.quarantine} knows no attempt at it; check TANDEM_STATE")
     reasons = table.quarantined(tables.quarantine, ds, attempt)
@@ -46,11 +46,11 @@ def quarantine(state: StateSettings, ds: str, limit: int, as_json: bool) -> Iter
     return chain(["reason\tfile\traw"], (f"{line.reason}\t{line.file}\t{line.text}" for line in found))
 
 
-def _attempts(folder: Path, wanted: str) -> Iterator[int]:
+def _attempts(runs: Location, ds: str, wanted: str) -> Iterator[int]:
     """Of the day's runs of one input that are known to have ended."""
-    for path in folder.glob("*.json"):
+    for file in lookup.record_files(runs, ds):
         try:
-            run = run_record.read(path)
+            run = run_record.read(file.path)
         except RecordError as error:
             log(str(error))
             continue

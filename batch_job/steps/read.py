@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
@@ -18,6 +17,7 @@ from batch_job.progress import log
 from batch_job.shards import schemas
 from batch_job.tables import table
 from shared_model.errors import JobError
+from shared_model.objects import Location
 from shared_model.settings import StateSettings
 
 #: The main columns.
@@ -51,7 +51,9 @@ def run(args: argparse.Namespace, state: StateSettings) -> None:
         print(line)
 
 
-def lines(folder: Path, ds: str, limit: int, as_json: bool, about: About = About(), label: str = "") -> Iterator[str]:
+def lines(
+    folder: Location, ds: str, limit: int, as_json: bool, about: About = About(), label: str = ""
+) -> Iterator[str]:
     """Up to `limit` rows of a day, 0 for all, the archive first: tab-separated under a heading, or all columns as JSON.
 
     `label`: only rows of it, where given.

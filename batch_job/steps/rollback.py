@@ -1,7 +1,6 @@
 """The `rollback` step: the epoch before that of a day answers online again. No JVM."""
 
 import argparse
-from pathlib import Path
 
 import redis
 
@@ -10,6 +9,7 @@ from batch_job.identity import Tables
 from batch_job.settings import NightlySettings
 from batch_job.tables import fence, table
 from shared_model import settings
+from shared_model.objects import Location
 from shared_model.published import epochs
 from shared_model.published.epochs import RolledBack
 from shared_model.redis_store.server import RedisServer
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace, state: StateSettings) -> None:
 
 
 def roll_back(
-    scores: Path, nightly: NightlySettings, client: "redis.Redis", release: str, ds: str, model: str = ""
+    scores: Location, nightly: NightlySettings, client: "redis.Redis", release: str, ds: str, model: str = ""
 ) -> RolledBack:
     """Have the epoch before answer instead of that of day `ds`. Raises: JobError, StoreUnavailable."""
     latest = max(fence.latest_token(client, ds, model) or 0, table.last_attempt([scores], ds))

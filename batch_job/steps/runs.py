@@ -3,13 +3,13 @@
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from batch_job import lookup, run_record
+from batch_job.lookup import RecordFile
 from batch_job.run_record import Outcome, RecordError, Verdict
 from shared_model.errors import JobError
+from shared_model.objects import Location, join
 from shared_model.settings import StateSettings
 
 #: Columns of the list of runs; the last may be long.
@@ -24,14 +24,14 @@ def run(args: argparse.Namespace, state: StateSettings) -> None:
         print(line)
 
 
-def runs(folder: Path, ds: str, limit: int, as_json: bool) -> Iterator[str]:
+def runs(folder: Location, ds: str, limit: int, as_json: bool) -> Iterator[str]:
     """Up to `limit` runs, 0 for all, the newest first: of one day, or of all where `ds` is empty.
 
     Raises: JobError without any run.
     """
-    found = sorted(map(_run, folder.glob(f"{ds or '*'}/*.json")), key=lambda run: run["planned"], reverse=True)
+    found = sorted(map(_run, lookup.record_files(folder, ds)), key=lambda run: run["planned"], reverse=True)
     if not found:
-        where = folder / ds if ds else folder
+        where = join(folder, ds) if ds else folder
         raise JobError(f"{where} holds no run; run `python -m batch_job plan` first, or check TANDEM_STATE")
     shown = found[: limit or None]
     if as_json:
@@ -43,13 +43,13 @@ def runs(folder: Path, ds: str, limit: int, as_json: bool) -> Iterator[str]:
     return ("  ".join(map(str.ljust, row, widths)) for row in cells)
 
 
-def _run(path: Path) -> dict[str, Any]:
+def _run(file: RecordFile) -> dict[str, Any]:
     try:
-        run = run_record.read(path)
+        run = run_record.read(file.path)
     except RecordError as error:
-        changed = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="seconds")
+        changed = file.modified.isoformat(timespec="seconds")
         unknown = dict.fromkeys(_COLUMNS)
-        known = {"day": path.parent.name, "run": path.stem, "status": "unreadable"}
+        known = {"day": file.day, "run": file.run_id, "status": "unreadable"}
         return {**unknown, **known, "planned": changed, "verdict": str(error)}
     rows = run.scoring.rows if run.scoring else None
     reasons = run.scoring.quarantined if run.scoring else run.findings.quarantined if run.findings else None

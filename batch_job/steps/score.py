@@ -1,7 +1,6 @@
 """The `score` step inside spark-submit: write, judge and commit the scores of a day, then answer deferred requests."""
 
 from dataclasses import replace
-from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -21,9 +20,10 @@ from batch_job.steps.unchanged import committed_before, record_unchanged, refuse
 from batch_job.tables import table
 from batch_job.tables.fence import Fence
 from shared_model.errors import Stale, TandemError
+from shared_model.objects import Location
 
 
-def score(ds: str, path: Path, force: bool = False, accepted: tuple[str, ...] = ()) -> RunRecord:
+def score(ds: str, path: Location, force: bool = False, accepted: tuple[str, ...] = ()) -> RunRecord:
     """Bring a planned run to `committed` or `unchanged`, then answer deferred requests. Either way it is reported.
 
     `accepted`: gates whose failure a person lets pass.

@@ -6,14 +6,15 @@ The look whether a day is scored already needs no JVM.
 import argparse
 import os
 import sys
-from pathlib import Path
 
 from batch_job import lookup
 from batch_job.identity import Tables
 from batch_job.launch import spark_submit
+from batch_job.run_record import RecordError
 from batch_job.settings import NightlySettings
 from shared_model import settings
 from shared_model.errors import JobError
+from shared_model.objects import Location, open_objects
 from shared_model.settings import StateSettings
 
 
@@ -31,12 +32,16 @@ def drain(args: argparse.Namespace, state: StateSettings) -> None:
     _submit(args.ds, lookup.find(args.record, args.ds, state), ["--drain"])
 
 
-def _settle_unchanged(ds: str, path: Path, state: StateSettings) -> bool:
+def _settle_unchanged(ds: str, path: Location, state: StateSettings) -> bool:
     """Settle a day that is scored already; False where Spark is needed."""
-    if not path.exists():
+    try:
+        tables = Tables.for_input(state, lookup.open_for(path, ds).input.identity)
+    except RecordError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        # The driver says so.
         return False
-    tables = Tables.for_input(state, lookup.open_for(path, ds).input.identity)
-    if not (tables.scores / f"ds={ds}").exists():
+    if f"ds={ds}" not in open_objects(tables.scores).folders():
         # Usually not scored yet: the imports of a closer look would be wasted.
         return False
     from batch_job.steps.unchanged import settle_unchanged
@@ -44,11 +49,11 @@ def _settle_unchanged(ds: str, path: Path, state: StateSettings) -> bool:
     return settle_unchanged(ds, path)
 
 
-def _submit(ds: str, path: Path, flags: list[str]) -> None:
+def _submit(ds: str, path: Location, flags: list[str]) -> None:
     master = settings.load(NightlySettings).spark_master
     given = {**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}
     command = [*spark_submit.spark_submit_command(ds, str(path), master, given), *flags]
-    environment = {**os.environ, **spark_submit.spark_environment(given)}
+    environment = {**os.environ, **spark_submit.spark_environment(given, master)}
     # spark-submit without a Java would exit with 1, the code of a gate.
     if missing := spark_submit.missing_program(environment):
         raise JobError(missing)

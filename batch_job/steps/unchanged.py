@@ -3,7 +3,6 @@
 import asyncio
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 from batch_job import lookup, run_record
 from batch_job.attempt import input_fingerprint
@@ -18,9 +17,10 @@ from batch_job.steps.context import StepContext, open_context, recorded
 from batch_job.tables import fence, table
 from shared_model.deferred import DeferredQueue
 from shared_model.errors import Stale, StoreUnavailable
+from shared_model.objects import Location
 
 
-def settle_unchanged(ds: str, path: Path) -> bool:
+def settle_unchanged(ds: str, path: Location) -> bool:
     """Bring a planned run to `unchanged`, as `score` does, without Spark. False where Spark is needed: the table holds
     other scores than the run would compute, deferred requests wait, or only executors know their device.
 

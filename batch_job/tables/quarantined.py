@@ -4,7 +4,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -13,6 +12,7 @@ from batch_job.run_record import QuarantinedLine
 from batch_job.shards import shard_files
 from batch_job.shards.shard_files import FileReport
 from batch_job.tables import table
+from shared_model.objects import Location, join
 
 #: Columns that `examples` needs.
 COLUMNS = ("reason", "file", "raw")
@@ -37,7 +37,7 @@ class Line:
         return shown if self.raw_bytes <= len(self.raw) else f"{shown}… ({self.raw_bytes:,} bytes)"
 
 
-def lines(folder: Path, ds: str, attempt: int) -> Iterator[Line]:
+def lines(folder: Location, ds: str, attempt: int) -> Iterator[Line]:
     """Those that one attempt quarantined. Raises: JobError naming what is damaged."""
     if (found := find_table(folder)) is None:
         return
@@ -60,10 +60,10 @@ def examples(batches: Iterable[pa.RecordBatch], most: int = MOST) -> tuple[Quara
     return tuple(islice((line for line in turns if line), most))
 
 
-def written(table: Path, files: Sequence[FileReport]) -> Iterator[pa.RecordBatch]:
+def written(table: Location, files: Sequence[FileReport]) -> Iterator[pa.RecordBatch]:
     """Rows of files of the quarantine table, committed or not. Raises: JobError naming one that cannot be read."""
     for report in files:
-        yield from shard_files.read_back(table / report.path, COLUMNS)
+        yield from shard_files.read_back(join(table, report.path), COLUMNS)
 
 
 def printable(text: str) -> str:

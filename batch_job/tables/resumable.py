@@ -1,33 +1,33 @@
 """Resumable shards: files of a killed attempt that no version of a table holds.
 
-A later attempt with the same input fingerprint adopts finished shards. Other files are deleted: an attempt's temporary
-files when it ends; once it has committed, the files that it or an older attempt at its day has left; everything after
-KEEP_SECONDS. Files that any version of the table holds stay until `vacuum`: readers of that version need them.
+A later attempt with the same input fingerprint adopts finished shards: its commit names their files. Other files are
+deleted: an attempt's temporary files when it ends; once it has committed, the sidecars that it or an older attempt at
+its day has left; everything after KEEP_SECONDS. Files that any version of the table holds stay until `vacuum`: readers
+of that version need them.
 """
 
-import os
 import re
-import shutil
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
-from pathlib import Path
 
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
+from batch_job.inputs import delta
 from batch_job.progress import log
 from batch_job.shards import shard_files
 from batch_job.shards.binning import Bin
 from batch_job.shards.shard_files import FileReport, Target
 from batch_job.spark.session import slots_of
 from batch_job.tables import table
-from shared_model.storage import temporary_file
+from shared_model.objects import ObjectInfo, is_url, open_objects
 
 #: How long a killed attempt's shards wait for another attempt at their day.
 KEEP_SECONDS = 7 * 24 * 3600
+#: A shard that is adopted must outlive the attempt that adopts it.
+_ADOPTABLE = timedelta(seconds=KEEP_SECONDS - 24 * 3600)
 
 #: A data file, its sidecar, a tally, or one of them while it is being written; see `shard_files.Target`.
 _OURS = re.compile(
@@ -36,24 +36,26 @@ _OURS = re.compile(
 
 
 def adopt_finished(spark: SparkSession, target: Target, bins: Sequence[Bin]) -> list[FileReport]:
-    """Adopt the finished shards of earlier attempts with the same fingerprint, where they make up a whole bin.
-    Executors read them back: a shard counts if its file has the size and the SHA-256 of its report."""
-    found = sorted(map(str, Path(target.table, target.folder).glob(f"{target.fingerprint}.*.json")))
+    """Adopt the finished shards of earlier attempts with the same fingerprint, where they make up a whole bin: the
+    commit will name their files. Executors read them: a shard counts if its file has the size and the SHA-256 of its
+    report."""
+    oldest = datetime.now(UTC) - _ADOPTABLE
+    found = sorted(note.path for note in shard_files.sidecars(target) if note.modified > oldest)
     if not found:
         return []
     read = spark.sparkContext.parallelize(found, min(len(found), slots_of(spark))).flatMap(
         partial(_finished, target=target)
     )
     reports = map(FileReport.from_json, read.collect())
-    own = [adopted(report, target) for report in of_whole_bins(reports, bins)]
-    if own:
-        rows = sum(report.judged for report in own)
-        log(f"ds={target.ds}: {len(own)} shards of {rows:,} rows adopted from an earlier attempt")
-    return own
+    adopted = [replace(report, adopted=True) for report in of_whole_bins(reports, bins)]
+    if adopted:
+        rows = sum(report.judged for report in adopted)
+        log(f"ds={target.ds}: {len(adopted)} shards of {rows:,} rows adopted from an earlier attempt")
+    return adopted
 
 
 def _finished(note: str, target: Target) -> list[str]:
-    report = shard_files.finished(Path(note), target)
+    report = shard_files.finished(note, target)
     return [report.to_json()] if report else []
 
 
@@ -67,50 +69,59 @@ def of_whole_bins(reports: Iterable[FileReport], bins: Sequence[Bin]) -> Iterato
             yield from parts[bin_.number].values()
 
 
-def adopted(report: FileReport, target: Target) -> FileReport:
-    """A finished shard under this attempt's own name. The attempt that wrote it may be alive, commit, and delete files
-    that it did not use; and a file that a version of the table has let go of is not added again."""
-    shard = shard_files.shard_name(report.bin_number, report.part)
-    own = replace(report, path=target.path(shard, report.sha256), adopted=True)
-    theirs, ours = Path(target.table, report.path), Path(target.table, own.path)
-    with shard_files.writing(ours), temporary_file(ours.with_name(f".{ours.name}.part")) as temporary:
-        try:
-            os.link(theirs, temporary)
-        except OSError:
-            shutil.copyfile(theirs, temporary)
-        temporary.replace(ours)
-    shard_files.write_sidecar(target, own)
-    return own
-
-
 def remove_temporary(target: Target) -> None:
     """Delete what an attempt was in the midst of writing."""
-    for path in Path(target.table, target.folder).glob(f".{target.fingerprint}.*.{target.token}.{target.driver}-*"):
-        path.unlink(missing_ok=True)
+    begin, ours = f".{target.fingerprint}.", f".{target.token}.{target.driver}-"
+    names = ((found.path, shard_files.name_of(found.path)) for found in shard_files.in_folder(target))
+    _delete(target, [path for path, name in names if name.startswith(begin) and ours in name])
 
 
 def remove_own(target: Target) -> None:
     """Delete all that one driver wrote and no version of the table holds."""
-    if not DeltaTable.is_deltatable(target.table):
+    if delta.find_table(target.table) is None:
         return
-    held, _ = table.ever_held(Path(target.table))
-    for path in Path(target.table, target.folder).glob(f"*.{target.token}.{target.driver}-*"):
-        if path.name not in held:
-            path.unlink(missing_ok=True)
+    held, _ = table.ever_held(target.table)
+    ours, found = f".{target.token}.{target.driver}-", (it.path for it in shard_files.in_folder(target))
+    names = ((path, shard_files.name_of(path)) for path in found)
+    _delete(target, [path for path, name in names if ours in name and name not in held])
 
 
 def sweep(target: Target, now: float) -> None:
-    """Delete files that are no longer needed, once `target` is committed. `now`: Unix time."""
-    folder = Path(target.table)
-    if not DeltaTable.is_deltatable(target.table):
+    """Delete files that are no longer needed, once `target` is committed. `now`: Unix time.
+
+    Sidecars and unfinished files of this and older attempts at the day go at once: nothing adopts their shards from now
+    on. The shards themselves stay for KEEP_SECONDS, because a newer attempt may have adopted some before.
+    """
+    if delta.find_table(target.table) is None:
         return
-    held, since = table.ever_held(folder)
-    for path in folder.glob("ds=*/**/*"):
-        if (name := _OURS.fullmatch(path.name)) is None or f"{name['stem']}.parquet" in held:
+    held, since = table.ever_held(target.table)
+    unneeded = list[str]()
+    for found in _left_over(target):
+        name, changed = _OURS.fullmatch(shard_files.name_of(found.path)), found.modified.timestamp()
+        if name is None or changed < since:
             continue
-        superseded = path.parent == folder / target.folder and int(name["token"]) <= target.token
+        superseded = found.path.startswith(f"{target.folder}/") and int(name["token"]) <= target.token
+        shard = found.path.endswith(f"/{name['stem']}.parquet")
+        if shard and f"{name['stem']}.parquet" in held:
+            continue
+        if changed < now - KEEP_SECONDS or (superseded and not shard):
+            unneeded.append(found.path)
+    _delete(target, unneeded)
+
+
+def _left_over(target: Target) -> Iterator[ObjectInfo]:
+    """Of every day in a folder. Behind a URL, where a list is a request for each thousand objects, of the target's day
+    and of the one whose shards are past their time."""
+    files = open_objects(target.table)
+    if not is_url(target.table):
+        yield from (found for found in files.list() if found.path.startswith("ds="))
+        return
+    yield from files.list(f"ds={target.ds}")
+    yield from files.list(f"ds={date.fromisoformat(target.ds) - timedelta(seconds=KEEP_SECONDS + 24 * 3600)}")
+
+
+def _delete(target: Target, paths: Iterable[str]) -> None:
+    files = open_objects(target.table)
+    for path in paths:
         # Another attempt may be sweeping too.
-        with suppress(FileNotFoundError):
-            changed = path.stat().st_mtime
-            if changed >= since and (superseded or changed < now - KEEP_SECONDS):
-                path.unlink()
+        files.delete(path)

@@ -6,8 +6,9 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,18 +17,12 @@ from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
-from batch_job import identity
-from batch_job.identity import Tables
-from batch_job.inputs import delta, frames
+from batch_job.inputs import delta
 from batch_job.progress import log
 from batch_job.shards import schemas, shard_files
 from batch_job.shards.shard_files import FileReport
-from shared_model import settings
 from shared_model.errors import JobError, Stale
-from shared_model.settings import StateSettings
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from shared_model.objects import Location, is_url, open_objects
 
 SCORES = pa.schema([("ds", pa.string()), ("source", pa.string()), *schemas.SCORES])
 QUARANTINE = pa.schema([("ds", pa.string()), *schemas.QUARANTINE])
@@ -36,6 +31,8 @@ QUARANTINE = pa.schema([("ds", pa.string()), *schemas.QUARANTINE])
 INPUT = "tandem.input"
 #: Another day's commit makes ours conflict; this many in a row is more than a night has days to commit.
 _COMMIT_ATTEMPTS = 100
+#: Commits in which the service behind a URL may fail; it was asked several times in each.
+_SERVICE_FAILURES = 3
 
 
 @dataclass(frozen=True)
@@ -48,14 +45,15 @@ class Committed:
     rows: int
 
 
-def open_table(folder: Path, schema: pa.Schema) -> DeltaTable:
+def open_table(folder: Location, schema: pa.Schema) -> DeltaTable:
     """The table, made on first use. Two processes may do so at once.
 
     Raises: JobError as `delta.find_table`, and where none can be made.
     """
     if found := delta.find_table(folder):
         return found
-    folder.mkdir(parents=True, exist_ok=True)
+    if isinstance(folder, Path):
+        folder.mkdir(parents=True, exist_ok=True)
     # With retries, the slower of two makers would write the table's description again, over the other's first rows.
     once, by = CommitProperties(max_commit_retries=0), _partitions(schema)
     try:
@@ -112,10 +110,10 @@ def refuse_other_input(table: DeltaTable, ds: str, wanted: str) -> None:
 def holds(table: DeltaTable, ds: str) -> bool:
     """Whether the table holds rows of a day. Raises: JobError when the table is of an earlier version."""
     refuse_earlier(table)
-    return bool(table.file_uris(file_pruning_predicate=_partition_filter(ds, None)))
+    return bool(table.file_uris(file_pruning_predicate=partition_filter(ds, None)))
 
 
-def last_attempt(folders: Iterable[Path], ds: str) -> int:
+def last_attempt(folders: Iterable[Location], ds: str) -> int:
     """The largest token these tables know of for a day, -1 if none: the floor of the next, should Redis forget."""
     tables = (delta.find_table(folder) for folder in folders)
     tokens = (table.transaction_version(_application(ds)) for table in tables if table)
@@ -123,7 +121,7 @@ def last_attempt(folders: Iterable[Path], ds: str) -> int:
 
 
 def replace_partition(
-    folder: Path,
+    folder: Location,
     ds: str,
     files: Sequence[FileReport],
     token: int,
@@ -142,11 +140,15 @@ def replace_partition(
     archive = {"ds": ds, "source": schemas.ARCHIVE}
 
     def write(table: DeltaTable) -> None:
+        nonlocal files
         still_ours()
         refuse_earlier(table)
         refuse_stale(table, ds, token)
         if mine := metadata.get(INPUT):
             refuse_other_input(table, ds, mine)
+        # One commit must not remove and add the same file: of an adopted one that its writer has committed meanwhile.
+        held = _names(table)
+        files = [shard_files.copied(str(folder), it, token) if it.name in held else it for it in files]
         table.create_write_transaction(
             actions=_actions(archive, files),
             mode="overwrite",
@@ -158,10 +160,13 @@ def replace_partition(
             ),
         )
 
-    return _commit(folder, SCORES, write)
+    def landed(table: DeltaTable) -> bool:
+        return table.transaction_version(_application(ds)) == token and _holds_files(table, files)
+
+    return _commit(folder, SCORES, write, landed)
 
 
-def add_deferred(folder: Path, ds: str, write_new: Callable[[DeltaTable], FileReport | None]) -> None:
+def add_deferred(folder: Location, ds: str, write_new: Callable[[DeltaTable], FileReport | None]) -> None:
     """Append answers to deferred requests to a day, in one transaction, beside its archive rows.
 
     `write_new` writes those that the snapshot it is given does not hold: it is called again where another commit came
@@ -210,7 +215,7 @@ def refuse_stale(table: DeltaTable, ds: str, token: int) -> None:
         raise Stale(f"attempt {newest} at ds={ds} is committed, this is attempt {token}; nothing committed")
 
 
-def add_quarantined(folder: Path, ds: str, files: Sequence[FileReport], attempt: int) -> int | None:
+def add_quarantined(folder: Location, ds: str, files: Sequence[FileReport], attempt: int) -> int | None:
     """Append an attempt's quarantined lines; returns the version that holds them, None without files.
 
     Attempts do not replace each other's lines: rows carry their attempt, and only the committed one counts.
@@ -230,10 +235,10 @@ def add_quarantined(folder: Path, ds: str, files: Sequence[FileReport], attempt:
             ),
         )
 
-    return _commit(folder, QUARANTINE, write)
+    return _commit(folder, QUARANTINE, write, partial(_holds_files, files=files))
 
 
-def quarantined(folder: Path, ds: str, attempt: int) -> dict[str, int]:
+def quarantined(folder: Location, ds: str, attempt: int) -> dict[str, int]:
     """Reason → lines that one attempt quarantined."""
     counts: dict[str, int] = {}
     if (table := delta.find_table(folder)) is None:
@@ -250,13 +255,13 @@ def read_files(table: DeltaTable, ds: str, columns: Sequence[str], source: str =
 
     Raises: JobError naming a damaged file.
     """
-    for uri in table.file_uris(file_pruning_predicate=_partition_filter(ds, source)):
-        yield from _read(uri, columns, f"score ds={ds} again")
+    for uri in table.file_uris(file_pruning_predicate=partition_filter(ds, source)):
+        yield from read_file(uri, columns, f"score ds={ds} again")
 
 
 def warn_unchecked(table: DeltaTable, ds: str | None, source: str | None = None) -> None:
     """Log in one line how many files have no hash in their names, so that damage to them may go unnoticed."""
-    files = table.file_uris(file_pruning_predicate=_partition_filter(ds, source))
+    files = table.file_uris(file_pruning_predicate=partition_filter(ds, source))
     if count := sum(not shard_files.has_hash_in_name(file) for file in files):
         these = f"{count} of {len(files)} files of {table.table_uri}"
         log(f"unchecked: {these} have no hash in their names: damage to them may go unnoticed")
@@ -266,88 +271,72 @@ def read_recent(table: DeltaTable, since: int, columns: Sequence[str], source: s
     """The same of all days, of files committed at `since`, a Unix time in milliseconds, or later."""
     actions = pa.table(table.get_add_actions(flatten=True)).select(["path", "modification_time"]).to_pylist()
     recent = {os.path.basename(file["path"]) for file in actions if file["modification_time"] >= since}
-    for uri in table.file_uris(file_pruning_predicate=_partition_filter(None, source)):
+    for uri in table.file_uris(file_pruning_predicate=partition_filter(None, source)):
         if os.path.basename(uri) in recent:
-            yield from _read(uri, columns, "restore it")
+            yield from read_file(uri, columns, "restore it")
 
 
-def ever_held(folder: Path) -> tuple[set[str], float]:
+def ever_held(folder: Location) -> tuple[set[str], float]:
     """Names of the files that any version of the table holds, and the Unix time since when that is all of them: a table
     forgets its early versions, and those files are for `vacuum` to delete."""
-    log = sorted((folder / "_delta_log").glob("*.json"))
+    files = open_objects(folder)
+    versions = sorted((it for it in files.list("_delta_log") if it.path.endswith(".json")), key=lambda it: it.path)
     held = {os.path.basename(uri) for uri in delta.open_table(folder).file_uris()}
-    for version in log:
+    for version in versions:
         try:
-            actions = [json.loads(line) for line in version.read_text().splitlines()]
+            actions = [json.loads(line) for line in files.get(version.path).splitlines()]
         except (OSError, ValueError) as error:
             # deltalake reads no version that a checkpoint covers, so damage to one is found here.
-            raise JobError(f"{version} cannot be read: {error}; restore it") from error
+            raise JobError(f"{folder}/{version.path} cannot be read: {error}; restore it") from error
         held.update(os.path.basename(action["add"]["path"]) for action in actions if "add" in action)
-    remembers_all = int(log[0].stem) == 0
-    return held, 0.0 if remembers_all else log[0].stat().st_mtime
+    oldest = versions[0]
+    remembers_all = int(Path(oldest.path).stem) == 0
+    return held, 0.0 if remembers_all else oldest.modified.timestamp()
 
 
-def read_scores(
-    spark: "SparkSession",
-    table: str | Path | None = None,
-    ds: str | None = None,
-    source: str | None = None,
-    verify: bool = True,
-) -> "DataFrame":
-    """The committed scores as a Spark DataFrame; of one day and of one source, `archive` or `deferred`, where given.
+def _commit(
+    folder: Location,
+    schema: pa.Schema,
+    write: Callable[[DeltaTable], None],
+    landed: Callable[[DeltaTable], bool] = lambda _: False,
+) -> int:
+    """Load the table and write to that very snapshot; on a conflict, again. Returns the version written.
 
-    Spark has no Delta source here, and the folder read as Parquet would show replaced and unfinished rows too.
-    `table`: default that of the input which the environment sets, STATE/scores without. `verify`: executors first hold
-    every file against the hash in its name, which page checksums, checked in any case, leave little to find; where
-    names have none, one line on standard error says so.
-    Raises: JobError when a file is damaged, when the table is not there or asks for a newer reader.
+    `landed`: whether a snapshot holds what was written: the answer to a put may be lost, and the commit be there.
     """
-    if table is None:
-        state = settings.load(StateSettings)
-        table = Tables.for_input(state, identity.configured_input(state)).scores
-    folder = str(table)
-    if (found := delta.find_table(folder)) is None:
-        raise JobError(f"{folder} is no scores table; run the nightly job first, or check TANDEM_SCORES")
-    refuse_earlier(found)
-    files = found.file_uris(file_pruning_predicate=_partition_filter(ds, source))
-    if not files:
-        return spark.createDataFrame([], schemas.SCORES_DDL)
-    if verify:
-        _refuse_damaged(spark, files)
-        warn_unchecked(found, ds, source)
-    return frames.parquet_files(spark, schemas.SCORES_DDL, folder, files)
-
-
-def _refuse_damaged(spark: "SparkSession", files: Sequence[str]) -> None:
-    """Hold every file against the hash in its name, in Spark's JVM: a reader's Python workers may lack our packages."""
-    if not (named := [file for file in files if shard_files.has_hash_in_name(file)]):
-        return
-    damaged = frames.files_with_another_hash(spark, named, shard_files.NAMED_HASH).collect()
-    if damaged:
-        first = damaged[0].path.removeprefix("file:")
-        raise JobError(f"{first} is not as it was written, one of {len(damaged)} such files; score the day again")
-
-
-def _commit(folder: Path, schema: pa.Schema, write: Callable[[DeltaTable], None]) -> int:
-    """Load the table and write to that very snapshot; on a conflict, again. Returns the version written."""
-    for _ in range(_COMMIT_ATTEMPTS):
+    failures = 0
+    for attempt in range(_COMMIT_ATTEMPTS):
         table = open_table(folder, schema)
+        if attempt and landed(table):
+            return int(table.version())
         try:
             write(table)
+            return int(table.version()) + 1
         except CommitFailedError:
-            time.sleep(random.uniform(0.01, 0.1))  # noqa: S311 (jitter, not a secret)
-            continue
+            pass
         except (OSError, DeltaError) as error:
-            raise JobError(f"{folder}: nothing committed: {delta.cause(error)}") from error
-        return int(table.version()) + 1
+            failures += 1
+            if not is_url(folder) or failures == _SERVICE_FAILURES:
+                raise JobError(f"{folder}: nothing committed: {delta.cause(error)}") from None
+        time.sleep(random.uniform(0.01, 0.1))  # noqa: S311 (jitter, not a secret)
     raise JobError(f"{folder}: {_COMMIT_ATTEMPTS} commits in a row met another writer; run the partition again")
 
 
-def _read(uri: str, columns: Sequence[str], remedy: str) -> Iterator[pa.RecordBatch]:
+def _holds_files(table: DeltaTable, files: Sequence[FileReport]) -> bool:
+    return {file.name for file in files} <= _names(table)
+
+
+def _names(table: DeltaTable) -> set[str]:
+    """Of the files of a version."""
+    return {shard_files.name_of(uri) for uri in table.file_uris()}
+
+
+def read_file(uri: str, columns: Sequence[str], remedy: str) -> Iterator[pa.RecordBatch]:
+    """Rows of a file, every page's checksum and the hash in its name verified. Raises: JobError naming it."""
     try:
-        if not shard_files.is_intact(uri):
+        if (raw := shard_files.open_intact(uri)) is None:
             raise JobError(f"{uri} cannot be read: it is not as it was written; {remedy}")
-        with pq.ParquetFile(uri, page_checksum_verification=True) as file:
+        with raw, pq.ParquetFile(raw, page_checksum_verification=True) as file:
             yield from shard_files.in_columns(file, columns)
     except (OSError, pa.ArrowException) as error:
         raise JobError(f"{uri} cannot be read: {str(error).partition(chr(10))[0]}; {remedy}") from error
@@ -357,7 +346,7 @@ def _partitions(schema: pa.Schema) -> list[str]:
     return [column for column in ("ds", "source") if column in schema.names]
 
 
-def _partition_filter(ds: str | None, source: str | None) -> list[tuple[str, str, str]] | None:
+def partition_filter(ds: str | None, source: str | None) -> list[tuple[str, str, str]] | None:
     """A filter that prunes files to a day and a source, where they are given."""
     wanted = {"ds": ds, "source": source}
     return [(column, "=", value) for column, value in wanted.items() if value] or None

@@ -1,12 +1,13 @@
 """messages: an archive of demo messages, or labelled ones."""
 
 import argparse
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
 from shared_model import demo_labels, demo_messages
 from shared_model.commands import common
+from shared_model.objects import open_objects
 from shared_model.settings import StateSettings
 
 
@@ -44,7 +45,8 @@ def _messages(args: argparse.Namespace, state: StateSettings) -> None:
     if args.labelled:
         print(f"written: {', '.join(map(str, demo_labels.write(args.labelled, args.count, args.seed)))}")
         return
-    before = {path.name for path in state.messages_dir.glob("ds=*") if (path / "messages.jsonl").exists()}
+    names = {f"ds={args.first_day + timedelta(days=day)}/messages.jsonl" for day in range(args.days)}
+    before = {it.path.partition("/")[0] for it in open_objects(state.messages_dir).list() if it.path in names}
     days = demo_messages.write_archive(
         state.messages_dir, args.count, args.days, args.seed, not args.clean, args.first_day
     )

@@ -1,6 +1,7 @@
-"""Storage of releases: a local folder, or any URL that fsspec supports (s3://, gs://, …)."""
+"""Storage of releases: a local folder, or a URL (s3://, gs://, az://)."""
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -11,13 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-import fsspec
-
 from shared_model.errors import ReleaseError, SettingError
+from shared_model.objects import ObjectInfo, Objects, located, open_objects
 from shared_model.releases.manifest import FILE as MANIFEST
-from shared_model.storage import atomic_write, one_line, without_user
+from shared_model.storage import atomic_write, without_user
 
-_FILE_URL = re.compile(r"(?:file|local)://(.*)", re.DOTALL)
+_MANIFEST_PATH = re.compile(rf"[^/]+/[^./][^/]*/{re.escape(MANIFEST)}")
 
 
 class Files(Protocol):
@@ -54,16 +54,15 @@ class Files(Protocol):
 
 
 def open_files(root: str | Path) -> Files:
-    """Raises: SettingError for a URL whose scheme is unknown or whose driver is not installed."""
-    if match := _FILE_URL.fullmatch(str(root)):
-        root = match[1]
-    if "://" not in str(root):
-        return LocalFiles(Path(root))
+    """Raises: SettingError for a URL that cannot be served."""
+    place = located(str(root))
+    if isinstance(place, Path):
+        return LocalFiles(place)
     try:
-        return UrlFiles(str(root))
-    except Exception as error:
-        # Drivers raise their own exception types for missing credentials and for unknown schemes.
-        raise SettingError(f"TANDEM_RELEASES={without_user(str(root))}: {_driver_error(error)}") from error
+        return UrlFiles(open_objects(place))
+    except (ValueError, OSError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise SettingError(f"TANDEM_RELEASES={without_user(str(root))}: {why}") from error
 
 
 def reason(error: OSError) -> str:
@@ -148,82 +147,47 @@ class LocalFiles:
 
 
 class UrlFiles:
-    """Storage behind fsspec. Single files are written atomically there; a folder's manifest is written last."""
+    """Storage behind a URL. Single objects are written atomically there; a folder's manifest is written last."""
 
-    def __init__(self, url: str) -> None:
-        self.root = without_user(url)
-        self._fs, base = fsspec.core.url_to_fs(url)
-        self._base = base.rstrip("/")
+    def __init__(self, objects: Objects) -> None:
+        self._objects = objects
+        self.root = objects.root
 
     def read(self, path: str) -> bytes:
-        with as_oserror():
-            return bytes(self._fs.cat_file(self._path(path)))
+        return self._objects.get(path)
 
     def size(self, path: str) -> int:
-        with as_oserror():
-            return int(self._fs.size(self._path(path)))
+        return self._found(path).size
 
     def modified(self, path: str) -> datetime:
-        with as_oserror():
-            found: datetime = self._fs.modified(self._path(path))
-        # Some drivers return UTC without a time zone.
-        return found if found.tzinfo else found.replace(tzinfo=UTC)
+        return self._found(path).modified
 
     def folder_size(self, path: str) -> int:
-        with as_oserror():
-            self._fs.invalidate_cache()
-            return int(self._fs.du(self._path(path)))
+        return sum(found.size for found in self._objects.list(path))
 
     def manifests(self) -> list[str]:
-        with as_oserror():
-            # Drivers cache listings; another machine may have added a release since.
-            self._fs.invalidate_cache()
-            if not self._listed():
-                return []
-            found = sorted(self._fs.glob(self._path(f"*/*/{MANIFEST}")), key=self._fs.modified)
-        return [path[len(self._base) :].lstrip("/") for path in found]
+        found = [it for it in self._objects.list() if _MANIFEST_PATH.fullmatch(it.path)]
+        return [it.path for it in sorted(found, key=lambda it: it.modified)]
 
     def write(self, path: str, data: bytes) -> None:
-        with as_oserror():
-            self._fs.makedirs(self._path(path).rpartition("/")[0], exist_ok=True)
-            self._fs.pipe_file(self._path(path), data)
+        self._objects.put(path, data)
 
     def write_folder(self, path: str, files: Mapping[str, bytes]) -> None:
         for name in sorted(files, key=lambda name: name == MANIFEST):
             self.write(f"{path}/{name}", files[name])
 
     def remove_folder(self, path: str) -> None:
-        with as_oserror():
-            self._fs.rm_file(self._path(f"{path}/{MANIFEST}"))
-            self._fs.rm(self._path(path), recursive=True)
+        # First: a reader sees the whole folder or no manifest.
+        self._found(f"{path}/{MANIFEST}")
+        self._objects.delete(f"{path}/{MANIFEST}")
+        for found in self._objects.list(path):
+            self._objects.delete(found.path)
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
         # Object stores have no locks: of two simultaneous promotions without Redis, the last write wins.
         return contextlib.nullcontext()
 
-    def _listed(self) -> bool:
-        """Whether the root exists. Raises if it may not be listed; a glob would report it as empty."""
-        try:
-            self._fs.ls(self._base or "/")
-        except FileNotFoundError:
-            return False
-        return True
-
-    def _path(self, path: str) -> str:
-        return f"{self._base}/{path}"
-
-
-@contextlib.contextmanager
-def as_oserror() -> Iterator[None]:
-    """Convert drivers' own exceptions, such as missing credentials or an unreachable service, to OSError."""
-    try:
-        yield
-    except (OSError, MemoryError):
-        raise
-    except Exception as error:
-        raise OSError(_driver_error(error)) from error
-
-
-def _driver_error(error: Exception) -> str:
-    """One line with the error's type: some drivers' texts mean nothing without it."""
-    return f"{type(error).__name__}: {one_line(error)}"
+    def _found(self, path: str) -> ObjectInfo:
+        if (found := self._objects.find(path)) is None:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), f"{self.root}/{path}")
+        return found

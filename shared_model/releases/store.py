@@ -112,7 +112,7 @@ class Release:
 
 
 class Store:
-    """The releases under one root, a local folder or any URL that fsspec knows.
+    """The releases under one root, a local folder or a URL.
 
     `trusted`: public keys, one of which must have signed a release to open it; None: signatures are not checked.
     """

@@ -242,8 +242,9 @@ def test_of_two_runs_held_before_commit_one_commits_and_the_other_is_stale(
     assert isinstance(stale, Stale)
     assert commits(state.scores_table) == 1
     assert table.last_attempt([state.scores_table], DAY) == committed.token == 2
-    # The stale attempt's finished shards were deleted by the commit that no older attempt can follow.
-    assert data_files(state.scores_table) == held_files(state.scores_table)
+    # The stale attempt's shards cannot be adopted: their sidecars were deleted by the commit.
+    assert data_files(state.scores_table) > held_files(state.scores_table)
+    assert not list(state.scores_table.glob("ds=*/**/*.json"))
 
 
 def test_control_without_the_check_both_commit(
@@ -281,7 +282,9 @@ def test_an_attempt_that_wakes_after_a_newer_commit_is_refused_without_redis(
     with pytest.raises(Stale, match="attempt 2 at ds=2026-01-14 is committed, this is attempt 1"):
         wake_after_a_newer_commit(spark, state, client, options)
     assert table.last_attempt([state.scores_table], DAY) == 2
+    # The newer one has adopted its shards.
     assert data_files(state.scores_table) == held_files(state.scores_table)
+    assert not list(state.scores_table.glob("ds=*/**/*.json"))
 
 
 def test_control_without_the_tables_refusal_it_takes_the_newer_ones_place(

@@ -10,8 +10,6 @@ from shared_model.errors import SettingError
 from shared_model.settings import Check, StateSettings, group, setting
 from shared_model.types import Precision
 
-NOT_YET = "a local folder; object stores are not supported here yet: mount the bucket, and name its folder"
-
 
 @dataclass(frozen=True)
 class Sample:
@@ -71,20 +69,33 @@ def test_a_wrong_value_names_the_variable_the_value_and_what_was_expected(name: 
     assert str(error.value) == f"{name}={value!r}: expected {expected}"
 
 
-@pytest.mark.parametrize(
-    ("name", "remedy"),
-    [
-        ("TANDEM_SCORES", NOT_YET),
-        ("TANDEM_STATE", NOT_YET),
-        ("TANDEM_MESSAGES", "a local folder; TANDEM_INPUT_PATH names messages behind a URL"),
-    ],
-)
-@pytest.mark.parametrize("url", ["s3://b/x", "file:///x", "abfss://b@c/x"])
-def test_a_url_is_no_local_folder(name: str, remedy: str, url: str) -> None:
+@pytest.mark.parametrize("url", ["s3://b/x", "file:///x", "gs://b/x"])
+def test_a_url_is_no_local_folder(url: str) -> None:
     with pytest.raises(SettingError) as error:
+        settings.load(StateSettings, {"TANDEM_STATE": url})
+    remedy = "a local folder; TANDEM_STORE names a URL for all that machines share"
+    assert str(error.value) == f"TANDEM_STATE='{url}': expected {remedy}"
+
+
+@pytest.mark.parametrize("name", ["TANDEM_STORE", "TANDEM_SCORES", "TANDEM_MESSAGES"])
+@pytest.mark.parametrize("url", ["hdfs://me:se@cret@b/x", "s3://me:secret@b/x"])
+def test_a_url_that_cannot_be_served_is_refused_without_its_password(name: str, url: str) -> None:
+    with pytest.raises(SettingError, match=f"{name}='[a-z0-9]+://b/x': expected a folder or a URL") as error:
         settings.load(StateSettings, {name: url})
-    assert str(error.value) == f"{name}='{url}': expected {remedy}"
-    assert settings.load(StateSettings, {"TANDEM_RELEASES": url}).releases_root == url
+    assert "cret" not in str(error.value)
+
+
+def test_what_machines_share_is_in_one_place_but_for_what_has_its_own(tmp_path: Path) -> None:
+    state = settings.load(StateSettings, {"TANDEM_STORE": "s3://b/x/", "TANDEM_SCORES": str(tmp_path)})
+    assert (state.releases_root, state.messages_dir, state.runs_dir) == (
+        "s3://b/x/releases",
+        "s3://b/x/messages",
+        "s3://b/x/runs",
+    )
+    assert (state.scores_table, state.quarantine_table) == (tmp_path, "s3://b/x/quarantine")
+    assert settings.load(StateSettings, {"TANDEM_STORE": f"file://{tmp_path}"}).runs_dir == tmp_path / "runs"
+    assert settings.load(StateSettings, {"TANDEM_STATE": str(tmp_path)}).runs_dir == tmp_path / "runs"
+    assert settings.load(StateSettings, {"TANDEM_MESSAGES": "gs://b/y"}).messages_dir == "gs://b/y"
 
 
 def test_empty_means_default() -> None:

@@ -2,11 +2,10 @@
 
 import gzip
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,8 +18,10 @@ from batch_job.run_record import COLUMNS, Columns, Format, Input
 from batch_job.settings import InputSettings
 from shared_model import settings
 from shared_model.errors import JobError, NoInput, SettingError
+from shared_model.objects import open_objects
 from shared_model.settings import StateSettings
 from tests.batch_job.inputs.written import DAY, Row, write
+from tests.object_store import KEY, Proxy
 
 ROWS = [{"id": f"m{number}", "text": f"hello {number}"} for number in range(5)]
 FORMATS = list(Format)
@@ -201,36 +202,31 @@ def test_a_url_is_read_as_the_folder_it_names(tmp_path: Path) -> None:
     assert found.paths == [f"file://{tmp_path}/ds={DAY}/a.csv"]
 
 
-@pytest.fixture
-def bucket() -> Iterator[fsspec.AbstractFileSystem]:
-    """fsspec's store in memory, which no path of this machine leads to."""
-    store = fsspec.filesystem("memory")
-    yield store
-    store.rm("/bucket", recursive=True)
-
-
 @pytest.mark.parametrize("form", [form for form in FORMATS if form is not Format.DELTA])
-def test_a_day_in_a_store_is_planned_as_one_on_a_disk(
-    tmp_path: Path, bucket: fsspec.AbstractFileSystem, form: Format
-) -> None:
+def test_a_day_in_a_store_is_planned_as_one_on_a_disk(tmp_path: Path, s3_url: str, form: Format) -> None:
     write(tmp_path / DAY, form, ROWS)
-    bucket.put(str(tmp_path / DAY), f"/bucket/chats/ds={DAY}", recursive=True)
-    found, local = Source("memory://bucket/chats").read(DAY), read_folder(tmp_path / DAY)
+    bucket, name = open_objects(s3_url), f"ds={DAY}/a.{form}"
+    bucket.put(name, (tmp_path / DAY / f"a.{form}").read_bytes())
+    found, local = Source(s3_url).read(DAY), read_folder(tmp_path / DAY)
     assert (found.format, found.lines, found.files, found.fingerprint) == (form, 5, local.files, local.fingerprint)
-    assert found.paths == [f"memory://bucket/chats/ds={DAY}/a.{form}"]
+    assert found.paths == [f"{s3_url}/{name}"]
     source.check_unchanged(found)
-    with pytest.raises(JobError, match=rf"memory://bucket/chats/ds={DAY}/a\.{form} has no column 'body'"):
-        Source("memory://bucket/chats", columns=Columns(text="body")).read(DAY)
-    with pytest.raises(NoInput, match="memory://bucket/chats/ds=2026-01-15 is not a folder"):
-        Source("memory://bucket/chats").read("2026-01-15")
-    bucket.pipe(f"/bucket/chats/ds={DAY}/a.{form}", b"less")
+    with pytest.raises(JobError, match=rf"{s3_url}/ds={DAY}/a\.{form} has no column 'body'"):
+        Source(s3_url, columns=Columns(text="body")).read(DAY)
+    with pytest.raises(NoInput, match=f"{s3_url}/ds=2026-01-15 is not a folder"):
+        Source(s3_url).read("2026-01-15")
+    bucket.put(name, b"less")
     with pytest.raises(JobError, match=rf"a\.{form} changed after the run was planned"):
         source.check_unchanged(found)
 
 
-def test_a_url_whose_package_is_not_there_is_named() -> None:
-    with pytest.raises(JobError, match=r"s3a://bucket/x/ds=.* cannot be looked at from here: .*s3fs"):
-        Source("s3a://bucket/x", format=Format.CSV).read(DAY)
+def test_a_store_that_cannot_be_read_is_named_without_credentials(s3: Proxy, s3_url: str) -> None:
+    s3.expired.add(KEY)
+    with pytest.raises(JobError) as raised:
+        Source(s3_url, format=Format.CSV).read(DAY)
+    assert str(raised.value) == f"{s3_url}/ds={DAY} cannot be read: ExpiredToken: The provided token has expired."
+    with pytest.raises(JobError, match="gopher://host/x cannot be looked at from here: gopher:// is not served: s3://"):
+        Source("gopher://me:secret@host/x").read(DAY)
 
 
 def test_settings_say_where_the_day_is(tmp_path: Path) -> None:

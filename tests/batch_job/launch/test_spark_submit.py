@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 
 from batch_job.launch import spark_submit
+from batch_job.settings import NightlySettings
+from shared_model import settings
+from shared_model.errors import SettingError
 
 REPOSITORY = Path(spark_submit.__file__).parents[2]
 
@@ -44,6 +47,34 @@ def test_spark_submit_gets_the_runtime_whatever_is_inherited(tmp_path: Path) -> 
     assert environment["PYSPARK_PYTHON"] == environment["PYSPARK_DRIVER_PYTHON"] == f"{tmp_path}/bin/python"
     assert environment["PYTHONPATH"] == ""
     assert environment["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+def test_spark_settings_pass_through_and_win(tmp_path: Path) -> None:
+    passed = {"TANDEM_SPARK_CONF": "spark.executor.memory=4g spark.ui.enabled=true 'spark.app.tag=a b=c'"}
+    conf = spark_submit.spark_conf(passed)
+    assert (conf["spark.executor.memory"], conf["spark.ui.enabled"], conf["spark.app.tag"]) == ("4g", "true", "a b=c")
+    assert spark_submit.spark_conf({})["spark.ui.enabled"] == "false"
+    file = tmp_path / "spark.properties"
+    file.write_text("# ours\nspark.ui.enabled true\nspark.kubernetes.token=not-to-be-shown\n")
+    command = spark_submit.spark_submit_command("2026-01-14", "r.json", "yarn", {"TANDEM_SPARK_CONF": str(file)})
+    assert command[3:5] == ["--properties-file", str(file)]
+    assert not [part for part in command if "not-to-be-shown" in part or part.startswith("spark.ui.enabled")]
+
+
+@pytest.mark.parametrize("passed", ["nonsense", "executor.memory=4g", "spark.a=1 spark.b", "spark.a='1"])
+def test_an_invalid_spark_setting_is_refused(passed: str) -> None:
+    with pytest.raises(SettingError, match=r"TANDEM_SPARK_CONF=.*: expected a file that can be read, or"):
+        settings.load(NightlySettings, {"TANDEM_SPARK_CONF": passed})
+
+
+def test_only_a_local_driver_is_bound_to_loopback() -> None:
+    assert "SPARK_LOCAL_IP" not in spark_submit.spark_environment({}, "spark://host:7077")
+    assert spark_submit.spark_environment({}, "local[2]")["SPARK_LOCAL_IP"] == "127.0.0.1"
+
+
+def test_a_record_is_behind_a_url_where_the_store_is() -> None:
+    assert spark_submit.record_path("d", "r", {"TANDEM_STORE": "s3://b/x/"}) == "s3://b/x/runs/d/r.json"
+    assert spark_submit.record_path("d", "r", {"TANDEM_STATE": "/s"}) == "/s/runs/d/r.json"
 
 
 def test_a_cluster_may_set_the_address_it_needs() -> None:

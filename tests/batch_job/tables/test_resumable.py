@@ -1,5 +1,6 @@
 """Shards of an earlier attempt that are adopted, and files that are deleted."""
 
+import json
 import os
 import time
 import uuid
@@ -52,9 +53,9 @@ def target(tmp_path: Path) -> Target:
 def test_a_sidecar_of_an_earlier_version_is_read(target: Target) -> None:
     """Earlier versions counted the labels in it."""
     written = write(target)
-    note = shard_files.sidecar(Path(target.table, written.path))
+    note = Path(target.table, shard_files.sidecar(written.path))
     note.write_text(note.read_text().replace('"fingerprint"', '"labels": {"yes": 1}, "fingerprint"'))
-    assert shard_files.finished(note, target) == written
+    assert shard_files.finished(shard_files.sidecar(written.path), target) == written
 
 
 def flipped(file: Path, note: Path) -> None:
@@ -86,10 +87,9 @@ def of_another_version(file: Path, note: Path) -> None:
 @pytest.mark.parametrize("damage", [flipped, shortened, gone, of_another_plan, half_a_note, of_another_version])
 def test_only_what_is_as_it_was_left_counts(target: Target, damage: Callable[[Path, Path], None]) -> None:
     report = write(target)
-    file = Path(target.table, report.path)
-    note = shard_files.sidecar(file)
+    note = shard_files.sidecar(report.path)
     assert shard_files.finished(note, target) == report
-    damage(file, note)
+    damage(Path(target.table, report.path), Path(target.table, note))
     assert shard_files.finished(note, target) is None
 
 
@@ -110,28 +110,35 @@ def test_a_bin_is_taken_over_whole_and_each_shard_once(written: list[tuple[int, 
         assert sum(rows_of[bin_.number, part] for part in parts) == (6 if there == 6 else 0)
 
 
-@pytest.mark.parametrize("links", [True, False])
-def test_what_is_taken_over_outlives_what_it_was_taken_from(
-    target: Target, links: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not links:
-        monkeypatch.setattr(os, "link", lambda *_: (_ for _ in ()).throw(OSError("no links here")))
-    older = replace(target, token=2, driver="0000abcd")
-    newer = replace(target, token=4, driver="1111abcd")
-    old = write(older)
-    own = resumable.adopted(old, newer)
-    assert own == replace(old, path=own.path, adopted=True)
+def test_an_adopted_shard_outlives_a_commit_in_between(target: Target) -> None:
+    older, newer = replace(target, token=2, driver="0000abcd"), replace(target, token=4, driver="1111abcd")
+    adopted = write(older)
     # An attempt in between commits and cleans up, because Redis lost the newest token.
     commit(target, write(target))
     resumable.sweep(target, NOW)
-    note = shard_files.sidecar(Path(target.table, own.path))
-    assert shard_files.finished(note, newer) == own
-    # Control: under its old name it would be gone.
-    assert not Path(target.table, old.path).exists()
+    commit(newer, adopted)
+    resumable.sweep(newer, NOW + 100 * resumable.KEEP_SECONDS)
+    assert names(adopted) <= files_of(target)
+    assert list(table.read_files(DeltaTable(target.table), DAY, ["id"])) == []
 
 
-def test_a_commit_takes_away_what_it_and_older_attempts_left(target: Target) -> None:
-    """Not what a newer attempt is about to commit, nor what is another day's."""
+def test_an_adopted_shard_that_its_writer_commits_meanwhile_is_copied(target: Target) -> None:
+    """One commit that removed and added the same file would mean the one to some readers, the other to others."""
+    shard = write(target)
+    commit(target, shard, write(target))
+    newer = replace(target, token=4)
+    commit(newer, shard)
+    delta = DeltaTable(target.table)
+    log = Path(target.table, "_delta_log", f"{delta.version():020d}.json").read_text()
+    actions = [json.loads(line) for line in log.splitlines()]
+    added, removed = ({it[kind]["path"] for it in actions if kind in it} for kind in ("add", "remove"))
+    assert (len(added), len(removed)) == (1, 2)
+    assert not added & removed
+    assert {Path(path).read_bytes() for path in delta.file_uris()} == {Path(target.table, shard.path).read_bytes()}
+
+
+def test_a_commit_takes_away_the_sidecars_and_parts_that_it_and_older_attempts_left(target: Target) -> None:
+    """Not their shards, which a newer attempt may have adopted, nor what a newer attempt or another day left."""
     older, newer = replace(target, token=2, fingerprint="other"), replace(target, token=4)
     next_day = replace(target, ds="2026-01-15")
     left = [write(each) for each in (older, target)]
@@ -148,8 +155,7 @@ def test_a_commit_takes_away_what_it_and_older_attempts_left(target: Target) -> 
     commit(target, kept)
     resumable.sweep(target, NOW)
     there = {path.name for path in Path(target.table, target.folder).iterdir()}
-    expected = names(kept, theirs)
-    assert there == expected | {name.replace(".parquet", ".json") for name in expected}
+    assert there == names(kept, theirs, *left) | {name.replace(".parquet", ".json") for name in names(theirs)}
     assert files_of(next_day) == names(next_days)
     # Control: whatever it is, it does not stay for ever.
     resumable.sweep(target, NOW + 100 * resumable.KEEP_SECONDS)
@@ -182,7 +188,7 @@ def test_what_a_forgotten_version_may_hold_stays(target: Target) -> None:
     newest = replace(target, token=5)
     stray, kept = write(newest), write(newest)
     commit(newest, kept)
-    resumable.sweep(newest, NOW)
+    resumable.sweep(newest, NOW + 2 * resumable.KEEP_SECONDS)
     assert names(first, kept) <= files_of(target)
     assert not names(stray) & files_of(target)
 

@@ -10,6 +10,7 @@ import pytest
 from deltalake import DeltaTable, Schema
 from pyspark.sql import SparkSession
 
+from batch_job import read_scores
 from batch_job.shards import schemas
 from batch_job.shards.shard_files import FileReport, Target, read_back, write_file
 from batch_job.tables import table
@@ -112,6 +113,6 @@ def test_a_shard_that_the_former_version_has_left_is_read_as_null(folder: Path, 
 def test_spark_reads_both_kinds_of_rows(folder: Path, before: Any, spark: SparkSession) -> None:
     replace(folder)
     asked = ("label", "abstained", "heads['mood'].top_k[0].label as mood", "heads['mood'].abstained as unsure")
-    found = {row["label"]: tuple(row)[1:] for row in table.read_scores(spark, folder).selectExpr(*asked).collect()}
+    found = {row["label"]: tuple(row)[1:] for row in read_scores(spark, folder).selectExpr(*asked).collect()}
     mood = "glad" if before else None
     assert found == {"yes": (None, mood, None), "no": (None, mood, None), "perhaps": (True, "glad", True)}

@@ -21,6 +21,7 @@ from batch_job import read_scores
 from batch_job.shards import schemas, shard_files
 from batch_job.shards.shard_files import FileReport, Target, write_file
 from batch_job.tables import resumable, table
+from shared_model import objects
 from shared_model.errors import JobError, Stale
 from tests.shared_model.full_disk import largest_file
 
@@ -337,7 +338,7 @@ def test_files_that_another_tool_wrote_are_read_and_told_as_unchecked(
 def test_control_page_checksums_do_not_cover_headers_and_footer(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_files, "is_intact", lambda path: True)
+    monkeypatch.setattr(shard_files, "open_intact", objects.open_file)
     went = _read_after_mutations(_without_spark, spark, tmp_path, 200)
     assert went["refused"] > 150
     assert went["wrong"] > 0
@@ -346,7 +347,7 @@ def test_control_page_checksums_do_not_cover_headers_and_footer(
 def test_control_without_any_checksum_they_are_read_as_other_rows(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_files, "is_intact", lambda path: True)
+    monkeypatch.setattr(shard_files, "open_intact", objects.open_file)
 
     def unchecked(*args: object, **options: object) -> pq.ParquetWriter:
         return pq_writer(*args, **{**options, "write_page_checksum": False})

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -25,6 +25,7 @@ from batch_job.steps import drain, score
 from batch_job.steps.context import StepContext
 from batch_job.tables import table
 from protos.scoring.v1.storage_pb2 import PublishedScore
+from shared_model.objects import Location, join, open_objects
 from shared_model.published.epochs import Epoch
 from shared_model.published.publish import publish
 from shared_model.redis_store import keys
@@ -42,7 +43,6 @@ from tests.batch_job.conftest import (
     planned,
     spark,
     state,
-    write_day,
 )
 from tests.batch_job.shards import written
 
@@ -75,8 +75,8 @@ class House:
     run: str = "run"
 
     @property
-    def path(self) -> Path:
-        return self.state.runs_dir / DAY / f"{self.run}.json"
+    def path(self) -> Location:
+        return join(self.state.runs_dir, DAY, f"{self.run}.json")
 
     @property
     def record(self) -> RunRecord:
@@ -122,8 +122,9 @@ class House:
         return self.record
 
     def finished(self) -> int:
-        """Shards that are renamed into place, with their sidecars."""
-        return len(list(self.state.scores_table.glob("ds=*/**/*.json")))
+        """Shards that are in place, with their sidecars."""
+        found = open_objects(self.state.scores_table).list(f"ds={DAY}")
+        return sum(it.path.endswith(".json") for it in found)
 
     def rows(self) -> Rows:
         """The rows of the day that readers see; damage is refused."""
@@ -161,7 +162,15 @@ def house(
     environment: dict[str, str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> House:
+    """On a disk, or with the parameter "s3" with all that machines share behind a URL."""
+    if getattr(request, "param", "disk") == "s3":
+        spark, proxy = request.getfixturevalue("spark"), request.getfixturevalue("s3")
+        state = replace(state, store=request.getfixturevalue("s3_url"))
+        for name, value in proxy.environment().items():
+            monkeypatch.setitem(spark.sparkContext.environment, name, value)
+        environment = {**environment, "TANDEM_STORE": state.store}
     own = {
         **{name: value for name, value in environment.items() if value != os.environ.get(name)},
         "TANDEM_NIGHTLY_UNIT_ROWS": "25",
@@ -171,7 +180,7 @@ def house(
         monkeypatch.setenv(name, value)
     (tmp_path / "notes").mkdir()
     house = House(state, client, release, cluster.environment(own), tmp_path / "notes")
-    write_day(state, [*LINES, *BAD])
+    open_objects(state.messages_dir).put(f"ds={DAY}/messages.jsonl", b"\n".join([*LINES, *BAD]) + b"\n")
     run_record.write(house.path, planned(state, client))
     written.commit(state.scores_table, DAY, OLD)
     publish(client, Epoch(release.id, "bf16", DAY, 1), [(bytes(16), PublishedScore(labels=[0], scores=[1.0]))])
@@ -211,5 +220,5 @@ def check_complete(house: House, run: RunRecord) -> None:
     assert {release for _, _, release in found} == {house.release.id}
     assert run.scoring.rows == len(LINES)
     assert run.scoring.quarantined == {"bad_json": 1, "empty": 1}
-    assert table.quarantined(house.state.state / "quarantine", DAY, run.scoring.token) == run.scoring.quarantined
+    assert table.quarantined(house.state.quarantine_table, DAY, run.scoring.token) == run.scoring.quarantined
     assert run.scoring.rows + sum(run.scoring.quarantined.values()) == run.input.lines

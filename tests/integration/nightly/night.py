@@ -25,6 +25,7 @@ from batch_job.progress import Progress
 from batch_job.run_record import Findings
 from batch_job.scoring import models, shard_task
 from batch_job.scoring.options import ScoringOptions
+from batch_job.shards import shard_files
 from batch_job.shards.shard_files import Target
 from batch_job.spark import task_context
 from batch_job.steps import publish
@@ -70,7 +71,7 @@ def die_at_shard(count: int) -> None:
         lines: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target, shard_rows: int
     ) -> Iterator[pa.RecordBatch]:
         for report in shard_task.score_shards(lines, options, target, shard_rows):
-            if len(list(Path(target.table, target.folder).glob("*.json"))) >= count:
+            if sum(1 for _ in shard_files.sidecars(target)) >= count:
                 die(driver)
             yield report
 

@@ -27,6 +27,7 @@ PHASES = [
 SUITE = "half the shards"
 
 
+@pytest.mark.parametrize("house", ["disk", pytest.param("s3", marks=proof)], indirect=True)
 @pytest.mark.parametrize(
     ("phase", "least", "most"), [pytest.param(*each, marks=() if each[0] == SUITE else proof) for each in PHASES]
 )

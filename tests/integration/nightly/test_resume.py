@@ -95,7 +95,7 @@ def test_an_attempt_that_fails_before_its_commit_leaves_all_its_shards(
 
 def believed(note: str, target: Target) -> list[str]:
     """The reports of sidecars, without a look at their files."""
-    return [Path(note).read_text()]
+    return [Path(target.table, note).read_text()]
 
 
 def test_control_half_a_file_is_taken_over_by_whoever_believes_its_sidecar(

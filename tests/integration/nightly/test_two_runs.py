@@ -21,6 +21,7 @@ def exit_codes(house: House, second: House, master: str, mishap: str) -> list[in
         return sorted(night.result().returncode for night in nights)
 
 
+@pytest.mark.parametrize("house", ["disk", "s3"], indirect=True)
 def test_of_two_runs_held_before_commit_one_commits_and_the_other_is_stale(house: House, master: str) -> None:
     version, second = house.version, replace(house, run="second")
     assert exit_codes(house, second, master, "held before its commit") == [0, 3]
