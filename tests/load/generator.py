@@ -27,7 +27,7 @@ from tests.load.wire import LOST, Prepared, Wire, prepare
 
 #: Seconds that answers may take after the last call was due.
 DRAIN_SECONDS = 5.0
-#: gRPC deadline of calls that carry no timeout of their own.
+#: gRPC deadline of calls that carry no timeout of their own, and of patient callers.
 PATIENT_MS = 10_000
 _READ_BYTES = 1 << 18
 _LONGEST_WAIT = 0.5
@@ -127,7 +127,8 @@ def prepared(plan: Plan) -> Load:
     connection = socket.create_connection((host, int(port)), timeout=10, source_address=source)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setblocking(False)
-    wire = Wire(host, plan.method, plan.timeout_ms or PATIENT_MS, plan.token)
+    deadline_ms = PATIENT_MS if plan.patient else plan.timeout_ms or PATIENT_MS
+    wire = Wire(host, plan.method, deadline_ms, plan.token)
     return Load(connection, wire, [_message(plan, text) for text in plan.texts], pacer(plan), plan.seconds)
 
 
