@@ -3,7 +3,7 @@
 gRPC's own loop takes one call of a method at a time, over several turns of the event loop. In a burst calls wait for it
 where nobody sees them. Here many are taken in one turn, and stamped with the time; the error is one turn. All handlers
 of a burst would take their steps side by side, and the first would reach the device when the last has been read. So a
-few start in each turn, and turns stay short.
+few start in each turn, and turns stay short. Addresses take turns, so that a flood from one delays no call of another.
 """
 
 import asyncio
@@ -23,26 +23,35 @@ _STARTS = 2
 
 
 class AcceptQueue(Generic[Call]):
-    """`start`: begins to answer a call, in a context of its own where ARRIVED is set."""
+    """`start`: begins to answer a call, in a context of its own where ARRIVED is set.
+
+    Calls of one address start in their order.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, start: Callable[[Call], None]) -> None:
         self._loop = loop
         self._start = start
-        self._waiting = deque[tuple[Call, float]]()
+        # By address, the next one first. None of them is empty.
+        self._waiting: dict[str, deque[tuple[Call, float]]] = {}
 
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def put(self, call: Call) -> None:
+    def put(self, call: Call, address: str) -> None:
         if not self._waiting:
             self._loop.call_soon(self._turn)
-        self._waiting.append((call, time.monotonic()))
+        self._waiting.setdefault(address, deque()).append((call, time.monotonic()))
 
     def _turn(self) -> None:
-        for _ in range(min(_STARTS, len(self._waiting))):
-            call, arrived = self._waiting.popleft()
-            context = contextvars.copy_context()
-            context.run(ARRIVED.set, arrived)
-            context.run(self._start, call)
+        for _ in range(_STARTS):
+            if self._waiting:
+                self._start_next()
         if self._waiting:
             self._loop.call_soon(self._turn)
+
+    def _start_next(self) -> None:
+        address = next(iter(self._waiting))
+        calls = self._waiting.pop(address)
+        call, arrived = calls.popleft()
+        if calls:
+            self._waiting[address] = calls
+        context = contextvars.copy_context()
+        context.run(ARRIVED.set, arrived)
+        context.run(self._start, call)

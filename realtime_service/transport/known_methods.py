@@ -16,10 +16,11 @@ from grpc._cython import cygrpc
 from grpc.aio import _server
 
 from realtime_service.errors import Overloaded, Status, UnknownMethod, status_of
+from realtime_service.identity import peer_key
 from realtime_service.routing.inflight import RETRY_SECONDS
 from realtime_service.transport import wakeups
 from realtime_service.transport.accept_queue import AcceptQueue
-from realtime_service.transport.rpc_handlers import Handler, SingleHandler
+from realtime_service.transport.rpc_handlers import Context, Handler, SingleHandler
 
 #: Calls of a method that gRPC may hand over in one turn of the event loop; more wait for the next turn.
 _AT_ONCE = 64
@@ -54,19 +55,21 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
     async def _accept(self, method: bytes) -> None:
         """Until the listener stops, which is an error of gRPC's own."""
         while True:
-            self._waiting.put((await super()._request_registered_call(method), method))
+            call = await super()._request_registered_call(method)
+            context = cygrpc._ServicerContext(call, None, None, self._loop)
+            self._waiting.put((call, context, method), peer_key(context.peer()))
 
-    def _start(self, accepted: tuple[Any, bytes]) -> None:
-        call, method = accepted
+    def _start(self, accepted: tuple[Any, Context, bytes]) -> None:
+        call, context, method = accepted
         if len(self._answers) < self._most_calls:
-            self._spawn(self._answer(call, method), self._answers)
+            self._spawn(self._answer(call, context, method), self._answers)
         else:
             self._spawn(_end(call, self._loop, _TOO_MANY), self._others)
 
-    async def _answer(self, call: Any, method: bytes) -> None:
+    async def _answer(self, call: Any, context: Context, method: bytes) -> None:
         """In one task and with two operations of gRPC for a call that is refused at once; grpc.aio takes two and three
         for any call."""
-        context, handler = cygrpc._ServicerContext(call, None, None, self._loop), self.single[method]
+        handler = self.single[method]
         raw = await context.read()
         if raw is grpc.aio.EOF:
             return

@@ -88,9 +88,9 @@ async def test_waiting_calls_start_in_their_order_and_few_in_a_turn_of_the_event
     queue = AcceptQueue[int](loop, lambda call: started.append((call, ARRIVED.get())))
     began = time.monotonic()
     for call in range(10):
-        queue.put(call)
+        queue.put(call, "a")
     turns = list[int]()
-    while len(queue):
+    while len(started) < 10:
         await asyncio.sleep(0)
         turns.append(len(started))
     assert [call for call, _ in started] == list(range(10))
@@ -99,6 +99,20 @@ async def test_waiting_calls_start_in_their_order_and_few_in_a_turn_of_the_event
     assert arrivals == sorted(arrivals)
     assert began <= arrivals[0] <= arrivals[-1] <= time.monotonic()
     assert ARRIVED.get() is None
+
+
+async def test_a_flood_from_one_address_delays_no_call_of_another() -> None:
+    started = list[str]()
+    queue = AcceptQueue[str](asyncio.get_running_loop(), started.append)
+    for number in range(100):
+        queue.put(f"flood {number}", "a")
+    await asyncio.sleep(0)
+    for call in ("b 0", "c 0", "b 1"):
+        queue.put(call, call[0])
+    for _ in range(60):
+        await asyncio.sleep(0)
+    assert started[:8] == ["flood 0", "flood 1", "flood 2", "b 0", "c 0", "flood 3", "b 1", "flood 4"]
+    assert started[8:] == [f"flood {number}" for number in range(5, 100)]
 
 
 def test_an_event_loop_that_grpc_does_not_watch_is_an_error() -> None:
