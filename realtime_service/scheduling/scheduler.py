@@ -38,7 +38,7 @@ from shared_model.types import ServingPath
 
 #: A request is admitted if it is predicted to finish within this share of its timeout, or but for these seconds of it.
 ADMITTED_SHARE = 0.8
-ADMITTED_MARGIN = 0.012
+ADMITTED_MARGIN = 0.016
 #: Bulk batches are short for this many seconds after an interactive request.
 INTERACTIVE_SECONDS = 1.0
 #: Upper bound of the batching delay, as a share of a request's timeout.

@@ -25,13 +25,15 @@ class EarlyShedding:
         self._metrics = metrics
         self._clock = clock
 
-    @property
-    def needed(self) -> bool:
-        """Whether any call could be refused: a look at each would else be in vain."""
-        return self._device.busy and not self._membership.snapshot.options
+    def needed(self, ahead: int) -> bool:
+        """Whether any call could be refused, with so many ahead of it: a look at each would else be in vain."""
+        return (ahead > 0 or self._device.busy) and not self._membership.snapshot.options
 
-    def refusal(self, message: scoring_pb2.ScoreRequest, caller: Identity, arrived: float) -> Status | None:
-        """The end of a call that came at `arrived`, monotonic seconds, and that no lane here would answer in time."""
+    def refusal(
+        self, message: scoring_pb2.ScoreRequest, caller: Identity, arrived: float, ahead: int = 0
+    ) -> Status | None:
+        """The end of a call that came at `arrived`, monotonic seconds, and that no lane here would answer in time.
+        `ahead`: calls that go to the device before it, and are not queued there yet."""
         serving, timeout = self._models.serving, message.timeout_ms / 1000
         # Not every lane takes several texts, and not every replica another model.
         if timeout <= 0 or len(message.texts) != 1 or message.allow_deferred or message.model or message.release:
@@ -42,20 +44,25 @@ class EarlyShedding:
         now = self._clock.monotonic()
         left = latest_finish(arrived, arrived + timeout) - now
         real_time = message.priority == scoring_pb2.REAL_TIME
-        soonest = self._soonest(model, real_time, of_model(caller.quota_key, serving.other("")), left)
+        flow = of_model(caller.quota_key, serving.other(""))
+        soonest = self._soonest(model, real_time, flow, left, ahead)
         if soonest is None:
             return None
         self._metrics.ended(None, Outcome.REFUSED, serving.default_name)
         model.statistics.failed.add(now - arrived)
         return status_of(Overloaded("the answer would come too late", max(0.001, soonest - left)))
 
-    def _soonest(self, model: Model, real_time: bool, flow: str, left: float) -> float | None:
+    def _soonest(self, model: Model, real_time: bool, flow: str, left: float, ahead: int) -> float | None:
         """Seconds until the first lane would answer the shortest text; None where that is in time, or no lane is
         open."""
         found = []
         for lane in self._membership.snapshot.lanes:
             finish = self._device.finish_of(model, lane, [SHORTEST], real_time, flow)
-            if finish is not None and finish <= left:
+            if finish is None:
+                continue
+            typical = self._device.typical(model, lane, SHORTEST.tokens) if ahead else None
+            finish += ahead * typical[2] if typical else 0.0
+            if finish <= left:
                 return None
-            found += [] if finish is None else [finish]
+            found.append(finish)
         return min(found, default=None)

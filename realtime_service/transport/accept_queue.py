@@ -1,9 +1,10 @@
-"""Accepted calls that have not started: each knows when it came, and a burst of them starts in its order, few at once.
+"""Accepted calls that have not been decided: each knows when it came, and a burst goes on in its order, few at once.
 
 gRPC's own loop takes one call of a method at a time, over several turns of the event loop. In a burst calls wait for it
 where nobody sees them. Here many are taken in one turn, and stamped with the time; the error is one turn. All handlers
 of a burst would take their steps side by side, and the first would reach the device when the last has been read. So a
-few start in each turn, and turns stay short. Addresses take turns, so that a flood from one delays no call of another.
+few calls are read in each turn (`AcceptQueue`), fewer handlers begin (`Turns`), and turns stay short. Addresses take
+turns, so that a flood from one delays no call of another.
 """
 
 import asyncio
@@ -18,8 +19,8 @@ Call = TypeVar("Call")
 #: When the call came that a handler of a single request runs for, in monotonic seconds; unknown for streams, whose
 #: requests come later than their call.
 ARRIVED: contextvars.ContextVar[float | None] = contextvars.ContextVar("ARRIVED", default=None)
-#: Calls that start in one turn of the event loop. More would take their steps side by side.
-_STARTS = 2
+#: Calls that are read in one turn of the event loop, and handlers that begin. More would take their steps side by side.
+_STARTS, _HANDLERS = 4, 2
 
 
 class AcceptQueue(Generic[Call]):
@@ -55,3 +56,30 @@ class AcceptQueue(Generic[Call]):
         context = contextvars.copy_context()
         context.run(ARRIVED.set, arrived)
         context.run(self._start, call)
+
+
+class Turns:
+    """Calls that were read, and whose handlers have not begun."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting = deque[asyncio.Future[None]]()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    async def next(self) -> None:
+        """Wait for the turn of the caller."""
+        if not self._waiting:
+            self._loop.call_soon(self._turn)
+        turn = self._loop.create_future()
+        self._waiting.append(turn)
+        await turn
+
+    def _turn(self) -> None:
+        for _ in range(min(_HANDLERS, len(self._waiting))):
+            turn = self._waiting.popleft()
+            if not turn.cancelled():
+                turn.set_result(None)
+        if self._waiting:
+            self._loop.call_soon(self._turn)

@@ -19,7 +19,7 @@ from realtime_service.errors import Overloaded, Status, UnknownMethod, status_of
 from realtime_service.identity import peer_key
 from realtime_service.routing.inflight import RETRY_SECONDS
 from realtime_service.transport import wakeups
-from realtime_service.transport.accept_queue import AcceptQueue
+from realtime_service.transport.accept_queue import AcceptQueue, Turns
 from realtime_service.transport.rpc_handlers import Context, Handler, SingleHandler
 
 #: Calls of a method that gRPC may hand over in one turn of the event loop; more wait for the next turn.
@@ -39,6 +39,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
         self._answers = set[asyncio.Task[None]]()
         self._others = set[asyncio.Task[None]]()
         self._waiting = AcceptQueue(loop, self._start)
+        self._turns = Turns(loop)
         wakeups.read_at_once(loop)
 
     async def _request_registered_call(self, method: bytes) -> Any:
@@ -73,9 +74,11 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
         raw = await context.read()
         if raw is grpc.aio.EOF:
             return
-        if handler.shed and (status := handler.shed(raw, context)):
-            await _end(call, self._loop, status, context.time_remaining())
-            return
+        if handler.shed:
+            if status := handler.shed(raw, context, len(self._turns)):
+                await _end(call, self._loop, status, context.time_remaining())
+                return
+            await self._turns.next()
         # Only a handler that waits for something needs to hear that its caller has left.
         watch = self._loop.call_soon(self._watch, call, asyncio.current_task())
 

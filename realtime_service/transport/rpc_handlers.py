@@ -21,7 +21,8 @@ from shared_model.errors import TandemError
 Context = grpc.aio.ServicerContext[Any, Any]
 #: Takes the request's bytes, or an iterator over them as they arrive; returns the answer, or writes its answers.
 Method = Callable[[Any, Context], Awaitable[Any]]
-Shed = Callable[[bytes, Context], Status | None]
+#: The status of a call that ends on a look at its bytes. The number: of calls that go before it.
+Shed = Callable[[bytes, Context, int], Status | None]
 #: Quoted: the class is generic in its stubs only.
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -92,8 +93,7 @@ class Handlers:
 
 
 class SingleHandler(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # generic in its stubs only
-    """Of a method with one request and one answer. `shed`: the status of a call that ends on a look at its bytes, which
-    a listener asks for before it does anything else."""
+    """Of a method with one request and one answer. `shed`: asked by the listener before it does anything else."""
 
     request_streaming = response_streaming = False
     request_deserializer = unary_stream = stream_unary = stream_stream = None

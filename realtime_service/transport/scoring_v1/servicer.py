@@ -81,14 +81,14 @@ class ScoringServicer:
             request = await self._checked(requests.score_request, raw)
             return await self._score(request, call)
 
-    def shed(self, raw: bytes, context: Context) -> Status | None:
+    def shed(self, raw: bytes, context: Context, ahead: int) -> Status | None:
         """See `EarlyShedding`."""
         shedding, arrived = self._dispatcher.early_shedding, ARRIVED.get()
-        if arrived is None or not shedding.needed or len(raw) > messages.SMALL_BYTES:
+        if arrived is None or not shedding.needed(ahead) or len(raw) > messages.SMALL_BYTES:
             return None
         caller = self._context_reader.caller(context)
         with contextlib.suppress(DecodeError):
-            return caller and shedding.refusal(scoring_pb2.ScoreRequest.FromString(raw), caller, arrived)
+            return caller and shedding.refusal(scoring_pb2.ScoreRequest.FromString(raw), caller, arrived, ahead)
         return None
 
     async def score_stream(self, incoming: AsyncIterator[bytes], context: Context, arrival: Arrival) -> None:

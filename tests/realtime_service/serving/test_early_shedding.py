@@ -58,7 +58,7 @@ def dispatcher(
     def finish_of(model: Model, path: ServingPath, encodings: Sequence[Encoding], *_: object) -> float | None:
         return finishes.get(path)
 
-    device = SimpleNamespace(busy=busy, finish_of=finish_of)
+    device = SimpleNamespace(busy=busy, finish_of=finish_of, typical=lambda *_: (0.0, 0.0, 0.002))
     snapshot = Snapshot("here", lanes=SERVED, policy=Policy(), **({"options": others} if others else {}))
     parts: Any = (Models.of(model), device, SimpleNamespace(snapshot=snapshot), None, None, Store(), Metrics([]), clock)
     return Dispatcher(*parts)
@@ -104,11 +104,19 @@ def test_a_call_that_no_lane_would_answer_in_time_is_refused_and_counted() -> No
     one, arrived = late()
     status = one.early_shedding.refusal(message(), CALLER, arrived)
     assert status is not None
-    # 80 ms, less the margin of 12.
-    assert status.retry_after == pytest.approx(0.132)
+    # 80 ms, less the margin of 16.
+    assert status.retry_after == pytest.approx(0.136)
     written = generate_latest(one._metrics.registry).decode()
     assert 'outcome="refused",path="none"} 1.0' in written
     assert one._models.serving.models["r-1"].statistics.failed.count == 1
+
+
+@pytest.mark.parametrize(("ahead", "refused"), [(0, False), (20, False), (25, True)])
+def test_calls_that_go_before_it_take_their_time(ahead: int, refused: bool) -> None:
+    """2 ms each, of 64 that are left."""
+    clock = SimulatedClock()
+    one = dispatcher(dict.fromkeys(SERVED, 0.02), clock)
+    assert bool(one.early_shedding.refusal(message(), CALLER, clock.monotonic(), ahead)) is refused
 
 
 @pytest.mark.parametrize(
@@ -129,7 +137,8 @@ def test_published_scores_need_no_device() -> None:
 
 def test_no_call_is_looked_at_while_the_device_is_idle_or_another_replica_may_answer() -> None:
     clock = SimulatedClock()
-    assert dispatcher({}, clock).early_shedding.needed
-    assert not dispatcher({}, clock, busy=False).early_shedding.needed
+    assert dispatcher({}, clock).early_shedding.needed(0)
+    assert not dispatcher({}, clock, busy=False).early_shedding.needed(0)
+    assert dispatcher({}, clock, busy=False).early_shedding.needed(1)
     others = {("r-1", ServingPath.LATENCY): (SimpleNamespace(),)}
-    assert not dispatcher({}, clock, others=others).early_shedding.needed
+    assert not dispatcher({}, clock, others=others).early_shedding.needed(1)
