@@ -20,7 +20,7 @@ from realtime_service.identity import peer_key
 from realtime_service.routing.inflight import RETRY_SECONDS
 from realtime_service.transport import wakeups
 from realtime_service.transport.accept_queue import AcceptQueue, Turns
-from realtime_service.transport.rpc_handlers import Context, Handler, SingleHandler
+from realtime_service.transport.rpc_handlers import Context, Handler, Method, SingleHandler
 
 #: Calls of a method that gRPC may hand over in one turn of the event loop; more wait for the next turn.
 _AT_ONCE = 64
@@ -71,28 +71,33 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
         """In one task and with two operations of gRPC for a call that is refused at once; grpc.aio takes two and three
         for any call."""
         handler = self.single[method]
-        raw = await context.read()
-        if raw is grpc.aio.EOF:
-            return
-        if handler.shed:
-            if status := handler.shed(raw, context, len(self._turns)):
-                await _end(call, self._loop, status, context.time_remaining())
+        # The caller may have left, or the listener have stopped.
+        with suppress(grpc.aio.BaseError):
+            raw = await context.read()
+            if raw is grpc.aio.EOF:
                 return
-            await self._turns.next()
-        # Only a handler that waits for something needs to hear that its caller has left.
-        watch = self._loop.call_soon(self._watch, call, asyncio.current_task())
+            if handler.shed:
+                if status := handler.shed(raw, context, len(self._turns)):
+                    await _end(call, self._loop, status, context.time_remaining())
+                    return
+                await self._turns.next()
+            answering = self._watched(handler, call, asyncio.current_task())
+            finished = (call, answering, raw, context, handler.response_serializer, self._loop)
+            await cygrpc._finish_handler_with_unary_response(*finished)
 
-        async def answered(request: bytes, context: Any) -> Any:
+    def _watched(self, handler: SingleHandler, call: Any, task: asyncio.Task[Any] | None) -> Method:
+        """The handler's method, cancelled where its caller leaves. Only one that waits for something needs to hear."""
+
+        async def answering(raw: bytes, context: Context) -> Any:
+            watch = self._loop.call_soon(self._watch, call, task)
             try:
-                return await handler.unary_unary(request, context)
+                return await handler.unary_unary(raw, context)
             finally:
                 watch.cancel()
 
-        finished = (call, answered, raw, context, handler.response_serializer, self._loop)
-        finish = cygrpc._finish_handler_with_unary_response(*finished)
-        await cygrpc._handle_exceptions(call, finish, self._loop, method.decode())
+        return answering
 
-    def _watch(self, call: Any, task: asyncio.Task[None]) -> None:
+    def _watch(self, call: Any, task: asyncio.Task[Any] | None) -> None:
         self._spawn(cygrpc._handle_cancellation_from_core(task, call, self._loop), self._others)
 
     def _spawn(self, coroutine: Coroutine[Any, Any, None], kept: set[asyncio.Task[None]]) -> None:
@@ -127,6 +132,6 @@ async def _end(call: Any, loop: asyncio.AbstractEventLoop, status: Status, left:
     """End a call with one operation of gRPC. `left`: seconds until its deadline."""
     code, trailers = status.code.value[0], status.trailers(left)
     # The caller may have left.
-    with suppress(grpc.aio.InternalError):
+    with suppress(grpc.aio.BaseError):
         begun = cygrpc.SendInitialMetadataOperation((), 0)
         await cygrpc._send_error_status_from_server(call, code, status.message, trailers, begun, loop)
