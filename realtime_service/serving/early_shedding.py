@@ -33,7 +33,7 @@ class EarlyShedding:
         self, message: scoring_pb2.ScoreRequest, caller: Identity, arrived: float, ahead: int = 0
     ) -> Status | None:
         """The end of a call that came at `arrived`, monotonic seconds, and that no lane here would answer in time.
-        `ahead`: calls that go to the device before it, and are not queued there yet."""
+        `ahead`: calls of its address that go to the device before it, and are not queued there yet."""
         serving, timeout = self._models.serving, message.timeout_ms / 1000
         # Not every lane takes several texts, and not every replica another model.
         if timeout <= 0 or len(message.texts) != 1 or message.allow_deferred or message.model or message.release:

@@ -7,8 +7,11 @@ loop. This relies on inner parts of grpcio: tests on raw connections watch them.
 """
 
 import asyncio
+import contextvars
+import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, cast
 
 import grpc.aio
@@ -19,13 +22,26 @@ from realtime_service.errors import Overloaded, Status, UnknownMethod, status_of
 from realtime_service.identity import peer_key
 from realtime_service.routing.inflight import RETRY_SECONDS
 from realtime_service.transport import wakeups
-from realtime_service.transport.accept_queue import AcceptQueue, Turns
+from realtime_service.transport.accept_queue import ARRIVED, AcceptQueue
 from realtime_service.transport.rpc_handlers import Context, Handler, Method, SingleHandler
 
 #: Calls of a method that gRPC may hand over in one turn of the event loop; more wait for the next turn.
 _AT_ONCE = 64
+#: Calls that are read in one turn, and handlers that begin.
+_READ, _BEGIN = 4, 2
 _UNKNOWN = status_of(UnknownMethod())
 _TOO_MANY = status_of(Overloaded("this replica has too many calls under way", RETRY_SECONDS))
+
+
+@dataclass(frozen=True, slots=True)
+class _Accepted:
+    """A call as gRPC hands it over. `state`: gRPC's own; `address`: of its callers; `arrived`: monotonic seconds."""
+
+    state: Any
+    context: Context
+    method: bytes
+    address: str
+    arrived: float
 
 
 class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
@@ -38,8 +54,8 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
         self._most_calls = most_calls
         self._answers = set[asyncio.Task[None]]()
         self._others = set[asyncio.Task[None]]()
-        self._waiting = AcceptQueue(loop, self._start)
-        self._turns = Turns(loop)
+        self._accepted = AcceptQueue[_Accepted](loop, _READ, self._start)
+        self._read = AcceptQueue[asyncio.Future[None]](loop, _BEGIN, _go_on)
         wakeups.read_at_once(loop)
 
     async def _request_registered_call(self, method: bytes) -> Any:
@@ -56,33 +72,37 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
     async def _accept(self, method: bytes) -> None:
         """Until the listener stops, which is an error of gRPC's own."""
         while True:
-            call = await super()._request_registered_call(method)
-            context = cygrpc._ServicerContext(call, None, None, self._loop)
-            self._waiting.put((call, context, method), peer_key(context.peer()))
+            state = await super()._request_registered_call(method)
+            context = cygrpc._ServicerContext(state, None, None, self._loop)
+            address = peer_key(context.peer())
+            self._accepted.put(_Accepted(state, context, method, address, time.monotonic()), address)
 
-    def _start(self, accepted: tuple[Any, Context, bytes]) -> None:
-        call, context, method = accepted
-        if len(self._answers) < self._most_calls:
-            self._spawn(self._answer(call, context, method), self._answers)
-        else:
-            self._spawn(_end(call, self._loop, _TOO_MANY), self._others)
+    def _start(self, call: _Accepted) -> None:
+        if len(self._answers) >= self._most_calls:
+            self._spawn(_end(call.state, self._loop, _TOO_MANY), self._others)
+            return
+        context = contextvars.copy_context()
+        context.run(ARRIVED.set, call.arrived)
+        self._spawn(self._answer(call), self._answers, context)
 
-    async def _answer(self, call: Any, context: Context, method: bytes) -> None:
+    async def _answer(self, call: _Accepted) -> None:
         """In one task and with two operations of gRPC for a call that is refused at once; grpc.aio takes two and three
         for any call."""
-        handler = self.single[method]
+        handler, context = self.single[call.method], call.context
         # The caller may have left, or the listener have stopped.
         with suppress(grpc.aio.BaseError):
             raw = await context.read()
             if raw is grpc.aio.EOF:
                 return
             if handler.shed:
-                if status := handler.shed(raw, context, len(self._turns)):
-                    await _end(call, self._loop, status, context.time_remaining())
+                if status := handler.shed(raw, context, self._read.waiting(call.address)):
+                    await _end(call.state, self._loop, status, context.time_remaining())
                     return
-                await self._turns.next()
-            answering = self._watched(handler, call, asyncio.current_task())
-            finished = (call, answering, raw, context, handler.response_serializer, self._loop)
+                begin = self._loop.create_future()
+                self._read.put(begin, call.address)
+                await begin
+            answering = self._watched(handler, call.state, asyncio.current_task())
+            finished = (call.state, answering, raw, context, handler.response_serializer, self._loop)
             await cygrpc._finish_handler_with_unary_response(*finished)
 
     def _watched(self, handler: SingleHandler, call: Any, task: asyncio.Task[Any] | None) -> Method:
@@ -100,8 +120,13 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
     def _watch(self, call: Any, task: asyncio.Task[Any] | None) -> None:
         self._spawn(cygrpc._handle_cancellation_from_core(task, call, self._loop), self._others)
 
-    def _spawn(self, coroutine: Coroutine[Any, Any, None], kept: set[asyncio.Task[None]]) -> None:
-        task = self._loop.create_task(coroutine)
+    def _spawn(
+        self,
+        coroutine: Coroutine[Any, Any, None],
+        kept: set[asyncio.Task[None]],
+        context: contextvars.Context | None = None,
+    ) -> None:
+        task = self._loop.create_task(coroutine, context=context)
         kept.add(task)
         task.add_done_callback(kept.discard)
 
@@ -126,6 +151,11 @@ class _Server(_server.Server):
 def server(options: Sequence[tuple[str, Any]], maximum_concurrent_rpcs: int) -> grpc.aio.Server:
     """As `grpc.aio.server`; takes handlers that `grpc.method_handlers_generic_handler` has made."""
     return cast(grpc.aio.Server, _Server(options, maximum_concurrent_rpcs))
+
+
+def _go_on(waiting: "asyncio.Future[None]") -> None:
+    if not waiting.cancelled():
+        waiting.set_result(None)
 
 
 async def _end(call: Any, loop: asyncio.AbstractEventLoop, status: Status, left: float | None = None) -> None:

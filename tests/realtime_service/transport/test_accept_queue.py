@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 
 from realtime_service.transport import rpc_handlers, wakeups
-from realtime_service.transport.accept_queue import ARRIVED, AcceptQueue, Turns
+from realtime_service.transport.accept_queue import ARRIVED, AcceptQueue
 from realtime_service.transport.rpc_handlers import Context
 from tests.load import wire
 from tests.realtime_service.listeners import listening
@@ -82,53 +82,35 @@ async def test_a_handler_hears_that_its_caller_has_left() -> None:
         await asyncio.wait_for(left.wait(), 20)
 
 
-async def test_waiting_calls_start_in_their_order_and_few_in_a_turn_of_the_event_loop() -> None:
-    loop = asyncio.get_running_loop()
-    started = list[tuple[int, float | None]]()
-    queue = AcceptQueue[int](loop, lambda call: started.append((call, ARRIVED.get())))
-    began = time.monotonic()
-    for call in range(10):
-        queue.put(call, "a")
-    turns = list[int]()
-    while len(started) < 10:
+async def test_items_are_passed_in_their_order_and_few_in_a_turn_of_the_event_loop() -> None:
+    passed, turns = list[int](), list[int]()
+    queue = AcceptQueue[int](asyncio.get_running_loop(), 4, passed.append)
+    for number in range(10):
+        queue.put(number, "a")
+    while len(passed) < 10:
+        assert queue.waiting("a") == 10 - len(passed)
         await asyncio.sleep(0)
-        turns.append(len(started))
-    assert [call for call, _ in started] == list(range(10))
+        turns.append(len(passed))
+    assert passed == list(range(10))
     assert turns == [4, 8, 10]
-    arrivals = [arrived or 0.0 for _, arrived in started]
-    assert arrivals == sorted(arrivals)
-    assert began <= arrivals[0] <= arrivals[-1] <= time.monotonic()
-    assert ARRIVED.get() is None
+    assert queue.waiting("a") == 0
+    queue.put(10, "a")
+    await asyncio.sleep(0)
+    assert passed[-1] == 10
 
 
 async def test_a_flood_from_one_address_delays_no_call_of_another() -> None:
-    started = list[str]()
-    queue = AcceptQueue[str](asyncio.get_running_loop(), started.append)
+    passed = list[str]()
+    queue = AcceptQueue[str](asyncio.get_running_loop(), 2, passed.append)
     for number in range(100):
         queue.put(f"flood {number}", "a")
     await asyncio.sleep(0)
     for call in ("b 0", "c 0", "b 1"):
         queue.put(call, call[0])
-    for _ in range(30):
+    for _ in range(60):
         await asyncio.sleep(0)
-    assert started[:10] == [*(f"flood {it}" for it in range(5)), "b 0", "c 0", "flood 5", "b 1", "flood 6"]
-    assert started[10:] == [f"flood {number}" for number in range(7, 100)]
-
-
-async def test_few_handlers_begin_in_a_turn_in_their_order_without_those_whose_callers_left() -> None:
-    turns, begun = Turns(asyncio.get_running_loop()), list[int]()
-
-    async def handle(number: int) -> None:
-        await turns.next()
-        begun.append(number)
-
-    tasks = [asyncio.create_task(handle(number)) for number in range(6)]
-    await asyncio.sleep(0)
-    assert len(turns) == 6
-    tasks[1].cancel()
-    await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 20)
-    assert begun == [0, 2, 3, 4, 5]
-    assert len(turns) == 0
+    assert passed[:8] == ["flood 0", "flood 1", "flood 2", "b 0", "c 0", "flood 3", "b 1", "flood 4"]
+    assert passed[8:] == [f"flood {number}" for number in range(5, 100)]
 
 
 def test_an_event_loop_that_grpc_does_not_watch_is_an_error() -> None:
