@@ -1,9 +1,9 @@
 """Calls that were accepted and are not decided yet: a burst goes on in its order, few of it at once.
 
 gRPC's own loop takes one call of a method at a time, over several turns of the event loop. In a burst calls wait for it
-where nobody sees them. The listener takes many in one turn, and stamps them with the time; the error is one turn. All
-handlers of a burst would take their steps side by side, and the first would reach the device when the last has been
-read. So a few calls are read in each turn, fewer handlers begin, and turns stay short.
+unseen. The listener takes many in one turn, and stamps them with the time; the error is one turn. All handlers of a
+burst would take their steps side by side, and the first would reach the device when the last has been read. So a few
+calls are read in each turn, fewer handlers begin, and turns stay short.
 """
 
 import asyncio

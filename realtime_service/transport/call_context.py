@@ -71,7 +71,7 @@ class ContextReader:
         )
 
     def caller(self, context: Context) -> Identity | None:
-        """Who calls, where that is plain at once; None for a replica, and for a caller whose token is not known."""
+        """The caller, where it is known at once; None for a replica, and for a caller whose token is not known."""
         if self._is_peer(context.invocation_metadata() or ()):
             return None
         with suppress(Unauthenticated):

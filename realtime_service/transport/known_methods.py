@@ -92,7 +92,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
         # The caller may have left, or the listener have stopped.
         with suppress(grpc.aio.BaseError):
             raw = await context.read()
-            if raw is grpc.aio.EOF:
+            if raw is cygrpc.EOF:
                 return
             if handler.shed:
                 if status := handler.shed(raw, context, self._read.waiting(call.address)):
@@ -111,7 +111,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
         async def answering(raw: bytes, context: Context) -> Any:
             watch = self._loop.call_soon(self._watch, call, task)
             try:
-                return await handler.unary_unary(raw, context)
+                return await handler.method(raw, context)
             finally:
                 watch.cancel()
 

@@ -100,7 +100,8 @@ class SingleHandler(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # generic
     request_deserializer = unary_stream = stream_unary = stream_stream = None
 
     def __init__(self, method: Method, shed: Shed | None) -> None:
-        self.unary_unary = method
+        self.method = method
+        self.unary_unary = method  # type: ignore[assignment]  # the stubs know methods that are not coroutines
         self.response_serializer = _serialise
         self.shed = shed
 

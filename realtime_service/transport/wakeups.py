@@ -2,7 +2,7 @@
 
 gRPC's poller thread writes a byte into a socket for each event, and grpc.aio reads one byte in a turn of the loop. In a
 burst there are more events than turns: after some 280 unread bytes the socket is full, the poller waits for a turn with
-every event, and calls wait in gRPC where nobody sees them. So all bytes are read at once. This relies on inner parts of
+every event, and calls wait in gRPC unseen. So all bytes are read at once. This relies on inner parts of
 grpcio, and on those of asyncio's selector loop; tests of bursts watch them.
 """
 

@@ -87,8 +87,10 @@ class ScoringServicer:
         if arrived is None or not shedding.needed(ahead) or len(raw) > messages.SMALL_BYTES:
             return None
         caller = self._context_reader.caller(context)
+        if caller is None:
+            return None
         with contextlib.suppress(DecodeError):
-            return caller and shedding.refusal(scoring_pb2.ScoreRequest.FromString(raw), caller, arrived, ahead)
+            return shedding.refusal(scoring_pb2.ScoreRequest.FromString(raw), caller, arrived, ahead)
         return None
 
     async def score_stream(self, incoming: AsyncIterator[bytes], context: Context, arrival: Arrival) -> None:

@@ -100,7 +100,7 @@ class Seen:
 
     @property
     def of_bound(self) -> float:
-        """1 where the row holds its bound. Without admission control there is none."""
+        """1 where the row holds its bound. Rows without admission control have no bound."""
         bursty = arrivals.variation(self.calls.due) > _BURSTY
         return self.in_time / (self.ideal * (_OF_IDEAL_BURSTY if bursty else _OF_IDEAL))
 
