@@ -63,7 +63,7 @@ class Dispatcher:
         self._metrics = metrics
         self._accounting = Accounting(metrics, clock)
         self._clock = clock
-        self.early_shedding = EarlyShedding(models, device, membership, metrics, clock)
+        self.early_shedding = EarlyShedding(models, device, membership, quotas, metrics, clock)
 
     async def score(self, request: ScoringRequest, call: CallContext) -> Answer | bytes:
         """Answer one request, all of it by one release. Bytes are another replica's answer, as it came.

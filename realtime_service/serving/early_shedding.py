@@ -12,45 +12,67 @@ from realtime_service.execution.devices import Devices
 from realtime_service.identity import Identity, of_model
 from realtime_service.metrics import Metrics, Outcome
 from realtime_service.models.registry import Model, Models
+from realtime_service.routing.quotas import Quotas
 from realtime_service.scheduling.scheduler import latest_finish
 from realtime_service.serving.request import SHORTEST
 from shared_model.clock import Clock
 
 
 class EarlyShedding:
-    def __init__(self, models: Models, device: Devices, membership: Membership, metrics: Metrics, clock: Clock) -> None:
+    def __init__(
+        self,
+        models: Models,
+        device: Devices,
+        membership: Membership,
+        quotas: Quotas,
+        metrics: Metrics,
+        clock: Clock,
+    ) -> None:
         self._models = models
         self._device = device
         self._membership = membership
+        self._quotas = quotas
         self._metrics = metrics
         self._clock = clock
 
     def needed(self, ahead: int) -> bool:
         """Whether any call could be refused, with so many ahead of it: a look at each would else be in vain."""
-        return (ahead > 0 or self._device.busy) and not self._membership.snapshot.options
+        snapshot = self._membership.snapshot
+        has_quotas = snapshot.policy.quota or snapshot.policy.quotas
+        return bool(has_quotas or ((ahead or self._device.busy) and not snapshot.options))
 
     def refusal(
         self, message: scoring_pb2.ScoreRequest, caller: Identity, arrived: float, ahead: int = 0
     ) -> Status | None:
-        """The end of a call that came at `arrived`, monotonic seconds, and that no lane here would answer in time.
-        `ahead`: calls of its address that go to the device before it, and are not queued there yet."""
+        """The end of a call that came at `arrived`, monotonic seconds, whose caller is over its quota, or that no lane
+        here would answer in time. `ahead`: calls of its address that go to the device before it, and are not queued
+        there yet."""
         serving, timeout = self._models.serving, message.timeout_ms / 1000
+        now, flow = self._clock.monotonic(), of_model(caller.quota_key, serving.other(""))
+        if message.texts and not message.model and self._quotas.over(flow, now):
+            return self._over_quota(flow, len(message.texts), now)
         # Not every lane takes several texts, and not every replica another model.
         if timeout <= 0 or len(message.texts) != 1 or message.allow_deferred or message.model or message.release:
             return None
         model = serving.models.get(serving.choose("", caller.key, ""))
-        if model is None or (model.precomputed and model.precomputed.epoch):
+        if self._membership.snapshot.options or model is None or (model.precomputed and model.precomputed.epoch):
             return None
-        now = self._clock.monotonic()
         left = latest_finish(arrived, arrived + timeout) - now
         real_time = message.priority == scoring_pb2.REAL_TIME
-        flow = of_model(caller.quota_key, serving.other(""))
         soonest = self._soonest(model, real_time, flow, left, ahead)
         if soonest is None:
             return None
         self._metrics.ended(None, Outcome.REFUSED, serving.default_name)
         model.statistics.failed.add(now - arrived)
         return status_of(Overloaded("the answer would come too late", max(0.001, soonest - left)))
+
+    def _over_quota(self, flow: str, texts: int, now: float) -> Status | None:
+        try:
+            self._quotas.admit(flow, texts, now)
+        except Overloaded as error:
+            self._metrics.ended(None, Outcome.REFUSED)
+            return status_of(error)
+        raise AssertionError("a caller over its quota was admitted")
 
     def _soonest(self, model: Model, real_time: bool, flow: str, left: float, ahead: int) -> float | None:
         """Seconds until the first lane would answer the shortest text; None where that is in time, or no lane is

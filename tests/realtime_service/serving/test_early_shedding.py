@@ -17,6 +17,7 @@ from realtime_service.identity import Identity
 from realtime_service.metrics import Metrics
 from realtime_service.models.registry import Model, Models
 from realtime_service.routing.overrides import Policy
+from realtime_service.routing.quotas import Quotas
 from realtime_service.routing.snapshot import Snapshot
 from realtime_service.serving.dispatcher import Dispatcher
 from realtime_service.serving.request import CallContext, check_request
@@ -49,7 +50,13 @@ class Store:
 
 
 def dispatcher(
-    finishes: dict[ServingPath, float], clock: SimulatedClock, *, busy: bool = True, epoch: str = "", others: Any = None
+    finishes: dict[ServingPath, float],
+    clock: SimulatedClock,
+    *,
+    busy: bool = True,
+    epoch: str = "",
+    others: Any = None,
+    quota: float = 0.0,
 ) -> Dispatcher:
     """`finishes`: seconds after which each lane would answer; `others`: lanes of other replicas."""
     published = SimpleNamespace(epoch=epoch) if epoch else None
@@ -59,8 +66,9 @@ def dispatcher(
         return finishes.get(path)
 
     device = SimpleNamespace(busy=busy, finish_of=finish_of, typical=lambda *_: (0.0, 0.0, 0.002))
-    snapshot = Snapshot("here", lanes=SERVED, policy=Policy(), **({"options": others} if others else {}))
-    parts: Any = (Models.of(model), device, SimpleNamespace(snapshot=snapshot), None, None, Store(), Metrics([]), clock)
+    snapshot = Snapshot("here", lanes=SERVED, policy=Policy(quota=quota), **({"options": others} if others else {}))
+    membership = SimpleNamespace(snapshot=snapshot)
+    parts: Any = (Models.of(model), device, membership, None, Quotas(snapshot), Store(), Metrics([]), clock)
     return Dispatcher(*parts)
 
 
@@ -127,6 +135,22 @@ def test_calls_that_go_before_it_take_their_time(ahead: int, refused: bool) -> N
 def test_other_calls_go_the_whole_way(fields: dict[str, Any]) -> None:
     one, arrived = late()
     assert one.early_shedding.refusal(message(**fields), CALLER, arrived) is None
+
+
+def test_a_caller_over_its_quota_is_refused_at_a_glance_and_charged_once() -> None:
+    clock = SimulatedClock()
+    one = dispatcher({}, clock, busy=False, quota=10.0)
+    call = CallContext(CALLER, None, "/any", b"")
+    assert one.early_shedding.needed(0)
+    for _ in range(2):
+        assert one.early_shedding.refusal(message(), CALLER, clock.monotonic()) is None
+        one.charge(check_request(message()), call)
+    status = one.early_shedding.refusal(message(), CALLER, clock.monotonic())
+    assert status is not None
+    assert "over its quota of 10 texts a second" in status.message
+    # A refused call takes nothing from the bucket, which is full again after a second.
+    clock.advance(1.0)
+    assert one.early_shedding.refusal(message(), CALLER, clock.monotonic()) is None
 
 
 def test_published_scores_need_no_device() -> None:
