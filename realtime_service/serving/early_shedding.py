@@ -1,8 +1,8 @@
 """Refuses a call of a burst on one look at its message, before anything else is done for it.
 
 Where a device has more queued than it can do in the call's time, reading, checking and routing the request would only
-take time from those that can be answered. This refuses nothing that the dispatcher would not refuse a moment later: it
-leaves what it cannot see at a glance to the whole way.
+take time from those that can be answered. This refuses nothing that the dispatcher would not refuse a moment later,
+once the calls ahead are queued; a request that cannot be judged at a glance goes the whole way.
 """
 
 from protos.scoring.v1 import scoring_pb2
@@ -49,8 +49,12 @@ class EarlyShedding:
         there yet."""
         serving, timeout = self._models.serving, message.timeout_ms / 1000
         now, flow = self._clock.monotonic(), of_model(caller.quota_key, serving.other(""))
-        if message.texts and not message.model and self._quotas.over(flow, now):
-            return self._over_quota(flow, len(message.texts), now)
+        try:
+            if message.texts and not message.model and self._quotas.over(flow, now):
+                self._quotas.admit(flow, len(message.texts), now)
+        except Overloaded as error:
+            self._metrics.ended(None, Outcome.REFUSED)
+            return status_of(error)
         # Not every lane takes several texts, and not every replica another model.
         if timeout <= 0 or len(message.texts) != 1 or message.allow_deferred or message.model or message.release:
             return None
@@ -65,14 +69,6 @@ class EarlyShedding:
         self._metrics.ended(None, Outcome.REFUSED, serving.default_name)
         model.statistics.failed.add(now - arrived)
         return status_of(Overloaded("the answer would come too late", max(0.001, soonest - left)))
-
-    def _over_quota(self, flow: str, texts: int, now: float) -> Status | None:
-        try:
-            self._quotas.admit(flow, texts, now)
-        except Overloaded as error:
-            self._metrics.ended(None, Outcome.REFUSED)
-            return status_of(error)
-        raise AssertionError("a caller over its quota was admitted")
 
     def _soonest(self, model: Model, real_time: bool, flow: str, left: float, ahead: int) -> float | None:
         """Seconds until the first lane would answer the shortest text; None where that is in time, or no lane is

@@ -21,8 +21,7 @@ from shared_model.errors import TandemError
 Context = grpc.aio.ServicerContext[Any, Any]
 #: Takes the request's bytes, or an iterator over them as they arrive; returns the answer, or writes its answers.
 Method = Callable[[Any, Context], Awaitable[Any]]
-#: The status of a call that ends on a look at its bytes. The number: of calls from its address
-#: that go before it.
+#: The status of a call that ends on a look at its bytes. The number: of calls from its address that go before it.
 Shed = Callable[[bytes, Context, int], Status | None]
 #: Quoted: the class is generic in its stubs only.
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
