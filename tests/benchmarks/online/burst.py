@@ -55,8 +55,11 @@ def burst(stage: Stage) -> dict[str, float]:
         stage.say("no recorded arrivals: their rows are skipped; DATA=DIR with arrivals/conversation.csv has them")
     lanes = {timeout: _lane(stage, timeout) for timeout in sorted({row.timeout_ms for row in rows})}
     with Child("tests.load.echo", str(_REPLY_BYTES)) as echoing:
-        seen = [_seen(stage, row, lanes[row.timeout_ms], echoing.opened["address"]) for row in rows]
+        tried = {row.name: _seen(stage, row, lanes[row.timeout_ms], echoing.opened["address"]) for row in rows}
+    seen = [it for it in tried.values() if it]
     stage.say(burst_rows.table(seen))
+    if invalid := [name for name, it in tried.items() if not it]:
+        raise CannotMeasure(f"{', '.join(invalid)}: client or echo was late each time; the machine is too busy")
     guarded = [it for it in seen if it.row.admission]
     found = {"burst_miscount": max(it.miscount for it in seen)}
     if guarded:
@@ -91,8 +94,8 @@ def _lane(stage: Stage, timeout_ms: int) -> Lane:
     return Lane(closed, highest, base_ms)
 
 
-def _seen(stage: Stage, row: Row, lane: Lane, echo_address: str) -> Seen:
-    """Raises: CannotMeasure after several invalid tries."""
+def _seen(stage: Stage, row: Row, lane: Lane, echo_address: str) -> Seen | None:
+    """None after several invalid tries."""
     seconds = stage.choice.row_seconds
     due = row.due(lane.capacity * row.percent / 100, seconds, stage.choice.seed, stage.material.recorded)
     texts, patient = stage.interactive(min(len(due), _TEXTS)), not row.tight
@@ -112,7 +115,7 @@ def _seen(stage: Stage, row: Row, lane: Lane, echo_address: str) -> Seen:
             if not _invalid(row, calls, echoed):
                 return Seen(row, lane, calls, service.late() - before, _p99(echoed), tries)
             stage.say(f"  {row.name}: invalid, {_TRIES - tries} tries left")
-    raise CannotMeasure(f"{row.name}: the client, or an echo, was late each time; the machine is too busy")
+    return None
 
 
 def _p99(calls: Calls) -> float:
