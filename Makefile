@@ -72,9 +72,10 @@ bench-recipes: setup ## recipes of INT8 compared on three tasks; DATA=DIR with b
 bench-switch: release ## what callers feel when a release is promoted or rolled back; OUT=switch.json
 	@$(RUNTIME) -m tests.benchmarks.bench_switch $(if $(OUT),--out "$(OUT)")
 
-bench-online: release ## one replica against its own engines and under overload; OUT=online.json ONLY=overhead,mixed ROUNDS=1 DATA=DIR
+bench-online: release ## one replica against its own engines and under overload; OUT=online.json ONLY=overhead,mixed ROUNDS=1 DATA=DIR; burst: SEED=1 ROWS=cv13-35-80 ROW_SECONDS=5
 	@$(RUNTIME) -m tests.benchmarks.bench_online $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
-		$(if $(ROUNDS),--rounds "$(ROUNDS)") $(if $(DATA),--data "$(DATA)")
+		$(if $(ROUNDS),--rounds "$(ROUNDS)") $(if $(DATA),--data "$(DATA)") $(if $(SEED),--seed "$(SEED)") \
+		$(if $(ROWS),--rows "$(ROWS)") $(if $(ROW_SECONDS),--row-seconds "$(ROW_SECONDS)")
 
 bench-router: release ## a decision, a hop, a heartbeat among 64, a submission; OUT=router.json ONLY=decide,forward ROUNDS=1
 	@$(RUNTIME) -m tests.benchmarks.bench_router $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \

@@ -16,6 +16,7 @@ TandemError
     └── UnfitRelease  a release must not serve here; no caller meets it
 """
 
+import functools
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -174,16 +175,23 @@ class Status:
             return self.relayed
         if self.retry_after is None:
             return (NEVER_AGAIN,) if self.code is grpc.StatusCode.RESOURCE_EXHAUSTED else ()
-        details = status_pb2.Status(code=self.code.value[0], message=self.message)
-        hint = error_details_pb2.RetryInfo()
-        hint.retry_delay.FromMilliseconds(self.retry_after_ms)
-        details.details.add().Pack(hint)
-        plain, in_time = str(self.retry_after_ms), left is None or self.retry_after < left
-        return (
-            (RETRY_AFTER, plain),
-            (PUSHBACK, plain) if in_time else NEVER_AGAIN,
-            ("grpc-status-details-bin", details.SerializeToString()),
-        )
+        in_time = left is None or self.retry_after < left
+        return _hints(self.code, self.message, self.retry_after_ms, in_time)
+
+
+@functools.lru_cache(1_024)
+def _hints(code: grpc.StatusCode, message: str, retry_after_ms: int, in_time: bool) -> Trailers:
+    """Kept, because a burst is refused with the same few hints, and making one costs as much as deciding."""
+    details = status_pb2.Status(code=code.value[0], message=message)
+    hint = error_details_pb2.RetryInfo()
+    hint.retry_delay.FromMilliseconds(retry_after_ms)
+    details.details.add().Pack(hint)
+    plain = str(retry_after_ms)
+    return (
+        (RETRY_AFTER, plain),
+        (PUSHBACK, plain) if in_time else NEVER_AGAIN,
+        ("grpc-status-details-bin", details.SerializeToString()),
+    )
 
 
 def status_of(error: Exception) -> Status:

@@ -3,6 +3,7 @@
 import functools
 import ipaddress
 import json
+import urllib.parse
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -82,6 +83,15 @@ def address_key(address: str) -> str:
         if not (found.is_link_local or found.is_loopback):
             return f"addr:{ipaddress.ip_network((found.packed, 64), strict=False)}"
     return f"addr:{found}"
+
+
+@functools.lru_cache(maxsize=4096)
+def peer_key(peer: str) -> str:
+    """`address_key` of a peer as gRPC names it, like "ipv4:10.0.0.7:4711" or "ipv6:%5B::1%5D:4711"; of a Unix socket,
+    "unix:"."""
+    kind, _, rest = peer.partition(":")
+    address = "unix" if kind.startswith("unix") else urllib.parse.unquote(rest).rpartition(":")[0].strip("[]")
+    return address_key(address)
 
 
 @functools.lru_cache(maxsize=1024)

@@ -123,6 +123,14 @@ class Quotas:
             raise Overloaded(why, missing / bucket.rate)
         bucket.tokens -= texts
 
+    def over(self, caller: str, now: float) -> bool:
+        """Whether `admit` would refuse any text of the caller."""
+        bucket = self._buckets.get(caller)
+        if bucket is None or not self._policy.quota_of(caller)[0]:
+            return False
+        # `admit` may refill it to more, where the share has grown.
+        return bucket.tokens + (now - bucket.at) * bucket.rate < 1 and bucket.beat == self._beat
+
     def demand(self, now: float) -> dict[str, float]:
         """Texts a second that callers with a quota ask of this replica; those nearest to their quotas if many."""
         # Evict callers that have been idle for a minute and have repaid their token debt.

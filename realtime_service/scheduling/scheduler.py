@@ -36,8 +36,9 @@ from realtime_service.scheduling.queue import Queue, Task
 from realtime_service.settings import Lane
 from shared_model.types import ServingPath
 
-#: A request is admitted if it is predicted to finish within this share of its timeout.
+#: A request is admitted if it is predicted to finish within this share of its timeout, or but for these seconds of it.
 ADMITTED_SHARE = 0.8
+ADMITTED_MARGIN = 0.016
 #: Bulk batches are short for this many seconds after an interactive request.
 INTERACTIVE_SECONDS = 1.0
 #: Upper bound of the batching delay, as a share of a request's timeout.
@@ -95,7 +96,7 @@ class Scheduler:
         for task in tasks:
             if task.deadline is None:
                 continue
-            latest = task.arrived + ADMITTED_SHARE * (task.deadline - task.arrived)
+            latest = latest_finish(task.arrived, task.deadline)
             if finish > latest:
                 raise Overloaded("the answer would come too late", max(0.001, finish - latest))
         for task in tasks:
@@ -209,6 +210,11 @@ class Scheduler:
         longest = min(queue.lane.max_delay, BATCHING_DELAY_SHARE * (due - leader.arrived))
         delay = min(latest, leader.arrived + longest) - now
         return delay if delay >= self._bulk_batch_seconds else 0.0
+
+
+def latest_finish(arrived: float, deadline: float) -> float:
+    """The latest predicted finish with which a request is admitted."""
+    return deadline - min((1 - ADMITTED_SHARE) * (deadline - arrived), ADMITTED_MARGIN)
 
 
 def _next_of(queue: Queue, now: float, limit: float, expired: list[Task]) -> Batch | None:

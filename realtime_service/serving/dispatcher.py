@@ -7,7 +7,6 @@ import random
 from collections.abc import Mapping, Sequence
 
 import grpc
-import numpy as np
 
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from realtime_service import identity
@@ -27,19 +26,18 @@ from realtime_service.models.registry import Model, Models, unknown
 from realtime_service.routing.policy import Decision, RoutedRequest, another, decide, own_lane
 from realtime_service.routing.quotas import Quotas
 from realtime_service.routing.snapshot import any_release
-from realtime_service.scheduling.scheduler import ADMITTED_SHARE
+from realtime_service.scheduling.scheduler import latest_finish
 from realtime_service.serving import answer, chunked_encoding, release_choice
 from realtime_service.serving.accounting import COUNTED, Accounting
 from realtime_service.serving.answer import Answer
 from realtime_service.serving.deferral import Deferral
+from realtime_service.serving.early_shedding import EarlyShedding
 from realtime_service.serving.finish_times import FinishTimes
-from realtime_service.serving.request import IDENTITY, CallContext, RequestContext, ScoringRequest
+from realtime_service.serving.request import IDENTITY, SHORTEST, CallContext, RequestContext, ScoringRequest
 from shared_model.clock import Clock
 from shared_model.encoding import Encoding
 from shared_model.types import ServingPath
 
-#: A text of one token: no text takes less.
-_SHORTEST = Encoding(np.ones(1, np.int32), truncated=False)
 #: Submitted work has no call any more.
 _NO_CALL = CallContext(Identity("service", "service"), None, "", b"")
 
@@ -65,6 +63,7 @@ class Dispatcher:
         self._metrics = metrics
         self._accounting = Accounting(metrics, clock)
         self._clock = clock
+        self.early_shedding = EarlyShedding(models, device, membership, quotas, metrics, clock)
 
     async def score(self, request: ScoringRequest, call: CallContext) -> Answer | bytes:
         """Answer one request, all of it by one release. Bytes are another replica's answer, as it came.
@@ -72,10 +71,11 @@ class Dispatcher:
         Raises: UnknownRelease, BadInput, PermissionDenied, Overloaded, DeadlineExpired, ScoringFailed,
         ReplicaUnavailable, Relayed.
         """
-        arrived = self._clock.monotonic()
+        now = self._clock.monotonic()
+        arrived = now if call.arrived is None else call.arrived
         # A deadline of the transport tightens when the answer is due; the path depends on the request's own field only.
-        budget = min((it for it in (request.timeout, call.left) if it is not None), default=None)
-        deadline = None if budget is None else arrived + budget
+        bounds = ((arrived, request.timeout), (now, call.left))
+        deadline = min((since + left for since, left in bounds if left is not None), default=None)
         context = RequestContext(request, call, self._membership.snapshot, arrived, deadline)
         try:
             self.charge(request, call)
@@ -207,7 +207,7 @@ class Dispatcher:
             return
         if model.precomputed and model.precomputed.epoch:
             return
-        shortest = [*encoded, *[_SHORTEST] * (len(context.request.texts) - len(encoded))]
+        shortest = [*encoded, *[SHORTEST] * (len(context.request.texts) - len(encoded))]
         finish = FinishTimes(self._device, model, shortest, context)
         decide(self._routed(context, model.release, finish), context.snapshot.policy, context.snapshot, _draw())
 
@@ -230,8 +230,7 @@ class Dispatcher:
         """The request as the routing policy reads it. `finish`: seconds until this replica would answer, by lane."""
         request, remaining_budget = context.request, None
         if context.deadline is not None:
-            latest = context.arrived + ADMITTED_SHARE * (context.deadline - context.arrived)
-            remaining_budget = latest - self._clock.monotonic()
+            remaining_budget = latest_finish(context.arrived, context.deadline) - self._clock.monotonic()
         texts, hint = len(request.texts), context.call.hint
         lanes = context.call.caller.lanes
         return RoutedRequest(

@@ -2,14 +2,13 @@
 
 import functools
 import math
-import urllib.parse
 from dataclasses import dataclass
 from typing import Any
 
 import grpc.aio
 
 from realtime_service.errors import Unauthenticated
-from realtime_service.identity import Identity, Role, address_key, known_lanes, known_roles
+from realtime_service.identity import Identity, Role, known_lanes, known_roles, peer_key
 from realtime_service.settings import ServiceSettings
 from realtime_service.transport.token_keys import TokenKey, TokenKeys
 from shared_model.clock import Clock
@@ -157,10 +156,7 @@ class Callers:
 
 @functools.lru_cache(maxsize=4096)
 def _unverified(claimed: str, peer: str, local: bool) -> Identity:
-    """`peer`: as gRPC names it, like "ipv4:10.0.0.7:4711" or "ipv6:%5B::1%5D:4711"; of a Unix socket, "unix:"."""
-    kind, _, rest = peer.partition(":")
-    address = "unix" if kind.startswith("unix") else urllib.parse.unquote(rest).rpartition(":")[0].strip("[]")
-    quota_key = address_key(address)
+    quota_key = peer_key(peer)
     key = f"claimed:{claimed}" if claimed else quota_key
     return Identity(key, quota_key, sees_internals=local, sees_precomputed=local)
 

@@ -1,7 +1,7 @@
 """Reads a call's metadata into the context that the dispatcher needs."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 
 from realtime_service import identity
 from realtime_service.cluster import forwarded_context
@@ -12,6 +12,7 @@ from realtime_service.routing.inflight import Inflight
 from realtime_service.serving.request import IDENTITY, CallContext, check_name
 from realtime_service.settings import SERVED
 from realtime_service.transport import compression, messages
+from realtime_service.transport.accept_queue import ARRIVED
 from realtime_service.transport.authentication import Callers
 from realtime_service.transport.peer_call_context import PeerCallContext
 from realtime_service.transport.rpc_handlers import Arrival, Context
@@ -58,8 +59,24 @@ class ContextReader:
             check_name(name, str(value))
         repeated = any(name == _ATTEMPTS for name, _ in metadata)
         return CallContext(
-            arrival.caller, context.time_remaining(), method, raw, _hint(metadata), passed, arrival.forwarded, repeated
+            arrival.caller,
+            context.time_remaining(),
+            method,
+            raw,
+            _hint(metadata),
+            passed,
+            arrival.forwarded,
+            repeated,
+            ARRIVED.get(),
         )
+
+    def caller(self, context: Context) -> Identity | None:
+        """The caller, where it is known at once; None for a replica, and for a caller whose token is not known."""
+        if self._is_peer(context.invocation_metadata() or ()):
+            return None
+        with suppress(Unauthenticated):
+            return self._callers.of(context)
+        return None
 
     def counted(self, arrival: Arrival) -> AbstractContextManager[None]:
         """Count a call, or a stream, while it is under way. Raises: Overloaded."""

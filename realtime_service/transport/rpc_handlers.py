@@ -21,6 +21,8 @@ from shared_model.errors import TandemError
 Context = grpc.aio.ServicerContext[Any, Any]
 #: Takes the request's bytes, or an iterator over them as they arrive; returns the answer, or writes its answers.
 Method = Callable[[Any, Context], Awaitable[Any]]
+#: The status of a call that ends on a look at its bytes. The number: of calls from its address that go before it.
+Shed = Callable[[bytes, Context, int], Status | None]
 #: Quoted: the class is generic in its stubs only.
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -59,9 +61,9 @@ class Handlers:
     def __init__(self, reception: Reception) -> None:
         self._reception = reception
 
-    def unary(self, method: CallerMethod, *, scores: bool = True) -> Handler:
+    def unary(self, method: CallerMethod, *, scores: bool = True, shed: Shed | None = None) -> Handler:
         """`method` takes the request's bytes and returns the answer. `scores`: its callers need a role that scores."""
-        return unary(self._identified(method, scores))
+        return unary(self._identified(method, scores), shed)
 
     def server_stream(self, method: Callable[[bytes, Context, Arrival], Awaitable[None]]) -> Handler:
         """`method` takes the request's bytes and writes its answers to the context."""
@@ -90,9 +92,22 @@ class Handlers:
             yield await self._reception.decompressed(raw, arrival)
 
 
-def unary(method: Method) -> Handler:
+class SingleHandler(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # generic in its stubs only
+    """Of a method with one request and one answer. `shed`: asked by the listener before it does anything else."""
+
+    request_streaming = response_streaming = False
+    request_deserializer = unary_stream = stream_unary = stream_stream = None
+
+    def __init__(self, method: Method, shed: Shed | None) -> None:
+        self.method = method
+        self.unary_unary = method  # type: ignore[assignment]  # the stubs know methods that are not coroutines
+        self.response_serializer = _serialise
+        self.shed = shed
+
+
+def unary(method: Method, shed: Shed | None = None) -> Handler:
     """As in `Handlers`, for callers that are not identified: of health checks, and other replicas."""
-    return grpc.unary_unary_rpc_method_handler(_answering(method), None, _serialise)
+    return SingleHandler(_answering(method), shed)
 
 
 def server_stream(method: Method) -> Handler:

@@ -8,13 +8,15 @@ generator share all of them. The report has the generator's CPU time and latenes
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tests.benchmarks import harness, replicas, rounds
 from tests.benchmarks.harness import Target
 from tests.benchmarks.online import groups, texts
+from tests.benchmarks.online.burst import burst
 from tests.benchmarks.online.memory import memory
-from tests.benchmarks.online.stage import Generators, Stage
+from tests.benchmarks.online.stage import Choice, Generators, Stage
 from tests.benchmarks.online.texts import Material
 from tests.benchmarks.online.tls import tls
 from tests.benchmarks.rounds import Group, Measured, Round
@@ -68,6 +70,15 @@ GROUPS: Mapping[str, Group[Stage]] = {
             Target("refusal_p99_ms", "ms", "<= 20"),
         ),
     ),
+    "burst": Group(
+        burst,
+        (
+            Target("burst_of_bound", "ratio", ">= 1"),
+            Target("burst_late_share", "ratio", "<= 0.005"),
+            Target("burst_refusal_over_echo_ms", "ms", "<= 20"),
+            Target("burst_miscount", "ratio", "<= 1"),
+        ),
+    ),
     "tls": Group(tls, (Target("tls_overhead_ms", "ms", "<= 0.3"),)),
     # Last: what a process holds after it has served is more than what it holds after it has started.
     "memory": Group(memory, (Target("rss_mb", "MB", "<= 800"), Target("rss_switch_mb", "MB", "<= 1200"))),
@@ -84,13 +95,16 @@ def _measured(args: argparse.Namespace) -> Measured:
     chosen, generators = rounds.choose(GROUPS, args.only), Generators()
     material = texts.load(rounds.data_folder(args.data))
     rounds.say(f"texts: {material.source}")
-    found = [_round(number, args.rounds, chosen, material, generators) for number in range(args.rounds)]
+    choice = Choice(args.seed, args.rows, args.row_seconds)
+    found = [_round(number, args.rounds, chosen, material, generators, choice) for number in range(args.rounds)]
     return Measured(rounds.targets(GROUPS, chosen), found, conditions(material, generators))
 
 
-def _round(number: int, of: int, chosen: Sequence[str], material: Material, generators: Generators) -> Round:
-    skip = number * _TEXTS_A_ROUND
-    with replicas.place() as place, Stage(place, material, generators, rounds.say, skip) as stage:
+def _round(
+    number: int, of: int, chosen: Sequence[str], material: Material, generators: Generators, choice: Choice
+) -> Round:
+    skip, choice = number * _TEXTS_A_ROUND, replace(choice, seed=choice.seed + number)
+    with replicas.place() as place, Stage(place, material, generators, rounds.say, skip, choice) as stage:
         return rounds.measure_on(stage, GROUPS, rounds.due(GROUPS, chosen, number), f"round {number + 1} of {of}")
 
 
@@ -108,6 +122,9 @@ def conditions(material: Material, generators: Generators) -> dict[str, object]:
 def _parser() -> argparse.ArgumentParser:
     parser = rounds.parser(PROGRAM, __doc__, DEFAULT_OUT, GROUPS, ROUNDS)
     parser.add_argument("--data", type=Path, help="folder of BANKING77, the IRC corpus and arrivals")
+    parser.add_argument("--seed", type=int, default=Choice.seed, help="burst: of the arrivals; each round adds 1")
+    parser.add_argument("--rows", default="", help="burst: rows by comma, like cv13-35-80; all, where empty")
+    parser.add_argument("--row-seconds", type=float, default=Choice.row_seconds, help="burst: length of a row")
     return parser
 
 

@@ -50,10 +50,12 @@ def place() -> Iterator[Place]:
 
 
 @contextlib.contextmanager
-def replica(place: Place, **environment: str) -> Iterator[RunningService]:
-    """A service that follows the pointer, with settings of its own."""
+def replica(place: Place, module: str = "realtime_service", **environment: str) -> Iterator[RunningService]:
+    """A service that follows the pointer, with settings of its own. `module`: as in `start_service`."""
     with tempfile.TemporaryDirectory(prefix="tandem-bench-") as state:
-        running = start_service(Path(state), Path(place.store.files.root), REDIS_URL=place.redis_url, **environment)
+        running = start_service(
+            Path(state), Path(place.store.files.root), module, REDIS_URL=place.redis_url, **environment
+        )
         try:
             yield running
         finally:

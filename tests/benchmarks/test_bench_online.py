@@ -9,7 +9,8 @@ import pytest
 from tests.benchmarks import bench_online, rounds
 from tests.benchmarks.bench_online import GROUPS
 from tests.benchmarks.harness import CannotMeasure
-from tests.benchmarks.online import texts
+from tests.benchmarks.online import burst_rows, texts
+from tests.benchmarks.online.burst_rows import Lane, Row, Seen
 from tests.benchmarks.online.stage import Generators
 from tests.load import arrivals
 from tests.load.calls import LEAST_CALLS, MISSED_MS, OK, RESOURCE_EXHAUSTED, Calls, quantile, statuses
@@ -124,6 +125,50 @@ def test_a_load_that_was_sent_late_is_named() -> None:
     assert generators.share == 0.05
 
 
+def seen(calls: Calls, timeout_ms: int = 80, counted_late: int = 0, echo_p99_ms: float = 5.0) -> Seen:
+    """A row at a capacity of 100 calls a second and 10 ms on the way."""
+    return Seen(Row("cv5", 70, timeout_ms), Lane(110.0, 100.0, 10.0), calls, counted_late, echo_p99_ms, 1)
+
+
+def test_a_row_is_judged_from_when_its_calls_were_sent() -> None:
+    # The ideal queue answers all but the fourth of calls that come together: 20, 30, 40 and 50 ms.
+    row = seen(calls(*((ms / 1e6, 0.004, 0.004 + ms / 1000, OK) for ms in (10, 44, 46, 47))), timeout_ms=45)
+    assert row.ideal == 0.75
+    assert row.in_time == 0.5
+    assert row.of_bound == pytest.approx(0.5 / (0.75 * 0.95))
+    assert row.late_share == 0.5
+
+
+def test_bursty_rows_have_a_lower_bound() -> None:
+    together = [(0.0, 0.0, 0.010, OK)] * 100 + [(9.0, 9.0, 9.010, OK)]
+    assert seen(calls(*together)).of_bound == pytest.approx(1 / seen(calls(*together)).ideal / 0.90)
+
+
+def test_refusals_are_compared_with_the_echo_of_their_row() -> None:
+    refused = [(float(n), float(n), n + 0.030, RESOURCE_EXHAUSTED) for n in range(10)]
+    assert seen(calls(*refused), echo_p99_ms=8.0).refusal_over_echo_ms == pytest.approx(22)
+    assert seen(calls(*answered(10))).refusal_over_echo_ms == 0
+
+
+def test_the_service_may_miscount_a_tenth_of_late_answers_or_a_five_hundredth_of_all_calls() -> None:
+    late = [(float(n), float(n), n + 0.100, OK) for n in range(100)]
+    assert seen(calls(*late), counted_late=90).miscount == pytest.approx(1)
+    assert seen(calls(*late), counted_late=105).miscount == pytest.approx(0.5)
+    assert seen(calls(*answered(1_000)), counted_late=2).miscount == pytest.approx(1)
+
+
+def test_rows_are_named_and_those_of_a_recording_need_one() -> None:
+    every = burst_rows.rows("", has_trace=True)
+    assert len({row.name for row in every}) == len(every) == 21
+    assert {row.shape for row in burst_rows.rows("", has_trace=False)} == {"cv5", "cv13"}
+    assert [row.name for row in burst_rows.rows("cv13-35-80-deadline,cv5-70-80", True)] == [
+        "cv5-70-80",
+        "cv13-35-80-deadline",
+    ]
+    with pytest.raises(CannotMeasure, match="there is no row trace-15-80"):
+        burst_rows.rows("trace-15-80", has_trace=False)
+
+
 def test_texts_of_our_own_stand_in_where_no_folder_is_given() -> None:
     material = texts.load(None)
     assert len(material.interactive) == len(set(material.interactive)) > 10_000
@@ -162,6 +207,10 @@ def test_figures_carry_the_bounds_that_were_promised() -> None:
         "sleep_x5": ">= 0.85",
         "sleep_x10": ">= 0.85",
         "refusal_p99_ms": "<= 20",
+        "burst_of_bound": ">= 1",
+        "burst_late_share": "<= 0.005",
+        "burst_refusal_over_echo_ms": "<= 20",
+        "burst_miscount": "<= 1",
         "tls_overhead_ms": "<= 0.3",
         "rss_mb": "<= 800",
         "rss_switch_mb": "<= 1200",

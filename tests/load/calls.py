@@ -44,6 +44,11 @@ class Calls:
         return np.where(self.answered, 1000 * (np.nan_to_num(self.ended) - self.due), MISSED_MS)
 
     @property
+    def from_sent_ms(self) -> NDArray[np.float64]:
+        """As `milliseconds`, from when each call was sent."""
+        return np.where(self.answered, 1000 * (np.nan_to_num(self.ended) - self.sent), MISSED_MS)
+
+    @property
     def generator_share(self) -> float:
         """CPU the generator used, as a share of one core."""
         return self.cpu_seconds / self.wall_seconds
@@ -80,6 +85,10 @@ class Calls:
     def goodput(self, within_ms: float) -> float:
         """Share of the calls that were due."""
         return self.good(within_ms) / len(self.due)
+
+    def late(self, timeout_ms: float) -> int:
+        """Answers that came more than that after their call was sent."""
+        return int((self.answered & (self.from_sent_ms > timeout_ms)).sum())
 
     def refusals_ms(self) -> list[float]:
         """How long each refusal took, from when its call was due."""

@@ -27,7 +27,7 @@ from tests.load.wire import LOST, Prepared, Wire, prepare
 
 #: Seconds that answers may take after the last call was due.
 DRAIN_SECONDS = 5.0
-#: gRPC deadline of calls that carry no timeout of their own.
+#: gRPC deadline of calls that carry no timeout of their own, and of patient callers.
 PATIENT_MS = 10_000
 _READ_BYTES = 1 << 18
 _LONGEST_WAIT = 0.5
@@ -35,7 +35,7 @@ _LONGEST_WAIT = 0.5
 
 @dataclass
 class Load:
-    """One run of a plan over a connected socket."""
+    """One run of a plan over a connected socket. `written`: calls that were handed to it, as far as it had room."""
 
     connection: socket.socket
     wire: Wire
@@ -47,6 +47,7 @@ class Load:
     ended: list[float] = field(default_factory=list)
     status: list[int] = field(default_factory=list)
     in_flight: int = 0
+    written: int = 0
 
     def run(self, start: float) -> Calls:
         """Send and receive until all calls have ended, DRAIN_SECONDS after the last was due at the latest."""
@@ -84,7 +85,7 @@ class Load:
                 return due - (now - start)
             self.wire.call(next(messages))
             self.due.append(start + due)
-            self.sent.append(now)
+            self.sent.append(math.nan)
             self.ended.append(math.nan)
             self.status.append(LOST)
             self.in_flight += 1
@@ -99,6 +100,10 @@ class Load:
 
     def _write(self) -> None:
         if self.wire.outgoing:
+            # Calls that are due together are written together, after the last of them has been made.
+            new = len(self.sent) - self.written
+            self.sent[self.written :] = [time.monotonic()] * new
+            self.written += new
             with contextlib.suppress(BlockingIOError):
                 del self.wire.outgoing[: self.connection.send(self.wire.outgoing)]
 
@@ -127,7 +132,8 @@ def prepared(plan: Plan) -> Load:
     connection = socket.create_connection((host, int(port)), timeout=10, source_address=source)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setblocking(False)
-    wire = Wire(host, plan.method, plan.timeout_ms or PATIENT_MS, plan.token)
+    deadline_ms = PATIENT_MS if plan.patient else plan.timeout_ms or PATIENT_MS
+    wire = Wire(host, plan.method, deadline_ms, plan.token)
     return Load(connection, wire, [_message(plan, text) for text in plan.texts], pacer(plan), plan.seconds)
 
 

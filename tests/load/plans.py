@@ -14,8 +14,8 @@ class Plan:
     `seconds` are over or, with `once`, each text has been sent.
 
     Texts are sent in turn, one a call. `priority` is the name of a scoring.v1.Priority. `timeout_ms` is the request's
-    own and the gRPC deadline; 0 means none. `token` proves who calls; empty for an anonymous caller, whom the service
-    knows by its address: `source`, where it is given.
+    own and, unless the caller is `patient`, the gRPC deadline; 0 means none. `token` proves who calls; empty for an
+    anonymous caller, whom the service knows by its address: `source`, where it is given.
     """
 
     address: str
@@ -26,6 +26,7 @@ class Plan:
     once: bool = False
     priority: str = "PRIORITY_UNSPECIFIED"
     timeout_ms: int = 0
+    patient: bool = False
     method: str = SCORE
     token: str = ""
     source: str = ""

@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,8 @@ class Server:
         if b"refuse" in raw:
             trailers = (("retry-after-ms", "5"), ("details-bin", bytes(range(200))))
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "später", trailers)
+        if b"patient" in raw and (context.time_remaining() or 0.0) < 5:
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "the deadline is near")
         if b"hang" in raw:
             await asyncio.sleep(60)
         return raw
@@ -77,6 +80,12 @@ def server() -> Iterator[Server]:
 
 def plan(server: Server, *sent: str, **more: Any) -> Plan:
     return Plan(address=server.address, texts=sent, method=PATH, **{"seconds": 10.0, **more})
+
+
+def test_a_timeout_is_the_deadline_of_callers_that_are_not_patient(server: Server) -> None:
+    hurried = plan(server, "patient", timeout_ms=3_000, once=True)
+    assert statuses(generator.run(hurried, time.monotonic())) == {grpc.StatusCode.FAILED_PRECONDITION.value[0]: 1}
+    assert statuses(generator.run(replace(hurried, patient=True), time.monotonic())) == {OK: 1}
 
 
 def test_every_text_is_sent_once_and_its_status_read(server: Server) -> None:

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequen
 from typing import Any, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from protos.scoring.v1 import scoring_pb2
-from realtime_service.errors import MessageTooLarge
+from realtime_service.errors import MessageTooLarge, Status
 from realtime_service.metrics import Metrics, Outcome
 from realtime_service.serving.deferral import Deferral
 from realtime_service.serving.dispatcher import Dispatcher
@@ -16,6 +17,7 @@ from realtime_service.serving.request import CallContext, ScoringRequest
 from realtime_service.serving.result_watcher import Watcher
 from realtime_service.serving.score_response import score_response
 from realtime_service.transport import messages, rpc_handlers
+from realtime_service.transport.accept_queue import ARRIVED
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.relay import Relay
 from realtime_service.transport.rpc_handlers import Arrival, Context
@@ -63,7 +65,7 @@ class ScoringServicer:
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                "Score": make.unary(self.score),
+                "Score": make.unary(self.score, shed=self.shed),
                 "ScoreStream": make.bidi_stream(self.score_stream),
                 "Submit": make.unary(self.submit),
                 "SubmitStream": make.bidi_stream(self.submit_stream),
@@ -78,6 +80,18 @@ class ScoringServicer:
         with self._context_reader.holding(call, raw):
             request = await self._checked(requests.score_request, raw)
             return await self._score(request, call)
+
+    def shed(self, raw: bytes, context: Context, ahead: int) -> Status | None:
+        """See `EarlyShedding`."""
+        shedding, arrived = self._dispatcher.early_shedding, ARRIVED.get()
+        if arrived is None or not shedding.needed(ahead) or len(raw) > messages.SMALL_BYTES:
+            return None
+        caller = self._context_reader.caller(context)
+        if caller is None:
+            return None
+        with contextlib.suppress(DecodeError):
+            return shedding.refusal(scoring_pb2.ScoreRequest.FromString(raw), caller, arrived, ahead)
+        return None
 
     async def score_stream(self, incoming: AsyncIterator[bytes], context: Context, arrival: Arrival) -> None:
         # An unknown lane ends the stream, not each of its requests.

@@ -50,11 +50,25 @@ class Generators:
             self.late.append(name)
 
 
+@dataclass(frozen=True)
+class Choice:
+    """What a run asks of the group `burst`: the seed of its arrivals, its rows by comma (all, where empty), and seconds
+    of each."""
+
+    seed: int = 1
+    rows: str = ""
+    row_seconds: float = 20.0
+
+
 class Stage:
     """Use as a context. Processes are started when a group of figures needs them."""
 
-    def __init__(self, place: Place, material: Material, generators: Generators, say: Say, skip: int) -> None:
+    def __init__(
+        self, place: Place, material: Material, generators: Generators, say: Say, skip: int, choice: Choice = Choice()
+    ) -> None:
         """`skip`: interactive and bulk texts that earlier rounds have sent."""
+        self.choice = choice
+        self.say = say
         self.place = place
         self.material = material
         self.cores = devices.cores()
@@ -63,7 +77,6 @@ class Stage:
         self.shapes = sorted({(self.cores, 1), (max(1, self.cores // width), width)})
         self.saturating = _SATURATING * self.cores
         self._generators = generators
-        self._say = say
         self._stack = contextlib.ExitStack()
         self._interactive = itertools.islice(itertools.cycle(material.interactive), skip, None)
         self._bulk = itertools.islice(itertools.cycle(material.bulk), skip, None)
@@ -88,6 +101,11 @@ class Stage:
     @property
     def address(self) -> str:
         return self._running.address
+
+    @property
+    def metrics(self) -> str:
+        """The URL of the service's metrics."""
+        return self._running.metrics
 
     @functools.cached_property
     def bare(self) -> Child:
@@ -127,12 +145,12 @@ class Stage:
             if not len(calls.due):
                 raise CannotMeasure(f"{name}: no call was sent")
             self._generators.note(name, calls)
-            self._say(f"  {name}: {_in_words(calls)}")
+            self.say(f"  {name}: {_in_words(calls)}")
         return several
 
     def measured(self, name: str, value: float) -> float:
         """Say a number on which figures rest."""
-        self._say(f"  {name}: {value:.4g}")
+        self.say(f"  {name}: {value:.4g}")
         return value
 
     @functools.cached_property

@@ -23,13 +23,14 @@ _MAX_TEXT_BYTES = 8_192
 class Material:
     """Distinct texts, in an order that says nothing; arrivals to replay, seconds from the first.
 
-    `source` says in one line where they come from.
+    `source` says in one line where they come from; `is_recorded`: whether the arrivals are those of real callers.
     """
 
     interactive: list[str]
     bulk: list[str]
     recorded: Times
     source: str
+    is_recorded: bool = False
 
 
 def load(folder: Path | None, seed: int = 4) -> Material:
@@ -48,7 +49,7 @@ def load(folder: Path | None, seed: int = 4) -> Material:
     draw = random.Random(seed)
     draw.shuffle(interactive)
     draw.shuffle(bulk)
-    return Material(interactive, bulk[:_BULK_TEXTS], recorded, "BANKING77, the IRC corpus and recorded arrivals")
+    return Material(interactive, bulk[:_BULK_TEXTS], recorded, "BANKING77, the IRC corpus and recorded arrivals", True)
 
 
 def _own(seed: int) -> Material:

@@ -192,6 +192,24 @@ def refusal(quotas: Quotas, caller: str, texts: int, now: float) -> Overloaded |
     return None
 
 
+@given(st.floats(1, 50), st.lists(st.tuples(st.floats(0, 0.5), st.integers(1, 5), st.booleans()), max_size=40))
+def test_over_its_quota_is_a_caller_of_whom_no_text_is_admitted(
+    quota: float, steps: list[tuple[float, int, bool]]
+) -> None:
+    snapshot = Snapshot("a", policy=Policy(quota=quota))
+    quotas, now = Quotas(snapshot), 100.0
+    for seconds, texts, beats in steps:
+        now += seconds
+        if beats:
+            quotas.update(snapshot)
+        over = quotas.over("x", now)
+        try:
+            quotas.admit("x", texts, now)
+        except Overloaded:
+            continue
+        assert not over
+
+
 def test_a_caller_without_quota_is_neither_refused_nor_reported() -> None:
     for quotas in (alone(), alone(quota=1.0, quotas={"free": 0.0})):
         for _ in range(1000):

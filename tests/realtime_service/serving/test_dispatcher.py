@@ -112,6 +112,18 @@ async def test_other_requests_are_encoded(one: Dispatcher, within: float | None)
         await ask(one, within)
 
 
+async def test_the_time_before_a_handler_started_counts() -> None:
+    request = ScoringRequest(("card",), (), Priority.REAL_TIME, 0.080, 3, "", "")
+    waited = SystemClock().monotonic() - 0.060
+    one = dispatcher(busy=True, seconds=0.010)
+    with pytest.raises(Overloaded):
+        await one.score(request, CallContext(Identity("addr:x", "addr:x"), None, "/any", b"", arrived=waited))
+    # A deadline of the transport is what is left of it, whenever the call came.
+    patient = ScoringRequest(("card",), (), Priority.REAL_TIME, None, 3, "", "")
+    with pytest.raises(Encoded):
+        await one.score(patient, CallContext(Identity("addr:x", "addr:x"), 0.080, "/any", b"", arrived=waited))
+
+
 LONG = ("card " * 4_000,) * 64
 
 

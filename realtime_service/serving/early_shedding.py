@@ -1,0 +1,86 @@
+"""Refuses a call of a burst on one look at its message, before anything else is done for it.
+
+Where a device has more queued than it can do in the call's time, reading, checking and routing the request would only
+take time from those that can be answered. This refuses nothing that the dispatcher would not refuse a moment later,
+once the calls ahead are queued; a request that cannot be judged at a glance goes the whole way.
+"""
+
+from protos.scoring.v1 import scoring_pb2
+from realtime_service.cluster.membership import Membership
+from realtime_service.errors import Overloaded, Status, status_of
+from realtime_service.execution.devices import Devices
+from realtime_service.identity import Identity, of_model
+from realtime_service.metrics import Metrics, Outcome
+from realtime_service.models.registry import Model, Models
+from realtime_service.routing.quotas import Quotas
+from realtime_service.scheduling.scheduler import latest_finish
+from realtime_service.serving.request import SHORTEST
+from shared_model.clock import Clock
+
+
+class EarlyShedding:
+    def __init__(
+        self,
+        models: Models,
+        device: Devices,
+        membership: Membership,
+        quotas: Quotas,
+        metrics: Metrics,
+        clock: Clock,
+    ) -> None:
+        self._models = models
+        self._device = device
+        self._membership = membership
+        self._quotas = quotas
+        self._metrics = metrics
+        self._clock = clock
+
+    def needed(self, ahead: int) -> bool:
+        """Whether any call could be refused, with so many ahead of it: a look at each would else be in vain."""
+        snapshot = self._membership.snapshot
+        has_quotas = snapshot.policy.quota or snapshot.policy.quotas
+        return bool(has_quotas or ((ahead or self._device.busy) and not snapshot.options))
+
+    def refusal(
+        self, message: scoring_pb2.ScoreRequest, caller: Identity, arrived: float, ahead: int = 0
+    ) -> Status | None:
+        """The end of a call that came at `arrived`, monotonic seconds, whose caller is over its quota, or that no lane
+        here would answer in time. `ahead`: calls of its address that go to the device before it, and are not queued
+        there yet."""
+        serving, timeout = self._models.serving, message.timeout_ms / 1000
+        now, flow = self._clock.monotonic(), of_model(caller.quota_key, serving.other(""))
+        try:
+            if message.texts and not message.model and self._quotas.over(flow, now):
+                self._quotas.admit(flow, len(message.texts), now)
+        except Overloaded as error:
+            self._metrics.ended(None, Outcome.REFUSED)
+            return status_of(error)
+        # Not every lane takes several texts, and not every replica another model.
+        if timeout <= 0 or len(message.texts) != 1 or message.allow_deferred or message.model or message.release:
+            return None
+        model = serving.models.get(serving.choose("", caller.key, ""))
+        if self._membership.snapshot.options or model is None or (model.precomputed and model.precomputed.epoch):
+            return None
+        left = latest_finish(arrived, arrived + timeout) - now
+        real_time = message.priority == scoring_pb2.REAL_TIME
+        soonest = self._soonest(model, real_time, flow, left, ahead)
+        if soonest is None:
+            return None
+        self._metrics.ended(None, Outcome.REFUSED, serving.default_name)
+        model.statistics.failed.add(now - arrived)
+        return status_of(Overloaded("the answer would come too late", max(0.001, soonest - left)))
+
+    def _soonest(self, model: Model, real_time: bool, flow: str, left: float, ahead: int) -> float | None:
+        """Seconds until the first lane would answer the shortest text; None where that is in time, or no lane is
+        open."""
+        found = []
+        for lane in self._membership.snapshot.lanes:
+            finish = self._device.finish_of(model, lane, [SHORTEST], real_time, flow)
+            if finish is None:
+                continue
+            typical = self._device.typical(model, lane, SHORTEST.tokens) if ahead else None
+            finish += ahead * typical[2] if typical else 0.0
+            if finish <= left:
+                return None
+            found.append(finish)
+        return min(found, default=None)

@@ -1,0 +1,168 @@
+"""What is refused on a look at its message would be refused by the dispatcher as well; what is not plain goes there."""
+
+import asyncio
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import generate_latest
+
+from protos.scoring.v1 import scoring_pb2
+from realtime_service.errors import Overloaded
+from realtime_service.identity import Identity
+from realtime_service.metrics import Metrics
+from realtime_service.models.registry import Model, Models
+from realtime_service.routing.overrides import Policy
+from realtime_service.routing.quotas import Quotas
+from realtime_service.routing.snapshot import Snapshot
+from realtime_service.serving.dispatcher import Dispatcher
+from realtime_service.serving.request import CallContext, check_request
+from realtime_service.settings import SERVED
+from shared_model.clock import SimulatedClock
+from shared_model.encoding import Encoding
+from shared_model.types import ServingPath
+
+CALLER = Identity("addr:x", "addr:x")
+
+
+class Encoded(Exception):
+    """The dispatcher has let a request through to its encoder."""
+
+
+class Encoder:
+    reads = SimpleNamespace(texts=lambda texts, pairs: list(texts))
+
+    def encode(self, text: str) -> None:
+        raise Encoded
+
+    encode_many = encode
+
+
+class Store:
+    """A deferral that refuses all."""
+
+    async def accept_refused(self, *_: object) -> None:
+        return None
+
+
+def dispatcher(
+    finishes: dict[ServingPath, float],
+    clock: SimulatedClock,
+    *,
+    busy: bool = True,
+    epoch: str = "",
+    others: Any = None,
+    quota: float = 0.0,
+) -> Dispatcher:
+    """`finishes`: seconds after which each lane would answer; `others`: lanes of other replicas."""
+    published = SimpleNamespace(epoch=epoch) if epoch else None
+    model = Model("r-1", *cast(Any, (None, Encoder(), {}, published)))
+
+    def finish_of(model: Model, path: ServingPath, encodings: Sequence[Encoding], *_: object) -> float | None:
+        return finishes.get(path)
+
+    device = SimpleNamespace(busy=busy, finish_of=finish_of, typical=lambda *_: (0.0, 0.0, 0.002))
+    snapshot = Snapshot("here", lanes=SERVED, policy=Policy(quota=quota), **({"options": others} if others else {}))
+    membership = SimpleNamespace(snapshot=snapshot)
+    parts: Any = (Models.of(model), device, membership, None, Quotas(snapshot), Store(), Metrics([]), clock)
+    return Dispatcher(*parts)
+
+
+FINISHES = st.fixed_dictionaries({}, optional={path: st.floats(0.001, 0.5) for path in SERVED})
+MESSAGES = st.builds(
+    lambda timeout, texts, priority: scoring_pb2.ScoreRequest(
+        texts=["card"] * texts, timeout_ms=timeout, priority=priority
+    ),
+    st.integers(0, 600),
+    st.integers(1, 3),
+    st.sampled_from([scoring_pb2.PRIORITY_UNSPECIFIED, scoring_pb2.REAL_TIME, scoring_pb2.BATCH]),
+)
+
+
+@given(FINISHES, MESSAGES, st.floats(0, 0.5))
+def test_nothing_is_refused_that_the_dispatcher_would_let_through(
+    finishes: dict[ServingPath, float], message: scoring_pb2.ScoreRequest, waited: float
+) -> None:
+    clock = SimulatedClock()
+    one, arrived = dispatcher(finishes, clock), clock.monotonic() - waited
+    status = one.early_shedding.refusal(message, CALLER, arrived)
+    call = CallContext(CALLER, None, "/any", b"", arrived=arrived)
+    if status is not None:
+        assert status.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert status.retry_after is not None
+        with pytest.raises(Overloaded):
+            asyncio.run(one.score(check_request(message), call))
+
+
+def late() -> tuple[Dispatcher, float]:
+    """A dispatcher whose lanes take 200 ms, and when a call came just now."""
+    clock = SimulatedClock()
+    return dispatcher(dict.fromkeys(SERVED, 0.2), clock), clock.monotonic()
+
+
+def message(**fields: Any) -> scoring_pb2.ScoreRequest:
+    return scoring_pb2.ScoreRequest(**{"texts": ["card"], "timeout_ms": 80, **fields})
+
+
+def test_a_call_that_no_lane_would_answer_in_time_is_refused_and_counted() -> None:
+    one, arrived = late()
+    status = one.early_shedding.refusal(message(), CALLER, arrived)
+    assert status is not None
+    # 80 ms, less the margin of 16.
+    assert status.retry_after == pytest.approx(0.136)
+    written = generate_latest(one._metrics.registry).decode()
+    assert 'outcome="refused",path="none"} 1.0' in written
+    assert one._models.serving.models["r-1"].statistics.failed.count == 1
+
+
+@pytest.mark.parametrize(("ahead", "refused"), [(0, False), (20, False), (25, True)])
+def test_calls_that_go_before_it_take_their_time(ahead: int, refused: bool) -> None:
+    """2 ms each, of 64 that are left."""
+    clock = SimulatedClock()
+    one = dispatcher(dict.fromkeys(SERVED, 0.02), clock)
+    assert bool(one.early_shedding.refusal(message(), CALLER, clock.monotonic(), ahead)) is refused
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"timeout_ms": 0}, {"timeout_ms": 300}, {"allow_deferred": True}, {"release": "r-1"}, {"model": "other"}],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_other_calls_go_the_whole_way(fields: dict[str, Any]) -> None:
+    one, arrived = late()
+    assert one.early_shedding.refusal(message(**fields), CALLER, arrived) is None
+
+
+def test_a_caller_over_its_quota_is_refused_at_a_glance_and_charged_once() -> None:
+    clock = SimulatedClock()
+    one = dispatcher({}, clock, busy=False, quota=10.0)
+    call = CallContext(CALLER, None, "/any", b"")
+    assert one.early_shedding.needed(0)
+    for _ in range(2):
+        assert one.early_shedding.refusal(message(), CALLER, clock.monotonic()) is None
+        one.charge(check_request(message()), call)
+    status = one.early_shedding.refusal(message(), CALLER, clock.monotonic())
+    assert status is not None
+    assert "over its quota of 10 texts a second" in status.message
+    # A refused call takes nothing from the bucket, which is full again after a second.
+    clock.advance(1.0)
+    assert one.early_shedding.refusal(message(), CALLER, clock.monotonic()) is None
+
+
+def test_published_scores_need_no_device() -> None:
+    clock = SimulatedClock()
+    one = dispatcher(dict.fromkeys(SERVED, 0.2), clock, epoch="2026-01-14.1")
+    assert one.early_shedding.refusal(message(), CALLER, clock.monotonic()) is None
+
+
+def test_no_call_is_looked_at_while_the_device_is_idle_or_another_replica_may_answer() -> None:
+    clock = SimulatedClock()
+    assert dispatcher({}, clock).early_shedding.needed(0)
+    assert not dispatcher({}, clock, busy=False).early_shedding.needed(0)
+    assert dispatcher({}, clock, busy=False).early_shedding.needed(1)
+    others = {("r-1", ServingPath.LATENCY): (SimpleNamespace(),)}
+    assert not dispatcher({}, clock, others=others).early_shedding.needed(1)

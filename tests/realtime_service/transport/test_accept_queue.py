@@ -1,0 +1,120 @@
+"""When the calls of a burst came, as their handlers learn it, against when they really came; in which order they start;
+and that a caller who leaves is noticed."""
+
+import asyncio
+import socket
+import time
+
+import grpc
+import grpc.aio
+import pytest
+
+from realtime_service.transport import rpc_handlers, wakeups
+from realtime_service.transport.accept_queue import ARRIVED, AcceptQueue
+from realtime_service.transport.rpc_handlers import Context
+from tests.load import wire
+from tests.realtime_service.listeners import listening
+
+SERVICE = "test.Burst"
+PATH = f"/{SERVICE}/Ask"
+#: gRPC deadline of all calls: what is left of it when a handler starts tells the true age of its call.
+DEADLINE_MS = 60_000
+CALLS = 500
+BUSY_SECONDS = 0.001
+
+
+def burst(address: str) -> None:
+    """Make all calls in one write, on one connection, and wait for their ends."""
+    client, ended = wire.Wire(address, PATH, DEADLINE_MS), 0
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        for _ in range(CALLS):
+            client.call(wire.prepare(b"hello"))
+        connection.sendall(client.outgoing)
+        client.outgoing.clear()
+        while ended < CALLS:
+            ended += len(client.receive(connection.recv(1 << 20)))
+
+
+async def test_the_age_of_a_call_is_known_when_its_handler_starts() -> None:
+    """The last call of the burst waits for the handlers of all others, which keep the event loop busy."""
+    true_ages, ages = list[float](), list[float]()
+
+    async def ask(raw: bytes, context: Context) -> bytes:
+        arrived, left = ARRIVED.get(), context.time_remaining()
+        assert arrived is not None
+        assert left is not None
+        ages.append(time.monotonic() - arrived)
+        true_ages.append(DEADLINE_MS / 1000 - left)
+        until = time.thread_time() + BUSY_SECONDS
+        while time.thread_time() < until:
+            pass
+        return raw
+
+    handlers = grpc.method_handlers_generic_handler(SERVICE, {"Ask": rpc_handlers.unary(ask)})
+    async with listening(handlers) as address:
+        await asyncio.to_thread(burst, address)
+    assert len(ages) == CALLS
+    longest = max(true_ages)
+    assert longest > 0.5 * CALLS * BUSY_SECONDS
+    errors = [true - age for true, age in zip(true_ages, ages, strict=True)]
+    assert max(errors) < 0.4 * longest
+    # A deadline is read off another clock than an arrival, in milliseconds.
+    assert min(errors) > -0.005
+
+
+async def test_a_handler_hears_that_its_caller_has_left() -> None:
+    started, left = asyncio.Event(), asyncio.Event()
+
+    async def ask(raw: bytes, context: Context) -> bytes:
+        started.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            left.set()
+        return raw
+
+    handlers = grpc.method_handlers_generic_handler(SERVICE, {"Ask": rpc_handlers.unary(ask)})
+    async with listening(handlers) as address, grpc.aio.insecure_channel(address) as channel:
+        call = channel.unary_unary(PATH)(b"hello")  # type: ignore[call-arg]
+        await asyncio.wait_for(started.wait(), 20)
+        call.cancel()
+        await asyncio.wait_for(left.wait(), 20)
+
+
+async def test_items_are_passed_in_their_order_and_few_in_a_turn_of_the_event_loop() -> None:
+    passed, turns = list[int](), list[int]()
+    queue = AcceptQueue[int](asyncio.get_running_loop(), 4, passed.append)
+    for number in range(10):
+        queue.put(number, "a")
+    while len(passed) < 10:
+        assert queue.waiting("a") == 10 - len(passed)
+        await asyncio.sleep(0)
+        turns.append(len(passed))
+    assert passed == list(range(10))
+    assert turns == [4, 8, 10]
+    assert queue.waiting("a") == 0
+    queue.put(10, "a")
+    await asyncio.sleep(0)
+    assert passed[-1] == 10
+
+
+async def test_a_flood_from_one_address_delays_no_call_of_another() -> None:
+    passed = list[str]()
+    queue = AcceptQueue[str](asyncio.get_running_loop(), 2, passed.append)
+    for number in range(100):
+        queue.put(f"flood {number}", "a")
+    await asyncio.sleep(0)
+    for call in ("b 0", "c 0", "b 1"):
+        queue.put(call, call[0])
+    for _ in range(60):
+        await asyncio.sleep(0)
+    assert passed[:8] == ["flood 0", "flood 1", "flood 2", "b 0", "c 0", "flood 3", "b 1", "flood 4"]
+    assert passed[8:] == [f"flood {number}" for number in range(5, 100)]
+
+
+def test_an_event_loop_that_grpc_does_not_watch_is_an_error() -> None:
+    loop = asyncio.new_event_loop()
+    with pytest.raises(LookupError, match="grpcio works in another way"):
+        wakeups.read_at_once(loop)
+    loop.close()
