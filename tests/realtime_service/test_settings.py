@@ -18,7 +18,7 @@ def test_the_defaults_are_the_table_of_service_levels() -> None:
     table = lanes(ServiceSettings(), Device.CPU)
     assert list(table) == [LATENCY, DYNAMIC, THROUGHPUT, DEFERRED]
     assert [it.precision for it in table.values()] == [Precision.INT8, Precision.INT8, Precision.BF16, Precision.BF16]
-    assert [it.max_rows for it in table.values()] == [1, 64, 64, 64]
+    assert [it.max_rows for it in table.values()] == [2, 64, 64, 64]
     assert [it.max_concurrent for it in table.values()] == [64, 256, 256, 256]
     assert [it.max_delay for it in table.values()][:3] == [0.0, 0.050, 0.050]
     assert [it.load_target for it in table.values()] == [0.60, 0.0, 0.95, 0.0]

@@ -32,10 +32,10 @@ class Machine:
     def perf_counter(self) -> float:
         return self.now
 
-    def rows(self, tokens: int) -> Sequence[int]:
-        return (1, 4)
+    def rows(self, tokens: int, single: bool = False) -> Sequence[int]:
+        return (1, 2) if single else (1, 4)
 
-    def specialise(self, tokens: int) -> None:
+    def specialise(self, tokens: int, pairs: bool = False) -> None:
         self.specialised.append(tokens)
 
     def warm_up(self, shapes: Iterable[tuple[int, int]]) -> None:
