@@ -163,6 +163,8 @@ def test_figures_carry_the_bounds_that_were_promised() -> None:
         "sleep_x10": ">= 0.85",
         "refusal_p99_ms": "<= 20",
         "tls_overhead_ms": "<= 0.3",
-        "rss_mb": "<= 800",
-        "rss_switch_mb": "<= 1200",
+        "rss_mb": "<= 650",
+        "rss_switch_mb": "<= 900",
+        "start_all_lanes_s": "<= 5",
+        "two_workers_of_one": "<= 1.3",
     }
