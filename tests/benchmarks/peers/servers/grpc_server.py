@@ -21,14 +21,22 @@ THREADS = 2
 
 
 class Service(ScoringServiceServicer):
-    def __init__(self, folder: Path, executor: ThreadPoolExecutor | None) -> None:
+    def __init__(self, folder: Path, inline: bool) -> None:
         self._own = threading.local()
         self._folder = folder
-        self._executor = executor
+        self._executor = None if inline else ThreadPoolExecutor(THREADS, initializer=self.open)
+        if self._executor:
+            # Each waits for the other, so that both threads start.
+            both = threading.Barrier(THREADS)
+            list(self._executor.map(lambda _: both.wait(), range(THREADS)))
+        else:
+            self.open()
+
+    def open(self) -> None:
+        """Compile this thread's engine."""
+        self._own.scorer = Scorer(self._folder)
 
     def _score(self, text: str) -> list[tuple[str, float]]:
-        if not hasattr(self._own, "scorer"):
-            self._own.scorer = Scorer(self._folder)
         return self._own.scorer.score([text])[0]
 
     async def Score(self, request, context):
@@ -41,14 +49,13 @@ class Service(ScoringServiceServicer):
         return scoring_pb2.ScoreResponse(results=[scoring_pb2.Result(labels=labels)], precision="int8", batch_size=1)
 
 
-async def main(folder: Path, port: int, executor: ThreadPoolExecutor | None) -> None:
+async def main(folder: Path, port: int, inline: bool) -> None:
     server = grpc.aio.server(options=[("grpc.so_reuseport", 1)])
-    add_ScoringServiceServicer_to_server(Service(folder, executor), server)
+    add_ScoringServiceServicer_to_server(Service(folder, inline), server)
     server.add_insecure_port(f"127.0.0.1:{port}")
     await server.start()
     await server.wait_for_termination()
 
 
 if __name__ == "__main__":
-    mode = sys.argv[3]
-    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), ThreadPoolExecutor(THREADS) if mode == "executor" else None))
+    asyncio.run(main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "inline"))
