@@ -67,6 +67,10 @@ class WarmVariant:
     def latency_of(self, lane: Lane) -> VariantLatency:
         return self.single_latency if lane.of_singles else self.latency
 
+    def of_single(self, tokens: int) -> Engine:
+        """The engine that runs a text of so many tokens which comes to an idle device."""
+        return self.wide if self.wide and tokens <= max(WIDE_TOKENS) else self.narrow
+
     def close(self) -> None:
         for engine in (self.narrow, self.wide):
             if engine:

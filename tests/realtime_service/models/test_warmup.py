@@ -9,8 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from realtime_service.models import warmup
-from realtime_service.models.warmup import SPECIALISED_TOKENS, Width
+from realtime_service.models.latency_budgets import time_call
+from realtime_service.models.warmup import SPECIALISED_TOKENS, WarmVariant, Width
 from shared_model.encoding import InputSpec, TokenBatch, coarse_buckets
+from shared_model.engine import Engine
+from shared_model.evaluation.benchmark import Budget
 from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
 
@@ -65,3 +68,13 @@ def test_a_call_that_was_held_up_does_not_count(monkeypatch: pytest.MonkeyPatch)
         singles = [latency.narrow.predict(1, tokens) for tokens in coarse_buckets(reads.max_tokens)]
         assert singles == pytest.approx([USUAL] * len(singles))
     assert variant.latency.narrow.predict(4, 16) == pytest.approx(USUAL)
+
+
+@pytest.mark.parametrize(("tokens", "on_all_cores"), [(16, True), (32, False)])
+def test_a_latency_budget_is_timed_on_the_engine_that_its_lane_runs(tokens: int, on_all_cores: bool) -> None:
+    """An engine of all cores is compiled for short texts; any other would compile a whole graph that no call runs."""
+    narrow, wide = Machine(), Machine()
+    any_model: Any = None
+    variant = WarmVariant(cast(Engine, narrow), cast(Engine, wide), any_model, any_model)
+    time_call(variant, InputSpec(256), Budget(1, tokens, 10.0, "TANDEM_GATE_LATENCY_MS"), lambda: None)
+    assert (bool(wide.known), bool(narrow.known)) == (on_all_cores, not on_all_cores)
