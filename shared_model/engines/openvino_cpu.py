@@ -25,7 +25,7 @@ _BATCHES = {
 }
 
 #: Widths up to which a graph of single texts is compiled for each stream, and for two texts: most texts are as short.
-#: Each takes 35 MB of all-MiniLM-L6-v2 a stream, and longer texts gain less.
+#: Each takes 37 MB of all-MiniLM-L6-v2, and longer texts gain less.
 _SHORT_TOKENS = 16
 
 
@@ -38,8 +38,8 @@ class OpenVinoEngine:
     """One graph for every shape, and specialised graphs for single texts of one width, or two of them, which skip the
     shape inference of every call. See `shared_model.engine.Engine`.
 
-    Streams share weights and run on OpenVINO's threads. A graph of short texts is compiled for each stream and runs on
-    the calling thread, which saves a tenth of a millisecond.
+    Streams share weights and run on OpenVINO's threads. The graph of a short text alone is compiled for each stream and
+    runs on the calling thread, which saves a tenth of a millisecond.
     """
 
     device = Device.CPU
@@ -99,7 +99,7 @@ class OpenVinoEngine:
         # A clone shares the weights.
         model = self._model.clone()
         model.reshape({port.any_name: [rows, tokens] for port in model.inputs})
-        if tokens <= _SHORT_TOKENS:
+        if rows == 1 and tokens <= _SHORT_TOKENS:
             return _FixedGraph([self._compile(model, streams=1) for _ in range(self.streams)])
         return _FixedGraph([self._compile(model, self.streams)] * self.streams)
 
