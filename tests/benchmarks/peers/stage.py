@@ -66,10 +66,13 @@ class Stage:
         self._stack.close()
 
     def unanswered(self) -> float:
-        """Calls of Tandem that ended without an answer."""
+        """Calls of Tandem that it refused or failed. h2load cancels those that are under way when a row ends."""
         with urllib.request.urlopen(self.metrics_url, timeout=10) as page:  # noqa: S310 - of this host
             lines = page.read().decode().splitlines()
-        ends = (re.match(r'tandem_requests_total\{.*outcome="(?!met|late)\w+".*\} (\S+)', line) for line in lines)
+        ends = (
+            re.match(r'tandem_requests_total\{.*outcome="(?:refused|expired|failed|invalid)".*\} (\S+)', line)
+            for line in lines
+        )
         return sum(float(end[1]) for end in ends if end)
 
     def _export(self) -> None:

@@ -17,6 +17,7 @@ from tests.benchmarks.harness import REPOSITORY
 
 PAGE = REPOSITORY / "realtime_service" / "README.md"
 PLOT = REPOSITORY / "tests/benchmarks/results/peers.svg"
+_PICTURE = "![Answers a second over connections](../tests/benchmarks/results/peers.svg)"
 BEGIN, END = "<!-- table: make bench-peers -->", "<!-- end of table -->"
 _CLOSED = ("c1", "c2", "c16", "c64")
 _BETWEEN = re.compile(f"{BEGIN}\n.*?{END}", re.DOTALL)
@@ -30,7 +31,7 @@ def filled(page: str, document: Mapping[str, Any]) -> str:
     head = ["| calls a second | c1 p50 / p99, ms | c2 | c16 | c64 |", "|---|---|---|---|---|"]
     lines = head + [_line(server, rows[server]) for server in rows]
     source = f"{machine['cpu']}, {machine['cores']} cores shared with h2load, {document['date']}."
-    return _BETWEEN.sub(lambda _: "\n".join([BEGIN, *lines, "", source, END]), page)
+    return _BETWEEN.sub(lambda _: "\n".join([BEGIN, *lines, "", source, "", _PICTURE, END]), page)
 
 
 def plot(rows: Rows) -> str:
@@ -54,8 +55,10 @@ def _median(runs: Sequence[float]) -> float:
 
 
 def main(path: str) -> None:
-    document = json.loads(Path(path).read_text())
-    PAGE.write_text(filled(PAGE.read_text(), document))
+    document, page = json.loads(Path(path).read_text()), PAGE.read_text()
+    if BEGIN not in page:
+        sys.exit(f"{PAGE.relative_to(REPOSITORY)} has no place for the table: add the lines {BEGIN!r} and {END!r}")
+    PAGE.write_text(filled(page, document))
     PLOT.write_text(plot(document["conditions"]["rows"]))
 
 
