@@ -249,7 +249,7 @@ def test_describe_tells_lanes_release_and_the_replicas_redis_knows(client: Clien
     lanes = {lane.name: lane for lane in described.lanes}
     assert list(lanes) == ["latency", "dynamic", "throughput", "deferred"]
     latency = lanes["latency"]
-    assert (latency.precision, latency.max_batch_size, latency.serving) == ("int8", 1, True)
+    assert (latency.precision, latency.max_batch_size, latency.serving) == ("int8", 2, True)
     assert (latency.p95_target_ms, latency.rate_target, latency.waiting) == (50, 50, 0)
     assert described.operators_policy == {}
     assert described.redis_available
