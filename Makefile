@@ -21,7 +21,7 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 SEEDED = $(if $(SEED),--hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up setup release unit test readme proof attack bench-release bench-recipes bench-switch bench-online bench-router bench-nightly bench-devices bench-gpu check proto wheel docs sbom lock clean
+.PHONY: help demo up setup release unit test readme proof attack bench-release bench-recipes bench-switch bench-online bench-peers bench-router bench-nightly bench-devices bench-gpu check proto wheel docs sbom lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -76,6 +76,10 @@ bench-online: release ## one replica against its own engines and under overload;
 	@$(RUNTIME) -m tests.benchmarks.bench_online $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
 		$(if $(ROUNDS),--rounds "$(ROUNDS)") $(if $(DATA),--data "$(DATA)") $(if $(SEED),--seed "$(SEED)") \
 		$(if $(ROWS),--rows "$(ROWS)") $(if $(ROW_SECONDS),--row-seconds "$(ROW_SECONDS)")
+
+bench-peers: release ## Tandem beside other servers of the same graph, by h2load; OUT=peers.json ROUNDS=1 SECONDS=5 (of a row) CLOSED=1
+	@$(RUNTIME) -m tests.benchmarks.bench_peers $(if $(OUT),--out "$(OUT)") $(if $(ROUNDS),--rounds "$(ROUNDS)") \
+		$(if $(SECONDS),--seconds "$(SECONDS)") $(if $(CLOSED),--closed)
 
 bench-router: release ## a decision, a hop, a heartbeat among 64, a submission; OUT=router.json ONLY=decide,forward ROUNDS=1
 	@$(RUNTIME) -m tests.benchmarks.bench_router $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \

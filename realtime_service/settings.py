@@ -14,6 +14,8 @@ from shared_model.types import Device, Precision, ServingPath
 SERVED = (ServingPath.LATENCY, ServingPath.DYNAMIC, ServingPath.THROUGHPUT)
 #: The value of `lanes` for a router, which serves no lane itself.
 NO_LANES = "none"
+#: The most rows of calls in which each text gets the bits of a single one.
+SINGLE_ROWS = 2
 
 
 def _is_address(value: str) -> bool:
@@ -184,6 +186,15 @@ class Lane:
     target_rate: float = 0.0
     max_delay: float = 0.0
     load_target: float = 0.0
+
+    @property
+    def of_singles(self) -> bool:
+        """Whether each text gets the bits of a single one, by the engine's graphs for those."""
+        return self.max_rows <= SINGLE_ROWS
+
+    def rows(self, tokens: int) -> int:
+        """The most rows of a batch of texts of this padded width."""
+        return max(1, min(self.max_rows, self.token_budget // tokens))
 
 
 def lanes(settings: ServiceSettings, device: Device) -> dict[ServingPath, Lane]:

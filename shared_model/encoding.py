@@ -96,12 +96,10 @@ class TokenBatch:
     def __str__(self) -> str:
         return f"{self.rows} rows of {self.tokens} tokens"
 
-    def widened(self, tokens: int) -> "TokenBatch":
-        """The batch padded to `tokens` per row, at least its own."""
-        if tokens == self.tokens:
-            return self
-        types = None if self.types is None else _widened(self.types, tokens)
-        return TokenBatch(_widened(self.ids, tokens), _widened(self.mask, tokens), types)
+    def row(self, number: int) -> "TokenBatch":
+        """A batch of one row."""
+        only = slice(number, number + 1)
+        return TokenBatch(self.ids[only], self.mask[only], None if self.types is None else self.types[only])
 
 
 class Encoder:
@@ -227,12 +225,6 @@ def collate(encodings: Sequence[Encoding], bucketing: Bucketing = coarse_bucket)
         if types is not None and encoding.types is not None:
             types[row, : encoding.tokens] = encoding.types
     return TokenBatch(ids, mask, types)
-
-
-def _widened(array: NDArray[np.int64], tokens: int) -> NDArray[np.int64]:
-    wide = np.zeros((len(array), tokens), np.int64)
-    wide[:, : array.shape[1]] = array
-    return wide
 
 
 def plan_batches(

@@ -40,8 +40,8 @@ class Engine(Protocol):
     def bulk_tokens(self) -> int:
         """Tokens of a batch that fills the device and fits its memory. Measured, which may take a second."""
 
-    def rows(self, tokens: int) -> Sequence[int]:
-        """Useful batch sizes for texts of this padded width, ascending from 1.
+    def rows(self, tokens: int, single: bool = False) -> Sequence[int]:
+        """Useful batch sizes for texts of this padded width, ascending from 1. `single`: as in `score`.
 
         Sizes between them are hardly faster than the next smaller, or not worth the memory of another shape.
         """
@@ -50,9 +50,10 @@ class Engine(Protocol):
         """The same model for one call at a time on so many threads; None if a call uses the whole device anyway. It
         compiles shapes on demand or by `specialise`; its scores are bit-identical. The caller closes it."""
 
-    def specialise(self, tokens: int) -> None:
+    def specialise(self, tokens: int, pairs: bool = False) -> None:
         """Compile for single texts of up to this padded width, if that makes them faster: `score` then uses it for
-        `single` texts. Takes some tenths of a second; calls may run meanwhile."""
+        `single` texts. `pairs`: also for two of them in one call, where that leaves each its bits; `rows` then says so.
+        Takes some tenths of a second; calls may run meanwhile."""
 
     def warm_up(self, shapes: Iterable[tuple[int, int]]) -> None:
         """Run each (rows, tokens) shape once on every stream, so that its kernels are built before the first call."""
@@ -65,8 +66,9 @@ class Engine(Protocol):
         """Raw outputs of shape (rows, width of the release's output). Blocks; call it off the event loop. Safe to call
         from several threads; calls beyond `streams` wait. Raises: OutOfMemory if the GPU lacks memory.
 
-        `single`: use specialised graphs, for callers that only score single texts. Those round differently (INT8: up to
-        4e-2 of probability): mixed with batches, a text's score would depend on its batch.
+        `single`: each text gets the bits of one alone on the graph specialised for its width. Those round differently
+        (INT8: up to 4e-2 of probability): mixed with other batches, a text's score would depend on its batch. Takes
+        only as many rows as `rows` tells.
         """
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from realtime_service.errors import DeadlineExpired, ReplicaUnavailable, Scoring
 from realtime_service.execution.compute_threads import ComputeThreads
 from realtime_service.models.registry import Model
 from realtime_service.models.warmup import WarmVariant
-from realtime_service.scheduling.latency_model import LatencyModel, VariantLatency
+from realtime_service.scheduling.latency_model import VariantLatency
 from realtime_service.scheduling.queue import Task
 from realtime_service.scheduling.scheduler import Batch, Scheduler
 from realtime_service.scheduling.utilisation import Utilisation
@@ -116,7 +116,8 @@ class Device:
         jobs = [
             _Job(path, it, latency, arrived, deadline, real_time, caller, model=model, wait=wait) for it in encodings
         ]
-        seconds = sum(_share(self.lanes[path], latency.narrow, job.tokens) for job in jobs)
+        lane = self.lanes[path]
+        seconds = sum([latency.share(lane.rows(job.tokens), job.tokens) for job in jobs])
         self.utilisation.arrived(path, seconds, arrived)
         now = self._clock.monotonic()
         self.scheduler.admit(jobs, now, None if finish_in is None else now + finish_in)
@@ -148,9 +149,9 @@ class Device:
         latency = self._latency(model, path)
         if latency is None:
             return None
-        now, latency_model = self._clock.monotonic(), latency.narrow
-        seconds, predict = latency_model.predict(1, tokens), self.scheduler.predicted_finish
-        per_text = _share(self.lanes[path], latency_model, coarse_bucket(tokens)) / self.utilisation.streams
+        now, width = self._clock.monotonic(), coarse_bucket(tokens)
+        seconds, predict = latency.narrow.predict(1, tokens), self.scheduler.predicted_finish
+        per_text = latency.share(self.lanes[path].rows(width), width) / self.utilisation.streams
         return predict(path, seconds, now) - now, predict(path, seconds, now, real_time=True) - now, per_text
 
     def utilisation_of(self, path: ServingPath) -> float:
@@ -206,7 +207,7 @@ class Device:
         jobs = [task for task in batch.tasks if isinstance(task, _Job)]
         engine = _engine(jobs[0].model.engines[self.lanes[batch.lane].precision], batch)
         self._streams.submit(
-            functools.partial(_score, jobs, engine, self.lanes[batch.lane].max_rows == 1),
+            functools.partial(_score, jobs, engine, self.lanes[batch.lane].of_singles),
             functools.partial(self._ended, batch, jobs, engine.precision, now),
         )
 
@@ -232,18 +233,12 @@ class Device:
             job.wait.end_one()
 
 
-def _share(lane: Lane, latency_model: LatencyModel, tokens: int) -> float:
-    """Seconds that a text takes of one stream in a full batch of its lane."""
-    rows = max(1, min(lane.max_rows, lane.token_budget // tokens))
-    return latency_model.predict(rows, tokens) / rows
-
-
 def _engine(variant: WarmVariant, batch: Batch) -> Engine:
     return variant.wide if batch.wide and variant.wide else variant.narrow
 
 
 def _score(jobs: Sequence[_Job], engine: Engine, single: bool) -> _Scored:
-    """Runs on a stream. `single`: the lane never makes batches."""
+    """Runs on a stream. `single`: as in `Engine.score`."""
     started = time.perf_counter()
     model = jobs[0].model
     encodings = [job.encoding for job in jobs]

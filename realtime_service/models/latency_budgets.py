@@ -60,13 +60,13 @@ def newly_slow(timings: Timings, active: Timings) -> dict[Precision, Timing]:
 
 
 def time_call(variant: WarmVariant, reads: InputSpec, budget: Budget, turn: Turn) -> float:
-    """Milliseconds of the budget's call, as its lane runs it: a single text on all cores, a batch on one stream.
+    """Milliseconds of the budget's call, as its lane runs it: a batch on one stream.
 
     One call runs at a time, each after its `turn`, so a live call waits for at most one. Raises: the errors of the
     engine.
     """
     single = budget.rows == 1
-    engine = (variant.wide if single else None) or variant.narrow
+    engine = variant.of_single(budget.tokens) if single else variant.narrow
     ones = np.ones((budget.rows, min(budget.tokens, reads.max_tokens)), np.int64)
     batch = TokenBatch(ones, ones, np.zeros_like(ones) if reads.types else None)
     seconds = []

@@ -1,6 +1,7 @@
 """Warm-up of variants: opens engines, runs and checks every shape that a lane can meet, fits latency models."""
 
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -55,7 +56,7 @@ class WarmVariant:
     """`narrow`: runs one call per stream; `wide`: runs a single text on all cores, None where that is the same or not
     offered.
 
-    `latency`: of lanes that make batches; `single_latency`: of a lane that never does.
+    `latency`: of lanes that make batches; `single_latency`: of a lane of single texts.
     """
 
     narrow: Engine
@@ -64,7 +65,11 @@ class WarmVariant:
     single_latency: VariantLatency
 
     def latency_of(self, lane: Lane) -> VariantLatency:
-        return self.single_latency if lane.max_rows == 1 else self.latency
+        return self.single_latency if lane.of_singles else self.latency
+
+    def of_single(self, tokens: int) -> Engine:
+        """The engine that runs a text of so many tokens which comes to an idle device."""
+        return self.wide if self.wide and tokens <= max(WIDE_TOKENS) else self.narrow
 
     def close(self) -> None:
         for engine in (self.narrow, self.wide):
@@ -101,7 +106,8 @@ def open_variant(release: Release, precision: Precision, device: Device, width: 
     log.info(
         "%s: %s on %s is open: 1×16 in %.1f ms", release.id, precision, device, latency_model.predict(1, 16) * 1000
     )
-    return WarmVariant(narrow, wide, latency, latency.copy(wide=LatencyModel.of_singles() if wide else None))
+    alone = latency.copy(LatencyModel.of_singles() if wide else None, functools.partial(narrow.rows, single=True))
+    return WarmVariant(narrow, wide, latency, alone)
 
 
 def warm_batches(variant: WarmVariant, release: Release, turn: Turn) -> None:
@@ -111,30 +117,33 @@ def warm_batches(variant: WarmVariant, release: Release, turn: Turn) -> None:
     )
 
 
-def specialise(variant: WarmVariant, release: Release, turn: Turn) -> None:
-    """Compile for the widths of most texts, for a lane that never makes batches.
+def specialise(variant: WarmVariant, release: Release, pairs: bool, turn: Turn) -> None:
+    """Compile for the widths of most texts, for a lane of single texts; `pairs`: in which two may share a call.
 
-    The scores of a specialised text are the same on one core and on all, so an answer does not depend on the load.
-    Raises: ReleaseError; the errors of `turn`.
+    The scores of a specialised text are the same on one core and on all, alone and with another one, so an answer does
+    not depend on the load. Raises: ReleaseError; the errors of `turn`.
     """
     latency, below = variant.single_latency, 0
     for width in (it for it in SPECIALISED_TOKENS if it <= release.manifest.reads.max_tokens):
         # The texts that are padded to this width, on one core as on all.
         texts = [tokens for tokens in coarse_buckets(width) if tokens > below]
-        _specialise(variant.narrow, latency.narrow, width, texts, release, turn)
+        turn()
+        variant.narrow.specialise(width, pairs)
+        _time_singles(variant.narrow, latency.narrow, texts, release, turn)
         if variant.wide and latency.wide and width in WIDE_TOKENS:
-            _specialise(variant.wide, latency.wide, width, texts, release, turn)
+            turn()
+            variant.wide.specialise(width)
+            _time_singles(variant.wide, latency.wide, texts, release, turn)
         below = width
 
 
-def _specialise(
-    engine: Engine, latency_model: LatencyModel, width: int, texts: Sequence[int], release: Release, turn: Turn
+def _time_singles(
+    engine: Engine, latency_model: LatencyModel, texts: Sequence[int], release: Release, turn: Turn
 ) -> None:
-    """Compile for one width, and time texts of these numbers of tokens in it."""
-    turn()
-    engine.specialise(width)
+    """Time texts of these numbers of tokens, which the engine is specialised for, alone and as they share a call."""
     for tokens in texts:
-        latency_model.replace_single(tokens, _timed(engine, release, 1, tokens, turn, single=True).seconds)
+        for rows in engine.rows(tokens, single=True):
+            latency_model.replace(_timed(engine, release, rows, tokens, turn, single=True))
 
 
 def open_engine(release: Release, precision: Precision, device: Device, threads: int, streams: int = 1) -> Engine:

@@ -269,7 +269,7 @@ class Server:
         for path in settings.served:
             lane = self._lanes[path]
             # A lane of single texts may need no more than the variant that is loaded first.
-            first = lane.max_rows == 1 and lane.precision is next(iter(self._variants))
+            first = lane.of_singles and lane.precision is next(iter(self._variants))
             if self._place.shared or first:
                 await self._lane_ready(path)
         stack.push_async_callback(self._drain, listener)

@@ -89,7 +89,7 @@ class Loader:
         for precision in self._variants:
             await asyncio.to_thread(complete, precision)
             yield precision
-        await asyncio.to_thread(_specialise_all, model, release, _at_once)
+        await asyncio.to_thread(self._specialise, model, release, _at_once)
 
     async def load(self, release_id: str) -> Model:
         """Check a release in a process of its own, then load and time it beside the served ones with little effect on
@@ -166,7 +166,7 @@ class Loader:
             opened.callback(model.close)
             for precision in self._variants:
                 warm_batches(self._open(model, release, precision, turn), release, turn)
-            _specialise_all(model, release, turn)
+            self._specialise(model, release, turn)
             opened.pop_all()
         return model
 
@@ -177,17 +177,17 @@ class Loader:
         model.engines[precision] = variant
         return variant
 
+    def _specialise(self, model: Model, release: Release, turn: Turn) -> None:
+        # Urgent single texts run in INT8 only; half precision is for bulk.
+        if variant := model.engines.get(Precision.INT8):
+            pairs = any(lane.of_singles and lane.max_rows > 1 for lane in self._devices.lanes.values())
+            specialise(variant, release, pairs, turn)
+        _trim_heap()
+
     def _opened(self, release_id: str) -> tuple[Model, Release]:
         """A model without engines yet."""
         release = self._store.open(release_id)
         return Model(release.id, release.heads, release.encoder(), {}, self._published(release.id)), release
-
-
-def _specialise_all(model: Model, release: Release, turn: Turn) -> None:
-    # Urgent single texts run in INT8 only; half precision is for bulk.
-    if variant := model.engines.get(Precision.INT8):
-        specialise(variant, release, turn)
-    _trim_heap()
 
 
 def _trim_heap() -> None:

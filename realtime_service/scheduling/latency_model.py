@@ -1,8 +1,8 @@
 """How long a batch takes: τ(rows, tokens) = base + per_row · rows + per_token · rows · tokens, in seconds.
 
-The model is fitted to measurements at warm-up. A single text of a measured padded width is predicted to take its
-measured time, because engines may be compiled for some widths and not for others. Online recalibration maps times at
-warm-up to current times by a line (`_Recalibration`).
+The model is fitted to measurements at warm-up. A single text of a measured padded width, and two that share a call
+compiled for that, are predicted to take their measured time, because engines are compiled for some widths only. Online
+recalibration maps times at warm-up to current times by a line (`_Recalibration`).
 """
 
 import copy
@@ -77,7 +77,7 @@ class LatencyModel:
         self._base = base
         self._per_row = per_row
         self._per_token = per_token
-        self._singles = dict(singles or {})
+        self._known = {(1, tokens): seconds for tokens, seconds in (singles or {}).items()}
         self._recalibration = _Recalibration()
         self._errors: deque[float] = deque(maxlen=_ERRORS_KEPT)
         self._errors_since_margin = 0
@@ -91,7 +91,7 @@ class LatencyModel:
 
     @classmethod
     def of_singles(cls) -> "LatencyModel":
-        """A model that predicts an infinite time until `replace_single` sets that of a width."""
+        """A model that predicts an infinite time until `replace` sets that of a width."""
         return cls(math.inf, 0.0, 0.0)
 
     def refit(self, measurements: Sequence[Measurement]) -> None:
@@ -104,7 +104,7 @@ class LatencyModel:
         solution, *_ = np.linalg.lstsq(terms / seconds[:, None], np.ones(len(seconds)), rcond=None)
         self._base, self._per_row, self._per_token = (max(0.0, float(value)) for value in solution)
         for single in (m for m in measurements if m.rows == 1):
-            self.replace_single(single.tokens, single.seconds)
+            self.replace(single)
 
     @property
     def margin(self) -> float:
@@ -115,13 +115,9 @@ class LatencyModel:
         """Predicted seconds of a batch of `rows` rows, each padded to `tokens`."""
         return self._recalibration.apply(self._measured(rows, tokens))
 
-    def share(self, tokens: int) -> float:
-        """Predicted seconds that one more row adds to a batch."""
-        return self._recalibration.slope * (self._per_row + self._per_token * tokens)
-
-    def replace_single(self, tokens: int, seconds: float) -> None:
-        """Set the time of a single text of this width, after the engine was compiled for it."""
-        self._singles[tokens] = self._recalibration.undo(seconds)
+    def replace(self, timed: Measurement) -> None:
+        """Set the time of a shape, after the engine was compiled for it."""
+        self._known[timed.rows, timed.tokens] = self._recalibration.undo(timed.seconds)
 
     def observe(self, rows: int, tokens: int, seconds: float) -> None:
         """Recalibrate to a batch that took so many seconds, the hand-over to its stream included."""
@@ -138,8 +134,8 @@ class LatencyModel:
 
     def _measured(self, rows: int, tokens: int) -> float:
         """The time of such a batch as fitted at warm-up."""
-        if rows == 1 and tokens in self._singles:
-            return self._singles[tokens]
+        if (known := self._known.get((rows, tokens))) is not None:
+            return known
         return self._base + self._per_row * rows + self._per_token * rows * tokens
 
 
@@ -155,9 +151,14 @@ class VariantLatency:
     wide: LatencyModel | None = None
     rows: Callable[[int], Sequence[int]] = lambda tokens: (1, 2, 4, 8, 16, 32, 64)
 
-    def copy(self, wide: LatencyModel | None) -> "VariantLatency":
-        """A copy with `wide` that is recalibrated independently."""
-        return VariantLatency(copy.deepcopy(self.narrow), wide, self.rows)
+    def copy(self, wide: LatencyModel | None, rows: Callable[[int], Sequence[int]]) -> "VariantLatency":
+        """A copy with these `wide` and `rows` that is recalibrated independently."""
+        return VariantLatency(copy.deepcopy(self.narrow), wide, rows)
+
+    def share(self, rows: int, tokens: int) -> float:
+        """Predicted seconds that a text takes of one stream in the largest warmed batch of at most `rows`."""
+        rows = self.rows_below(rows, tokens)
+        return self.narrow.predict(rows, tokens) / rows
 
     def rows_below(self, rows: int, tokens: int) -> int:
         """The largest warmed batch size for `rows` queued texts."""

@@ -67,7 +67,7 @@ class Queue:
         kind = (task.latency, task.tokens)
         # The first task of its kind needs a batch of its own; the next ones join it.
         joins = self.lane.max_rows > 1 and kind in self._heaps
-        task.cost = task.latency.narrow.share(task.tokens) if joins else task.seconds
+        task.cost = task.latency.share(self.lane.rows(task.tokens), task.tokens) if joins else task.seconds
         task.queued = True
         heap = self._heaps.setdefault(kind, {}).setdefault(task.caller, [])
         heapq.heappush(heap, (not task.real_time, self.due(task), self._sequence, task))

@@ -2,7 +2,7 @@
 
 A task is one text. Each lane has a queue ordered by deadline; lanes are ordered by urgency:
 
-    latency      at once, one at a time
+    latency      at once; two of a width that wait while all streams are busy share a batch
     dynamic      in batches: at once if the device would idle, else after a batching delay, which ends before
                  the tightest deadline less the predicted time less a margin
     throughput   in full batches, with the same batching delay while deferred work fills the device;
@@ -82,6 +82,7 @@ class Scheduler:
         self._running: dict[Batch, float] = {}  # until when, as predicted
         self._credit = {path: 0.0 for path in lanes if path in FAIR_SHARE}
         self._last_interactive = -math.inf
+        self._came_to_idle: Task | None = None  # the last that did, until another is admitted
 
     def admit(self, tasks: Sequence[Task], now: float, finish: float | None = None) -> None:
         """Admit all tasks of one request (of one lane and engine), or none. `finish`: the prediction of
@@ -99,6 +100,7 @@ class Scheduler:
             latest = latest_finish(task.arrived, task.deadline)
             if finish > latest:
                 raise Overloaded("the answer would come too late", max(0.001, finish - latest))
+        self._came_to_idle = None if self._running or self.busy else tasks[0]
         for task in tasks:
             queue.push(task)
         if queue.lane.path in INTERACTIVE:
@@ -134,8 +136,9 @@ class Scheduler:
         # Called after every arrival and every end of a batch, and most often there is nothing to do.
         if not self.busy or not self._has_free_stream():
             return None, expired
+        free = self._streams - len(self._running)
         for path in self._lanes_with_credit():
-            if batch := _next_of(self._queues[path], now, self._bulk_batch_seconds, expired):
+            if batch := _next_of(self._queues[path], free, now, self._bulk_batch_seconds, expired):
                 return batch, expired
         shortest_delay = math.inf
         interactive = now - self._last_interactive < INTERACTIVE_SECONDS
@@ -146,7 +149,7 @@ class Scheduler:
                 shortest_delay = min(shortest_delay, delay)
                 continue
             limit = self._bulk_batch_seconds if interactive and path in BULK else math.inf
-            if batch := _next_of(queue, now, min(limit, shortest_delay), expired):
+            if batch := _next_of(queue, free, now, min(limit, shortest_delay), expired):
                 return self._widened(batch), expired
         return None, expired
 
@@ -190,9 +193,10 @@ class Scheduler:
         ]
 
     def _widened(self, batch: Batch) -> Batch:
-        """The same batch on all cores, if it is a single text alone on the device and faster so."""
+        """The same batch on all cores, if it is a single text that came to an idle device, and faster so. Where texts
+        wait for each other, the cores do more with one each."""
         wide = batch.tasks[0].latency.wide
-        if wide is None or len(batch.tasks) > 1 or self._running or self.busy:
+        if wide is None or batch.tasks != (self._came_to_idle,):
             return batch
         predicted = wide.predict(1, batch.tokens)
         return replace(batch, wide=True, predicted=predicted) if predicted < batch.predicted else batch
@@ -203,7 +207,7 @@ class Scheduler:
         if not queue.lane.max_delay or not any(it.size for it in self._below[path]):
             return 0.0
         leader = queue.heads()[0]
-        if queue.size >= _most_rows(queue.lane, leader):
+        if queue.size >= queue.lane.rows(leader.tokens):
             return 0.0
         due, latency_model = queue.due(leader), leader.latency.narrow
         latest = due - latency_model.predict(queue.size + 1, leader.tokens) - latency_model.margin
@@ -217,11 +221,11 @@ def latest_finish(arrived: float, deadline: float) -> float:
     return deadline - min((1 - ADMITTED_SHARE) * (deadline - arrived), ADMITTED_MARGIN)
 
 
-def _next_of(queue: Queue, now: float, limit: float, expired: list[Task]) -> Batch | None:
+def _next_of(queue: Queue, free: int, now: float, limit: float, expired: list[Task]) -> Batch | None:
     """Take the most urgent task that can still finish in time, and its batch mates; tasks before it go to `expired`.
 
     As many batch mates as finish within `limit`, in time for another kind and by each of their own deadlines; the batch
-    has one of the sizes that its engine is warmed for.
+    has one of the sizes that its engine is warmed for. Single texts share one if more wait than streams are `free`.
     """
     for leader, *others in iter(queue.heads, []):
         if now + leader.seconds > _deadline(leader):
@@ -229,18 +233,16 @@ def _next_of(queue: Queue, now: float, limit: float, expired: list[Task]) -> Bat
             expired.append(leader)
             continue
         end = min(now + limit, _latest_end(leader, others, now))
-        batch_mates = queue.batch_mates(leader, _most_rows(queue.lane, leader))
+        most = queue.lane.rows(leader.tokens)
+        if queue.lane.of_singles:
+            most = min(most, -(-queue.size // free))
+        batch_mates = queue.batch_mates(leader, most)
         tasks = tuple(batch_mates[: _rows(batch_mates, end, now)])
         for task in tasks:
             queue.serve(task)
         predicted = leader.latency.narrow.predict(len(tasks), leader.tokens)
         return Batch(queue.lane.path, tasks, leader.tokens, predicted)
     return None
-
-
-def _most_rows(lane: Lane, leader: Task) -> int:
-    """The most rows of a batch of texts as long as the leader."""
-    return max(1, min(lane.max_rows, lane.token_budget // leader.tokens))
 
 
 def _rows(batch_mates: Sequence[Task], end: float, now: float) -> int:

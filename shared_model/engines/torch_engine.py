@@ -74,14 +74,14 @@ class TorchEngine:
             free, _ = torch.cuda.mem_get_info()
         return fitting_tokens(_OF_FREE * free, needed / _PROBE_TOKENS)
 
-    def rows(self, tokens: int) -> Sequence[int]:
+    def rows(self, tokens: int, single: bool = False) -> Sequence[int]:
         # Any size runs; these sizes limit the warm-up.
-        return (1, 2, 4, 8, 16, 32, 64)
+        return (1,) if single else (1, 2, 4, 8, 16, 32, 64)
 
     def widened(self, threads: int) -> None:
         """None: one call uses the whole device."""
 
-    def specialise(self, tokens: int) -> None:
+    def specialise(self, tokens: int, pairs: bool = False) -> None:
         """Does nothing: torch compiles no shapes."""
 
     def warm_up(self, shapes: Iterable[tuple[int, int]]) -> None:

@@ -212,6 +212,8 @@ def test_figures_carry_the_bounds_that_were_promised() -> None:
         "burst_refusal_over_echo_ms": "<= 20",
         "burst_miscount": "<= 1",
         "tls_overhead_ms": "<= 0.3",
-        "rss_mb": "<= 800",
-        "rss_switch_mb": "<= 1200",
+        "rss_mb": "<= 650",
+        "rss_switch_mb": "<= 900",
+        "start_all_lanes_s": "<= 5",
+        "two_workers_of_one": "<= 1.3",
     }

@@ -37,13 +37,13 @@ class SleepingEngine:
     width: int = 1
     streams: int = 1
 
-    def rows(self, tokens: int) -> Sequence[int]:
-        return (1, 4, 16, 64)
+    def rows(self, tokens: int, single: bool = False) -> Sequence[int]:
+        return (1,) if single else (1, 4, 16, 64)
 
     def widened(self, threads: int) -> None:
         """More threads do not sleep faster."""
 
-    def specialise(self, tokens: int) -> None:
+    def specialise(self, tokens: int, pairs: bool = False) -> None:
         """Nothing makes it faster."""
 
     def warm_up(self, shapes: Iterable[tuple[int, int]]) -> None:

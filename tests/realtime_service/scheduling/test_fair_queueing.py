@@ -127,9 +127,9 @@ def test_admission_predicts_what_the_order_does(flood: Kinds, real_time: bool, c
     [(started, batch)] = [(at, batch) for at, batch in simulation.started if light in batch.tasks]
     # The flood may have been one batch ahead.
     assert started + batch.predicted <= predicted + simulation.of(FLOOD, tokens=40).seconds
-    # A flood waits for itself.
+    # A flood waits for itself, in batches of two.
     its_own = simulation.scheduler.predicted_finish(LATENCY, light.seconds, simulation.now, False, FLOOD)
-    assert its_own >= simulation.now + simulation.scheduler.queue_depth(LATENCY) * light.seconds
+    assert its_own >= simulation.now + simulation.scheduler.queue_depth(LATENCY) * light.latency.share(2, light.tokens)
 
 
 def test_a_flood_makes_no_other_caller_late_or_refused() -> None:
@@ -139,8 +139,8 @@ def test_a_flood_makes_no_other_caller_late_or_refused() -> None:
     with pytest.raises(Overloaded, match="the latency lane is full"):
         simulation.flood([(True, None, 16)])
     simulation.step()
-    # Alone, this backlog would be 128 ms.
-    assert simulation.scheduler.predicted_finish(LATENCY, 0.002, simulation.now) > simulation.now + 0.1
+    # Alone, this backlog would be 75 ms.
+    assert simulation.scheduler.predicted_finish(LATENCY, 0.002, simulation.now) > simulation.now + 0.07
     light = simulation.of("light", timeout=timeout)
     simulation.scheduler.admit([light], simulation.now)
     # The lane is full again, but not of this caller's tasks.

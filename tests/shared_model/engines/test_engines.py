@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from shared_model.encoding import Encoding, TokenBatch, collate
 from shared_model.engine import TAU, Engine, open_engine
-from shared_model.engines.openvino_cpu import OpenVinoEngine
+from shared_model.engines.openvino_cpu import OpenVinoEngine, _FixedGraph
 from shared_model.evaluation.benchmark import score_all
 from shared_model.output import Scoring
 from shared_model.releases.store import Release
@@ -134,6 +134,30 @@ def test_a_text_says_the_same_with_all_cores(release: Release, encodings: list[E
     narrow.close()
 
 
+def test_two_single_texts_in_one_call_have_the_bits_of_each_alone(release: Release, encodings: list[Encoding]) -> None:
+    engine = release.engine(Precision.INT8, Device.CPU, 1)
+    assert engine.rows(16, single=True) == (1,)
+    for tokens in (16, 32):
+        engine.specialise(tokens, pairs=True)
+    assert [engine.rows(tokens, single=True) for tokens in (8, 16, 24, 64)] == [(1, 2), (1, 2), (1,), (1,)]
+    short = [encoding for encoding in encodings if 9 <= encoding.tokens <= 16][:40]
+    alone = [engine.score(collate([encoding]), single=True)[0] for encoding in short]
+    pairs = [engine.score(collate(pair), single=True) for pair in zip(short[::2], short[1::2], strict=True)]
+    np.testing.assert_array_equal(np.concatenate(pairs), alone)
+    engine.close()
+
+
+def test_texts_that_would_change_in_one_call_are_not_paired(
+    release: Release, encodings: list[Encoding], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    two_bits = _FixedGraph.run
+    monkeypatch.setattr(_FixedGraph, "run", lambda graph, batch: two_bits(graph, batch) + (batch.rows == 2) * 1e-6)
+    engine = release.engine(Precision.INT8, Device.CPU, 1)
+    engine.specialise(16, pairs=True)
+    assert engine.rows(16, single=True) == (1,)
+    engine.close()
+
+
 def test_calls_on_several_streams_do_not_disturb_each_other(
     release: Release, engines: dict[Precision, Engine], encodings: list[Encoding]
 ) -> None:
@@ -186,6 +210,6 @@ def test_streams_are_pinned_to_no_core(release: Release, precision: Precision) -
     engine = release.engine(precision, Device.CPU, threads=1, streams=2)
     assert isinstance(engine, OpenVinoEngine)
     engine.specialise(16)
-    compiled = [each.get_compiled_model() for graph in (engine._any_shape, engine._single[16]) for each in graph._all]
+    compiled = [each.get_compiled_model() for each in engine._any_shape._all] + list(engine._single[16][1].compiled)
     assert [each.get_property("ENABLE_CPU_PINNING") for each in compiled] == [False] * 4
     engine.close()

@@ -1,0 +1,67 @@
+"""The arithmetic of `make bench-peers`: a refusal is no answer, and each figure compares the rows that it names."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks import bench_peers
+from tests.benchmarks.bench_peers import TARGETS
+from tests.benchmarks.harness import CannotMeasure
+from tests.benchmarks.peers import environments, table
+from tests.benchmarks.peers.h2load import Row, check_answers
+from tests.benchmarks.peers.stage import AIO, DYNAMIC, FLOOR, LATENCY, LITSERVE, TRITON
+
+
+def test_calls_that_were_refused_are_not_answers() -> None:
+    # 1,000 answers of 200 bytes, some smaller because they tell shorter times; two are under way at the end.
+    check_answers(data_bytes=998 * 195, calls=1_000, connections=2, answer_bytes=200)
+    with pytest.raises(CannotMeasure, match="some were refused"):
+        check_answers(data_bytes=900 * 200, calls=1_000, connections=2, answer_bytes=200)
+
+
+def test_figures_compare_the_rows_that_they_name() -> None:
+    def row(rates: dict[str, float]) -> dict[str, Row]:
+        return {server: Row(rate, [4.0] * 99 + [6.0]) for server, rate in rates.items()}
+
+    closed = {
+        "c1": row({LATENCY: 300, AIO: 240, LITSERVE: 100, TRITON: 90, FLOOR: 400}),
+        "c16": row({LATENCY: 600, AIO: 500, FLOOR: 800}),
+        "c64": row({DYNAMIC: 900, TRITON: 600}),
+    }
+    figures = bench_peers.figures(closed)
+    assert list(figures) == [target.name for target in TARGETS]
+    assert figures["latency_c16_of_floor"] == 0.75
+    assert figures["latency_c16_over_aio"] == 1.2
+    assert figures["c1_over_best_peer"] == 1.25
+    assert figures["dynamic_c64_over_triton"] == 1.5
+    assert 1.0 <= figures["c1_p99_over_p50"] <= 1.5
+
+
+@pytest.mark.heavy
+def test_a_package_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(environments, "FOLDER", tmp_path)
+    monkeypatch.setattr(environments, "_PYTHON", "/no/such/python")
+    with pytest.raises(CannotMeasure) as missing:
+        environments.python("litserve")
+    assert "\n" not in str(missing.value)
+    assert "/no/such/python" in str(missing.value)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(CannotMeasure, match="apt-get install nghttp2-client"):
+        environments.h2load()
+
+
+def test_the_page_gets_the_table_of_the_last_run() -> None:
+    row = {"rate": [300.0, 100.0, 200.0], "p50_ms": [4.0, 3.0, 5.0], "p99_ms": [6.0, 5.0, 7.0]}
+    document = {
+        "date": "2026-01-02",
+        "machine": {"cpu": "A CPU", "cores": 2},
+        "conditions": {"rows": {LATENCY: {"c1": row, "c2": row, "c16": row, "c64": row}}},
+    }
+    page = f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n"
+    filled = table.filled(page, document)
+    assert f"| {LATENCY} | 4.0 / 6.0 | 200 | 200 | 200 |" in filled
+    assert "2026-01-02" in filled
+    assert "A CPU" in filled
+    assert "old" not in filled
+    assert filled.startswith("before")
+    assert filled.endswith("after\n")
