@@ -37,7 +37,7 @@ def score_batches(
     batches: Iterator[Values],
     model: Model,
     options: ScoringOptions,
-    scored: Callable[[int], None] = lambda rows: None,
+    scored: Callable[[int, int], object] = lambda window, rows: None,
 ) -> Iterator[pa.RecordBatch]:
     """The columns of each batch. `scored`: as in `windows.score_windows`. Raises: JobError."""
     judged = deque[list[Reason | None]]()

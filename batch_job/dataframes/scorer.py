@@ -3,9 +3,8 @@
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -130,15 +129,18 @@ class Scorer:
         return f"Scorer({self.release!r}, texts={self.texts})"
 
     def _score_here(self, columns: Values, progress: bool | None) -> pa.Table:
-        rows, found = len(columns[0]), list[pa.RecordBatch]()
+        rows = len(columns[0])
         parts = ([column[at : at + WINDOW_ROWS] for column in columns] for at in range(0, rows, WINDOW_ROWS))
         options = self._on(devices.detect())
         with _ONE_CALL, progress_bar(rows, progress) as advance:
             model = models.open_model(options, devices.cores())
-            scored = partial(_advance, advance, found)
-            for batch in score_batches(parts, model, options, scored):
-                found.append(batch)
-                scored(0)
+
+            def scored(window: int, done: int) -> None:
+                advance(window * WINDOW_ROWS + done)
+
+            # Invalid rows count at the end of all.
+            found = list(score_batches(parts, model, options, scored))
+            advance(rows)
         return pa.Table.from_batches(found, SCORE_COLUMNS)
 
     def _on(self, device: Device) -> ScoringOptions:
@@ -152,11 +154,6 @@ def _check_pair(release: str, pairs: bool, pair: str) -> None:
         raise BadInput(
             "pair", f"is not set, and release {release} reads pairs of texts: say which column has the second"
         )
-
-
-def _advance(advance: Callable[[int], object], found: Sequence[pa.RecordBatch], scored: int) -> None:
-    """`scored`: rows of the window after those that were found."""
-    advance(sum(batch.num_rows for batch in found) + scored)
 
 
 def _column(batch: pa.RecordBatch, name: str) -> pa.Array:

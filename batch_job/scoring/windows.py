@@ -80,7 +80,7 @@ def score_windows(
     model: Model,
     options: ScoringOptions,
     most_poison: int = 0,
-    scored: Callable[[int, int], None] = lambda number, rows: None,
+    scored: Callable[[int, int], object] = lambda number, rows: None,
 ) -> Iterator[ScoredWindow]:
     """Score every batch. Reading and tokenising run ahead in a thread while the engine works. Where the engine is a
     device that computes by itself, it works ahead of the caller, too. `scored` gets the number of a window, from 0, and
@@ -103,7 +103,7 @@ def score_windows(
     return ahead(ready, 1) if model.engine.ahead else ready
 
 
-def _rows_scored(scored: Callable[[int], None], rows: int, share: float) -> None:
+def _rows_scored(scored: Callable[[int], object], rows: int, share: float) -> None:
     scored(int(rows * share))
 
 

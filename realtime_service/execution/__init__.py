@@ -7,7 +7,7 @@ The budget of one call with one text of 16 tokens, in µs of CPU on a core of 2.
     collate                  4    scores                  31
     answer and response     40    metrics                  4
 
-With two callers the event loop's thread takes 1,050 a call, of which 100 are listed. The rest, by subtraction, is grpc.aio,
-asyncio and the hand-over of the interpreter lock: a busy device gains by fewer hand-overs, not by shorter parts. Two texts
-run together where TANDEM_LATENCY_MAX_ROWS allows it.
+With two callers the event loop's thread takes 1,050 a call, of which 100 are listed. The rest, by subtraction, is
+grpc.aio, asyncio and the hand-over of the interpreter lock: a busy device gains by fewer hand-overs, not by shorter
+parts. Two texts run together where TANDEM_LATENCY_MAX_ROWS allows it.
 """
