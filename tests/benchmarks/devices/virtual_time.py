@@ -1,8 +1,8 @@
 """Time that passes only where a thread says so, and travels with what threads hand each other.
 
-Each thread has its own time. Whoever takes an item waits for the time at which it was put, and whoever puts one into a
-full queue waits for the time at which room was made, so a run takes the same virtual time however its threads happen to
-be scheduled, and no time at all to wait for.
+Each thread has its own time. A thread that takes an item waits for the time at which it was put, and one that puts an
+item into a full queue for the time at which room was made. So a run takes the same virtual time however its threads
+happen to be scheduled, and no real time to wait for.
 """
 
 import queue

@@ -31,8 +31,8 @@ pytestmark = pytest.mark.heavy
 
 PADDED = {"deberta-v2", "mpnet"}
 
-#: Of all lengths, from no text at all to more than any of the models reads.
-TEXTS: list[Text] = [*tiny_models.corpus()[:9], "", "card", "card " * 100]
+#: Of all lengths, from no text at all to more than any of the models reads. The last has RoBERTa's padding inside.
+TEXTS: list[Text] = [*tiny_models.corpus()[:9], "", "card", "card " * 100, "my <pad> card"]
 PAIRS: list[Text] = [("is my card here", "no"), ("no", "is my card here yet"), ("", "card " * 100), ("card", "")]
 
 
