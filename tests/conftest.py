@@ -83,7 +83,7 @@ _SIGNS = ("service: RunningService", "spark: SparkSession", "in_this_spark: None
 
 @functools.cache
 def _shared_part(file: str) -> str:
-    """The part that a file's tests share with other files of their package; empty if there is none."""
+    """The part that a file's tests share with other files of their package; empty for a file without one."""
     own, conftest = (REPOSITORY / file).read_text(), (REPOSITORY / file).with_name("conftest.py")
     service, *spark = _SIGNS
     # Fixtures of its folder may use the service, too.

@@ -12,12 +12,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 import batch_job
 from batch_job.dataframes import bar, libraries, scorer
 from batch_job.dataframes.columns import SCORE_COLUMNS
-from shared_model.encoding import InputSpec, TokenBatch, collate, fine_bucket
+from shared_model.batches import Batch, Running
+from shared_model.encoding import InputSpec, collate, fine_bucket
 from shared_model.engine import Engine
 from shared_model.errors import BadInput, JobError
 from shared_model.releases import pointer
@@ -108,10 +108,10 @@ class Refusing:
     def __getattr__(self, name: str) -> object:
         return getattr(self._engine, name)
 
-    def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
+    def start(self, batch: Batch) -> Running:
         if (batch.ids == self._token).any():
             raise RuntimeError("cannot be read")
-        return self._engine.score(batch, single)
+        return self._engine.start(batch)
 
 
 @pytest.fixture

@@ -77,7 +77,7 @@ def test_all_columns_of_a_frame_can_be_kept(spark: SparkSession, tiny: Release) 
     assert scored.schema[: len(frame.columns)] == frame.schema
     assert scored.select(*(f"`{name}`" for name in frame.columns)).collect() == frame.collect()
     assert [row.reason for row in scored.collect()] == [None, "wrong_type"]
-    with pytest.raises(BadInput, match=r"^frame: has a column label, as the scores have; rename or drop it$"):
+    with pytest.raises(BadInput, match=r"^frame: has a column abstained, as the scores have; rename or drop it$"):
         scorer.keeping(scored.schema)
 
 

@@ -19,6 +19,8 @@ from shared_model.encoding import Encoding
 from shared_model.types import Device, Precision, ServingPath
 
 LANES = lanes(ServiceSettings(), Device.CPU)
+#: With two texts a call in the latency lane.
+PAIRS = lanes(environment.load(ServiceSettings, {"TANDEM_LATENCY_MAX_ROWS": "2"}), Device.CPU)
 BULK_BATCH_SECONDS = 0.010
 
 #: Round numbers near the measured ones: INT8 2 ms for 1×16, BF16 64×32 in about 100 ms. Wide is 1.5 times as fast.
@@ -442,7 +444,7 @@ def test_a_text_that_waited_for_a_wide_one_leaves_a_core_to_the_next() -> None:
 
 @given(st.integers(1, 20), streams)
 def test_single_texts_share_a_batch_only_where_more_wait_than_streams_are_free(waiting: int, streams: int) -> None:
-    simulation = Simulation(streams=streams)
+    simulation = Simulation(streams=streams, lanes=PAIRS)
     for _ in range(waiting):
         simulation.admit(simulation.task(ServingPath.LATENCY, 10.0))
     running = []
