@@ -70,7 +70,7 @@ def test_finished_shards_of_a_lost_attempt_are_referenced_by_the_next(
     with pytest.raises(ZeroDivisionError):
         attempt(spark, far, client, options, run, before_commit=die)
     left = {it.path for it in open_objects(far.scores_table).list(f"ds={DAY}") if it.path.endswith(".parquet")}
-    s3.seen.clear()
+    s3.clear()
     done = attempt(spark, far, client, options, run)
     assert (done.units_resumed, done.rows) == (done.units, 200)
     assert {uri.removeprefix(f"{far.scores_table}/") for uri in DeltaTable(str(far.scores_table)).file_uris()} == left
