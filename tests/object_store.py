@@ -1,82 +1,55 @@
-"""A real S3 server (moto) behind a proxy that injects faults, for tests that meet an object store."""
+"""A real S3 server that injects faults, for tests that meet an object store.
 
-import http.client
+It is a process of its own: DeltaTable.history() holds the interpreter while it waits for an answer.
+"""
+
 import json
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field
-from enum import Enum, auto
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
 from shared_model.objects import url
+from tests.s3_server import KEY, SECRET, Fault
 
-KEY, SECRET = "AKIATANDEMTEST", "not-to-be-shown-anywhere"
+__all__ = ["KEY", "SECRET", "Fault", "Proxy", "reconnect", "refresh_from_endpoint", "s3"]
 
-
-class Fault(Enum):
-    """`BUSY`: 503 SlowDown. `CUT`: the connection ends in the midst of a request. `LOST`: the request is carried out,
-    and its answer never arrives. `STALL`: it waits for 2 s."""
-
-    BUSY = auto()
-    CUT = auto()
-    LOST = auto()
-    STALL = auto()
-
-
-@dataclass
-class _Injected:
-    fault: Fault
-    method: str
-    path: str
-    left: int
+_REPOSITORY = Path(__file__).parents[1]
 
 
 @dataclass
 class Proxy:
-    """`seen`: method and path of every request. `expired`: access keys that the service no longer takes."""
+    """The server, as its clients see it."""
 
-    upstream: tuple[str, int]
-    seen: list[tuple[str, str]] = field(default_factory=list)
-    expired: set[str] = field(default_factory=set)
-    current_key: str = KEY
-    _faults: list[_Injected] = field(default_factory=list)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-    port: int = 0
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+    url: str
+    _calls: IO[str]
+    _answers: IO[str]
 
     def inject(self, fault: Fault, times: int, method: str = "PUT", path: str = "") -> None:
         """Let the next `times` requests with this method, and with `path` in theirs, meet a fault."""
-        with self._lock:
-            self._faults.append(_Injected(fault, method, path, times))
+        self._call("inject", fault, times, method, path)
+
+    def expire(self, key: str = KEY, then: str = KEY) -> None:
+        """Take an access key no longer. The endpoint for credentials gives `then`."""
+        self._call("expire", key, then)
 
     @property
     def pending(self) -> int:
         """Faults that no request has met yet."""
-        return sum(each.left for each in self._faults)
+        return int(self._call("pending"))
+
+    @property
+    def seen(self) -> list[tuple[str, str]]:
+        """Method and path of every request since `clear`."""
+        return [(method, path) for method, path in self._call("seen")]
 
     def clear(self) -> None:
-        with self._lock:
-            self._faults.clear()
-        self.expired.clear()
-        self.seen.clear()
-
-    def fault_for(self, method: str, path: str) -> Fault | None:
-        with self._lock:
-            self.seen.append((method, path))
-            for each in self._faults:
-                if each.left and each.method == method and each.path in path:
-                    each.left -= 1
-                    return each.fault
-        return None
+        self._call("clear")
 
     def environment(self) -> dict[str, str]:
         return {
@@ -87,93 +60,23 @@ class Proxy:
             "AWS_SECRET_ACCESS_KEY": SECRET,
         }
 
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    proxy: Proxy
-
-    def _serve(self) -> None:
-        if self.path == "/credentials":
-            return self._credentials()
-        fault = self.proxy.fault_for(self.command, self.path)
-        if fault is Fault.CUT:
-            self.rfile.read(int(self.headers.get("Content-Length", 0)) // 2)
-            return self._hang_up()
-        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if any(f"Credential={key}/" in self.headers.get("Authorization", "") for key in self.proxy.expired):
-            return self._refuse(403, "ExpiredToken", "The provided token has expired.")
-        if fault is Fault.BUSY:
-            return self._refuse(503, "SlowDown", "Please reduce your request rate.")
-        if fault is Fault.STALL:
-            time.sleep(2)
-        status, headers, answer = self._forward(body)
-        if fault is Fault.LOST:
-            return self._hang_up()
-        self._answer(status, headers, answer)
-        return None
-
-    do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = _serve  # noqa: N815 (as http.server calls them)
-
-    def _forward(self, body: bytes) -> tuple[int, list[tuple[str, str]], bytes]:
-        with closing(http.client.HTTPConnection(*self.proxy.upstream)) as connection:
-            connection.request(self.command, self.path, body, dict(self.headers))
-            got = connection.getresponse()
-            return got.status, got.getheaders(), got.read()
-
-    def _credentials(self) -> None:
-        """As the endpoint of a container gives them: they are good for ten minutes."""
-        until = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 600))
-        given = {"AccessKeyId": self.proxy.current_key, "SecretAccessKey": SECRET, "Token": "t", "Expiration": until}
-        self._answer(200, [("Content-Type", "application/json")], json.dumps(given).encode())
-
-    def _refuse(self, status: int, code: str, message: str) -> None:
-        text = f"<Error><Code>{code}</Code><Message>{message}</Message><AWSAccessKeyId>{KEY}</AWSAccessKeyId></Error>"
-        self._answer(status, [("Content-Type", "application/xml")], text.encode())
-
-    def _answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
-        self.send_response_only(status)
-        length = dict(headers).get("Content-Length", len(body)) if self.command == "HEAD" else len(body)
-        kept = [it for it in headers if it[0].lower() not in ("content-length", "transfer-encoding", "connection")]
-        for name, value in (*kept, ("Content-Length", str(length))):
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def _hang_up(self) -> None:
-        self.close_connection = True
-        self.connection.close()
-
-    def log_message(self, *args: Any) -> None:
-        pass
+    def _call(self, name: str, *arguments: object) -> Any:
+        print(json.dumps((name, arguments)), file=self._calls, flush=True)
+        return json.loads(self._answers.readline())
 
 
 @contextmanager
 def s3(bucket: str) -> Iterator[Proxy]:
-    """The server with one bucket, behind a proxy. Requests go to the proxy."""
-    from moto.server import ThreadedMotoServer
-
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-    server.start()
-    proxy = Proxy(server.get_host_and_port())
-    handler: Callable[..., Any] = type("Handler", (_Handler,), {"proxy": proxy})
-    front = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    front.daemon_threads = True
-    proxy.port = front.server_address[1]
-    threading.Thread(target=front.serve_forever, daemon=True).start()
-    try:
-        _make_bucket(proxy.upstream, bucket)
-        yield proxy
-    finally:
-        front.shutdown()
-        front.server_close()
-        server.stop()
-
-
-def _make_bucket(address: tuple[str, int], bucket: str) -> None:
-    with closing(http.client.HTTPConnection(*address)) as connection:
-        connection.request("PUT", f"/{bucket}")
-        assert connection.getresponse().status == 200
+    """The server with one bucket."""
+    command = [sys.executable, "-m", "tests.s3_server", bucket]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=_REPOSITORY) as process:
+        assert process.stdin
+        assert process.stdout
+        try:
+            yield Proxy(process.stdout.readline().strip(), process.stdin, process.stdout)
+        finally:
+            process.kill()
 
 
 def reconnect() -> None:

@@ -75,6 +75,12 @@ class Summary:
             for night in self.nights
             if night.run.state != "success" or not (night.record and night.record.publication)
         ]
+        gaps += [
+            f"{task} of {night.run.partition} was {state}"
+            for night in self.nights
+            for task, state in night.run.tasks.items()
+            if state != "success"
+        ]
         seen = {outcome.path for outcome in self.outcomes if len(outcome.milliseconds) >= SEEN_SHARE * outcome.calls}
         gaps += [f"the {path} path was not seen" for path in ServingPath if path not in seen]
         astray = [reached.kind for reached in self.reached if not reached.right]

@@ -108,6 +108,11 @@ def test_a_night_that_did_not_happen_is_missed(summary: Summary, night: Nightly)
     assert replace(summary, nights=[night]).missing() == [f"the nightly run of 2026-01-14 ended {night.run.state}"]
 
 
+def test_a_task_that_airflow_skipped_is_missed(summary: Summary) -> None:
+    run = replace(NIGHT.run, tasks={"plan": "success", "report": "skipped"})
+    assert replace(summary, nights=[replace(NIGHT, run=run)]).missing() == ["report of 2026-01-14 was skipped"]
+
+
 def test_calls_that_an_endpoint_of_another_kind_answered_are_missed(summary: Summary) -> None:
     astray = [Reached(ServingPath.LATENCY, 50, {"latency": 49, "throughput": 1, "router": 0})]
 

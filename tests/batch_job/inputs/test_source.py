@@ -21,7 +21,7 @@ from shared_model.errors import JobError, NoInput, SettingError
 from shared_model.objects import open_objects
 from shared_model.settings import StateSettings
 from tests.batch_job.inputs.written import DAY, Row, write
-from tests.object_store import KEY, Proxy
+from tests.object_store import Proxy
 
 ROWS = [{"id": f"m{number}", "text": f"hello {number}"} for number in range(5)]
 FORMATS = list(Format)
@@ -221,7 +221,7 @@ def test_a_day_in_a_store_is_planned_as_one_on_a_disk(tmp_path: Path, s3_url: st
 
 
 def test_a_store_that_cannot_be_read_is_named_without_credentials(s3: Proxy, s3_url: str) -> None:
-    s3.expired.add(KEY)
+    s3.expire()
     with pytest.raises(JobError) as raised:
         Source(s3_url, format=Format.CSV).read(DAY)
     assert str(raised.value) == f"{s3_url}/ds={DAY} cannot be read: ExpiredToken: The provided token has expired."

@@ -82,7 +82,7 @@ def test_a_commit_that_is_given_up_is_one_line_and_leaves_the_day_as_it_was(
     commit(s3_url, 1, ["a"])
     file = score_file(s3_url, 2, ["b"])
     monkeypatch.setattr(table, "_SERVICE_FAILURES", 1)
-    s3.expired.add(KEY)
+    s3.expire()
     with pytest.raises(JobError, match=r"ExpiredToken: The provided token has expired") as raised:
         table.replace_partition(s3_url, DAY, [file], 2, nothing, {})
     shown = "".join(traceback.format_exception(raised.value))
@@ -102,8 +102,7 @@ def test_credentials_that_expire_within_a_commit_are_read_again(
 
     def expire() -> None:
         """Between the look at the table and the put of the commit."""
-        s3.expired.add(KEY)
-        s3.current_key = "ASIAANOTHER"
+        s3.expire(then="ASIAANOTHER")
 
     table.replace_partition(s3_url, DAY, [file], 2, expire, {})
     assert ids_of(s3_url) == ["b"]

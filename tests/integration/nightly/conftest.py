@@ -45,6 +45,7 @@ from tests.batch_job.conftest import (
     state,
 )
 from tests.batch_job.shards import written
+from tests.object_store import Proxy
 
 NIGHT = str(Path(__file__).with_name("night.py"))
 _NOTES, _RUN = "NIGHT_NOTES", "NIGHT_RUN"
@@ -188,10 +189,10 @@ def house(
 
 
 @pytest.fixture(scope="module")
-def master(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A cluster of two hosts with a core each."""
+def master(s3_server: Proxy, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A cluster of two hosts with a core each, whose environment has what a store behind a URL needs."""
     folder = tmp_path_factory.mktemp("cluster")
-    with cluster.standalone(cluster.environment({}), folder, HOSTS, cores=1) as url:
+    with cluster.standalone(cluster.environment(s3_server.environment()), folder, HOSTS, cores=1) as url:
         yield url
 
 

@@ -34,6 +34,7 @@ from batch_job.tables import resumable, table
 from batch_job.tables.fence import Fence
 from shared_model.batches import Batch, Running
 from shared_model.engine import Engine
+from shared_model.objects import Location, join, open_file, open_objects
 
 _NOTES = Path(os.environ["NIGHT_NOTES"])
 _COMMIT = table.replace_partition.__name__
@@ -218,7 +219,7 @@ def hold_before_commit(anyone: bool) -> None:
 def commit_in_two_steps() -> None:
     """As one would who first makes room for the new day."""
 
-    def take_away(folder: Path, ds: str, *_: Any) -> NoReturn:
+    def take_away(folder: Location, ds: str, *_: Any) -> NoReturn:
         DeltaTable(str(folder)).delete(f"ds = '{ds}'")
         die(os.getpgrp())
 
@@ -229,9 +230,10 @@ def tell_files() -> None:
     """Note how many rows the files have that lie there when an attempt commits."""
     real = table.replace_partition
 
-    def told(folder: Path, ds: str, *arguments: Any) -> int:
-        files = folder.glob(f"ds={ds}/source=archive/*.parquet")
-        (_NOTES / "files").write_text(json.dumps([pq.read_metadata(file).num_rows for file in files]))
+    def told(folder: Location, ds: str, *arguments: Any) -> int:
+        found = open_objects(folder).list(f"ds={ds}/source=archive", deep=False)
+        files = [join(folder, it.path) for it in found if it.path.endswith(".parquet")]
+        (_NOTES / "files").write_text(json.dumps([pq.read_metadata(open_file(file)).num_rows for file in files]))
         return real(folder, ds, *arguments)
 
     setattr(table, _COMMIT, told)

@@ -15,7 +15,7 @@ from tests import object_store
 from tests.object_store import KEY, SECRET, Fault, Proxy
 
 
-@pytest.fixture(params=["folder", "file", "s3"])
+@pytest.fixture(params=["folder", "file", pytest.param("s3", marks=pytest.mark.heavy)])
 def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
     if request.param == "s3":
         return open_objects(request.getfixturevalue("s3_url"))
@@ -129,7 +129,7 @@ def test_giving_up_is_one_line_without_credentials(bucket: Objects, s3: Proxy, m
         bucket.put("a", b"1")
     assert "after 2 retries" in str(raised.value)
     s3.clear()
-    s3.expired.add(KEY)
+    s3.expire()
     with pytest.raises(OSError, match=r"ExpiredToken: The provided token has expired") as expired:
         bucket.get("a")
     for error in (raised.value, expired.value):
@@ -145,11 +145,9 @@ def test_credentials_that_expired_are_read_again(
     object_store.refresh_from_endpoint(s3, tmp_path, monkeypatch)
     bucket = open_objects(s3_url)
     bucket.put("a", b"1")
-    s3.expired.add(KEY)
-    s3.current_key = "ASIAANOTHER"
+    s3.expire(then="ASIAANOTHER")
     found = bucket.find("a")
-    s3.expired.add("ASIAANOTHER")
-    s3.current_key = "ASIATHIRD"
+    s3.expire("ASIAANOTHER", then="ASIATHIRD")
     assert (found and found.size, bucket.get("a")) == (1, b"1")
 
 

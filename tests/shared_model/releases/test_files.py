@@ -25,7 +25,7 @@ from tests.shared_model.full_disk import largest_file
 REPOSITORY = Path(__file__).parents[3]
 
 
-@pytest.fixture(params=["folder", "file", "s3"])
+@pytest.fixture(params=["folder", "file", pytest.param("s3", marks=pytest.mark.heavy)])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """One place as a folder, and behind URLs of two kinds."""
     if request.param == "s3":
@@ -123,7 +123,7 @@ def test_what_is_no_release_is_not_listed(root: str) -> None:
 
 def test_opening_does_not_list(s3: Proxy, s3_url: str) -> None:
     sealed = small_release.seal(Store(s3_url))
-    s3.seen.clear()
+    s3.clear()
     Store(s3_url).open(sealed.id).verify()
     assert s3.seen
     assert not [path for _, path in s3.seen if "list-type" in path]
@@ -156,7 +156,7 @@ def test_a_url_that_cannot_be_served_is_one_line(place: str, says: str) -> None:
     ],
 )
 def test_a_services_own_error_is_one_line(ask: Callable[[Store], object], says: str, s3: Proxy, s3_url: str) -> None:
-    s3.expired.add(KEY)
+    s3.expire()
     with pytest.raises(TandemError) as raised:
         ask(Store(s3_url))
     assert re.search(rf"{says}: ExpiredToken: The provided token has expired\.$", str(raised.value))
@@ -165,7 +165,7 @@ def test_a_services_own_error_is_one_line(ask: Callable[[Store], object], says: 
 
 def test_an_object_that_cannot_be_read_is_named(s3: Proxy, s3_url: str) -> None:
     sealed = small_release.seal(Store(s3_url))
-    s3.expired.add(KEY)
+    s3.expire()
     # An answer to HEAD has no text.
     for ask, says in ((sealed.read, "ExpiredToken"), (sealed.file_size, "Server returned non-2xx status code: 403")):
         with pytest.raises(ReleaseError, match=rf"int8/model\.bin cannot be read: {says}"):
