@@ -39,7 +39,7 @@ class _Injected:
 
 @dataclass
 class Faults:
-    """What the proxy does to requests. `_seen`: method and path of every request. `expired`: access keys that the
+    """Faults that the proxy injects. `_seen`: method and path of every request. `expired`: access keys that the
     service no longer takes; `current_key` is what the endpoint for credentials gives."""
 
     expired: set[str] = field(default_factory=set)

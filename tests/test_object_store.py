@@ -10,7 +10,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 
-#: What the fixture of the session does, with a test inside it.
+#: As the fixture of the session, with a test inside it.
 USER = """
 import os, signal, psutil
 from tests import object_store

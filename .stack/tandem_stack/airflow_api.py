@@ -1,11 +1,14 @@
 """The few calls of Airflow's REST API that the stack makes."""
 
+import contextlib
 import json
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from batch_job.launch import spark_submit
@@ -20,6 +23,10 @@ FINAL = ("success", "failed")
 
 class NotYet(Problem):
     """Airflow does not know what was asked for, or cannot say now; later it may."""
+
+
+class AlreadyThere(Problem):
+    """Airflow has something of that id."""
 
 
 @dataclass(frozen=True)
@@ -70,9 +77,17 @@ class AirflowApi:
         self._call("PATCH", f"/api/v2/dags/{dag}", {"is_paused": paused})
 
     def trigger(self, dag: str, conf: Mapping[str, str], partition: str | None = None) -> str:
-        """Start a run as the trigger form does; returns its id."""
-        body = {"logical_date": None, "conf": conf, "partition_key": partition}
-        return str(self._call("POST", f"/api/v2/dags/{dag}/dagRuns", body)["dag_run_id"])
+        """Start a run as the trigger form does; returns its id. SQLite may be locked by the scheduler, which Airflow
+        answers with 500, so it is asked again, for the same run."""
+        run_id = f"manual__{uuid.uuid4()}"
+        body = {"dag_run_id": run_id, "logical_date": None, "conf": conf, "partition_key": partition}
+
+        def started() -> str:
+            with contextlib.suppress(AlreadyThere):
+                self._call("POST", f"/api/v2/dags/{dag}/dagRuns", body)
+            return run_id
+
+        return self._wait(started, _CALL_SECONDS, f"Airflow does not start a run of {dag}")
 
     def run_state(self, dag: str, run_id: str) -> RunState:
         run = self._call("GET", f"/api/v2/dags/{dag}/dagRuns/{run_id}")
@@ -142,5 +157,6 @@ class AirflowApi:
                 return answer
         except urllib.error.HTTPError as error:
             detail = error.read(300).decode(errors="replace")
-            kind = NotYet if error.code == 404 or error.code >= 500 else Problem
+            later = error.code == HTTPStatus.NOT_FOUND or error.code >= HTTPStatus.INTERNAL_SERVER_ERROR
+            kind = NotYet if later else AlreadyThere if error.code == HTTPStatus.CONFLICT else Problem
             raise kind(f"Airflow: {method} {path}: {error.code} {detail}") from error
