@@ -22,7 +22,7 @@ def read_at_once(loop: asyncio.AbstractEventLoop) -> None:
         handle, _ = key.data
         callback = handle._callback if handle else None
         if isinstance(callback, functools.partial) and callback.func.__name__ == "_handle_events":
-            loop.add_reader(key.fileobj, _Reader(key.fileobj, callback))
+            loop.add_reader(key.fileobj, _Reader(loop, key.fileobj, callback))
             return
         if isinstance(callback, _Reader):
             return
@@ -30,11 +30,19 @@ def read_at_once(loop: asyncio.AbstractEventLoop) -> None:
 
 
 class _Reader:
-    def __init__(self, wakeups: socket.socket, handle_events: Callable[[], Any]) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, wakeups: socket.socket, handle_events: Callable[[], Any]
+    ) -> None:
+        self._loop = loop
         self._wakeups = wakeups
         self._handle_events = handle_events
 
     def __call__(self) -> None:
         with suppress(BlockingIOError):
             self._wakeups.recv(_MANY)
-        self._handle_events()
+        try:
+            self._handle_events()
+        except BaseException:
+            # An event of a loop that was closed is an error. No byte is left for the events behind it.
+            self._loop.call_soon(self)
+            raise

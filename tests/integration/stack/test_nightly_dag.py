@@ -23,7 +23,6 @@ from shared_model.demo_messages import FIRST_DAY
 from shared_model.redis_store import keys
 from shared_model.redis_store.server import RedisServer
 from shared_model.releases.store import Release
-from shared_model.types import ServingPath
 from tests.integration.stack.conftest import ROWS, Up
 from tests.private_files import open_to_others
 from tests.realtime_service.conftest import eventually
@@ -127,8 +126,8 @@ def test_the_scores_are_published_and_answer_calls(running: Up, night: Night, re
 
     assert pointer["ds"] == str(FIRST_DAY)
     with Client(running.plan.service.grpc_address) as online:
+        # A single call may miss it: a look-up that takes too long is given up, and the text is scored.
         calls.wait_precomputed(online, text)
-        assert online.score(text).path == ServingPath.PRECOMPUTED
 
 
 def errors(running: Up, run_id: str, task: str) -> list[str]:

@@ -2,8 +2,11 @@
 and that a caller who leaves is noticed."""
 
 import asyncio
+import functools
 import socket
 import time
+from collections import deque
+from contextlib import suppress
 
 import grpc
 import grpc.aio
@@ -13,6 +16,7 @@ from realtime_service.transport import rpc_handlers, wakeups
 from realtime_service.transport.accept_queue import ARRIVED, AcceptQueue
 from realtime_service.transport.rpc_handlers import Context
 from tests.load import wire
+from tests.realtime_service.cluster.directory import until
 from tests.realtime_service.listeners import listening
 
 SERVICE = "test.Burst"
@@ -118,3 +122,25 @@ def test_an_event_loop_that_grpc_does_not_watch_is_an_error() -> None:
     with pytest.raises(LookupError, match="grpcio works in another way"):
         wakeups.read_at_once(loop)
     loop.close()
+
+
+async def test_events_behind_one_that_fails_are_handled() -> None:
+    read, write = socket.socketpair()
+    loop, events, handled = asyncio.get_running_loop(), deque((1, 0, 2)), list[float]()
+    loop.set_exception_handler(lambda _, failed: None)
+
+    def _handle_events() -> None:
+        """As grpc.aio: one byte, then every event."""
+        with suppress(BlockingIOError):
+            read.recv(1)
+        while events:
+            handled.append(1 / events.popleft())
+
+    with read, write:
+        read.setblocking(False)
+        loop.add_reader(read, functools.partial(_handle_events))
+        wakeups.read_at_once(loop)
+        write.send(b"111")
+        await until(lambda: not events)
+        loop.remove_reader(read)
+    assert handled == [1.0, 0.5]
