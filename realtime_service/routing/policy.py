@@ -17,7 +17,8 @@ Replica: this one, if it has the lane and is predicted to answer in time. It off
 utilisation is above the target and a less utilised replica would answer in time. Otherwise the power of two choices:
 the sooner of two random replicas; if that one would be late, the soonest of all. If all would be late, or none has the
 lane, the next fallback lane, a less urgent one first. If all of those would be late too, the request is refused, with
-the time after which one would not be. A request without a deadline is never late.
+the time after which one would not be. A request without a deadline is never late. A replica that has the request's own
+lane does not take it into a more urgent one, where it would go before requests that are promised an answer in time.
 
 If the request's own lane is full at every replica, the request is refused whatever its deadline, so that a flood of one
 kind of requests does not fill the other lanes.
@@ -32,6 +33,7 @@ from dataclasses import dataclass, replace
 from realtime_service.errors import Overloaded, PermissionDenied, ReplicaUnavailable
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import Option, Snapshot
+from realtime_service.settings import SERVED
 from shared_model.types import Priority, ServingPath
 
 #: Fallback lanes of a request whose own lane is not served or would be late, best first.
@@ -95,13 +97,14 @@ def decide(request: RoutedRequest, policy: Policy, snapshot: Snapshot, draw: flo
     path, reason = own_lane(request, policy)
     least_late = math.inf
     for lane in (path, *_fallbacks(path, request)):
-        if wait := _seconds_until_room(lane, request, snapshot):
+        here, options = _candidates(lane, path, request, snapshot)
+        if wait := _seconds_until_room(here, options, request):
             if lane is path:
                 raise Overloaded(f"the {lane} lane is full", wait)
             reason += f"; {lane} is full"
             least_late = min(least_late, wait)
             continue
-        replica, late = _replica(lane, request, policy, snapshot, draw)
+        replica, late = _replica(lane, here, options, request, policy, snapshot, draw)
         if late <= 0:
             return Decision(lane, replica, reason)
         reason += f"; {lane} would be late" if late < math.inf else f"; no {lane} lane"
@@ -180,20 +183,41 @@ def _path(request: RoutedRequest, policy: Policy) -> tuple[ServingPath, str]:
     return ServingPath.DYNAMIC, f"neither urgent nor bulk{policy.origin(*thresholds)}"
 
 
-def _seconds_until_room(path: ServingPath, request: RoutedRequest, snapshot: Snapshot) -> float:
+def may_take(lane: ServingPath, own: ServingPath, lanes: Collection[ServingPath]) -> bool:
+    """Whether a replica with these lanes takes a request into one of them. `own`: the lane of the request."""
+    return own not in lanes or SERVED.index(lane) >= SERVED.index(own)
+
+
+def _candidates(
+    lane: ServingPath, own: ServingPath, request: RoutedRequest, snapshot: Snapshot
+) -> tuple[float, Sequence[Option]]:
+    """A lane where it may take the request: when it would answer here, infinity if never, and at other replicas."""
+    here, options = request.here.get(lane, math.inf), _options(lane, request, snapshot)
+    if lane is own:
+        return here, options
+    with_own = {option.replica for option in _options(own, request, snapshot)}
+    taking = [it for it in options if may_take(lane, own, (own,) if it.replica in with_own else ())]
+    return here if may_take(lane, own, request.here) else math.inf, taking
+
+
+def _seconds_until_room(here: float, options: Sequence[Option], request: RoutedRequest) -> float:
     """Seconds after which a lane that is full at every replica may take the request; 0 if it is not full."""
-    options = _options(path, request, snapshot)
-    if not options or not all(option.full(request.texts) for option in options) or path in request.here:
+    if not options or here < math.inf or not all(option.full(request.texts) for option in options):
         return 0.0
     return max(0.001, min(option.predicted(request.texts) for option in options))
 
 
 def _replica(
-    lane: ServingPath, request: RoutedRequest, policy: Policy, snapshot: Snapshot, draw: float
+    lane: ServingPath,
+    here: float,
+    options: Sequence[Option],
+    request: RoutedRequest,
+    policy: Policy,
+    snapshot: Snapshot,
+    draw: float,
 ) -> tuple[str, float]:
     """The replica for a lane, and by how many seconds its answer would be late: infinity if no replica has the lane."""
-    here = _late(request.here.get(lane, math.inf), request)
-    options = _options(lane, request, snapshot)
+    here = _late(here, request)
     target = policy.load_targets.get(lane, 0.0)
     overloaded = 0.0 < target < snapshot.utilisation.get(lane, 0.0)
     if not options or (here <= 0 and not overloaded):

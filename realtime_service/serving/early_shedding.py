@@ -5,16 +5,19 @@ take time from those that can be answered. This refuses nothing that the dispatc
 once the calls ahead are queued; a request that cannot be judged at a glance goes the whole way.
 """
 
+import math
+
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.cluster.membership import Membership
-from realtime_service.errors import Overloaded, Status, status_of
+from realtime_service.errors import Overloaded, PermissionDenied, Status, status_of
 from realtime_service.execution.devices import Devices
 from realtime_service.identity import Identity, of_model
 from realtime_service.metrics import Metrics, Outcome
 from realtime_service.models.registry import Model, Models
+from realtime_service.routing.policy import RoutedRequest, may_take, own_lane
 from realtime_service.routing.quotas import Quotas
 from realtime_service.scheduling.scheduler import latest_finish
-from realtime_service.serving.request import SHORTEST
+from realtime_service.serving.request import PRIORITIES, SHORTEST
 from shared_model.clock import Clock
 
 
@@ -44,9 +47,9 @@ class EarlyShedding:
     def refusal(
         self, message: scoring_pb2.ScoreRequest, caller: Identity, arrived: float, ahead: int = 0
     ) -> Status | None:
-        """The end of a call that came at `arrived`, monotonic seconds, whose caller is over its quota, or that no lane
-        here would answer in time. `ahead`: calls of its address that go to the device before it, and are not queued
-        there yet."""
+        """The end of a call whose caller is over its quota, or that no lane here would answer in time; its caller names
+        none. `arrived`: monotonic seconds; `ahead`: calls of its address that go to the device before it, and are not
+        queued there yet."""
         serving, timeout = self._models.serving, message.timeout_ms / 1000
         now, flow = self._clock.monotonic(), of_model(caller.quota_key, serving.other(""))
         try:
@@ -58,29 +61,31 @@ class EarlyShedding:
         # Not every lane takes several texts, and not every replica another model.
         if timeout <= 0 or len(message.texts) != 1 or message.allow_deferred or message.model or message.release:
             return None
+        if message.priority not in PRIORITIES:
+            return None
         model = serving.models.get(serving.choose("", caller.key, ""))
         if self._membership.snapshot.options or model is None or (model.precomputed and model.precomputed.epoch):
             return None
         left = latest_finish(arrived, arrived + timeout) - now
-        real_time = message.priority == scoring_pb2.REAL_TIME
-        soonest = self._soonest(model, real_time, flow, left, ahead)
-        if soonest is None:
+        routed = RoutedRequest(1, PRIORITIES[message.priority], timeout, left, model.release, {}, lanes=caller.lanes)
+        soonest = self._soonest(model, routed, flow, ahead)
+        if soonest <= left:
             return None
         self._metrics.ended(None, Outcome.REFUSED, serving.default_name)
         model.statistics.failed.add(now - arrived)
         return status_of(Overloaded("the answer would come too late", max(0.001, soonest - left)))
 
-    def _soonest(self, model: Model, real_time: bool, flow: str, left: float, ahead: int) -> float | None:
-        """Seconds until the first lane would answer the shortest text; None where that is in time, or no lane is
-        open."""
-        found = []
+    def _soonest(self, model: Model, request: RoutedRequest, flow: str, ahead: int) -> float:
+        """Seconds until the first lane that may take the request would answer the shortest text; minus infinity where
+        none may."""
+        try:
+            own, _ = own_lane(request, self._membership.snapshot.policy)
+        except PermissionDenied:
+            return -math.inf
+        finishes = {}
         for lane in self._membership.snapshot.lanes:
-            finish = self._device.finish_of(model, lane, [SHORTEST], real_time, flow)
-            if finish is None:
-                continue
-            typical = self._device.typical(model, lane, SHORTEST.tokens) if ahead else None
-            finish += ahead * typical[2] if typical else 0.0
-            if finish <= left:
-                return None
-            found.append(finish)
-        return min(found, default=None)
+            finish = self._device.finish_of(model, lane, [SHORTEST], request.real_time, flow)
+            if finish is not None:
+                typical = self._device.typical(model, lane, SHORTEST.tokens) if ahead else None
+                finishes[lane] = finish + (ahead * typical[2] if typical else 0.0)
+        return min((finishes[lane] for lane in finishes if may_take(lane, own, finishes)), default=-math.inf)

@@ -26,7 +26,7 @@ IDENTITY = "x-tandem-caller"
 #: A text of one token: no text takes less.
 SHORTEST = Encoding(np.ones(1, np.int32), truncated=False)
 
-_PRIORITIES = {
+PRIORITIES = {
     scoring_pb2.PRIORITY_UNSPECIFIED: Priority.UNSPECIFIED,
     scoring_pb2.REAL_TIME: Priority.REAL_TIME,
     scoring_pb2.NORMAL: Priority.NORMAL,
@@ -129,7 +129,7 @@ def check_request(message: scoring_pb2.ScoreRequest) -> ScoringRequest:
         raise BadInput("text_pairs", f"holds {paired} texts, must hold none or {count}")
     # Each is read once: a look into a message makes a new object.
     texts, pairs, request_id = tuple(message.texts), tuple(message.text_pairs), message.request_id
-    priority, timeout_ms, top_k = _PRIORITIES.get(message.priority), message.timeout_ms, message.top_k
+    priority, timeout_ms, top_k = PRIORITIES.get(message.priority), message.timeout_ms, message.top_k
     for field, held in (("texts", texts), ("text_pairs", pairs)):
         for index, text in enumerate(held):
             check_text(f"{field}[{index}]", text)

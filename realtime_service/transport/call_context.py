@@ -71,8 +71,10 @@ class ContextReader:
         )
 
     def caller(self, context: Context) -> Identity | None:
-        """The caller, where it is known at once; None for a replica, and for a caller whose token is not known."""
-        if self._is_peer(context.invocation_metadata() or ()):
+        """The caller, where it is known at once; None for a replica, for a caller whose token is not known, and for one
+        that names a lane."""
+        metadata = context.invocation_metadata() or ()
+        if self._is_peer(metadata) or any(name == LANE for name, _ in metadata):
             return None
         with suppress(Unauthenticated):
             return self._callers.of(context)

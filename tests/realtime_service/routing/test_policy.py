@@ -321,6 +321,32 @@ def test_a_full_fallback_lane_is_not_reported_as_missing() -> None:
     assert decide(replace(PLAIN, here={}), Policy(), others(full, option("b", 0.1, LATENCY)), 0.0).path is LATENCY
 
 
+FINISHES = st.dictionaries(st.sampled_from(SERVED), st.floats(0.001, 0.2))
+
+
+@given(requests, FINISHES, FINISHES, st.floats(0, 0.999))
+def test_no_request_goes_before_others_in_a_more_urgent_lane_where_its_own_is_served(
+    request: RoutedRequest, here: Mapping[ServingPath, float], there: Mapping[ServingPath, float], draw: float
+) -> None:
+    request = replace(request, precomputed=False, here=here, remaining_budget=0.040)
+    snapshot = others(*(option("b", finish, path) for path, finish in there.items()))
+    own, _ = own_lane(request, Policy())
+    try:
+        decision = decide(request, Policy(), snapshot, draw)
+    except (Overloaded, ReplicaUnavailable):
+        return
+    lanes = here if decision.replica == "here" else there
+    assert SERVED.index(decision.path) >= SERVED.index(own) or own not in lanes
+
+
+def test_a_late_request_takes_an_idle_urgent_lane_only_where_its_own_is_not_served() -> None:
+    late = replace(URGENT, here={DYNAMIC: 0.080, LATENCY: 0.001})
+    both = (option("b", 0.060), option("b", 0.001, LATENCY))
+    with pytest.raises(Overloaded):
+        decide(late, Policy(), others(*both), 0.0)
+    assert decide(late, Policy(), others(*both, option("c", 0.010, LATENCY)), 0.0).replica == "c"
+
+
 @pytest.mark.parametrize("real_time", [False, True])
 def test_texts_under_way_use_up_room_until_they_end(real_time: bool) -> None:
     lane = option("b", 0.001, room=2)

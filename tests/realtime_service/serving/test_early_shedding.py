@@ -127,9 +127,24 @@ def test_calls_that_go_before_it_take_their_time(ahead: int, refused: bool) -> N
     assert bool(one.early_shedding.refusal(message(), CALLER, clock.monotonic(), ahead)) is refused
 
 
+@pytest.mark.parametrize(("timeout_ms", "refused"), [(80, False), (150, True)])
+def test_an_idle_urgent_lane_saves_no_call_of_another(timeout_ms: int, refused: bool) -> None:
+    clock = SimulatedClock()
+    one = dispatcher({**dict.fromkeys(SERVED, 0.2), ServingPath.LATENCY: 0.01}, clock)
+    status = one.early_shedding.refusal(message(timeout_ms=timeout_ms), CALLER, clock.monotonic())
+    assert (status is not None) is refused
+
+
 @pytest.mark.parametrize(
     "fields",
-    [{"timeout_ms": 0}, {"timeout_ms": 300}, {"allow_deferred": True}, {"release": "r-1"}, {"model": "other"}],
+    [
+        {"timeout_ms": 0},
+        {"timeout_ms": 300},
+        {"priority": 9},
+        {"allow_deferred": True},
+        {"release": "r-1"},
+        {"model": "other"},
+    ],
     ids=lambda fields: next(iter(fields)),
 )
 def test_other_calls_go_the_whole_way(fields: dict[str, Any]) -> None:
