@@ -1,5 +1,6 @@
 """Enums and value types that both paths use."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -75,7 +76,7 @@ class Score:
     tokens: int
     truncated: bool
     vector: tuple[float, ...] = ()
-    heads: dict[str, HeadScore] = field(default_factory=dict)
+    heads: Mapping[str, HeadScore] = field(default_factory=dict)
     abstained: bool = False
 
 

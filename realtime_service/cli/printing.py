@@ -50,7 +50,8 @@ def _head(result: Score | HeadScore) -> list[str]:
 def answer_data(answer: Answer) -> dict[str, Any]:
     """The same for programs."""
     data = {field.name: getattr(answer, field.name) for field in dataclasses.fields(answer) if field.name != "message"}
-    return {**data, "results": [dataclasses.asdict(result) for result in answer.results]}
+    results = (dataclasses.replace(result, heads=dict(result.heads)) for result in answer.results)
+    return {**data, "results": [dataclasses.asdict(result) for result in results]}
 
 
 def operators_policy(numbers: Mapping[str, float]) -> str:

@@ -1,6 +1,6 @@
 """The answers of a service, as frozen values. Each keeps the message of the wire it was read from."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypeVar
@@ -135,14 +135,33 @@ def deferred(message: scoring_pb2.GetResultResponse) -> Deferred:
     )
 
 
+class _Heads(Mapping[str, HeadScore]):
+    """The answers of further heads, each read when it is asked for: callers who ask for none do not wait for them."""
+
+    def __init__(self, result: scoring_pb2.Result) -> None:
+        self._result = result
+
+    def __getitem__(self, name: str) -> HeadScore:
+        # A map of protobuf makes what it does not have.
+        if name not in self._result.heads:
+            raise KeyError(name)
+        head = self._result.heads[name]
+        return HeadScore(_labels(head.labels), tuple(head.vector), head.abstained)
+
+    def __iter__(self) -> Iterator[str]:
+        # A map on the wire has no order.
+        return iter(sorted(self._result.heads))
+
+    def __len__(self) -> int:
+        return len(self._result.heads)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
 def _score(result: scoring_pb2.Result) -> Score:
-    # A map on the wire has no order.
-    heads = {
-        name: HeadScore(_labels(head.labels), tuple(head.vector), head.abstained)
-        for name, head in sorted(result.heads.items())
-    }
     vector = tuple(result.vector)
-    return Score(_labels(result.labels), result.tokens, result.truncated, vector, heads, result.abstained)
+    return Score(_labels(result.labels), result.tokens, result.truncated, vector, _Heads(result), result.abstained)
 
 
 def _labels(labels: Iterable[scoring_pb2.Label]) -> tuple[Label, ...]:
