@@ -16,7 +16,7 @@ import pytest
 ARCHIVE = Path(__file__).parents[1] / ".tandem" / "spark-classes.jsa"
 #: Compiling well takes a JVM longer than it saves in a test.
 _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dynamic=off"
-#: Of every JVM of the suite that is started by spark-submit.
+#: Of every JVM of the suite that runs Spark.
 OPTIONS = f'{_SHORT_LIVED} "-XX:SharedArchiveFile={ARCHIVE}"'
 _END_SECONDS = 120.0
 _ARCHIVING = pytest.StashKey["subprocess.Popen[bytes]"]()

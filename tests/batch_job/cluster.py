@@ -10,16 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from batch_job.launch import spark_submit
+from tests import spark_classes
 from tests.conftest import REPOSITORY
-
-#: JVMs that live for seconds: compiling well takes longer than it saves.
-BRIEF_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
     """Of the cluster and of spark-submit, as `batch_job score` makes it where `own` is set, too."""
     settings = {**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix, **own}
-    brief = {"PYTHONPATH": str(REPOSITORY), "SPARK_DAEMON_MEMORY": "256m", "JAVA_TOOL_OPTIONS": BRIEF_JVM}
+    # Of master, workers and executors, too.
+    brief = {"PYTHONPATH": str(REPOSITORY), "SPARK_DAEMON_MEMORY": "256m", "JAVA_TOOL_OPTIONS": spark_classes.OPTIONS}
     return {**settings, **spark_submit.spark_environment(settings), **brief}
 
 

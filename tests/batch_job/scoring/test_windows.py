@@ -52,11 +52,16 @@ class Watched:
         return sum(batch.rows for batch in self.batches)
 
 
-@pytest.fixture
-def engine(release: Release) -> Iterator[Watched]:
+@pytest.fixture(scope="module")
+def compiled(release: Release) -> Iterator[Engine]:
     engine = release.engine(Precision.BF16, Device.CPU, threads=1)
-    yield Watched(engine)
+    yield engine
     engine.close()
+
+
+@pytest.fixture
+def engine(compiled: Engine) -> Watched:
+    return Watched(compiled)
 
 
 @pytest.fixture
