@@ -142,7 +142,7 @@ def _add_reject(steps: Steps) -> None:
     )
     _add_record(step, "run record whose scores wait; default: the day's newest")
     _add_answer(step)
-    step.add_argument("--expired", action="store_true", help="nobody answered in time; default: a person rejects")
+    step.add_argument("--expired", action="store_true", help="no answer came in time; default: a person rejects")
 
 
 def _add_accept(step: argparse.ArgumentParser) -> None:

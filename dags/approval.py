@@ -50,7 +50,7 @@ class Approve(HITLOperator, Step):  # type: ignore[misc]  # Airflow has no types
             options=[APPROVE, REJECT],
             assigned_users=[HITLUser(id=name, name=name) for name in spark_submit.approvers()],
             response_timeout=timedelta(seconds=spark_submit.approval_seconds()),
-            # What is to be tried again comes after it: a person is asked once.
+            # A retry must not ask a person again: the task after it has the retries.
             retries=0,
             **kwargs,
         )

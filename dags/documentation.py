@@ -1,4 +1,4 @@
-"""What each task does and what to do when it fails, as Airflow shows it beside the task."""
+"""For each task its work and the remedy when it fails, as Airflow shows it beside the task."""
 
 TASKS = {
     "plan": """
@@ -25,7 +25,7 @@ not be read. The report shows which. Mend the messages or the release, then clea
     "approve": """
 Waits for one of the approvers, without a worker slot: see *Required actions*. It is skipped where no gate refused.
 
-**When it fails** a person rejected the day, or nobody answered in time: its line says which. The day before keeps
+**When it fails** a person rejected the day, or no answer came in time: its line says which. The day before keeps
 serving. To score the day again, clear `score`.
 """,
     "commit": """

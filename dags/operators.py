@@ -101,7 +101,8 @@ class Score(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no types 
 
     def execute(self, context: Any) -> None:
         flags, chosen = spark_submit.score_flags(context["params"]), spark_submit.score_environment(context["params"])
-        self.application_args, self.env_vars = [*self.application_args, *flags], {**self.env_vars, **chosen}
+        self.application_args.extend(flags)
+        self.env_vars.update(chosen)
         command = [*spark_submit.step_command("score", self.ds, self.record), *flags]
         looked = SubprocessHook().run_command(command, env={**spark_submit.step_environment(), **chosen})
         if looked.exit_code not in (0, spark_submit.CHANGED):

@@ -1,4 +1,4 @@
-"""The `reject` step: a person turns down what a gate refused, or nobody answered in time. No JVM."""
+"""The `reject` step: a person turns down what a gate refused, or no answer came in time. No JVM."""
 
 import argparse
 import getpass

@@ -68,7 +68,7 @@ def remove(folder: Location, path: str) -> None:
 
 
 def names(folder: Location, found: Iterable[ObjectInfo]) -> set[str]:
-    """Names of the files that lists among `found` name. A damaged list names none: nobody can have its files committed.
+    """Names of the files that lists among `found` name. A damaged list names no file: those can no longer be committed.
     Raises: OSError."""
     named = set[str]()
     for path in (it.path for it in found if it.path.endswith(_ENDING)):

@@ -120,7 +120,7 @@ def started(looked: int) -> bool | None:
 def chosen() -> dict[str, object]:
     """What `score` looks with and starts Spark with where the form says so."""
     run = Mock(return_value=SimpleNamespace(exit_code=5, output=""))
-    before = score.application_args, score.env_vars
+    before = list(score.application_args), dict(score.env_vars)
     with (
         patch.object(operators, "SubprocessHook", lambda: SimpleNamespace(run_command=run)),
         patch.object(operators.SparkSubmitOperator, "execute"),

@@ -212,7 +212,7 @@ def test_scores_of_a_release_that_was_revoked_meanwhile_are_not_committed(
     assert "is revoked by TANDEM_REVOKED" in capsys.readouterr().err
     assert days(state) == {DAY: 2}
     monkeypatch.delenv("TANDEM_REVOKED")
-    # What has failed may be tried again while the scores are there.
+    # A commit that failed may be tried again while the scores are there.
     assert accept() == 0
 
 

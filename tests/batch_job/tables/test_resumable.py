@@ -179,7 +179,7 @@ def test_shards_that_wait_for_a_person_outlive_other_days_commits(target: Target
     resumable.sweep(other, NOW)
     assert files_of(target) == names(shard)
     staged.read(target.table, path).check_there()
-    # Nobody has decided for as long as any shard is kept.
+    # No decision came for as long as any shard is kept.
     resumable.sweep(other, NOW + 2 * resumable.KEEP_SECONDS)
     assert files_of(target) == set()
     assert not age_list.exists()
