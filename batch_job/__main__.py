@@ -1,8 +1,8 @@
 """python -m batch_job: the nightly run, step by step. Steps exchange one run record.
 
 Exit codes: 0 done, 1 a gate refused the partition, 2 input, environment or settings are wrong, 3 a newer attempt owns
-the partition, 4 (of plan) the messages are not there, 70 an unexpected error: a traceback comes before its line,
-75 Redis does not answer: try again later.
+the partition, 4 (of plan) the messages are not there, 6 (of judge) a gate refused the partition and a person may accept
+it, 70 an unexpected error: a traceback comes before its line, 75 Redis does not answer: try again later.
 """
 
 import argparse
@@ -58,7 +58,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m batch_job", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     steps = parser.add_subparsers(dest="step", required=True, metavar="STEP")
-    for add in (_add_plan, _add_score, _add_drain, _add_publish, _add_rollback, _add_report, _add_read, _add_listings):
+    before = (_add_plan, _add_score, _add_judge, _add_commit, _add_reject)
+    after = (_add_drain, _add_publish, _add_rollback, _add_report, _add_read, _add_listings)
+    for add in (*before, *after):
         add(steps)
     return parser
 
@@ -92,15 +94,69 @@ def _add_score(steps: Steps) -> None:
     )
     _add_record(step, "run record to score; default: the day's newest")
     step.add_argument("--force", action="store_true", help="score again what is committed already; default: do not")
+    _add_accept(step)
+    codes = f"end with 0 where the day is scored already, else with {spark_submit.CHANGED}"
+    check = f"start no Spark: {codes}; default: score it"
+    step.add_argument("--check", action="store_true", help=check)
+
+
+def _add_judge(steps: Steps) -> None:
+    step = _step(
+        steps,
+        "judge",
+        "say how the gates judged a run, and what a person is asked",
+        "It prints the status of a committed run. Of a run that a gate refused and that a person may accept, it prints "
+        "the figures and where the report is; `commit` or `reject` answers.",
+        f"--ds {_DAY}",
+        _REFUSED,
+        _STALE,
+        f"{spark_submit.WAITING} a gate refused the day, and a person may accept it",
+    )
+    _add_record(step, "run record to look at; default: the day's newest")
+    step.add_argument("--json", action="store_true", help="the question as one JSON object; default: as text")
+
+
+def _add_commit(steps: Steps) -> None:
+    step = _step(
+        steps,
+        "commit",
+        "accept what a gate refused: commit the scores that wait, without scoring again",
+        "A person has looked. The commit holds their name, the time and their comment. It fails if the day was "
+        "attempted again meanwhile, its input changed or its release was revoked.",
+        f"--ds {_DAY} --accept labels --by ada --comment checked",
+        _REFUSED,
+        _STALE,
+    )
+    _add_record(step, "run record whose scores wait; default: the day's newest")
+    _add_accept(step)
+    _add_answer(step)
+
+
+def _add_reject(steps: Steps) -> None:
+    step = _step(
+        steps,
+        "reject",
+        "turn down what a gate refused: the scores that wait are given up",
+        "The day stays as it is, and may be scored again.",
+        f"--ds {_DAY} --by ada --comment duplicates",
+    )
+    _add_record(step, "run record whose scores wait; default: the day's newest")
+    _add_answer(step)
+    step.add_argument("--expired", action="store_true", help="no answer came in time; default: a person rejects")
+
+
+def _add_accept(step: argparse.ArgumentParser) -> None:
     accept = (
         "commit although this gate fails, after a person has looked; may be given again; default: none. labels: the "
         "distribution of labels differs from that of an earlier day. agreement: INT8 and half precision differ on "
         "texts that are clear to half precision. agreement-drop: they differ on more texts than on an earlier day"
     )
     step.add_argument("--accept", action="append", default=[], choices=gate.ACCEPTABLE, help=accept)
-    codes = f"end with 0 where the day is scored already, else with {spark_submit.CHANGED}"
-    check = f"start no Spark: {codes}; default: score it"
-    step.add_argument("--check", action="store_true", help=check)
+
+
+def _add_answer(step: argparse.ArgumentParser) -> None:
+    step.add_argument("--by", default="", metavar="NAME", help="the person; default: the user of this process")
+    step.add_argument("--comment", default="", metavar="TEXT", help="why; default: none")
 
 
 def _add_drain(steps: Steps) -> None:

@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,13 +23,14 @@ from batch_job.run_record import Findings, QuarantinedLine, RunRecord, Scoring
 from batch_job.scoring import rows, shard_task
 from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import NightlySettings
-from batch_job.shards import binning, quarantining, schemas, shard_files, summary, tally
+from batch_job.shards import binning, quarantining, schemas, shard_files, tally
 from batch_job.shards.binning import Bin, Load
 from batch_job.shards.shard_files import FileReport, Target
 from batch_job.spark import gpus, session
 from batch_job.spark.failures import failing_in_one_line
-from batch_job.tables import quarantined, resumable, spark_reader, table
+from batch_job.tables import committing, quarantined, resumable, spark_reader, table
 from batch_job.tables.fence import WATCH_SECONDS, Fence, Watch
+from batch_job.tables.staged import Staged
 from shared_model.errors import JobError
 from shared_model.objects import located
 
@@ -139,17 +139,18 @@ class Attempt:
 
         Raises: Stale when a newer attempt owns the day; JobError when the table cannot be written.
         """
-        ds, files = self.run.ds, written.files
-        log(f"ds={ds}: committing {len(files):,} files of {sum(file.rows for file in files):,} rows")
-        with self.stopwatch.stage("commit"):
-            version = table.replace_partition(
-                written.table, ds, files, self.fence.token, self.fence.check, {**self._facts(written), **facts}
-            )
-        for target in (self.scores, self.quarantine):
-            resumable.sweep(target, time.time())
-        seconds, slots = self.stopwatch.seconds, session.scoring_slots(self.spark)
-        return summary.scoring(
-            self.scores, version, files, written.quarantined, written.quarantine_version, seconds, slots
+        return committing.commit(self.staged(written, facts), self.quarantine.table, self.fence.check)
+
+    def staged(self, written: Written, facts: Mapping[str, str]) -> Staged:
+        """The written files, and all that their commit needs."""
+        return Staged(
+            target=self.scores,
+            files=tuple(written.files),
+            quarantined=written.quarantined,
+            quarantine_version=written.quarantine_version,
+            facts={**self._facts(written), **facts},
+            seconds=self.stopwatch.seconds,
+            slots=session.scoring_slots(self.spark),
         )
 
     def _count(self) -> tuple[dict[str, int], list[Bin]]:

@@ -5,6 +5,7 @@ planned ──score──▶ committed ──publish──▶ published
    │  └──score──▶ unchanged ─────publish─────┘
    ├──score──▶ stale              a newer attempt owns the day; final
    └──score──▶ refused, failed    score may be tried again
+                  └──commit──▶ committed: a person accepts what a gate refused
 """
 
 import dataclasses
@@ -23,7 +24,8 @@ class State(StrEnum):
     """The status of a run. Record, log, summary, page and JSON use these words and no others.
 
     planned    its input is known and its release pinned; nothing is scored
-    refused    a gate, or too many quarantined lines, kept its scores from being committed; it may be scored again
+    refused    a gate, or too many quarantined lines, kept its scores from being committed; it may be scored again, and
+               while `RunRecord.staged` names them a person may have them committed
     failed     an error ended it; none of its scores are committed; it may be scored again
     stale      a newer attempt owns the day; final
     committed  its scores are the day's in the table; they are not published, or their epoch is not live
@@ -292,10 +294,20 @@ class Publication:
 
 
 @dataclass(frozen=True)
+class Approval:
+    """A person had the scores committed that a gate refused. `at`: when, in UTC; `comment`: theirs, in one line."""
+
+    by: str
+    at: str
+    comment: str = ""
+
+
+@dataclass(frozen=True)
 class RunRecord:
     """`token` is that of the latest attempt at scoring, 0 before the first. `drained`: deferred requests answered.
     `findings` are those of the latest attempt that came as far as the gate. `problem`: why the latest attempt committed
-    nothing or, of one that did, why deferred requests were left waiting."""
+    nothing or, of one that did, why deferred requests were left waiting. `staged`: where the list of its scores is,
+    relative to the scores table, while they wait for a person; `approval`: that person's."""
 
     ds: str
     run_id: str
@@ -310,6 +322,13 @@ class RunRecord:
     publication: Publication | None = None
     problem: str = ""
     findings: Findings | None = None
+    staged: str = ""
+    approval: Approval | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether a person may have its scores committed; again where committing them failed."""
+        return bool(self.staged) and self.state in (State.REFUSED, State.FAILED)
 
 
 class RecordError(Exception):
@@ -356,7 +375,7 @@ def _findings(document: dict[str, Any]) -> Findings:
 
 def _record(document: dict[str, Any]) -> RunRecord:
     source, scoring, publication = (document.pop(name) for name in ("input", "scoring", "publication"))
-    findings = document.pop("findings", None)
+    findings, approval = document.pop("findings", None), document.pop("approval", None)
     files = source.pop("files")
     for file in files:
         # Earlier versions noted whether the pages of a Parquet file have checksums.
@@ -373,5 +392,6 @@ def _record(document: dict[str, Any]) -> RunRecord:
         scoring=_scoring(scoring) if scoring else None,
         publication=published,
         findings=_findings(findings) if findings else None,
+        approval=Approval(**approval) if approval else None,
         **document,
     )

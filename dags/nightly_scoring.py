@@ -1,15 +1,24 @@
-"""The nightly run as Airflow sees it: one day, four steps, one run record between them."""
+"""The nightly run as Airflow sees it: one day, its steps, one run record between them."""
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, CronPartitionTimetable, Param, TriggerRule
 
 from batch_job.launch import spark_submit
+from dags.approval import FORM, Approve, Commit, Judge
+from dags.documentation import TASKS
 from dags.operators import OnlyUnexpected, Plan, Report, Score, Step
 
 DS = "{{ day_of(dag_run.partition_key, dag_run.conf) }}"
 RECORD = spark_submit.record_path(DS, "{{ run_id }}")
+
+
+def step(name: str) -> dict[str, str]:
+    """The arguments of every step's task."""
+    return {"task_id": name, "ds": DS, "record": RECORD, "doc_md": TASKS[name]}
+
 
 with DAG(
     dag_id="nightly_scoring",
@@ -17,7 +26,7 @@ with DAG(
     schedule=CronPartitionTimetable("0 2 * * *", timezone="UTC", run_offset=-1, key_format="%Y-%m-%d"),
     start_date=datetime(2026, 1, 1, tzinfo=UTC),
     catchup=False,
-    # A day that waits for its messages must not hold up the others.
+    # A day that waits for its messages, or for a person, must not hold up the others.
     max_active_runs=16,
     is_paused_upon_creation=True,
     # The trigger form shows it filled in. Runs that the schedule starts have a partition key and do not look at it.
@@ -26,40 +35,28 @@ with DAG(
             spark_submit.yesterday(), type="string", format="date", description="The day to score, YYYY-MM-DD."
         ),
         "model": Param("", type="string", description="The model to score with; empty: TANDEM_NIGHTLY_MODEL."),
+        "force": Param(False, type="boolean", description="Score again what is committed already."),
+        "int8": Param(False, type="boolean", description="Score in INT8 on CPU: faster, and less exact."),
+        "accept": Param(
+            [],
+            type="array",
+            items={"type": "string", "enum": list(spark_submit.ACCEPTABLE)},
+            description="Gates that may fail without asking a person: labels, agreement, agreement-drop.",
+        ),
     },
     user_defined_macros={"day_of": spark_submit.day_of},
-    default_args={"retries": 2, "retry_delay": timedelta(seconds=30), "retry_policy": OnlyUnexpected()},
+    default_args={
+        "owner": "tandem",
+        "retries": 2,
+        "retry_delay": timedelta(seconds=30),
+        "retry_policy": OnlyUnexpected(),
+    },
     tags=["tandem", "nightly"],
-    doc_md="""
-### Nightly scoring
-
-Scores the messages of one day with the active release in half precision, commits the scores to the scores table in one
-transaction, and publishes them to Redis for the online service.
-
-* **Which day.** The schedule runs at 02:00 UTC for the day before. To run another day, trigger the DAG and choose the
-  `day`. Through the API, pass `{"day": "YYYY-MM-DD"}` as configuration, or a partition key; a run without either fails
-  at once. To run several days, start a backfill. The note of each run is its day.
-* **Which model.** The default one, unless the environment of Airflow sets `TANDEM_NIGHTLY_MODEL` or the run's `model`
-  names another: its scores have a table of their own. To score a day with several, start a run for each.
-* **A day without messages.** `plan` looks for them now and then, without a worker slot in between, and fails when its
-  time is up. Other days run meanwhile; one day at a time is scored.
-* **A failed task.** The ERROR line of its log says why. A step fails at once when another try would end in the same
-  way: the gate refuses the day, input or settings are wrong, or a newer run owns the day. A step whose process is
-  killed, or that meets an unexpected error, is tried three times.
-* **A day that the gate refuses** fails in `score`. To commit it all the same, run
-  `python -m batch_job score --ds DAY --accept GATE` where the job runs, then clear the task.
-* **The report.** `report` prints the run, also one that failed. The run's figures are in
-  `STATE/runs/<day>/<run id>.json`, its report page in the folder of that name. `complete` succeeds, and the run with
-  it, when the scores are published and the figures add up.
-* A day that is committed already, with the same input and release, is left as it is. Of two runs of one day the newer
-  wins; the older fails with `stale`.
-""",
+    doc_md=str(Path(__file__).with_suffix(".md")),
 ) as dag:
-    planned = Plan(task_id="plan", ds=DS, record=RECORD, model="{{ (dag_run.conf or {}).get('model', '') }}")
+    planned = Plan(**step("plan"), model="{{ (dag_run.conf or {}).get('model', '') }}")
     score = Score(
-        task_id="score",
-        ds=DS,
-        record=RECORD,
+        **step("score"),
         conn_id="spark_default",
         name=f"nightly_scoring {DS}",
         conf=spark_submit.spark_conf(),
@@ -68,8 +65,12 @@ transaction, and publishes them to Redis for the online service.
         # Spark takes all cores, and one device holds one copy of the model.
         max_active_tis_per_dag=1,
     )
-    publish = Step(task_id="publish", ds=DS, record=RECORD)
-    report = Report(task_id="report", ds=DS, record=RECORD, trigger_rule=TriggerRule.ALL_DONE)
-    complete = EmptyOperator(task_id="complete")
-    planned >> score >> publish >> report
+    judge = Judge(**step("judge"), asks="approve", goes_on="publish")
+    approve = Approve(**step("approve"), judge="judge", params=FORM)
+    commit = Commit(**step("commit"), judge="judge", approve="approve")
+    publish = Step(**step("publish"), trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS)
+    report = Report(**step("report"), trigger_rule=TriggerRule.ALL_DONE)
+    complete = EmptyOperator(task_id="complete", doc_md=TASKS["complete"])
+    planned >> score >> judge >> [approve, publish]
+    approve >> commit >> publish >> report
     [publish, report] >> complete

@@ -38,14 +38,10 @@ class Step(BaseOperator):  # type: ignore[misc]  # Airflow has no types here
         self.ds, self.record = ds, record
         self._hook = SubprocessHook()
 
-    @property
-    def more(self) -> list[str]:
-        """Further arguments."""
-        return []
-
-    def run_step(self) -> tuple[int, str]:
-        """Exit code and last line of the step; the log has all that it prints."""
-        command = [*spark_submit.step_command(self.task_id, self.ds, self.record), *self.more]
+    def run_step(self, *more: str, step: str = "") -> tuple[int, str]:
+        """Exit code and last line of a step, the one that the task is called after; the log has all that it prints.
+        `more`: further arguments."""
+        command = [*spark_submit.step_command(step or self.task_id, self.ds, self.record), *more]
         ended = self._hook.run_command(command, env=spark_submit.step_environment())
         return ended.exit_code, ended.output
 
@@ -72,6 +68,7 @@ class Plan(BaseSensorOperator, Step):  # type: ignore[misc]  # Airflow has no ty
 
     @property
     def more(self) -> list[str]:
+        """Further arguments."""
         return ["--model", self.model] if self.model else []
 
     def execute(self, context: Any) -> None:
@@ -85,14 +82,15 @@ class Plan(BaseSensorOperator, Step):  # type: ignore[misc]  # Airflow has no ty
         # A backfill hands one configuration to the runs of all its days.
         if run.run_type == "manual" and (problem := spark_submit.day_problem(run.partition_key, run.conf)):
             fail(self, 2, problem)
-        code, self._line = self.run_step()
+        code, self._line = self.run_step(*self.more)
         if code not in (0, spark_submit.NO_INPUT):
             fail(self, code, self._line)
         return code == 0
 
 
 class Score(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no types here
-    """`score` in spark-submit, by the Spark connection; without Spark where the day is scored already."""
+    """`score` in spark-submit, by the Spark connection; without Spark where the day is scored already. It has done its
+    work also where a gate refuses what it scored: the next task says whether a person may accept that."""
 
     template_fields = (*SparkSubmitOperator.template_fields, "ds", "record")
 
@@ -102,9 +100,11 @@ class Score(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no types 
         self.ds, self.record = ds, record
 
     def execute(self, context: Any) -> None:
-        looked = SubprocessHook().run_command(
-            spark_submit.step_command("score", self.ds, self.record), env=spark_submit.step_environment()
-        )
+        flags, chosen = spark_submit.score_flags(context["params"]), spark_submit.score_environment(context["params"])
+        self.application_args.extend(flags)
+        self.env_vars.update(chosen)
+        command = [*spark_submit.step_command("score", self.ds, self.record), *flags]
+        looked = SubprocessHook().run_command(command, env={**spark_submit.step_environment(), **chosen})
         if looked.exit_code not in (0, spark_submit.CHANGED):
             fail(self, looked.exit_code, looked.output)
         if looked.exit_code == spark_submit.CHANGED:
@@ -117,7 +117,10 @@ class Score(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no types 
             code, said = self._ended()
             if not code:
                 raise
-            fail(self, code, spark_submit.complaint(said) or str(error))
+            line = spark_submit.complaint(said) or str(error)
+            if code != spark_submit.REFUSED:
+                fail(self, code, line)
+            self.log.warning(line)
 
     def _ended(self) -> tuple[int, list[str]]:
         """Exit code of spark-submit and its last lines; code 0 where it was not what failed."""
@@ -137,5 +140,5 @@ class Report(Step):
         if before.get("plan") != "success":
             raise AirflowSkipException(f"nothing to report: `plan` wrote no {self.record}")
         code, line = self.run_step()
-        if code and set(before.values()) == {"success"}:
+        if code and set(before.values()) <= {"success", "skipped"}:
             fail(self, code, line)

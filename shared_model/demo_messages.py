@@ -145,6 +145,8 @@ _TOPICS: tuple[Topic, ...] = (
         ),
     ),
 )
+#: Of a day on which a new product is out: people write about virtual cards.
+NEW_PRODUCT = _TOPICS[-1:]
 _TIMES = (
     "yesterday",
     "two days ago",
@@ -188,9 +190,9 @@ COMMON = (
 _LINKS = (" And also: ", " Besides that, ", ". ", " because ", " - ", ", and ", ". To explain: ", ". Then ")
 
 
-def texts(seed: int) -> Iterator[str]:
+def texts(seed: int, topics: Sequence[Topic] = _TOPICS) -> Iterator[str]:
     """An endless, deterministic stream of messages for a seed."""
-    return (text for text, _ in messages(seed))
+    return (text for text, _ in messages(seed, topics))
 
 
 def messages(seed: int, topics: Sequence[Topic] = _TOPICS) -> Iterator[tuple[str, str]]:
@@ -253,14 +255,20 @@ FIRST_DAY = date(2026, 1, 14)
 
 
 def write_archive(
-    folder: Location, messages: int, days: int = 2, seed: int = 7, damaged: bool = True, first_day: date = FIRST_DAY
+    folder: Location,
+    messages: int,
+    days: int = 2,
+    seed: int = 7,
+    damaged: bool = True,
+    first_day: date = FIRST_DAY,
+    topics: Sequence[Topic] = _TOPICS,
 ) -> list[date]:
     """Write `messages` messages as `folder/ds=YYYY-MM-DD/messages.jsonl`, for `days` days from `first_day` on.
 
     With `damaged`, each day also holds DAMAGED_LINES. A day is written atomically; an existing day is kept. Returns the
     days.
     """
-    stream = texts(seed)
+    stream = texts(seed, topics)
     written = [first_day + timedelta(days=day) for day in range(days)]
     for index, day in enumerate(written):
         count = messages // days + (index < messages % days)

@@ -41,6 +41,11 @@ class RunState:
     note: str = ""
 
 
+def _question(dag: str, run_id: str, task: str) -> str:
+    """The path of what a task asks a person."""
+    return f"/api/v2/dags/{dag}/dagRuns/{run_id}/taskInstances/{task}/-1/hitlDetails"
+
+
 class AirflowApi:
     """A client of one Airflow. `alive` is called while waiting; it raises when waiting has become pointless."""
 
@@ -114,12 +119,32 @@ class AirflowApi:
 
     def wait_started(self, dag: str, run_id: str, task: str, timeout_s: float) -> None:
         """Until a task runs or has run, or the run has ended without."""
+        self._wait_task(dag, run_id, task, ("running", "success", "failed"), timeout_s)
 
-        def started() -> bool:
+    def wait_question(self, dag: str, run_id: str, task: str, timeout_s: float) -> dict[str, Any]:
+        """Until a task waits for a person's answer; returns what it asks. Raises: Problem if the run ends without."""
+        self._wait_task(dag, run_id, task, ("awaiting_input",), timeout_s)
+        return self._wait(
+            lambda: self._call("GET", _question(dag, run_id, task)), _CALL_SECONDS, f"{task} of {dag} asks nothing"
+        )
+
+    def answer(self, dag: str, run_id: str, task: str, option: str, **form: str) -> None:
+        """Answer what a task asks, as this user. Raises: Problem where the user may not."""
+        body = {"chosen_options": [option], "params_input": form}
+
+        def answered() -> bool:
+            with contextlib.suppress(AlreadyThere):
+                self._call("PATCH", _question(dag, run_id, task), body)
+            return True
+
+        self._wait(answered, _CALL_SECONDS, f"{task} of {dag} takes no answer")
+
+    def _wait_task(self, dag: str, run_id: str, task: str, states: tuple[str, ...], timeout_s: float) -> None:
+        def reached() -> bool:
             run = self.run_state(dag, run_id)
-            return run.state in FINAL or run.tasks.get(task) in ("running", "success", "failed")
+            return run.state in FINAL or run.tasks.get(task) in states
 
-        self._wait(started, timeout_s, f"{task} of {dag} {run_id} has not started")
+        self._wait(reached, timeout_s, f"{task} of {dag} {run_id} is not {states[0]}")
 
     def wait_run(self, dag: str, run_id: str, timeout_s: float) -> RunState:
         """Until a run has succeeded or failed."""

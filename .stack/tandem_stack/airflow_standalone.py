@@ -27,7 +27,8 @@ class Airflow:
     """Where Airflow lives: `home` keeps its database, logs and password; `prefix` is its environment.
 
     With `scheduled` False only what is triggered runs, and the caller waits for it. A DAG whose start lies in the past
-    is otherwise run for yesterday as soon as it is unpaused.
+    is otherwise run for yesterday as soon as it is unpaused. `approvers`: users beside the administrator, who answer
+    for refused days.
     """
 
     home: Path
@@ -35,6 +36,7 @@ class Airflow:
     dags: Path
     port: int
     scheduled: bool = True
+    approvers: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:
@@ -44,13 +46,20 @@ class Airflow:
     def password_file(self) -> Path:
         return self.home / "passwords.json"
 
-    def password(self) -> str:
-        """The user's password, made up once for each home."""
-        if not self.password_file.exists():
+    @property
+    def users(self) -> dict[str, str]:
+        """Name → role."""
+        return {**dict.fromkeys(self.approvers, "user"), USER: "admin"}
+
+    def password(self, user: str = USER) -> str:
+        """A user's password, made up once for each home."""
+        known = json.loads(self.password_file.read_text()) if self.password_file.exists() else {}
+        if missing := self.users.keys() - known.keys():
+            known |= {name: secrets.token_urlsafe(12) for name in missing}
             self.home.mkdir(parents=True, exist_ok=True)
-            with open(os.open(self.password_file, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
-                json.dump({USER: secrets.token_urlsafe(12)}, file)
-        return str(json.loads(self.password_file.read_text())[USER])
+            with open(os.open(self.password_file, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600), "w") as file:
+                json.dump(known, file)
+        return str(known[user])
 
     def environ(self, base: Mapping[str, str], for_tasks: Mapping[str, str]) -> dict[str, str]:
         """The environment of every Airflow process; tasks inherit it, `for_tasks` included.
@@ -90,7 +99,7 @@ def _settings(airflow: Airflow) -> dict[str, str]:
         "CORE__EXECUTOR": "LocalExecutor",
         "CORE__PARALLELISM": str(PARALLELISM),
         "CORE__EXECUTION_API_SERVER_URL": f"{airflow.address}/execution/",
-        "CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+        "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in airflow.users.items()),
         "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(airflow.password_file),
         "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{airflow.home / 'airflow.db'}",
         "API__BASE_URL": airflow.address,

@@ -10,20 +10,24 @@ from batch_job import run_record
 from batch_job.settings import InputSettings
 from realtime_service.models.warmup import Width
 from realtime_service.settings import lanes
-from shared_model import devices, settings
-from shared_model.demo_messages import FIRST_DAY
+from shared_model import demo_messages, devices, settings
+from shared_model.demo_messages import FIRST_DAY, NEW_PRODUCT
 from shared_model.objects import join
 from shared_model.settings import StateSettings
 from tandem_stack import calls, checks, object_store, separate, stack
-from tandem_stack.airflow_api import RunState
+from tandem_stack.airflow_api import AirflowApi, RunState
 from tandem_stack.memory import measuring
 from tandem_stack.progress import say, step
 from tandem_stack.stack import DAG, Plan, Stack
 from tandem_stack.summary import Host, Nightly, Summary, Took
 
-#: Of two days. The gate compares the distributions of their labels, and allows for the chance in so few messages.
-MESSAGES = 1_000
+#: Of two days: just enough for the gate to compare the distributions of their labels.
+MESSAGES = 2_000
 DAYS = tuple(FIRST_DAY + timedelta(days=number) for number in range(2))
+#: A day on which a new product is out, so that the gate refuses it and a person has to look.
+LAUNCH, COMMENT = DAYS[-1] + timedelta(days=1), "the new virtual card is out"
+#: The Airflow user who looks, unless TANDEM_APPROVERS names others.
+APPROVER = "ada"
 _RUN_SECONDS = 600.0
 
 
@@ -42,6 +46,7 @@ def _run(started: float, store: str) -> int:
     # The demo scores messages of its own, whatever input the shell names.
     for name in settings.names(InputSettings):
         os.environ.pop(name, None)
+    os.environ.setdefault("TANDEM_APPROVERS", APPROVER)
     plan = stack.plan(demo_state(settings.load(StateSettings), store), scheduled=False)
     checks.need_ports(plan.ports())
     # New each time: what is shown must have happened now, and what `make up` keeps stays as it is.
@@ -49,6 +54,9 @@ def _run(started: float, store: str) -> int:
     with measuring() as memory:
         build, messages = ["build", "--if-missing"], ["messages", "--count", str(MESSAGES)]
         with stack.running(plan, build, messages) as running:
+            demo_messages.write_archive(
+                plan.state.messages_dir, MESSAGES // 2, days=1, damaged=False, first_day=LAUNCH, topics=NEW_PRODUCT
+            )
             nights, beside = _nights(running)
             outcomes, answer = _calls(plan), calls.every_head(plan.service.grpc_address)
         reached = separate.run(plan)
@@ -78,21 +86,32 @@ def demo_state(state: StateSettings, store: str = "") -> StateSettings:
 
 
 def _nights(running: Stack) -> tuple[list[Nightly], calls.Outcome]:
-    """Both days, with chat messages coming in meanwhile. The second starts while the first is scored, so that it is
-    planned by then; Airflow scores one day at a time."""
+    """All days, with chat messages coming in meanwhile. Each starts while the one before is scored, so that it is
+    planned by then; Airflow scores one day at a time. The last one waits for a person."""
     running.api.pause(DAG, False)
-    run_ids: list[str] = []
+    run_ids, days = list[str](), (*DAYS, LAUNCH)
     with (
         calls.beside_nightly(running.plan.service.grpc_address) as beside,
-        step(
-            f"nightly runs of {' and '.join(map(str, DAYS))}", lambda: "; ".join(_tasks(running, it) for it in run_ids)
-        ),
+        step(f"nightly runs of {', '.join(map(str, days))}", lambda: "; ".join(_tasks(running, it) for it in run_ids)),
     ):
-        for day in DAYS:
+        for day in days:
             run_ids.append(running.api.trigger(DAG, {"day": str(day)}))
             running.api.wait_started(DAG, run_ids[-1], "score", _RUN_SECONDS)
+        _approve(running, run_ids[-1])
         ended = [running.api.wait_run(DAG, run_id, _RUN_SECONDS) for run_id in run_ids]
     return [Nightly(state, _record(running.plan, state)) for state in ended], beside.result()
+
+
+def _approve(running: Stack, run_id: str) -> None:
+    """Show what the refused run asks, and answer it as one of the approvers."""
+    asked = running.api.wait_question(DAG, run_id, "approve", _RUN_SECONDS)
+    say(f"  required action: {asked['subject']}")
+    say("\n".join(f"    {line}".rstrip() for line in asked["body"].replace("\\", "").splitlines()))
+    user = running.plan.airflow.approvers[0]
+    person = AirflowApi(running.plan.airflow.address, user, running.plan.airflow.password(user))
+    person.wait_ready(_RUN_SECONDS)
+    person.answer(DAG, run_id, "approve", "Approve", comment=COMMENT)
+    say(f"  approved by {user}: {COMMENT}")
 
 
 def _tasks(running: Stack, run_id: str) -> str:
@@ -114,7 +133,7 @@ def _record(plan: Plan, run: RunState) -> run_record.RunRecord | None:
 def _calls(plan: Plan) -> list[calls.Outcome]:
     outcomes = []
     with step("calls down every path"):
-        for outcome in calls.every_path(plan.service.grpc_address, plan.state.messages_dir, DAYS[-1]):
+        for outcome in calls.every_path(plan.service.grpc_address, plan.state.messages_dir, LAUNCH):
             say(f"  {outcome.path}: {len(outcome.milliseconds)} answers")
             outcomes.append(outcome)
     return outcomes

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from batch_job.launch import spark_submit
 from realtime_service.settings import ServiceSettings
 from shared_model import settings
 from shared_model.redis_store.server import RedisServer
@@ -60,7 +61,8 @@ def plan(state: StateSettings, scheduled: bool) -> Plan:
     """A plan from the environment's settings. Raises: SettingError."""
     stack = settings.load(StackSettings)
     _, airflow = environments()
-    home = Airflow(state.state / "airflow", airflow.prefix, ROOT / "dags", stack.airflow_port, scheduled)
+    approvers = tuple(spark_submit.approvers())
+    home = Airflow(state.state / "airflow", airflow.prefix, ROOT / "dags", stack.airflow_port, scheduled, approvers)
     return Plan(state, settings.load(ServiceSettings), home, stack.spark_master)
 
 

@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from batch_job.reporting import plain_text
 from batch_job.run_record import RunRecord
 from realtime_service.settings import Lane
 from shared_model.types import ServingPath
@@ -16,6 +17,8 @@ from tandem_stack.separate import Reached
 TARGET_HOST = "a 4 x 8-core host"
 #: A path counts as seen when this share of the calls meant for it took it: a busy machine refuses a few.
 SEEN_SHARE = 0.5
+#: Tasks of a night that a gate refused; others skip them.
+_IF_REFUSED = ("approve", "commit")
 
 
 @dataclass(frozen=True)
@@ -79,8 +82,10 @@ class Summary:
             f"{task} of {night.run.partition} was {state}"
             for night in self.nights
             for task, state in night.run.tasks.items()
-            if state != "success"
+            if state != "success" and not (state == "skipped" and task in _IF_REFUSED)
         ]
+        if not any(night.record and night.record.approval for night in self.nights):
+            gaps.append("no refused night was accepted by a person")
         seen = {outcome.path for outcome in self.outcomes if len(outcome.milliseconds) >= SEEN_SHARE * outcome.calls}
         gaps += [f"the {path} path was not seen" for path in ServingPath if path not in seen]
         astray = [reached.kind for reached in self.reached if not reached.right]
@@ -89,6 +94,7 @@ class Summary:
     def text(self) -> str:
         parts = [
             ["", "Nightly runs", *_table(_night_rows(self.nights))],
+            ["", "Refused by a gate, and accepted by a person", *_accepted(self.nights)],
             ["", f"Airflow {self.airflow}", *(_tasks(night.run) for night in self.nights)],
             ["", "Calls, timed by the caller", *_table(_call_rows([*self.outcomes, self.beside]))],
             ["", "One call, one forward pass, every head", f"  {EXAMPLE}", f"  {self.answer}"],
@@ -132,6 +138,13 @@ def _night_rows(nights: Iterable[Nightly]) -> list[list[str]]:
         row = [night.run.partition, night.record.state, f"{scoring.rows:,}", rate]
         rows.append([*row, quarantined, scoring.precision, version, keys])
     return rows
+
+
+def _accepted(nights: Iterable[Nightly]) -> Iterable[str]:
+    for record in (night.record for night in nights):
+        if record and record.approval and record.findings:
+            refused = "; ".join(f"{it.gate}: {it.line}" for it in record.findings.verdicts if it.accepted)
+            yield from (f"  {record.ds}  {refused}", f"              accepted {plain_text.accepted(record.approval)}")
 
 
 def _tasks(run: RunState) -> str:

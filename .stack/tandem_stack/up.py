@@ -67,6 +67,7 @@ def welcome(running: Stack, due: date, starts: bool, demo: bool) -> str:
         policy = bytes(client.get(keys.routing_policy()) or b"")
     lines = [
         f"Airflow   {plan.airflow.address}   user {airflow_standalone.USER}, password {plan.airflow.password()}",
+        *(f"          user {name}, password {plan.airflow.password(name)}" for name in plan.airflow.approvers),
         f"gRPC      {plan.service.grpc_address}",
         f"metrics   http://{plan.service.metrics_address}/metrics",
         "",

@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
+from batch_job.launch import spark_submit
 from batch_job.run_record import Agreement, Findings, Outcome, Verdict
 from shared_model.errors import Refused
 
@@ -22,21 +23,21 @@ CLEAR_AGREEMENT, FEWEST_CLEAR = 0.985, 400
 #: Most points that agreement on all texts may fall from one day to the next.
 MOST_POINTS_LOST = 3.0
 
-COUNTS, FINITE, LABELS, CLEAR, ALL = "counts", "finite", "labels", "agreement", "agreement-drop"
-QUARANTINE = "quarantine"
+#: Gates whose failure a person may accept. The others hold what every reader relies on, or have a setting.
+LABELS, CLEAR, ALL = ACCEPTABLE = spark_submit.ACCEPTABLE
+COUNTS, FINITE, QUARANTINE = "counts", "finite", "quarantine"
 #: The measure in words: few readers of a refusal have met it.
 PSI = "PSI (population stability index: how far the distribution of labels has moved)"
 NO_EARLIER_DAY = "no earlier day of this input is committed, so there is nothing to compare with"
-#: Gates whose failure a person may accept. The others hold what every reader relies on, or have a setting.
-ACCEPTABLE = (LABELS, CLEAR, ALL)
 
 
 class GateFailed(Refused):
-    """A gate refuses the partition; `findings` hold all verdicts."""
+    """A gate refuses the partition; `findings` hold all verdicts. `staged`: see `RunRecord`."""
 
     def __init__(self, findings: Findings, problem: str) -> None:
         super().__init__(problem)
         self.findings = findings
+        self.staged = ""
 
 
 def counts(planned: int, reported: int, found: int, quarantined: int) -> Verdict:
@@ -124,15 +125,24 @@ def accept(verdicts: Sequence[Verdict], accepted: Collection[str]) -> tuple[Verd
     )
 
 
+def acceptable(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    """The gates that refuse the partition, if a person may accept all of them; else none."""
+    refusing = tuple(verdict.gate for verdict in verdicts if verdict.refuses)
+    return refusing if set(refusing) <= set(ACCEPTABLE) else ()
+
+
+def reasons(verdicts: Sequence[Verdict]) -> str:
+    """Why the partition is refused, in one line; empty when it is not."""
+    return "; ".join(f"{it.gate}: {it.line} ({it.bound})" for it in verdicts if it.refuses)
+
+
 def refusal(ds: str, verdicts: Sequence[Verdict]) -> str:
-    """Why the partition must not become visible, in one line; empty when it may."""
-    failed = [verdict for verdict in verdicts if verdict.refuses]
-    if not failed:
+    """Why the partition must not become visible and what a person may do, in one line; empty when it may."""
+    if not (why := reasons(verdicts)):
         return ""
-    reasons = "; ".join(f"{verdict.gate}: {verdict.line} ({verdict.bound})" for verdict in failed)
-    flags = " ".join(f"--accept {verdict.gate}" for verdict in failed if verdict.gate in ACCEPTABLE)
-    advice = f"; if that is as it should be, score it with {flags}" if flags else ""
-    return f"ds={ds}: refused by the gate, nothing committed: {reasons}{advice}"
+    flags = " ".join(f"--accept {gate}" for gate in acceptable(verdicts))
+    advice = f"; if that is as it should be, `python -m batch_job commit --ds {ds} {flags}`" if flags else ""
+    return f"ds={ds}: refused by the gate, nothing committed: {why}{advice}"
 
 
 def _shares(rows: Mapping[str, int]) -> dict[str, float]:

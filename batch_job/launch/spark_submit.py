@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 #: This package, wherever it is installed.
 PACKAGE = __name__.removesuffix(".launch.spark_submit")
@@ -21,6 +22,9 @@ APPLICATION = str(Path(__file__).parents[1] / "jobs" / "spark_application.py")
 #: The logging of its JVM.
 LOGGING = str(Path(__file__).parents[1] / "jobs" / "log4j2.properties")
 
+#: How long a refused run waits for a person in Airflow, unless TANDEM_APPROVAL_SECONDS says so. Staged files are kept
+#: for a week.
+APPROVAL_SECONDS, MOST_APPROVAL_SECONDS = 3 * 86_400.0, 6 * 86_400.0
 #: How long and how often `plan` looks for messages that are not there, unless TANDEM_INPUT_WAIT_SECONDS and
 #: TANDEM_INPUT_POLL_SECONDS say so.
 WAIT_SECONDS, POLL_SECONDS = 600.0, 30.0
@@ -28,13 +32,20 @@ WAIT_SECONDS, POLL_SECONDS = 600.0, 30.0
 NO_INPUT = 4
 #: Exit code of `score --check` where there is work for Spark.
 CHANGED = 5
+#: Gates whose failure a person may accept: the labels' distribution, the agreement of INT8 and half precision on clear
+#: texts, and on all texts against an earlier day.
+ACCEPTABLE = ("labels", "agreement", "agreement-drop")
+#: Exit code of `judge` where a gate refused the day and a person may accept it.
+WAITING = 6
+#: Exit code of a step that a gate refused.
+REFUSED = 1
 #: Exit code of an unexpected error: EX_SOFTWARE of sysexits.h. Python's own, 1, is that of a refusing gate.
 UNEXPECTED = 70
 #: Exit code where Redis does not answer: EX_TEMPFAIL. A later try may succeed.
 UNAVAILABLE = 75
 #: Exit codes that a second try ends with as well: a gate refused, input or settings are wrong, a newer attempt owns the
 #: day, there are no messages. Other codes, and signals, may pass: a lost executor, a killed process.
-FINAL = frozenset({1, 2, 3, NO_INPUT})
+FINAL = frozenset({REFUSED, 2, 3, NO_INPUT})
 #: Setting: what finds the GPUs of an executor's host, where Spark is to hand them out.
 GPU_SCRIPT = "TANDEM_SPARK_GPU_SCRIPT"
 #: Setting: more of Spark's own settings.
@@ -175,7 +186,8 @@ def step_command(step: str, ds: str, record: str, environ: Mapping[str, str] = o
     reads it: a person may have typed the day."""
     python = os.path.join(runtime_prefix(environ), "bin", "python")
     # Airflow looks for messages again by itself. The report fails where `publish` was killed.
-    flags = {"plan": ["--wait", "0"], "score": ["--check"], "report": ["--published"]}.get(step, [])
+    given = {"plan": ["--wait", "0"], "score": ["--check"], "judge": ["--json"], "report": ["--published"]}
+    flags = given.get(step, [])
     return [python, "-m", PACKAGE, step, *flags, *step_args(ds, record)]
 
 
@@ -218,6 +230,29 @@ def input_wait(environ: Mapping[str, str] = os.environ) -> tuple[float, float]:
     """Seconds to wait for a day's messages, and seconds between two looks."""
     wait, poll = environ.get("TANDEM_INPUT_WAIT_SECONDS"), environ.get("TANDEM_INPUT_POLL_SECONDS")
     return float(wait or WAIT_SECONDS), float(poll or POLL_SECONDS)
+
+
+def score_flags(params: Mapping[str, Any]) -> list[str]:
+    """Flags of `score` for the choices of Airflow's trigger form."""
+    return [*(["--force"] if params["force"] else []), *(f"--accept={gate}" for gate in params["accept"])]
+
+
+def score_environment(params: Mapping[str, Any]) -> dict[str, str]:
+    """Settings of `score` for the choices of Airflow's trigger form; what it leaves open is as the environment says."""
+    return {"TANDEM_NIGHTLY_INT8": "true"} if params["int8"] else {}
+
+
+def approvers(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """TANDEM_APPROVERS: the Airflow users who may accept a refused run, by id; without it all who may answer tasks."""
+    return [name.strip() for name in environ.get("TANDEM_APPROVERS", "").split(",") if name.strip()]
+
+
+def approval_seconds(environ: Mapping[str, str] = os.environ) -> float:
+    """How long a refused run waits for a person. Raises: ValueError, which Airflow shows as the DAG's import error."""
+    seconds = float(environ.get("TANDEM_APPROVAL_SECONDS") or APPROVAL_SECONDS)
+    if not 0 < seconds <= MOST_APPROVAL_SECONDS:
+        raise ValueError(f"TANDEM_APPROVAL_SECONDS={seconds:g}: expected more than 0 and at most 518400, six days")
+    return seconds
 
 
 def step_args(ds: str, record: str) -> list[str]:

@@ -33,11 +33,10 @@ def write(
     # Jinja2 and pygal: other steps and programs that import this package do without them.
     from batch_job.reporting import page
 
-    folder = _folder(record)
     links = _previous(record, run), _release_report(releases, run.release)
-    html = _replace(join(folder, _PAGE), page.html(run, price_per_hour, currency, *links))
+    html = _replace(page_of(record), page.html(run, price_per_hour, currency, *links))
     figures = json.dumps(document(run, price_per_hour, currency), indent=1)
-    return html, _replace(join(folder, "report.json"), f"{figures}\n")
+    return html, _replace(join(_folder(record), "report.json"), f"{figures}\n")
 
 
 def document(run: RunRecord, price_per_hour: float, currency: str = "USD") -> dict[str, Any]:
@@ -53,6 +52,11 @@ def document(run: RunRecord, price_per_hour: float, currency: str = "USD") -> di
         "length_step": LENGTH_STEP,
     }
     return {**dataclasses.asdict(run), **derived}
+
+
+def page_of(record: Location) -> Location:
+    """Where the page of a run's report is."""
+    return join(_folder(record), _PAGE)
 
 
 def _previous(record: Location, run: RunRecord) -> str:

@@ -67,6 +67,8 @@ def first(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "quarantined", quarantined(reasons, run.input.lines)
     shifts = [it for it in run.findings.verdicts if it.gate == "labels"] if run.findings else []
     yield "label shift", f"{outcome(shifts[0])}: {shifts[0].line}" if shifts else "not measured"
+    if run.approval:
+        yield "accepted", plain_text.accepted(run.approval)
     yield "online", plain_text.publication(run)
 
 

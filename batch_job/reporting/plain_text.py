@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from batch_job.run_record import Input, RunRecord, Scoring, State, Verdict
+from batch_job.run_record import Approval, Input, RunRecord, Scoring, State, Verdict
 
 
 def status(run: RunRecord) -> str:
@@ -12,7 +12,7 @@ def status(run: RunRecord) -> str:
         return f"{run.state}, live as epoch {done.epoch}" if done else str(run.state)
     if run.state in (State.COMMITTED, State.UNCHANGED):
         return f"{run.state}, {'not live' if done else 'not published'}"
-    return str(run.state)
+    return f"{run.state}, waits for a person" if run.waits else str(run.state)
 
 
 def summary(run: RunRecord) -> str:
@@ -27,9 +27,16 @@ def summary(run: RunRecord) -> str:
         lines += _scoring(run.scoring)
     if run.findings:
         lines += map(_verdict, run.findings.verdicts)
+    if run.approval:
+        lines.append(f"  accepted    {accepted(run.approval)}")
     lines.append(f"  deferred    {run.drained:,} requests answered")
     lines.append(f"  online      {publication(run)}")
     return "\n".join(lines)
+
+
+def accepted(approval: Approval) -> str:
+    """Who accepted what a gate refused, when, and with which words."""
+    return f"by {approval.by} at {approval.at}{f': {approval.comment}' if approval.comment else ''}"
 
 
 def source(planned: Input) -> str:

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pyspark.sql import SparkSession
 
 from batch_job import lookup, run_record
-from batch_job.attempt import open_attempt
-from batch_job.checks import history
+from batch_job.attempt import Attempt, open_attempt
+from batch_job.checks import gate, history
 from batch_job.checks.examination import Written, examine
 from batch_job.checks.gate import GateFailed
 from batch_job.identity import model_of
@@ -55,16 +55,15 @@ def score_day(
     tables, nightly = context.tables, context.nightly
     last = table.last_attempt(tables.folders, run.ds)
     fence = Fence.take(context.client, run.ds, last, model_of(run.input.identity))
-    run = replace(run, state=State.PLANNED, token=fence.token, problem="")
+    run = replace(run, state=State.PLANNED, token=fence.token, problem="", staged="")
     run_record.write(context.path, run)
     try:
         with open_attempt(spark, run, options, tables, fence, nightly, force) as attempt:
             written = attempt.write()
-            with attempt.stopwatch.stage("gate"):
-                findings = _judge(run, written, options, accepted)
+            findings = _judge(attempt, written, accepted)
             scoring = attempt.commit(written, history.facts(findings))
     except GateFailed as refused:
-        run_record.write(context.path, replace(run, findings=refused.findings))
+        run_record.write(context.path, replace(run, findings=refused.findings, staged=refused.staged))
         raise
     run = replace(run, state=State.COMMITTED, findings=findings, scoring=scoring)
     run_record.write(context.path, run)
@@ -76,8 +75,15 @@ def score_day(
     return run
 
 
-def _judge(run: RunRecord, written: Written, options: ScoringOptions, accepted: tuple[str, ...]) -> Findings:
-    findings = examine(run, written, options, accepted)
+def _judge(attempt: Attempt, written: Written, accepted: tuple[str, ...]) -> Findings:
+    """Raises: GateFailed; the scores are then kept for a person where one may accept them."""
+    try:
+        with attempt.stopwatch.stage("gate"):
+            findings = examine(attempt.run, written, attempt.options, accepted)
+    except GateFailed as refused:
+        if gate.acceptable(refused.findings.verdicts):
+            refused.staged = attempt.staged(written, history.facts(refused.findings)).write()
+        raise
     for verdict in findings.verdicts:
         log(f"gate {verdict.gate}: {verdict.outcome}{' (accepted)' if verdict.accepted else ''}: {verdict.line}")
     return findings

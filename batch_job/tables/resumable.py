@@ -1,9 +1,9 @@
 """Resumable shards: files of a killed attempt that no version of a table holds.
 
 A later attempt with the same input fingerprint adopts finished shards: its commit names their files. Other files are
-deleted: an attempt's temporary files when it ends; once it has committed, the sidecars that it or an older attempt at
-its day has left; everything after KEEP_SECONDS. Files that any version of the table holds stay until `vacuum`: readers
-of that version need them.
+deleted: an attempt's temporary files when it ends; once it has committed, the sidecars and lists that it or an older
+attempt at its day has left; everything after KEEP_SECONDS, but for shards that a list names (`tables.staged`). Files
+that any version of the table holds stay until `vacuum`: readers of that version need them.
 """
 
 import re
@@ -21,7 +21,7 @@ from batch_job.shards import shard_files
 from batch_job.shards.binning import Bin
 from batch_job.shards.shard_files import FileReport, Target
 from batch_job.spark.session import slots_of
-from batch_job.tables import table
+from batch_job.tables import staged, table
 from shared_model.objects import ObjectInfo, is_url, open_objects
 
 #: How long a killed attempt's shards wait for another attempt at their day.
@@ -29,9 +29,10 @@ KEEP_SECONDS = 7 * 24 * 3600
 #: A shard that is adopted must outlive the attempt that adopts it.
 _ADOPTABLE = timedelta(seconds=KEEP_SECONDS - 24 * 3600)
 
-#: A data file, its sidecar, a tally, or one of them while it is being written; see `shard_files.Target`.
+#: A data file, its sidecar, a tally, a list of staged files, or one of them while it is being written: see
+#: `shard_files.Target`.
 _OURS = re.compile(
-    r"\.?(?P<stem>[0-9a-z]+\.[0-9a-z-]+\.(?P<token>\d+)\.[0-9a-f]+-[0-9a-f]+)(\.(parquet|json|part|[0-9a-f]{8}))*"
+    r"\.?(?P<stem>[0-9a-z]+\.[0-9a-z-]+\.(?P<token>\d+)\.[0-9a-f]+-[0-9a-f]+)(\.(parquet|json|staged|part|[0-9a-f]{8}))*"
 )
 
 
@@ -89,20 +90,22 @@ def remove_own(target: Target) -> None:
 def sweep(target: Target, now: float) -> None:
     """Delete files that are no longer needed, once `target` is committed. `now`: Unix time.
 
-    Sidecars and unfinished files of this and older attempts at the day go at once: nothing adopts their shards from now
-    on. The shards themselves stay for KEEP_SECONDS, because a newer attempt may have adopted some before.
+    Sidecars, lists and unfinished files of this and older attempts at the day go at once: nothing adopts or commits
+    their shards from now on. The shards themselves stay for KEEP_SECONDS, because a newer attempt may have adopted some
+    before, and longer where a younger list names them, because a person may still have them committed.
     """
     if delta.find_table(target.table) is None:
         return
     held, since = table.ever_held(target.table)
-    unneeded = list[str]()
-    for found in _left_over(target):
+    unneeded, left = list[str](), list(_left_over(target))
+    waiting = staged.names(target.table, (it for it in left if it.modified.timestamp() >= now - KEEP_SECONDS))
+    for found in left:
         name, changed = _OURS.fullmatch(shard_files.name_of(found.path)), found.modified.timestamp()
         if name is None or changed < since:
             continue
         superseded = found.path.startswith(f"{target.folder}/") and int(name["token"]) <= target.token
         shard = found.path.endswith(f"/{name['stem']}.parquet")
-        if shard and f"{name['stem']}.parquet" in held:
+        if shard and f"{name['stem']}.parquet" in held | waiting:
             continue
         if changed < now - KEEP_SECONDS or (superseded and not shard):
             unneeded.append(found.path)

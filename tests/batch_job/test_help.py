@@ -8,7 +8,8 @@ import pytest
 from batch_job.__main__ import _parser
 from batch_job.checks.gate import ACCEPTABLE
 
-NAMES = ["plan", "score", "drain", "publish", "rollback", "report", "read", "runs", "quarantine"]
+NAMES = ["plan", "score", "judge", "commit", "reject"]
+NAMES += ["drain", "publish", "rollback", "report", "read", "runs", "quarantine"]
 
 
 def steps() -> dict[str, argparse.ArgumentParser]:

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from unittest.mock import Mock, patch
 
 from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk.exceptions import AirflowException, TaskAwaitingInput
 from airflow.serialization.serialized_objects import DagSerialization
 
 folder, partition_key, run_id = sys.argv[1:]
@@ -33,7 +34,7 @@ def timed_out(line: str) -> list[object]:
     looked = datetime.now(UTC) - timedelta(days=1)
     log = Mock()
     type(plan).log = property(lambda _: log)
-    plan.run_step = lambda: (4, line)
+    plan.run_step = lambda *_: (4, line)
     context = {
         "dag_run": SimpleNamespace(run_type="scheduled"),
         "ti": SimpleNamespace(get_first_reschedule_date=lambda _: looked),
@@ -45,6 +46,63 @@ def timed_out(line: str) -> list[object]:
     return []
 
 
+def branch(code: int, line: str = "") -> list[object]:
+    """Where `judge` goes on after its step ended with this code, and the question that it leaves; None: it fails."""
+    judge, ti = dag.get_task("judge"), Mock()
+    judge.run_step = lambda: (code, line)
+    try:
+        return [judge.choose_branch({"ti": ti}), *(call.kwargs["value"] for call in ti.xcom_push.call_args_list)]
+    except SystemExit as ended:
+        return [None, ended.code]
+
+
+def answered(event: dict[str, object]) -> dict[str, object]:
+    """The step that `approve` starts after this answer, what it returns, and the code with which it fails."""
+    approve, steps = dag.get_task("approve"), list[object]()
+    approve.run_step = lambda *more, step: steps.append([step, *more]) or (0, "the verdict")
+    try:
+        returned, ended = approve.execute_complete({}, event), None
+    except SystemExit as failure:
+        returned, ended = None, failure.code
+    return {"steps": steps, "returned": returned, "code": ended}
+
+
+def asked() -> dict[str, object]:
+    """The request that `approve` makes of the question that `judge` has left."""
+    approve, ti = dag.get_task("approve"), Mock()
+    ti.xcom_pull.return_value = {"subject": "what?", "body": "figures {{ 1 }}"}
+    with patch("airflow.providers.standard.operators.hitl.upsert_hitl_detail") as made:
+        try:
+            approve.execute({"task_instance": ti, "ti": ti})
+        except TaskAwaitingInput as waiting:
+            request = {name: made.call_args.kwargs[name] for name in ("subject", "body", "options", "assigned_users")}
+            return {**request, "seconds": waiting.timeout.total_seconds()}
+    return {}
+
+
+def committed(answer: dict[str, str]) -> list[str]:
+    """The arguments of `commit` after this answer."""
+    commit, steps = dag.get_task("commit"), list[str]()
+    commit.run_step = lambda *more: steps.extend(more) or (0, "")
+    pulled = {"judge": {"gates": ["labels", "agreement"]}, "approve": answer}
+    commit.execute({"ti": SimpleNamespace(xcom_pull=lambda task_ids, key="": pulled[task_ids])})
+    return steps
+
+
+def response(option: str) -> dict[str, object]:
+    by = {"id": "7", "name": "ada"}
+    at = datetime(2026, 1, 15, tzinfo=UTC)
+    return {
+        "chosen_options": [option],
+        "params_input": {"comment": "--seen"},
+        "responded_at": at,
+        "responded_by_user": by,
+    }
+
+
+PARAMS = {name: dag.params[name] for name in dag.params}
+
+
 def started(looked: int) -> bool | None:
     """Whether `score` starts Spark after a look that ended with this code; None where it fails."""
     ended = SimpleNamespace(exit_code=looked, output="the line of the look")
@@ -53,10 +111,39 @@ def started(looked: int) -> bool | None:
         patch.object(operators.SparkSubmitOperator, "execute") as spark_submit,
     ):
         try:
-            score.execute({})
+            score.execute({"params": PARAMS})
         except SystemExit:
             return None
     return bool(spark_submit.called)
+
+
+def chosen() -> dict[str, object]:
+    """What `score` looks with and starts Spark with where the form says so."""
+    run = Mock(return_value=SimpleNamespace(exit_code=5, output=""))
+    before = list(score.application_args), dict(score.env_vars)
+    with (
+        patch.object(operators, "SubprocessHook", lambda: SimpleNamespace(run_command=run)),
+        patch.object(operators.SparkSubmitOperator, "execute"),
+    ):
+        score.execute({"params": {**PARAMS, "force": True, "int8": True, "accept": ["labels"]}})
+    (command,), environ = run.call_args.args, run.call_args.kwargs["env"]
+    found = {
+        "look": command[-2:],
+        "args": score.application_args[-2:],
+        "int8": [environ["TANDEM_NIGHTLY_INT8"], score.env_vars["TANDEM_NIGHTLY_INT8"]],
+    }
+    score.application_args, score.env_vars = before
+    return found
+
+
+def refused() -> list[str]:
+    """What `score` says where spark-submit ends with a gate's code; it does not fail."""
+    log = Mock()
+    type(score).log = property(lambda _: log)
+    score._ended = lambda: (1, ["batch_job score: refused"])
+    with patch.object(operators.SparkSubmitOperator, "execute", side_effect=AirflowException):
+        score._score({})
+    return [call.args[0] for call in log.warning.call_args_list]
 
 
 json.dump(
@@ -81,6 +168,19 @@ json.dump(
         "doc": dag.doc_md,
         "rules": {task.task_id: task.trigger_rule.value for task in dag.tasks},
         "retried": retried,
+        "judged": {code: branch(code, '{"gates": ["labels"]}') for code in (0, 1, 2, 6)},
+        "asked": asked(),
+        "answered": {
+            "approve": answered(response("Approve")),
+            "reject": answered(response("Reject")),
+            "expired": answered({"error": "late", "error_type": "timeout"}),
+        },
+        "committed": committed({"by": "ada", "comment": "--seen"}),
+        "refused": refused(),
+        "chosen": chosen(),
+        "params": {name: dag.params.get_param(name).dump() for name in dag.params},
+        "docs": {task.task_id: task.doc_md for task in dag.tasks},
+        "owners": sorted({task.owner for task in dag.tasks}),
         "started": {code: started(code) for code in (0, 2, 5)},
         "timed_out": timed_out("no messages: it is not there"),
         "day": dag.params.get_param("day").dump(),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from batch_job.checks import gate
 from batch_job.launch import spark_submit
 from shared_model.releases.store import Release
 
@@ -31,6 +32,8 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "TANDEM_RUNTIME_PREFIX": sys.prefix,
         "TANDEM_STATE": str(folder / "state"),
         "TANDEM_INPUT_POLL_SECONDS": "7",
+        "TANDEM_APPROVERS": "ada, bob",
+        "TANDEM_APPROVAL_SECONDS": "90",
         "SPARK_HOME": "/elsewhere",
         "PYSPARK_DRIVER_PYTHON": "/elsewhere/python",
     }
@@ -53,21 +56,59 @@ def test_it_parses_and_sees_only_the_planning_module(dag: dict[str, Any]) -> Non
     assert dag["heavy"] == []
 
 
-def test_four_steps_in_a_row_and_what_decides_the_runs_state(dag: dict[str, Any]) -> None:
+def test_steps_in_a_row_a_person_between_them_and_what_decides_the_runs_state(dag: dict[str, Any]) -> None:
     assert dag["downstream"] == {
         "plan": ["score"],
-        "score": ["publish"],
+        "score": ["judge"],
+        "judge": ["approve", "publish"],
+        "approve": ["commit"],
+        "commit": ["publish"],
         "publish": ["complete", "report"],
         "report": ["complete"],
         "complete": [],
     }
-    steps = ("plan", "score", "publish", "complete")
-    assert dag["rules"] == {"report": "all_done", **dict.fromkeys(steps, "all_success")}
+    steps = ("plan", "score", "judge", "approve", "commit", "complete")
+    own = {"report": "all_done", "publish": "none_failed_min_one_success"}
+    assert dag["rules"] == {**own, **dict.fromkeys(steps, "all_success")}
 
 
-def test_only_an_unexpected_end_is_tried_again(dag: dict[str, Any]) -> None:
+def test_only_an_unexpected_end_is_tried_again_and_no_person_is_asked_twice(dag: dict[str, Any]) -> None:
+    assert dag["retries"].pop("approve") == [0, 30.0]
     assert set(map(tuple, dag["retries"].values())) == {(2, 30.0)}
     assert dag["retried"] == {**dict.fromkeys("1234", "fail"), "70": "default", "75": "default", "-9": "default"}
+
+
+def test_a_refusal_goes_to_a_person_only_where_one_may_accept_it(dag: dict[str, Any]) -> None:
+    assert dag["refused"] == ["batch_job score: refused"]
+    gates = {"gates": ["labels"]}
+    assert dag["judged"] == {"0": ["publish"], "1": [None, 1], "2": [None, 2], "6": ["approve", gates]}
+
+
+def test_only_the_approvers_are_asked_and_for_as_long_as_is_set(dag: dict[str, Any]) -> None:
+    assert dag["asked"] == {
+        "subject": "what?",
+        "body": "figures {{ 1 }}",
+        "options": ["Approve", "Reject"],
+        "assigned_users": [{"id": "ada", "name": "ada"}, {"id": "bob", "name": "bob"}],
+        "seconds": 90.0,
+    }
+
+
+def test_an_answer_is_carried_out_in_the_name_of_who_gave_it(dag: dict[str, Any]) -> None:
+    said = {"by": "ada", "comment": "--seen"}
+    rejected = ["reject", "--by=ada", "--comment=--seen"]
+    assert dag["answered"] == {
+        "approve": {"steps": [], "returned": said, "code": None},
+        "reject": {"steps": [rejected], "returned": None, "code": 1},
+        "expired": {"steps": [["reject", "--expired"]], "returned": None, "code": 1},
+    }
+    assert dag["committed"] == ["--accept=labels", "--accept=agreement", "--by=ada", "--comment=--seen"]
+
+
+@pytest.mark.parametrize("seconds", ["0", "604800"])
+def test_a_person_is_not_given_longer_than_the_scores_are_kept(seconds: str) -> None:
+    with pytest.raises(ValueError, match=r"TANDEM_APPROVAL_SECONDS=.*: expected more than 0 and at most 518400, six"):
+        spark_submit.approval_seconds({"TANDEM_APPROVAL_SECONDS": seconds})
 
 
 def test_spark_is_started_only_for_a_day_that_is_not_scored_already(dag: dict[str, Any]) -> None:
@@ -88,6 +129,30 @@ def test_days_run_beside_each_other_and_are_scored_one_at_a_time(dag: dict[str, 
 def test_the_trigger_form_asks_for_a_day_and_offers_yesterday(dag: dict[str, Any]) -> None:
     assert (dag["day"]["schema"]["type"], dag["day"]["schema"]["format"]) == ("string", "date")
     assert date.fromisoformat(dag["day"]["value"]) in {datetime.now(UTC).date() - timedelta(days=n) for n in (1, 2)}
+
+
+def test_the_trigger_form_has_a_typed_and_documented_field_for_each_choice(dag: dict[str, Any]) -> None:
+    params = dag["params"]
+    assert all(param["description"] for param in params.values())
+    assert {name: param["value"] for name, param in params.items() if name != "day"} == {
+        "model": "",
+        "force": False,
+        "int8": False,
+        "accept": [],
+    }
+    assert params["force"]["schema"]["type"] == params["int8"]["schema"]["type"] == "boolean"
+    assert params["accept"]["schema"]["items"]["enum"] == list(gate.ACCEPTABLE)
+
+
+def test_what_the_trigger_form_says_reaches_the_look_and_spark(dag: dict[str, Any]) -> None:
+    flags = ["--force", "--accept=labels"]
+    assert dag["chosen"] == {"look": flags, "args": flags, "int8": ["true", "true"]}
+
+
+def test_each_task_says_what_to_do_when_it_fails(dag: dict[str, Any]) -> None:
+    docs = dag["docs"]
+    assert [name for name, said in docs.items() if "**When it fails**" not in said] == ["complete"]
+    assert dag["owners"] == ["tandem"]
 
 
 def test_it_runs_at_two_for_the_day_before(dag: dict[str, Any]) -> None:

@@ -31,6 +31,8 @@ SETTINGS_MODULES = (
 
 #: Read from the environment without a settings class: by Airflow's side, which has none, and where the others are.
 OTHER_VARIABLES = {"TANDEM_RUNTIME_PREFIX", "TANDEM_SPARK_GPU_SCRIPT", "TANDEM_SPARK_TASK_GPU", settings.CONFIG}
+#: Those that the DAG reads.
+OTHER_VARIABLES |= {"TANDEM_APPROVERS", "TANDEM_APPROVAL_SECONDS"}
 
 
 def settings_classes() -> dict[str, type]:

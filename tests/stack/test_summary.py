@@ -10,7 +10,19 @@ from tandem_stack.calls import EXAMPLE, Outcome
 from tandem_stack.separate import Reached
 from tandem_stack.summary import Host, Nightly, Summary, Took
 
-from batch_job.run_record import Input, Publication, RunRecord, Runtime, Scoring, State, Worker
+from batch_job import run_record
+from batch_job.run_record import (
+    Approval,
+    Findings,
+    Input,
+    Publication,
+    RunRecord,
+    Runtime,
+    Scoring,
+    State,
+    Verdict,
+    Worker,
+)
 from realtime_service.settings import ServiceSettings, lanes
 from shared_model.types import Device, ServingPath
 
@@ -28,8 +40,13 @@ RECORD = RunRecord(
     token=1,
     scoring=SCORING,
     publication=Publication("2026-01-14.1", 8_000, moved=True, live=True),
+    findings=Findings(
+        10_000, {}, (), verdicts=(Verdict("labels", run_record.Outcome.FAIL, 1.0, "", "they moved", True),)
+    ),
+    approval=Approval("ada", "2026-01-15T02:10:00+00:00", "a new product"),
 )
-NIGHT = Nightly(RunState("run", "2026-01-14", "success", {"plan": "success", "score": "success"}), RECORD)
+TASKS = {"plan": "success", "score": "success", "approve": "skipped"}
+NIGHT = Nightly(RunState("run", "2026-01-14", "success", TASKS), RECORD)
 
 
 def outcome(
@@ -66,7 +83,7 @@ def test_a_whole_demo_misses_nothing(summary: Summary) -> None:
     assert summary.missing() == []
     assert "MISSING" not in summary.text()
     assert "2026-01-14  published  10,000  800             2            bf16" in summary.text()
-    assert "2026-01-14  success: plan success, score success" in summary.text()
+    assert "2026-01-14  success: plan success, score success, approve skipped" in summary.text()
     assert f"every head\n  {EXAMPLE}\n  stolen 91.0%; mood: upset 80.0%\n" in summary.text()
 
 
@@ -105,7 +122,18 @@ def test_a_path_that_was_not_taken_is_missed(summary: Summary, path: ServingPath
     ids=["failed", "wrote nothing", "not published"],
 )
 def test_a_night_that_did_not_happen_is_missed(summary: Summary, night: Nightly) -> None:
-    assert replace(summary, nights=[night]).missing() == [f"the nightly run of 2026-01-14 ended {night.run.state}"]
+    missed = replace(summary, nights=[night, NIGHT])
+    assert missed.missing() == [f"the nightly run of 2026-01-14 ended {night.run.state}"]
+
+
+def test_a_person_who_accepted_a_refused_night_is_shown_and_missed(summary: Summary) -> None:
+    shown = summary.text().partition("Refused by a gate, and accepted by a person\n")[2].splitlines()[:2]
+    assert shown == [
+        "  2026-01-14  labels: they moved",
+        "              accepted by ada at 2026-01-15T02:10:00+00:00: a new product",
+    ]
+    alone = replace(summary, nights=[replace(NIGHT, record=replace(RECORD, approval=None))])
+    assert alone.missing() == ["no refused night was accepted by a person"]
 
 
 def test_a_task_that_airflow_skipped_is_missed(summary: Summary) -> None:

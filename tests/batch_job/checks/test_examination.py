@@ -13,10 +13,11 @@ from pyspark.sql import SparkSession
 from batch_job import progress, run_record
 from batch_job.checks import agreement, examination, gate
 from batch_job.checks.examination import Written
-from batch_job.run_record import Agreement, Outcome, RunRecord
+from batch_job.run_record import Agreement, Approval, Outcome, RunRecord
 from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import NightlySettings
 from batch_job.shards.shard_files import Target
+from batch_job.steps.commit import commit_staged
 from batch_job.steps.context import StepContext
 from batch_job.steps.score import score_day
 from batch_job.tables import table
@@ -118,10 +119,19 @@ def test_a_day_of_other_labels_is_refused_and_then_accepted(
     assert refused.findings
     assert (refused.findings.before, sum(refused.findings.labels_before.values())) == (DAY, 1_100)
 
-    accepted = score(spark, step, options, SECOND, gate.LABELS)
-    assert verdict(accepted, gate.LABELS) == (Outcome.FAIL, True)
+    staged = replace(step, path=state.runs_dir / SECOND / "run.json")
+    committed = commit_staged(staged, refused, refused.findings, Approval("ada", "now"))
+    assert committed.scoring
+    assert (committed.scoring.rows, committed.scoring.token) == (1_100, refused.token)
+    assert committed.scoring.seconds.keys() >= {"score", "gate", "commit"}
     assert committed_days(state) == [DAY, SECOND]
     assert DeltaTable(str(state.scores_table)).version() == version + 1
+
+    accepted = score(spark, step, options, SECOND, gate.LABELS)
+    assert verdict(accepted, gate.LABELS) == (Outcome.FAIL, True)
+    assert accepted.scoring
+    assert accepted.scoring.content == committed.scoring.content
+    assert DeltaTable(str(state.scores_table)).version() == version + 2
 
 
 def test_agreement_is_held_against_what_the_last_days_commit_says(
@@ -156,6 +166,7 @@ def test_what_tasks_reported_and_what_files_hold_must_be_the_same(
     with pytest.raises(gate.GateFailed, match=r"counts: 40 lines in, 39 rows written \(40 reported\), 0 quarantined"):
         score(spark, step, options, DAY, *gate.ACCEPTABLE)
     assert table.last_attempt([state.scores_table], DAY) == -1
+    assert run_record.read(step.path).staged == ""
 
 
 def test_a_day_that_is_too_damaged_leaves_its_examples_in_the_record(

@@ -169,8 +169,8 @@ def test_every_failed_gate_is_named_in_one_line_with_what_to_do() -> None:
     )
     assert line == (
         "ds=2026-01-14: refused by the gate, nothing committed: labels: labels is wrong (at most 0); "
-        "agreement: agreement is wrong (at most 0); if that is as it should be, score it with "
-        "--accept labels --accept agreement"
+        "agreement: agreement is wrong (at most 0); if that is as it should be, "
+        "`python -m batch_job commit --ds 2026-01-14 --accept labels --accept agreement`"
     )
 
 
@@ -182,6 +182,15 @@ def test_what_a_person_accepts_passes_but_never_counts_or_numbers(accepted: set[
         accepted & set(gate.ACCEPTABLE)
     )
     assert gate.refusal("d", judged) != ""
+
+
+@given(st.lists(st.sampled_from(ALL), unique=True))
+def test_a_person_is_asked_only_where_accepting_lets_the_day_pass(refusing: list[Verdict]) -> None:
+    asked = gate.acceptable(refusing)
+    assert bool(asked) == (bool(refusing) and not {it.gate for it in refusing} & {gate.COUNTS, gate.FINITE})
+    if asked:
+        assert gate.refusal("d", gate.accept(refusing, asked)) == ""
+    assert ("`python -m batch_job commit --ds d --accept " in gate.refusal("d", refusing)) == bool(asked)
 
 
 def test_only_a_failure_is_accepted() -> None:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from batch_job.shards import schemas, shard_files
 from batch_job.shards.binning import Bin, Load
 from batch_job.shards.shard_files import FileReport, Target
-from batch_job.tables import resumable, table
+from batch_job.tables import resumable, staged, table
+from batch_job.tables.staged import Staged
 from shared_model.errors import JobError
 from tests.shared_model.full_disk import largest_file
 
@@ -35,6 +36,11 @@ def write(target: Target, bin_number: int = 0, part: int = 0) -> FileReport:
 
 def commit(target: Target, *files: FileReport) -> None:
     table.replace_partition(Path(target.table), target.ds, files, target.token, lambda: None, {})
+
+
+def age(target: Target, modified: float) -> None:
+    for path in Path(target.table, target.folder).iterdir():
+        os.utime(path, (modified, modified))
 
 
 def files_of(target: Target) -> set[str]:
@@ -161,6 +167,32 @@ def test_a_commit_takes_away_the_sidecars_and_parts_that_it_and_older_attempts_l
     resumable.sweep(target, NOW + 100 * resumable.KEEP_SECONDS)
     assert files_of(target) == names(kept)
     assert files_of(next_day) == set()
+
+
+def test_shards_that_wait_for_a_person_outlive_other_days_commits(target: Target) -> None:
+    shard, other = write(target), replace(target, ds="2026-01-16", token=1)
+    path = Staged(target, (shard,), {}, None, {}, {}, 1).write()
+    commit(other, write(other))
+    age(target, NOW - 2 * resumable.KEEP_SECONDS)
+    age_list = Path(target.table, path)
+    os.utime(age_list, (NOW, NOW))
+    resumable.sweep(other, NOW)
+    assert files_of(target) == names(shard)
+    staged.read(target.table, path).check_there()
+    # No decision came for as long as any shard is kept.
+    resumable.sweep(other, NOW + 2 * resumable.KEEP_SECONDS)
+    assert files_of(target) == set()
+    assert not age_list.exists()
+
+
+def test_a_commit_of_the_day_takes_older_lists_away_and_leaves_newer_ones(target: Target) -> None:
+    older, newer = (
+        Path(target.table, Staged(replace(target, token=token), (), {}, None, {}, {}, 1).write()) for token in (2, 4)
+    )
+    newer.write_text("damaged")
+    commit(target, write(target))
+    resumable.sweep(target, NOW)
+    assert (older.exists(), newer.exists()) == (False, True)
 
 
 def test_what_an_older_version_holds_stays(target: Target) -> None:

@@ -22,8 +22,10 @@ from shared_model.settings import StateSettings
 from tests.realtime_service.conftest import eventually
 from tests.stack.helpers import REPOSITORY
 
-#: Of one day, so few that Spark's start is what takes the time.
-ROWS = 300
+#: Of one day, so few that Spark's start is what takes the time, and enough for the gate to compare labels.
+ROWS = 1_000
+#: Who may accept a refused run, and how long that waits: an answer takes a second.
+APPROVER, APPROVAL_SECONDS = "ada", 60
 START_SECONDS = 120.0
 
 
@@ -57,6 +59,8 @@ def own_environ(state: Path, releases: Path) -> dict[str, str]:
         "TANDEM_METRICS_ADDRESS": free_address(),
         # The damaged lines of so small a day are more than a gate would let pass.
         "TANDEM_QUARANTINE_SHARE": "0.05",
+        "TANDEM_APPROVERS": APPROVER,
+        "TANDEM_APPROVAL_SECONDS": str(APPROVAL_SECONDS),
         # Beside other tests an idle priority may mean none.
         "TANDEM_NIGHTLY_IDLE": "false",
     }

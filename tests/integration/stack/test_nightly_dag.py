@@ -1,34 +1,42 @@
 """Real nights: Airflow runs the DAG, Spark scores, Delta keeps, Redis serves, the service answers. Beside the one that
-succeeds there is one that the gate refuses, one whose messages are missing, and one of no day. At the end Ctrl-C, in
-the middle of another: all that `make up` has started is gone, its files are its user's alone."""
+succeeds there are one that the gate refuses, one that a person accepts all the same, one that no answer comes for, one
+whose messages are missing, and one of no day. At the end Ctrl-C, in the middle of another: all that `make up` has
+started is gone, its files are its user's alone."""
 
 import contextlib
+import json
 import signal
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import redis
 from deltalake import DeltaTable
 from tandem_stack import calls, up
-from tandem_stack.airflow_api import FINAL, RunState
+from tandem_stack.airflow_api import FINAL, AirflowApi, RunState
 from tandem_stack.checks import Problem
 from tandem_stack.stack import DAG
 
+from batch_job import run_record
+from batch_job.run_record import State
 from realtime_service.client import Client
 from shared_model.demo_messages import FIRST_DAY
 from shared_model.redis_store import keys
 from shared_model.redis_store.server import RedisServer
 from shared_model.releases.store import Release
-from tests.integration.stack.conftest import ROWS, Up
+from tests.integration.stack.conftest import APPROVER, ROWS, Up
 from tests.private_files import open_to_others
 from tests.realtime_service.conftest import eventually
 
 RUN_SECONDS = 220.0
 REFUSED, INTERRUPTED = "2026-01-20", "2026-01-21"
+ACCEPTED, UNANSWERED = "2026-01-15", "2026-01-16"
+#: Days of another label than the one before.
+SHIFTED = {ACCEPTED: "my card number 7 has not arrived", UNANSWERED: "why was my transfer declined"}
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +107,8 @@ def test_everything_listens_on_loopback_only(running: Up, night: Night) -> None:
 
 def test_every_task_succeeds(night: Night) -> None:
     assert night.run.partition == str(FIRST_DAY)
-    assert night.run.tasks == dict.fromkeys(("plan", "score", "publish", "report", "complete"), "success")
+    done = dict.fromkeys(("plan", "score", "judge", "publish", "report", "complete"), "success")
+    assert night.run.tasks == {**done, **dict.fromkeys(("approve", "commit"), "skipped")}
     assert night.run.state == "success"
     assert night.run.note == str(FIRST_DAY)
 
@@ -109,7 +118,7 @@ def test_task_logs_can_be_read_without_log_servers(running: Up, night: Night) ->
 
 
 def test_the_scores_are_in_the_table(running: Up, night: Night, release: Release) -> None:
-    table = DeltaTable(running.plan.state.scores_table).to_pyarrow_table()
+    table = DeltaTable(running.plan.state.scores_table).to_pyarrow_table(partitions=[("ds", "=", str(FIRST_DAY))])
 
     assert table.num_rows == ROWS
     assert len(set(table["id"].to_pylist())) == ROWS
@@ -144,16 +153,76 @@ def test_a_refused_night_fails_at_once_says_why_in_one_line_and_is_reported(
 ) -> None:
     run = running.api.wait_run(DAG, runs[REFUSED], RUN_SECONDS)
 
-    before, after = ("plan", "report"), ("publish", "complete")
+    before, after = ("plan", "score", "report"), ("approve", "commit", "publish", "complete")
     assert run.tasks == {
-        "score": "failed",
+        "judge": "failed",
         **dict.fromkeys(before, "success"),
         **dict.fromkeys(after, "upstream_failed"),
     }
-    assert (run.state, run.note, run.tries["score"]) == ("failed", REFUSED, 1)
-    (line,) = errors(running, run.run_id, "score")
-    assert line.startswith(f"batch_job score: ds={REFUSED}: 9 of 10 lines are quarantined")
+    assert (run.state, run.note, run.tries["judge"]) == ("failed", REFUSED, 1)
+    (line,) = errors(running, run.run_id, "judge")
+    assert line.startswith(f"batch_job judge: run {run.run_id} of ds={REFUSED}: 9 of 10 lines are quarantined")
     assert "9 of 10 lines are quarantined" in task_log(running, run.run_id, "report")
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The question of a refused run, the refusal of a user who may not answer, and the run of the unanswered day."""
+
+    question: dict[str, Any]
+    intruder: str
+    run: RunState
+    unanswered: str
+
+
+@pytest.fixture(scope="module")
+def asked(running: Up, night: Night) -> Asked:
+    for day, text in SHIFTED.items():
+        lines = (json.dumps({"id": f"m{number}", "text": text}) for number in range(ROWS))
+        write_day(running, day, "\n".join(lines))
+    run_id = running.api.trigger(DAG, {"day": ACCEPTED})
+    question = running.api.wait_question(DAG, run_id, "approve", RUN_SECONDS)
+    with pytest.raises(Problem) as refused:
+        # The administrator, who is none of the approvers.
+        running.api.answer(DAG, run_id, "approve", "Approve")
+    airflow = running.plan.airflow
+    person = AirflowApi(airflow.address, APPROVER, airflow.password(APPROVER))
+    person.wait_ready(30)
+    person.answer(DAG, run_id, "approve", "Approve", comment="a new product")
+    run = running.api.wait_run(DAG, run_id, RUN_SECONDS)
+    # Not sooner: it is compared with the day that was accepted.
+    return Asked(question, str(refused.value), run, running.api.trigger(DAG, {"day": UNANSWERED}))
+
+
+def test_a_refused_day_asks_the_approvers_and_no_other_may_answer(running: Up, asked: Asked) -> None:
+    assert asked.question["subject"].startswith(f"ds={ACCEPTED}: commit the scores that labels")
+    assert [it["id"] for it in asked.question["assigned_users"]] == [APPROVER]
+    page = running.plan.state.runs_dir / ACCEPTED / asked.run.run_id / "report.html"
+    for said in ("**labels**: PSI", f"- {ROWS:,} rows scored and 0 lines quarantined", f"- report: {page}"):
+        assert said in asked.question["body"].replace("\\", "")
+    assert "403" in asked.intruder
+    assert "is not a respondent for the task" in asked.intruder
+
+
+def test_what_a_person_accepts_is_committed_in_their_name_and_published(running: Up, asked: Asked) -> None:
+    assert (asked.run.state, set(asked.run.tasks.values())) == ("success", {"success"})
+    record = run_record.read(running.plan.state.runs_dir / ACCEPTED / f"{asked.run.run_id}.json")
+    facts = next(it for it in DeltaTable(running.plan.state.scores_table).history() if it.get("tandem.ds") == ACCEPTED)
+    assert record.state is State.PUBLISHED
+    assert record.approval
+    assert (record.approval.by, record.approval.comment) == (APPROVER, "a new product")
+    assert (facts["tandem.approved_by"], facts["tandem.approved_at"]) == (APPROVER, record.approval.at)
+
+
+def test_a_question_without_an_answer_expires_and_the_day_before_keeps_serving(running: Up, asked: Asked) -> None:
+    run = running.api.wait_run(DAG, asked.unanswered, RUN_SECONDS)
+
+    assert (run.state, run.tasks["approve"], run.tries["approve"]) == ("failed", "failed", 1)
+    assert (run.tasks["score"], run.tasks["judge"], run.tasks["report"]) == ("success", "success", "success")
+    (line,) = errors(running, run.run_id, "approve")
+    assert line.startswith(f"ds={UNANSWERED}: expired; nothing committed: labels: ")
+    days = set(DeltaTable(running.plan.state.scores_table).to_pyarrow_table(columns=["ds"])["ds"].to_pylist())
+    assert days == {str(FIRST_DAY), ACCEPTED}
 
 
 def test_a_run_of_no_day_fails_at_once(running: Up, night: Night, runs: dict[str, str]) -> None:
@@ -176,8 +245,10 @@ def test_a_day_without_messages_waits_and_holds_up_no_other(running: Up, night: 
     assert running.api.scheduled_days(DAG) == {day}
 
 
-def test_only_what_is_due_or_triggered_runs(running: Up, night: Night, due: str, runs: dict[str, str]) -> None:
-    assert set(running.api.run_ids(DAG)) == {due, *runs.values()}
+def test_only_what_is_due_or_triggered_runs(
+    running: Up, night: Night, due: str, runs: dict[str, str], asked: Asked
+) -> None:
+    assert set(running.api.run_ids(DAG)) == {due, asked.run.run_id, asked.unanswered, *runs.values()}
 
 
 def is_java(process: psutil.Process) -> bool:

@@ -1,0 +1,48 @@
+"""For each task its work and the remedy when it fails, as Airflow shows it beside the task."""
+
+TASKS = {
+    "plan": """
+Looks at the day's messages and writes the run record, which pins input and release for the tasks after it. It waits for
+messages that are not there, without a worker slot.
+
+**When it fails** the ERROR line names the file, the column or the setting. Mend that and clear the task. *No messages*:
+write the day, then clear the task.
+""",
+    "score": """
+Scores the day in Spark and commits the scores if the gates pass. Nothing runs where the day is committed already. Where
+a gate refuses the day, the scores are kept, and `judge` goes on.
+
+**When it fails** at once, input or settings are wrong or a newer run owns the day (`stale`): its line says which. After
+three tries, Spark was lost each time. Clear the task: finished shards are not scored again.
+""",
+    "judge": """
+Says how the gates judged the day. It goes on to `publish` where the day is committed, and to `approve` where a person
+may accept what was refused.
+
+**When it fails** no person may accept the refusal: lines are missing, scores are not finite, or too many lines could
+not be read. The report shows which. Mend the messages or the release, then clear `plan`.
+""",
+    "approve": """
+Waits for one of the approvers, without a worker slot: see *Required actions*. It is skipped where no gate refused.
+
+**When it fails** a person rejected the day, or no answer came in time: its line says which. The day before keeps
+serving. To score the day again, clear `score`.
+""",
+    "commit": """
+Commits the scores that a person accepted, in their name and without scoring again. It is skipped where no gate refused.
+
+**When it fails** the line says what changed while the run waited: another run owns the day, the input is another, or
+the release was revoked. Trigger a new run. After three tries, Redis or the store did not answer: clear the task.
+""",
+    "publish": """
+Puts the day's scores into Redis, for the online service. A newer day that answers already stays.
+
+**When it fails** after three tries, Redis did not answer: clear the task when it does. The scores are committed.
+""",
+    "report": """
+Prints the run, also one that failed, and writes its report page.
+
+**When it fails** the run's figures do not add up, or the page could not be written: its line says which.
+""",
+    "complete": "Succeeds, and the run with it, when the scores are published and the figures add up.",
+}
