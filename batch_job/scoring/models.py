@@ -106,7 +106,7 @@ def _open(options: ScoringOptions, threads: int, given: Sequence[int]) -> Model:
     if options.idle:
         # After the canary check: it measures latency.
         priority.yield_to_others()
-    engine = release.engine(options.precision, options.device, threads, spread=spread)
+    engine = release.engine(options.precision, options.device, threads, 1, spread)
     engine.score(HARMLESS)
     return Model(release.id, release.heads, release.encoder(), engine)
 

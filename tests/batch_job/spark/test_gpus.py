@@ -77,7 +77,9 @@ def test_a_model_is_opened_on_the_gpu_that_the_task_was_given(
 ) -> None:
     used: list[object] = []
 
-    def engine(self: Release, precision: Precision, device: Device, threads: int, *, spread: Spread) -> Engine:
+    def engine(
+        self: Release, precision: Precision, device: Device, threads: int, streams: int, spread: Spread
+    ) -> Engine:
         used.append((precision, device, spread.gpus))
         return half(self, Precision.BF16, Device.CPU, threads)
 
