@@ -90,9 +90,9 @@ bench-nightly: release ## Spark against the bare engine and against stock Spark;
 		$(if $(ROUNDS),--rounds "$(ROUNDS)") $(if $(ROWS),--rows "$(ROWS)") $(if $(PRICE),--price "$(PRICE)") \
 		$(if $(DATA),--data "$(DATA)")
 
-bench-devices: release ## batches and busy share as on a GPU, without one; OUT=devices.json ONLY=fill,busy DATA=DIR
+bench-devices: release ## batches and busy share as on a GPU, and split models, without one; OUT=devices.json ONLY=fill,busy DATA=DIR MODELS=MiniLM
 	@$(RUNTIME) -m tests.benchmarks.bench_devices $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
-		$(if $(DATA),--data "$(DATA)")
+		$(if $(DATA),--data "$(DATA)") $(if $(MODELS),--models "$(MODELS)")
 
 bench-gpu: release ## FP16 on a GPU against its matmul rate and other libraries; exit 3 without one; OUT=gpu.json MODELS=bert-large ROWS=200000 DATA=DIR
 	@$(RUNTIME) -m tests.benchmarks.bench_gpu $(if $(OUT),--out "$(OUT)") $(if $(MODELS),--models "$(MODELS)") \

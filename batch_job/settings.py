@@ -104,6 +104,11 @@ class NightlySettings:
     nightly_idle: bool = setting(False, "Run executors at idle priority, where they share a host with the service.")
     nightly_int8: bool = setting(False, "Score in INT8 instead of half precision, on CPU: faster, and less exact.")
     nightly_poison: int = setting(20, "Texts of a task that may fail by themselves; with more it fails.", NOT_NEGATIVE)
+    nightly_tensor_parallel: int = setting(
+        1,
+        "GPUs that score each batch together, for a model that does not fit one; Spark gives an executor as many.",
+        POSITIVE,
+    )
     price_per_hour: float = setting(0.10, "What the machines of a run cost per hour; for the report.", NOT_NEGATIVE)
     price_currency: str = setting("USD", "The currency of that price.")
     deferred_drain_limit: int = setting(

@@ -70,6 +70,7 @@ class Metrics:
         self._ejected = self._gauge("tandem_ejected", "Replicas that are ejected now.")
         self._unfit = self._gauge("tandem_release_failed", "Releases that must not serve here.", "release", "reason")
         self._call = self._gauge("tandem_lane_call_seconds", "Median call of the lane's budget on this host.", "path")
+        self._places = self._gauge("tandem_lane_device_info", "Where the lane computes.", "path", "device")
         self._slow = self._gauge("tandem_lane_slow", "1 if that is over the lane's latency budget.", "path")
         self._describe(lanes)
 
@@ -120,6 +121,10 @@ class Metrics:
 
     def set_restarts(self, restarts: int) -> None:
         self._restarts.set(restarts)
+
+    def set_placements(self, devices: Mapping[ServingPath, str]) -> None:
+        for path, device in devices.items():
+            self._places.labels(path, device).set(1)
 
     def set_redis_up(self, up: bool) -> None:
         self._redis.set(up)

@@ -8,12 +8,13 @@ from shared_model.addresses import is_loopback
 from shared_model.devices import HALF_PRECISION, cores
 from shared_model.errors import SettingError
 from shared_model.settings import POSITIVE, Check, group, setting
-from shared_model.types import Device, Precision, ServingPath
+from shared_model.types import WHOLE, Device, Precision, ServingPath, Spread
 
 #: The lanes a caller's request can take, most urgent first.
 SERVED = (ServingPath.LATENCY, ServingPath.DYNAMIC, ServingPath.THROUGHPUT)
 #: The value of `lanes` for a router, which serves no lane itself.
 NO_LANES = "none"
+_CUDA = "cuda:"
 #: The most rows of calls in which each text gets the bits of a single one.
 SINGLE_ROWS = 2
 
@@ -21,6 +22,12 @@ SINGLE_ROWS = 2
 def _is_address(value: str) -> bool:
     host, _, port = value.rpartition(":")
     return bool(host) and port.isdigit() and int(port) < 65536
+
+
+def _names_devices(value: str) -> bool:
+    numbers = value.removeprefix(_CUDA).split(",")
+    listed = value.startswith(_CUDA) and all(map(str.isdecimal, numbers)) and len(set(numbers)) == len(numbers)
+    return value in ("auto", "cpu") or listed
 
 
 def _names_lanes(value: str) -> bool:
@@ -31,6 +38,7 @@ def _names_lanes(value: str) -> bool:
 NOT_NEGATIVE = Check(lambda value: 0 <= value < math.inf, "0 or more")
 SHARE = Check(lambda value: 0 <= value <= 1, "a share from 0 to 1")
 _ADDRESS = Check(_is_address, "HOST:PORT")
+_DEVICES = Check(_names_devices, "auto, cpu, or GPUs by their numbers, as cuda:0,1")
 _LANES = Check(_names_lanes, f"some of {','.join(SERVED)}")
 _SAID = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _REFLECTION = Check(lambda value: value == "auto" or value.lower() in _SAID, "auto, true or false")
@@ -87,6 +95,12 @@ class ServiceSettings:
     lanes: str = setting(",".join(SERVED), "Which lanes this process serves.", _LANES)
     workers: int = setting(0, "Supervised worker processes; 0 means what the lanes' table says here.", NOT_NEGATIVE)
     threads: int = setting(0, "Cores one call of an engine uses; 0 means what the lanes' table says.", NOT_NEGATIVE)
+    devices: str = setting(
+        "auto",
+        "cpu; GPUs by number, as cuda:0,1; auto: all that are here. Each GPU has a worker process of its own, which "
+        "runs CPU lanes on its share of the cores.",
+        _DEVICES,
+    )
     probe_seconds: float = setting(30.0, "Longest canary check of a release before it may serve here.", POSITIVE)
     keep_previous_seconds: float = setting(
         600.0, "How long a replaced release stays loaded for a rollback; 0: not at all.", NOT_NEGATIVE
@@ -119,6 +133,12 @@ class ServiceSettings:
     token_issuer: str = setting("", "The issuer (`iss`) that a token must name; empty: any.")
     token_max_hours: float = setting(24.0, "Longest lifetime of a token.", POSITIVE)
     interactive_unit_ms: float = setting(10.0, "Longest bulk batch soon after an interactive request.", POSITIVE)
+    throughput_tensor_parallel: int = setting(
+        1, "GPUs that compute each batch of half precision together, for a model that does not fit one.", POSITIVE
+    )
+    latency_pipeline_parallel: int = setting(
+        1, "Stages that the latency lane's model is cut into, each on its own cores, or its own GPU.", POSITIVE
+    )
     latency: LaneSettings = group(_LATENCY)
     dynamic: LaneSettings = group(LaneSettings())
     throughput: LaneSettings = group(_THROUGHPUT)
@@ -136,6 +156,13 @@ class ServiceSettings:
     def served(self) -> tuple[ServingPath, ...]:
         """The lanes this process serves, most urgent first."""
         return tuple(path for path in SERVED if path in self.lanes.split(","))
+
+    @property
+    def gpus(self) -> tuple[int, ...] | None:
+        """The GPUs to use; None for all that are here."""
+        if self.devices == "auto":
+            return None
+        return tuple(map(int, self.devices.removeprefix(_CUDA).split(","))) if self.devices != "cpu" else ()
 
     @property
     def reflects(self) -> bool:
@@ -236,6 +263,40 @@ def variants(lanes: Mapping[ServingPath, Lane], half_device: Device) -> dict[Pre
     """The device of each precision, the most urgent lane's first: INT8 on CPU, half precision on `half_device`."""
     precisions = dict.fromkeys(lane.precision for lane in lanes.values())
     return {it: Device.CPU if it is Precision.INT8 else half_device for it in precisions}
+
+
+def spreads(
+    settings: ServiceSettings, lanes: Mapping[ServingPath, Lane], variants: Mapping[Precision, Device], gpus: int
+) -> dict[Precision, Spread]:
+    """How each precision's model is spread on a process with so many GPUs. Raises: SettingError."""
+    found = dict.fromkeys(variants, WHOLE)
+    for path, kind, name in (
+        (ServingPath.THROUGHPUT, "ranks", "TANDEM_THROUGHPUT_TENSOR_PARALLEL"),
+        (ServingPath.LATENCY, "stages", "TANDEM_LATENCY_PIPELINE_PARALLEL"),
+    ):
+        count = settings.throughput_tensor_parallel if kind == "ranks" else settings.latency_pipeline_parallel
+        if count == 1 or path not in lanes:
+            continue
+        precision = lanes[path].precision
+        on_cores = variants[precision] is Device.CPU and kind == "stages"
+        most, what = (settings.width, "cores") if on_cores else (gpus, "GPUs")
+        if count > most:
+            raise SettingError(f"{name}='{count}': expected at most the number of {what} here, which is {most}")
+        if found[precision] is not WHOLE:
+            raise SettingError(
+                f"{name}='{count}': the {path} lane computes in {precision}, which TANDEM_THROUGHPUT_TENSOR_PARALLEL "
+                "splits already; set one of them"
+            )
+        found[precision] = Spread(**{kind: count})
+    return found
+
+
+def placement(device: Device, spread: Spread, devices: str) -> str:
+    """Where a model computes, for people. `devices`: as in the settings."""
+    named = devices if device is Device.CUDA and devices.startswith(_CUDA) else str(device)
+    if spread.ranks > 1:
+        return f"{named} in {spread.ranks} ranks"
+    return f"{named} in {spread.stages} stages" if spread.stages > 1 else named
 
 
 def address_taken(address: str, why: str) -> SettingError:

@@ -14,20 +14,24 @@ HALF_PRECISION = {Device.CUDA: Precision.FP16, Device.CPU: Precision.BF16}
 
 
 def detect() -> Device:
-    """CUDA if the driver reports a device this process may use, else CPU.
+    """CUDA if there is a GPU, else CPU."""
+    return Device.CUDA if gpus() else Device.CPU
+
+
+def gpus() -> int:
+    """How many the driver reports that this process may use.
 
     Calls the driver library directly: importing torch would cost every CPU executor seconds and memory.
     """
     if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
-        return Device.CPU
+        return 0
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError:
-        return Device.CPU
+        return 0
     count = ctypes.c_int(0)
-    if driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0 and count.value > 0:
-        return Device.CUDA
-    return Device.CPU
+    found = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+    return count.value if found else 0
 
 
 def cuda_driver() -> int:

@@ -1,14 +1,17 @@
 """The engine contract, and the selection of an engine for a variant."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shared_model import cgroups, devices
 from shared_model.batches import Batch, Batching, Running
 from shared_model.encoding import TokenBatch
-from shared_model.types import Device, Precision
+from shared_model.engines.stages import core_groups
+from shared_model.types import WHOLE, Device, Precision, Spread
 
 #: τ: largest difference between a text's score alone and in any batch that `plan_batches` or a lane makes with the same
 #: bucketing, or that is packed, on one device; its label differs only if the margin is below 2τ. Rows of a planned
@@ -83,14 +86,26 @@ def use_gpu(number: int) -> None:
 
 
 def open_engine(
-    precision: Precision, device: Device, files: Mapping[str, bytes], threads: int, streams: int = 1
+    precision: Precision,
+    device: Device,
+    files: Mapping[str, bytes],
+    threads: int,
+    streams: int = 1,
+    spread: Spread = WHOLE,
 ) -> Engine:
     """Compile a variant from its verified bytes.
 
     `files` maps the variant's file names to their contents. `threads`: width on CPU. `streams`: concurrent calls on
-    CPU. Both are ignored on CUDA.
+    CPU. Both are ignored on CUDA. Raises: ReleaseError for a model that cannot be spread so.
     """
     # Engines import their frameworks (seconds, hundreds of MB), so a process loads only the one it runs.
+    if spread.ranks > 1:
+        from shared_model.engines.rank_group import Split
+        from shared_model.engines.tensor_parallel import TensorParallelEngine
+
+        return TensorParallelEngine(files, Split(precision, device, spread.ranks, threads, spread.gpus))
+    if spread.stages > 1:
+        return _open_pipeline(precision, device, files, spread)
     if device is Device.CUDA or precision is Precision.FP16:
         from shared_model.engines.torch_engine import TorchEngine
 
@@ -98,3 +113,19 @@ def open_engine(
     from shared_model.engines.openvino_cpu import OpenVinoEngine, read_model
 
     return OpenVinoEngine(read_model(files), precision, threads, streams)
+
+
+def _open_pipeline(precision: Precision, device: Device, files: Mapping[str, bytes], spread: Spread) -> Engine:
+    cores = devices.usable_cores(os.sched_getaffinity(0), cgroups.limits().cpus)
+    if device is Device.CUDA or precision is Precision.FP16:
+        from shared_model.engines.torch_pipeline import TorchPipeline
+
+        if device is Device.CUDA:
+            # Launching takes any core.
+            gpus = spread.gpus or tuple(range(spread.stages))
+            return TorchPipeline(files, precision, [cores] * spread.stages, gpus)
+        return TorchPipeline(files, precision, core_groups(cores, spread.stages))
+    from shared_model.engines.openvino_cpu import read_model
+    from shared_model.engines.openvino_pipeline import OpenVinoPipeline
+
+    return OpenVinoPipeline(read_model(files), precision, core_groups(cores, spread.stages))

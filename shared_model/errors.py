@@ -7,6 +7,7 @@ TandemError
 │   └── UnknownRelease  no such release here
 ├── Untrusted         a value in Redis, or its copy, is unsigned or signed by a stranger
 ├── OutOfMemory       a batch does not fit the device's memory; a smaller one may
+├── EngineLost        a process of an engine died or hangs; it starts again
 ├── StoreUnavailable  Redis did not answer, or refuses writes
 ├── QueueFull         the deferred stream is at its bound
 ├── AlreadyExists     a request id was submitted before, with other content
@@ -48,6 +49,11 @@ class Untrusted(TandemError):
 
 class OutOfMemory(TandemError):
     """A batch does not fit the device's memory. A smaller one may; the engine remains usable."""
+
+
+class EngineLost(TandemError):
+    """A process that an engine needs died, or hangs. Its batches are lost; the engine starts it again, and waits for
+    it in the next call."""
 
 
 class StoreUnavailable(TandemError):

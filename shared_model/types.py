@@ -49,6 +49,20 @@ class Device(StrEnum):
     CUDA = "cuda"
 
 
+@dataclass(frozen=True)
+class Spread:
+    """How one model is spread over devices. `ranks`: processes that compute each batch together; `stages`: parts of the
+    model, through which one call flows after the other; `gpus`: the numbers of theirs, empty: from 0 on."""
+
+    ranks: int = 1
+    stages: int = 1
+    gpus: tuple[int, ...] = ()
+
+
+#: On one device.
+WHOLE = Spread()
+
+
 @dataclass(frozen=True, slots=True)
 class Label:
     """`score`: the label's probability, or a regression's value."""

@@ -98,7 +98,7 @@ class Scorer:
         first = next(batches, None)
         if first is None:
             return
-        options = self._on(Device.CPU if gpus.given() is None else Device.CUDA)
+        options = self._on(Device.CUDA if gpus.given() else Device.CPU)
         model = models.open_model(options, task_context.task_threads())
         yield from score_batches(itertools.chain([first], batches), model, options)
 

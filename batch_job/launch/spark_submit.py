@@ -82,7 +82,7 @@ SPARK_CONF = {
 
 def spark_conf(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """SPARK_CONF; with LOGGING, unless a person keeps Spark's configuration in a folder; with TANDEM_SPARK_GPU_SCRIPT
-    also what gives each executor one GPU of its host. What TANDEM_SPARK_CONF sets wins; a file's settings are left to
+    also what gives each executor GPUs of its host. What TANDEM_SPARK_CONF sets wins; a file's settings are left to
     spark-submit, so that no command line shows them."""
     conf = dict(SPARK_CONF)
     if not environ.get("SPARK_CONF_DIR"):
@@ -132,7 +132,8 @@ def _gpu_conf(environ: Mapping[str, str]) -> dict[str, str]:
     if not script:
         return {}
     return {
-        "spark.executor.resource.gpu.amount": "1",
+        # As many as score a batch together.
+        "spark.executor.resource.gpu.amount": environ.get("TANDEM_NIGHTLY_TENSOR_PARALLEL") or "1",
         "spark.executor.resource.gpu.discoveryScript": script,
         "spark.executor.resource.gpu.vendor": "nvidia.com",
         # Reading shares a GPU that it does not use; scoring takes it whole, by a profile of its own.

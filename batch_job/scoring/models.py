@@ -2,7 +2,7 @@
 this module loads it only where the driver calls it."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -48,8 +48,8 @@ class _Key(NamedTuple):
     precision: Precision
 
     @classmethod
-    def for_options(cls, options: ScoringOptions, gpu: int | None) -> "_Key":
-        device = str(options.device) if gpu is None else f"{options.device}:{gpu}"
+    def for_options(cls, options: ScoringOptions, numbers: Sequence[int]) -> "_Key":
+        device = f"{options.device}:{','.join(map(str, numbers))}" if numbers else str(options.device)
         return cls(options.releases_root, options.release, device, options.precision)
 
 
@@ -65,16 +65,14 @@ def open_ahead(options: ScoringOptions, _: Iterator[object]) -> None:
     Not on a GPU, which is given to a task and taken from it; nor a variant without an attestation: its canary check
     measures latency, and Spark is busy now.
     """
-    key, threads = _Key.for_options(options, None), task_threads()
+    key, threads = _Key.for_options(options, ()), task_threads()
     if options.device is Device.CUDA or key in _opened or key in _opening:
         return
 
     def open_judged() -> Model | None:
         release = options.store().open(options.release)
         return (
-            _open(options, threads, None)
-            if attestation.has_verdict(release, options.precision, options.device)
-            else None
+            _open(options, threads, ()) if attestation.has_verdict(release, options.precision, options.device) else None
         )
 
     thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="open-ahead")
@@ -83,31 +81,32 @@ def open_ahead(options: ScoringOptions, _: Iterator[object]) -> None:
 
 
 def open_model(options: ScoringOptions, threads: int) -> Model:
-    """The worker's model, on the GPU that Spark gave the task: compiled on first use, or ahead, and kept for the tasks
+    """The worker's model, on the GPUs that Spark gave the task: compiled on first use, or ahead, and kept for the tasks
     that follow. One at a time."""
-    gpu = gpus.given() if options.device is Device.CUDA else None
-    key = _Key.for_options(options, gpu)
+    given = gpus.given() if options.device is Device.CUDA else ()
+    key = _Key.for_options(options, given)
     if key not in _opened:
         for model in _opened.values():
             model.engine.close()
         _opened.clear()
         ahead = _opening.pop(key, None)
-        model = (ahead.result() if ahead else None) or _open(options, threads, gpu)
+        model = (ahead.result() if ahead else None) or _open(options, threads, given)
         _opened[key] = replace(model, device=key.device)
     return _opened[key]
 
 
-def _open(options: ScoringOptions, threads: int, gpu: int | None) -> Model:
+def _open(options: ScoringOptions, threads: int, given: Sequence[int]) -> Model:
     """The model, its engine compiled and called once, which builds what later calls use."""
     # The tokenizer's thread pool reads this when it starts: it must not take the cores of the other slots.
     os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
-    if gpu is not None:
-        use_gpu(gpu)
-    release = options.proven()
+    spread = options.spread(given)
+    if given:
+        use_gpu(given[0])
+    release = options.proven(spread)
     if options.idle:
         # After the canary check: it measures latency.
         priority.yield_to_others()
-    engine = release.engine(options.precision, options.device, threads)
+    engine = release.engine(options.precision, options.device, threads, 1, spread)
     engine.score(HARMLESS)
     return Model(release.id, release.heads, release.encoder(), engine)
 

@@ -177,6 +177,9 @@ class Runner:
                     raise JobError(
                         self._problem(f"a text of {tokens} tokens does not fit the memory: {error}")
                     ) from error
+                if not isinstance(running, _Raised):
+                    # It began, so nothing has noted it yet: ranks of an engine tell how a batch ended.
+                    self._cutting.did_not_fit(job.lengths(part))
                 continue
             self._keep(job, part, scores, running.seconds)
             left = left[len(part) :]

@@ -16,18 +16,24 @@ if TYPE_CHECKING:
 
 #: What Spark calls them.
 _GPU = "gpu"
+_EXECUTOR_GPUS = "spark.executor.resource.gpu.amount"
 
 
 def scoring_profile(spark: "SparkSession") -> "ResourceProfile | None":
-    """The resources of a scoring task: its executor's whole GPU, and all cores for tokenisation. None where Spark hands
-    out no GPUs."""
+    """The resources of a scoring task: its executor's GPUs, whole, and all cores for tokenisation. None where Spark
+    hands out no GPUs. Raises: JobError where it hands out shares of one."""
     from pyspark.resource import ResourceProfileBuilder, TaskResourceRequests
 
     conf = spark.sparkContext.getConf()
-    if local_cores(spark.sparkContext.master) or not conf.contains("spark.executor.resource.gpu.amount"):
+    amount = conf.get(_EXECUTOR_GPUS, "")
+    if local_cores(spark.sparkContext.master) or not amount:
         return None
+    if not amount.isdecimal() or not int(amount):
+        raise JobError(
+            f"{_EXECUTOR_GPUS}={amount}: an executor scores with whole GPUs; set TANDEM_NIGHTLY_TENSOR_PARALLEL, or 1"
+        )
     cores = int(conf.get("spark.executor.cores", "") or conf.get("spark.task.cpus", "1"))
-    return ResourceProfileBuilder().require(TaskResourceRequests().cpus(cores).resource(_GPU, 1.0)).build
+    return ResourceProfileBuilder().require(TaskResourceRequests().cpus(cores).resource(_GPU, float(amount))).build
 
 
 def local_conf(master: str) -> dict[str, str]:
@@ -42,7 +48,7 @@ def local_conf(master: str) -> dict[str, str]:
 def task_device(master: str) -> Device:
     """The device of a task: the GPU that Spark gave it; in a Spark of one process, which cannot give any, the device of
     the host. Elsewhere a GPU that was not given belongs to another task."""
-    if given() is not None:
+    if given():
         return Device.CUDA
     return devices.detect() if local_cores(master) else Device.CPU
 
@@ -54,19 +60,19 @@ def known_device(master: str) -> Device | None:
     return devices.detect() if local_cores(master) else Device.CPU
 
 
-def given() -> int | None:
-    """Number of the GPU that Spark gave this task; None where it gave none, or there is no task.
+def given() -> tuple[int, ...]:
+    """Numbers of the GPUs that Spark gave this task; none where it gave none, or there is no task.
 
     Raises: JobError where the discovery script does not give numbers.
     """
     context = task_context.current()
     resource = context.resources().get(_GPU) if context else None
-    if resource is None:
-        return None
-    address = resource.addresses[0]
-    if not address.isdecimal():
-        raise JobError(f"the GPU discovery script gave the address {address!r}, not a number as nvidia-smi's index is")
-    return int(address)
+    addresses = resource.addresses if resource else []
+    if strange := [address for address in addresses if not address.isdecimal()]:
+        raise JobError(
+            f"the GPU discovery script gave the address {strange[0]!r}, not a number as nvidia-smi's index is"
+        )
+    return tuple(map(int, addresses))
 
 
 def local_cores(master: str) -> int:

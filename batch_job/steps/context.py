@@ -21,6 +21,7 @@ from shared_model.errors import JobError, Refused, Stale
 from shared_model.objects import Location
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import DeferredSettings, StateSettings
+from shared_model.types import Device
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,9 @@ def scoring_session(context: StepContext, run: RunRecord) -> Iterator[tuple[Spar
     try:
         device = session.check_workers(spark, run.runtime)
         options = ScoringOptions.from_settings(context.state, context.nightly, run.release, device)
+        if device is Device.CPU:
+            # Where tasks have GPUs, each looks for as many as it needs.
+            options.spread()
         models.open_on_workers(spark, options)
         yield spark, options
     finally:

@@ -7,6 +7,7 @@ device has its own scheduler and number of streams.
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from realtime_service.errors import ReplicaUnavailable
 from realtime_service.execution.device import Computed, Device
@@ -16,7 +17,7 @@ from realtime_service.settings import Lane
 from shared_model.clock import Clock
 from shared_model.encoding import Encoding
 from shared_model.types import Device as DeviceKind
-from shared_model.types import Precision, ServingPath
+from shared_model.types import Precision, ServingPath, Spread
 
 
 class Devices:
@@ -29,13 +30,15 @@ class Devices:
         cores: int,
         bulk_batch_seconds: float,
         clock: Clock,
+        spreads: Mapping[Precision, Spread] = MappingProxyType({}),
     ) -> None:
         self.lanes = lanes
         self._of: dict[ServingPath, Device] = {}
         self._all: list[Device] = []
         for kind in dict.fromkeys(variants.values()):
             own = {path: lane for path, lane in lanes.items() if variants[lane.precision] is kind}
-            device = Device(own, Width.on(kind, cores).streams, bulk_batch_seconds, clock)
+            width = Width.on(kind, cores, [it for precision, it in spreads.items() if variants[precision] is kind])
+            device = Device(own, width.streams, bulk_batch_seconds, clock)
             self._all.append(device)
             self._of |= dict.fromkeys(own, device)
 

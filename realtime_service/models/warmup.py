@@ -16,7 +16,7 @@ from shared_model.encoding import Encoding, InputSpec, TokenBatch, coarse_bucket
 from shared_model.engine import Engine
 from shared_model.errors import ReleaseError, TandemError
 from shared_model.releases.store import Release
-from shared_model.types import Device, Precision
+from shared_model.types import WHOLE, Device, Precision, Spread
 
 #: Widths of single texts that engines are compiled for: they cover almost all chat messages. Each takes memory (33 MB
 #: of all-MiniLM-L6-v2 a stream), so shorter texts are padded to the next one. For longer texts, shape inference is a
@@ -40,15 +40,17 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Width:
-    """`threads`: cores of a call on CPU that runs alone. `streams`: concurrent calls, on one core each."""
+    """`threads`: cores of a call on CPU that runs alone. `streams`: concurrent calls, which share them."""
 
     threads: int
     streams: int
 
     @staticmethod
-    def on(device: Device, cores: int) -> "Width":
-        """One stream per core of a CPU; one stream for a GPU, which runs one call at a time."""
-        return Width(cores, cores if device is Device.CPU else 1)
+    def on(device: Device, cores: int, spreads: Iterable[Spread] = ()) -> "Width":
+        """`spreads`: of the models on this device. One stream per core of a CPU; one stream for a GPU, which runs one
+        call at a time; where a model is cut into stages, as many as stages."""
+        stages = max((spread.stages for spread in spreads), default=1)
+        return Width(cores, stages if stages > 1 else cores if device is Device.CPU else 1)
 
 
 @dataclass(frozen=True)
@@ -88,14 +90,17 @@ def batch_shapes(engine: Engine, reads: InputSpec) -> list[tuple[int, int]]:
     return sorted(shape for shape in shapes if shape[0] * shape[1] <= _BATCH_TOKENS)
 
 
-def open_variant(release: Release, precision: Precision, device: Device, width: Width, turn: Turn) -> WarmVariant:
+def open_variant(
+    release: Release, precision: Precision, device: Device, width: Width, turn: Turn, spread: Spread = WHOLE
+) -> WarmVariant:
     """A variant that may run any single text. Takes a second or two; call it off the event loop.
 
     Raises: ReleaseError; the errors of `turn`. Nothing stays open then.
     """
     with contextlib.ExitStack() as opened:
         turn()
-        narrow = open_engine(release, precision, device, 1 if width.streams > 1 else width.threads, width.streams)
+        threads = max(1, width.threads // width.streams)
+        narrow = open_engine(release, precision, device, threads, width.streams, spread)
         opened.callback(narrow.close)
         latency_model = LatencyModel.fit(_measurements(narrow, release, single_shapes(release.manifest.reads), turn))
         latency = VariantLatency(latency_model, rows=narrow.rows)
@@ -146,10 +151,12 @@ def _time_singles(
             latency_model.replace(_timed(engine, release, rows, tokens, turn, single=True))
 
 
-def open_engine(release: Release, precision: Precision, device: Device, threads: int, streams: int = 1) -> Engine:
+def open_engine(
+    release: Release, precision: Precision, device: Device, threads: int, streams: int = 1, spread: Spread = WHOLE
+) -> Engine:
     """Raises: ReleaseError for any error of the engine's framework."""
     try:
-        return release.engine(precision, device, threads, streams)
+        return release.engine(precision, device, threads, streams, spread)
     except TandemError:
         raise
     except Exception as error:

@@ -15,14 +15,17 @@ WORKER_BYTES = 1.5e9
 log = logging.getLogger(__name__)
 
 
-def worker_cores(settings: ServiceSettings, available: Sequence[int], memory: float = math.inf) -> list[Cores]:
+def worker_cores(
+    settings: ServiceSettings, available: Sequence[int], memory: float = math.inf, on_gpus: int = 0
+) -> list[Cores]:
     """The cores of each worker: disjoint, equal in number, in order. `memory`: bytes for all workers together.
 
-    Without `settings.workers` the leading lane's table is scaled down: threads = min(table, cores), workers =
-    min(table, cores ÷ threads, memory ÷ `WORKER_BYTES`). A set number of workers is not lowered for memory, because
-    another release may need less, but logged. Raises: SettingError for more workers than the cores allow.
+    Without `settings.workers` each group of GPUs has a worker (`on_gpus`: how many); without GPUs the leading lane's
+    table is scaled down: threads = min(table, cores), workers = min(table, cores ÷ threads, memory ÷ `WORKER_BYTES`). A
+    set number of workers is not lowered for memory, because another release may need less, but logged. Raises:
+    SettingError for more workers than the cores allow.
     """
-    count = settings.workers
+    count = settings.workers or min(on_gpus, len(available))
     if not count:
         table, cores = settings.leading, len(available)
         threads = settings.threads or min(table.threads or cores, cores)

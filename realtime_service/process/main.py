@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import redis
 
 from realtime_service.process import address_lock
-from realtime_service.process.cores import worker_cores
+from realtime_service.process.cores import Cores, worker_cores
+from realtime_service.process.gpus import Gpus, hide, worker_gpus
 from realtime_service.process.place import Place
 from realtime_service.settings import ServiceSettings
 from shared_model import cgroups, devices, settings, startup
@@ -74,15 +75,18 @@ def serve(insecure: bool = False, **flags: Any) -> int:
     CertificateFiles(tls)
     limits = cgroups.limits()
     available = devices.usable_cores(os.sched_getaffinity(0), limits.cpus, socket.gethostname())
-    cores = worker_cores(service, available, limits.memory)
+    hide(service)
+    gpus = worker_gpus(service, devices.gpus())
+    cores = worker_cores(service, available, limits.memory, len(gpus))
     startup.warn_of_open_state(state.state)
     with address_lock.holding(service.grpc_address, state.state), RedisServer(state) as server:
         server.log_version()
         # Made here, where they are missing, before a worker looks for them.
         keyring.warn_of_missing(keyring.load(state))
         _look_for_redis(server.url, router=not service.served)
-        if service.workers or len(cores) > 1:
-            return _supervise(service, server.url, cores, asked_to_stop)
+        # One process that has asked the driver cannot choose among GPUs any more.
+        if service.workers or len(cores) > 1 or service.gpus:
+            return _supervise(service, server.url, asked_to_stop, cores, gpus)
         _run(service, state, server.url, Place(), asked_to_stop)
     return 0
 
@@ -101,11 +105,13 @@ def work(place: Place) -> int:
     return 0
 
 
-def _supervise(service: ServiceSettings, redis_url: str, cores: Sequence[tuple[int, ...]], asked: list[int]) -> int:
+def _supervise(
+    service: ServiceSettings, redis_url: str, asked: list[int], cores: Sequence[Cores], gpus: Sequence[Gpus]
+) -> int:
     from realtime_service.process.supervisor import Supervisor
 
     async def run(address: str) -> int:
-        return await Supervisor(service, redis_url, address, cores).run(_stop_event(asked))
+        return await Supervisor(service, redis_url, address, cores, gpus).run(_stop_event(asked))
 
     with address_lock.reserved(service.grpc_address) as address:
         return asyncio.run(run(address))

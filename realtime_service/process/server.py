@@ -34,7 +34,7 @@ from realtime_service.routing import overrides
 from realtime_service.routing.quotas import Quotas
 from realtime_service.routing.snapshot import Snapshot
 from realtime_service.serving.status import ReplicaStatus
-from realtime_service.settings import SERVED, ServiceSettings, lanes, variants
+from realtime_service.settings import SERVED, ServiceSettings, lanes, placement, spreads, variants
 from realtime_service.transport.health import Readiness
 from realtime_service.transport.listener import advertised, bind, make_listener, offer_reflection
 from realtime_service.transport.metrics_server import serve_metrics
@@ -74,7 +74,7 @@ class Server:
         """`first`: the releases at the start, none loaded; later ones follow the release pointers unless the settings
         name one. `trusted`: the keys of cluster and operators.
 
-        Raises: SettingError for certificates that cannot be used.
+        Raises: SettingError for certificates that cannot be used, and for devices that are not here.
         """
         self._settings = settings
         self._place = place
@@ -84,6 +84,7 @@ class Server:
         half_device = devices.detect()
         self._lanes = lanes(settings, half_device)
         self._variants = variants(self._lanes, half_device)
+        self._spreads = spreads(settings, self._lanes, self._variants, devices.gpus())
         self._redis_url = redis_url
         self._deferred = deferred
         self._trusted = trusted
@@ -146,7 +147,7 @@ class Server:
         stack.push_async_callback(self._default_client.aclose)
         settings, clock, metrics = self._settings, self._clock, self._metrics
         bulk_batch_seconds = settings.interactive_unit_ms / 1000
-        device = Devices(self._lanes, self._variants, settings.width, bulk_batch_seconds, clock)
+        device = Devices(self._lanes, self._variants, settings.width, bulk_batch_seconds, clock, self._spreads)
         stack.callback(device.close)
         models = await self._load(stack, device)
         listener = make_listener(self._place.shared, settings)
@@ -157,6 +158,10 @@ class Server:
         address = advertised(own, settings.advertised_host)
         self.metrics_address = serve_metrics(stack, settings.metrics_address, metrics.registry, certificates)
         snapshot = Snapshot(f"{socket.gethostname()}-{os.getpid()}")
+        placements = {
+            it: placement(self._variants[it], spread, settings.devices) for it, spread in self._spreads.items()
+        }
+        metrics.set_placements({path: placements[lane.precision] for path, lane in self._lanes.items()})
         self._quotas = quotas = Quotas(snapshot)
         self._status = ReplicaStatus(
             replica=snapshot.local,
@@ -165,6 +170,7 @@ class Server:
             models=models,
             device=device,
             variants=self._variants,
+            placements=placements,
             demand=lambda: quotas.demand(clock.monotonic()),
             pinned=bool(settings.release),
         )
@@ -187,7 +193,7 @@ class Server:
             return PrecomputedScores(client, release_id, self._clock) if settings.precomputed else None
 
         limits, budgets = (settings.width, settings.probe_seconds), settings_reader.load(GateSettings)
-        self._loader = Loader(self._store, self._variants, *limits, device, published, budgets)
+        self._loader = Loader(self._store, self._variants, *limits, device, published, budgets, self._spreads)
         stack.callback(self._loader.close)
         first = await self._loader.load_first(self._first.active)
         if self._place.shared:

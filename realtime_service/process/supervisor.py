@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from realtime_service.process.cores import Cores
+from realtime_service.process.gpus import Gpus, environment
 from realtime_service.settings import ServiceSettings
 
 #: A worker that died within this time after it was ready counts as failed to start.
@@ -72,9 +73,16 @@ def backoff(failures: int) -> float:
 
 
 class Supervisor:
-    """Loads no model itself. `cores`: of each worker; `address`: the public one, with its port."""
+    """Loads no model itself. `cores`, `gpus`: of each worker; `address`: the public one, with its port."""
 
-    def __init__(self, settings: ServiceSettings, redis_url: str, address: str, cores: Sequence[Cores]) -> None:
+    def __init__(
+        self,
+        settings: ServiceSettings,
+        redis_url: str,
+        address: str,
+        cores: Sequence[Cores],
+        gpus: Sequence[Gpus] = (),
+    ) -> None:
         self._address = address
         #: By worker: that of the settings, the worker's index in ports above, or port 0. A successor keeps the address,
         #: so that scrape targets stay the same.
@@ -88,6 +96,7 @@ class Supervisor:
             "TANDEM_REDIS_URL": redis_url,
         }
         self._cores = cores
+        self._gpus = gpus
         self._workers: dict[int, Worker] = {}
         self._stopping = False
         self._changed = asyncio.Event()
@@ -135,7 +144,11 @@ class Supervisor:
         cores = ",".join(map(str, self._cores[index]))
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", f"{__package__}.worker", cores, str(restarts)),
-            env=self._environ | {"TANDEM_METRICS_ADDRESS": self._metrics[index]},
+            env={
+                **self._environ,
+                **environment(self._gpus, index),
+                "TANDEM_METRICS_ADDRESS": self._metrics[index],
+            },
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             # The supervisor forwards Ctrl-C.

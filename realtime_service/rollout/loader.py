@@ -20,7 +20,7 @@ from shared_model.evaluation import attestation, benchmark
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.releases.store import Release, Store
 from shared_model.types import Device as DeviceKind
-from shared_model.types import Precision
+from shared_model.types import Precision, Spread
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +35,9 @@ class Abandoned(Exception):
 
 
 class Loader:
-    """`variants`: the device of each precision, most urgent first; `cores`: of a call on CPU. `published` makes a
-    release's published scores, or None if they are not used; `bounds` has the latency budgets."""
+    """`variants`: the device of each precision, most urgent first; `spreads`: of each over devices; `cores`: of a call
+    on CPU. `published` makes a release's published scores, or None if they are not used; `bounds` has the latency
+    budgets."""
 
     def __init__(
         self,
@@ -47,6 +48,7 @@ class Loader:
         devices: Devices,
         published: Callable[[str], PrecomputedScores | None],
         bounds: GateSettings,
+        spreads: Mapping[Precision, Spread],
     ) -> None:
         self._store = store
         self._variants = variants
@@ -55,6 +57,7 @@ class Loader:
         self._devices = devices
         self._published = published
         self._bounds = bounds
+        self._spreads = spreads
         self._background = ThreadPoolExecutor(
             1,
             thread_name_prefix="warm-up",
@@ -98,7 +101,8 @@ class Loader:
         Raises: UnfitRelease, ReleaseError. If cancelled, it ends the check at once, and the warm-up after its current
         step.
         """
-        await probe.run(self._store, release_id, self._variants, self._cores, self._probe_seconds)
+        placed = {it: (device, self._spreads[it]) for it, device in self._variants.items()}
+        await probe.run(self._store, release_id, placed, self._cores, self._probe_seconds)
         abandoned = threading.Event()
 
         def turn() -> None:
@@ -171,9 +175,10 @@ class Loader:
         return model
 
     def _open(self, model: Model, release: Release, precision: Precision, turn: Turn) -> WarmVariant:
-        device = self._variants[precision]
-        attestation.ensure(release, precision, device, self._cores)
-        variant = open_variant(release, precision, device, Width.on(device, self._cores), turn)
+        device, spread = self._variants[precision], self._spreads[precision]
+        attestation.ensure(release, precision, device, self._cores, spread)
+        beside = [it for other, it in self._spreads.items() if self._variants[other] is device]
+        variant = open_variant(release, precision, device, Width.on(device, self._cores, beside), turn, spread)
         model.engines[precision] = variant
         return variant
 

@@ -1,6 +1,6 @@
 """The canary check: a child process runs a release before this one loads it, so that a crash or a hang stays there.
 
-    python -m realtime_service.rollout.probe ROOT RELEASE THREADS SECONDS PRECISION/DEVICE…
+    python -m realtime_service.rollout.probe ROOT RELEASE THREADS SECONDS PRECISION/DEVICE/RANKS/STAGES…
 
 The child exits with 0 if the release is fit to serve, and with 1 and the problem on the last line of its output, as
 JSON, if not. Any other end counts against the release, too.
@@ -23,24 +23,27 @@ from shared_model.errors import TandemError
 from shared_model.evaluation import attestation
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
-from shared_model.types import Device, Precision
+from shared_model.types import Device, Precision, Spread
 
 #: Niceness, a tenth of a busy core: little effect on requests, and still in time on a machine without idle cores.
 LOW_PRIORITY = 10
 #: The parent kills the child at its limit. A child without a parent ends itself so many seconds later.
 _ORPHAN_SECONDS = 5
 
+#: Where a variant runs.
+Placed = tuple[Device, Spread]
+
 #: Words of the texts, from one token to more than any model reads.
 _WORDS = (1, 5, 12, 40, 600)
 
 
 async def run(
-    store: Store, release_id: str, variants: Mapping[Precision, Device], threads: int, seconds: float
+    store: Store, release_id: str, variants: Mapping[Precision, Placed], threads: int, seconds: float
 ) -> None:
     """Check a release as this replica would run it. Raises: UnfitRelease with the reason why it must not serve here."""
     child = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", __name__, store.files.root, release_id, str(threads), str(seconds)),
-        *(f"{precision}/{device}" for precision, device in variants.items()),
+        *(f"{precision}/{device}/{it.ranks}/{it.stages}" for precision, (device, it) in variants.items()),
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         # A group, not a session: where the kernel groups by session, niceness has no effect between sessions.
@@ -68,18 +71,18 @@ def _unfit(code: int, output: bytes) -> UnfitRelease:
     return UnfitRelease(Unfit.CRASHED, f"its probe ended with exit code {code}; the log has its last words")
 
 
-def examine(release: Release, variants: Mapping[Precision, Device], threads: int) -> None:
+def examine(release: Release, variants: Mapping[Precision, Placed], threads: int) -> None:
     """Open and run every variant, and check its attestation. Raises: ReleaseError."""
     release.verify()
     encoder = release.encoder()
     lengths = ["word " * words for words in _WORDS]
     texts: list[Text] = [(text, text) if release.manifest.reads.pairs else text for text in lengths]
     batches = [collate([encoder.encode(text)]) for text in texts] + [collate(encoder.encode_many(texts * 3))]
-    for precision, device in variants.items():
-        with contextlib.closing(open_engine(release, precision, device, threads)) as engine:
+    for precision, (device, spread) in variants.items():
+        with contextlib.closing(open_engine(release, precision, device, threads, spread=spread)) as engine:
             for batch in batches:
                 judge(engine.score(batch), batch, release)
-        attestation.ensure(release, precision, device, threads)
+        attestation.ensure(release, precision, device, threads, spread)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -87,11 +90,14 @@ def main(arguments: Sequence[str]) -> int:
     # A crash is a result of the check: no core dump is needed.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.setitimer(signal.ITIMER_REAL, float(seconds) + _ORPHAN_SECONDS)
-    pairs = [name.split("/") for name in names]
+    parts = [name.split("/") for name in names]
     try:
         examine(
             Store.from_settings(settings.load(StateSettings, releases=root)).open(release_id),
-            {Precision(precision): Device(device) for precision, device in pairs},
+            {
+                Precision(precision): (Device(device), Spread(int(ranks), int(stages)))
+                for precision, device, ranks, stages in parts
+            },
             int(threads),
         )
     except TandemError as error:

@@ -22,15 +22,16 @@ TYPICAL_TOKENS = 16
 
 @dataclass
 class ReplicaStatus:
-    """`demand`: texts a second that callers with a quota ask of this replica. `tls`: its listener has TLS. `pinned`: it
-    serves one release, whatever the pointer names. `rollout`: None on a replica that is pinned, or not warm yet;
-    `draining` is set when it takes no new calls."""
+    """`placements`: where each precision computes, for people. `demand`: texts a second that callers with a quota ask
+    of this replica. `tls`: its listener has TLS. `pinned`: it serves one release, whatever the pointer names.
+    `rollout`: None on a replica that is pinned, or not warm yet; `draining` is set when it takes no new calls."""
 
     replica: str
     address: str
     models: Models
     device: Devices
     variants: Mapping[Precision, DeviceKind]
+    placements: Mapping[Precision, str]
     demand: Callable[[], Mapping[str, float]]
     tls: bool = False
     pinned: bool = False
@@ -133,7 +134,7 @@ class ReplicaStatus:
         return scoring_pb2.LaneDescription(
             name=lane.path,
             precision=lane.precision,
-            device=self.variants[lane.precision],
+            device=self.placements[lane.precision],
             max_batch_size=lane.max_rows,
             max_concurrent_requests=lane.max_concurrent,
             serving=takes in snapshot.lanes and not self.draining,

@@ -107,9 +107,9 @@ class OpenVinoEngine:
         del self._single, self._model
 
     @functools.cached_property
-    def _any_shape(self) -> "_Graph":
+    def _any_shape(self) -> "Graph":
         """Compiled on first use: an engine may run specialised widths only."""
-        return _Graph([self._compile(self._model, self.streams)] * self.streams)
+        return Graph([self._compile(self._model, self.streams)] * self.streams)
 
     def _fixed(self, rows: int, tokens: int) -> "_FixedGraph":
         # A clone shares the weights.
@@ -119,18 +119,19 @@ class OpenVinoEngine:
             return _FixedGraph([self._compile(model, streams=1) for _ in range(self.streams)])
         return _FixedGraph([self._compile(model, self.streams)] * self.streams)
 
-    def _compile(self, model: ov.Model, streams: int) -> ov.CompiledModel:
+    def _compile(self, model: ov.Model, streams: int, **more: bool) -> ov.CompiledModel:
         properties = {
             "INFERENCE_PRECISION_HINT": self._hint,
             "INFERENCE_NUM_THREADS": self.width * streams,
             "NUM_STREAMS": streams,
             # By default, streams are pinned to the first cores, which two processes would then share.
             "ENABLE_CPU_PINNING": False,
+            **more,
         }
         return _core().compile_model(model, "CPU", properties)
 
 
-class _Graph:
+class Graph:
     """Runs one call at once for each given compiled model; the same one may be given several times."""
 
     def __init__(self, compiled: Sequence[ov.CompiledModel]) -> None:
@@ -147,7 +148,7 @@ class _Graph:
             # More calls than streams: another request, which waits inside OpenVINO.
             request = self._compiled.create_infer_request()
         try:
-            result = request.infer(self._arguments(batch), share_inputs=True)
+            result = request.infer(self._read(batch), share_inputs=True)
             return np.array(result[0], dtype=np.float32)
         finally:
             self._idle.append(request)
@@ -155,9 +156,9 @@ class _Graph:
     def run_on_every_stream(self, batch: TokenBatch) -> None:
         """Run a batch on each stream. No other call may be running."""
         # The requests read this memory until they end.
-        arguments = self._arguments(batch)
+        given = self._read(batch)
         for request in self._all:
-            request.start_async(arguments, share_inputs=True)
+            request.start_async(given, share_inputs=True)
         for request in self._all:
             request.wait()
 
@@ -166,15 +167,13 @@ class _Graph:
         hint = self._compiled.get_property("INFERENCE_PRECISION_HINT")
         return Precision.BF16 if hint == ov.Type.bf16 else Precision.FP32
 
-    def _arguments(self, batch: TokenBatch) -> dict[str, NDArray[np.int64]]:
-        """The model's inputs by name; missing types mean that every token belongs to the first text."""
-        types = np.zeros_like(batch.ids) if batch.types is None else batch.types
-        arrays = {"ids": batch.ids, "mask": batch.mask, "types": types}
-        return {name: arrays[name] for name in self._inputs}
+    def _read(self, batch: TokenBatch) -> dict[str, NDArray[np.int64]]:
+        given = arguments(batch)
+        return {name: given[name] for name in self._inputs}
 
 
 class _FixedGraph:
-    """As `_Graph`, for calls of one shape. Narrower batches are padded."""
+    """As `Graph`, for calls of one shape. Narrower batches are padded."""
 
     def __init__(self, compiled: Sequence[ov.CompiledModel]) -> None:
         self.compiled = compiled
@@ -218,6 +217,12 @@ class _BoundRequest:
 def _core() -> ov.Core:
     """One core per process: threads and plugins are loaded once."""
     return ov.Core()
+
+
+def arguments(batch: TokenBatch) -> dict[str, NDArray[np.int64]]:
+    """A graph's inputs by name; missing types mean that every token belongs to the first text."""
+    types = np.zeros_like(batch.ids) if batch.types is None else batch.types
+    return {"ids": batch.ids, "mask": batch.mask, "types": types}
 
 
 def _two_texts(tokens: int) -> TokenBatch:

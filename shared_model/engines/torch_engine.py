@@ -2,9 +2,9 @@
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -13,15 +13,18 @@ from torch import Tensor
 
 from shared_model import devices
 from shared_model.batches import LEAST_PACKED_TOKENS, Batch, Batching, PackedBatch, fitting_tokens
-from shared_model.encoding import TokenBatch
 from shared_model.engines import torch_packing
 from shared_model.engines.staging import Staging, event, on
 from shared_model.engines.torch_model import load_module, model_config
 from shared_model.engines.torch_packing import Packing
+from shared_model.engines.whole_device import WholeDevice
 from shared_model.errors import OutOfMemory
 from shared_model.types import Device, Precision
 
-_DTYPE = {Precision.FP32: torch.float32, Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+DTYPE = {Precision.FP32: torch.float32, Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
 
 #: Tokens of a padded batch that fill a GPU.
 _BUCKET_TOKENS = 16_384
@@ -29,36 +32,48 @@ _BUCKET_TOKENS = 16_384
 _PROBE_TOKENS, _PROBE_ROW, _OF_FREE = 8_192, 32, 0.8
 
 
+def hardware(at: torch.device) -> str:
+    """As in the contract."""
+    if at.type == "cpu":
+        return str(Device.CPU)
+    properties = torch.cuda.get_device_properties(at)
+    return f"{properties.name}, {properties.total_memory} bytes, driver {devices.cuda_driver()}"
+
+
 def use_gpu(number: int) -> None:
     torch.cuda.set_device(number)
 
 
-class TorchEngine:
+class TorchEngine(WholeDevice):
     """See `shared_model.engine.Engine`. On CUDA it stays on the opening thread's GPU, whichever thread calls it."""
 
-    width = 1
-    streams = 1
     ahead = 1
 
-    def __init__(self, files: Mapping[str, bytes], precision: Precision, device: Device) -> None:
+    def __init__(
+        self, files: Mapping[str, bytes], precision: Precision, device: Device, mesh: "DeviceMesh | None" = None
+    ) -> None:
+        """`mesh`: the ranks that compute each batch together, of which this process is one."""
         self.precision = precision
         self.device = device
         self._at = torch.device("cuda", torch.cuda.current_device()) if device is Device.CUDA else torch.device("cpu")
         packs = torch_packing.possible(model_config(json.loads(files["config.json"])), precision, device)
         self.batching = Batching.PACKED if packs else Batching.BUCKETS
-        self._model = load_module(files, packs).to(self._at)
-        for parameter in self._model.parameters():
+        model = load_module(files, packs)
+        for parameter in model.parameters():
             # Parameters only: buffers hold positions and rotations, which need full precision.
-            parameter.data = parameter.data.to(_DTYPE[precision])
+            parameter.data = parameter.data.to(DTYPE[precision])
+        if mesh:
+            from shared_model.engines import torch_sharding
+
+            # Before it moves: the whole model may not fit the device.
+            torch_sharding.shard(model, mesh)
+        self._model = model.to(self._at)
         self._staging = Staging(self._at)
         self._one_at_a_time = threading.Lock()
 
     @property
     def hardware(self) -> str:
-        if self.device is Device.CPU:
-            return str(Device.CPU)
-        properties = torch.cuda.get_device_properties(self._at)
-        return f"{properties.name}, {properties.total_memory} bytes, driver {devices.cuda_driver()}"
+        return hardware(self._at)
 
     def bulk_tokens(self) -> int:
         if self.batching is Batching.BUCKETS:
@@ -73,23 +88,6 @@ class TorchEngine:
             torch.cuda.empty_cache()
             free, _ = torch.cuda.mem_get_info()
         return fitting_tokens(_OF_FREE * free, needed / _PROBE_TOKENS)
-
-    def rows(self, tokens: int, single: bool = False) -> Sequence[int]:
-        # Any size runs; these sizes limit the warm-up.
-        return (1,) if single else (1, 2, 4, 8, 16, 32, 64)
-
-    def widened(self, threads: int) -> None:
-        """None: one call uses the whole device."""
-
-    def specialise(self, tokens: int, pairs: bool = False) -> None:
-        """Does nothing: torch compiles no shapes."""
-
-    def warm_up(self, shapes: Iterable[tuple[int, int]]) -> None:
-        for shape in shapes:
-            self.score(TokenBatch(np.ones(shape, np.int64), np.ones(shape, np.int64)))
-
-    def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
-        return self.start(batch).result()
 
     def start(self, batch: Batch) -> "_Running":
         try:

@@ -94,6 +94,15 @@ def load_module(files: Mapping[str, bytes], packed: bool = False) -> Classifier 
     return module.eval()
 
 
+def layers_of(module: Classifier | SentenceModel) -> tuple[str, nn.ModuleList]:
+    """The family of its encoder, and the encoder's layers, first to last."""
+    encoder = module.encoder if isinstance(module, SentenceModel) else module.model.base_model
+    base = encoder.base if isinstance(encoder, PackedEncoder) else encoder
+    depth = base.config.num_hidden_layers
+    found = [it for it in base.modules() if isinstance(it, nn.ModuleList) and len(it) == depth]
+    return base.config.model_type, found[0]
+
+
 def model_config(document: Mapping[str, Any]) -> PretrainedConfig:
     return AutoConfig.for_model(**document["model"])
 

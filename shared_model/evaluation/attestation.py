@@ -13,7 +13,7 @@ from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.releases import verdict_signature
 from shared_model.releases.manifest import Variant
 from shared_model.releases.store import Release
-from shared_model.types import Device, Precision
+from shared_model.types import WHOLE, Device, Precision, Spread
 
 _log = logging.getLogger(__name__)
 
@@ -21,10 +21,10 @@ _log = logging.getLogger(__name__)
 ATTESTATION_TEXTS = 400
 
 
-def ensure(release: Release, precision: Precision, device: Device, threads: int) -> None:
-    """Return if a variant may serve. Without a verdict in the report or in an earlier attestation, it is evaluated now,
-    in seconds: parity with fp32 on generated texts, with calls on `threads` threads. Replicas judge its speed once it
-    serves, and Spark has no budget. The verdict is stored as a note.
+def ensure(release: Release, precision: Precision, device: Device, threads: int, spread: Spread = WHOLE) -> None:
+    """Return if a variant may serve, spread over devices as here. Without a verdict in the report or in an earlier
+    attestation, it is evaluated now, in seconds: parity with fp32 on generated texts, with calls on `threads` threads.
+    Replicas judge its speed once it serves, and Spark has no budget. The verdict is stored as a note.
 
     Raises: ReleaseError if the variant was refused, now or before, or cannot run.
     """
@@ -32,7 +32,7 @@ def ensure(release: Release, precision: Precision, device: Device, threads: int)
     known = _known(release, variant)
     if known is None:
         _log.info("release %s: evaluating %s, which has no verdict that counts here yet", release.id, variant)
-        known = _attest(release, variant, threads)
+        known = _attest(release, variant, threads, spread)
     if known:
         raise ReleaseError(f"release {release.id}: {variant} was refused: {known[0]}")
 
@@ -100,13 +100,13 @@ def _failures(verdict: dict[str, Any]) -> tuple[str, ...]:
     return tuple(str(failure) for failure in verdict["failures"]) or ("its report gives no reason",)
 
 
-def _attest(release: Release, variant: Variant, threads: int) -> tuple[str, ...]:
+def _attest(release: Release, variant: Variant, threads: int, spread: Spread) -> tuple[str, ...]:
     """Evaluate a variant. Returns its failures. Stores the verdict only if the variant ran: one that did not may have
     lacked device memory, and the next process tries again."""
     texts = generated_texts(release.manifest.reads, ATTESTATION_TEXTS)
     evaluator = gate.release_evaluator(release, texts, settings.load(GateSettings))
     verdict = gate.evaluate_variant(
-        evaluator, variant, release.size(variant), gate.release_opener(release), widths=(threads,)
+        evaluator, variant, release.size(variant), gate.release_opener(release, spread), widths=(threads,)
     )
     if verdict.parity:
         document = {"release": release.id, "evaluation": texts.source, "variants": [verdict.to_document()]}

@@ -24,7 +24,7 @@ from shared_model.output import Floats, OutputKind, OutputSpec
 from shared_model.releases.manifest import Variant
 from shared_model.releases.store import Release
 from shared_model.storage import one_line
-from shared_model.types import Device, Precision
+from shared_model.types import WHOLE, Device, Precision, Spread
 
 Say = Callable[[str], None]
 #: Opens one variant with a number of threads.
@@ -244,8 +244,8 @@ def release_evaluator(release: Release, texts: GateTexts, bounds: GateSettings) 
     return make_evaluator(release.encoder(), release.heads, texts, bounds, fp32, release_opener(release))
 
 
-def release_opener(release: Release) -> Open:
-    return lambda variant, threads: release.engine(variant.precision, variant.device, threads)
+def release_opener(release: Release, spread: Spread = WHOLE) -> Open:
+    return lambda variant, threads: release.engine(variant.precision, variant.device, threads, spread=spread)
 
 
 def _verdict(

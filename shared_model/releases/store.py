@@ -19,7 +19,7 @@ from shared_model.settings import StateSettings
 from shared_model.trust import keyring
 from shared_model.trust.ed25519 import PublicKeys
 from shared_model.trust.keyring import WITHOUT_KEYS, Keyring
-from shared_model.types import Device, Precision
+from shared_model.types import WHOLE, Device, Precision, Spread
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,13 @@ class Release:
     def encoder(self) -> Encoder:
         return Encoder(self.read("tokenizer.json"), self.manifest.reads, self.id)
 
-    def engine(self, precision: Precision, device: Device, threads: int, streams: int = 1) -> Engine:
+    def engine(
+        self, precision: Precision, device: Device, threads: int, streams: int = 1, spread: Spread = WHOLE
+    ) -> Engine:
         """See `open_engine`. Raises: ReleaseError if the release lacks the variant, or one of its files is damaged."""
         variant = self.manifest.variant(precision, device)
         files = {name: self.read(path) for name, path in variant.files.items()}
-        return open_engine(precision, device, files, threads, streams)
+        return open_engine(precision, device, files, threads, streams, spread)
 
     def verify(self) -> None:
         """Verify every file. Raises: ReleaseError naming the first that is damaged."""

@@ -1,7 +1,7 @@
 """Tables of settings and metrics in the READMEs of packages, written from the code by `make docs`.
 
 A table stands between `<!-- table: MODULE.CLASS -->` and `<!-- end of table -->`. The class is a settings class, or
-`realtime_service.metrics.Metrics`.
+`realtime_service.metrics.Metrics`. `<!-- figures: FILE -->` begins one of models' speed, from a benchmark's results.
 """
 
 import dataclasses
@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from realtime_service.metrics import Metrics
 from shared_model import settings
+from tests.benchmarks.devices import widths_table
 
 REPOSITORY = Path(__file__).parents[2]
 PACKAGES = ("shared_model", "batch_job", "realtime_service", "dags")
@@ -23,6 +24,7 @@ PAGES = [REPOSITORY / package / "README.md" for package in PACKAGES]
 COMMAND = "make docs"
 
 _TABLE = re.compile(r"(<!-- table: (\S+) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+_FIGURES = re.compile(r"(<!-- figures: (\S+) -->\n).*?(<!-- end of figures -->)", re.DOTALL)
 _TYPES = {bool: "true or false", int: "a whole number", float: "a number", Path: "a path", str: "text"}
 
 
@@ -33,13 +35,17 @@ def classes(page: str) -> list[str]:
 
 def filled(page: str) -> str:
     """The page with every table as the code has it."""
-    return _TABLE.sub(lambda found: f"{found[1]}{_table(found[2])}{found[3]}", page)
+    page = _TABLE.sub(lambda found: f"{found[1]}{_table(found[2])}{found[3]}", page)
+    return _FIGURES.sub(lambda found: f"{found[1]}{_lines(widths_table.rows(REPOSITORY / found[2]))}{found[3]}", page)
 
 
 def _table(name: str) -> str:
     module, _, attribute = name.rpartition(".")
     described = getattr(importlib.import_module(module), attribute)
-    rows = _metric_rows() if described is Metrics else _setting_rows(described)
+    return _lines(_metric_rows() if described is Metrics else _setting_rows(described))
+
+
+def _lines(rows: Iterator[Sequence[str]]) -> str:
     return "".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |\n" for row in rows)
 
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,7 +15,7 @@ from batch_job.spark import session
 from shared_model.engine import Engine
 from shared_model.errors import ReleaseError
 from shared_model.releases.store import Release
-from shared_model.types import Device, Precision
+from shared_model.types import Device
 
 #: No texts: it is not asked for any.
 NOTHING: list[object] = []
@@ -35,8 +36,8 @@ def test_the_task_gets_the_engine_that_was_compiled_ahead(
     compiled: list[tuple[str, Engine]] = []
     compile_engine = Release.engine
 
-    def engine(self: Release, precision: Precision, device: Device, threads: int) -> Engine:
-        compiled.append((threading.current_thread().name, compile_engine(self, precision, device, threads)))
+    def engine(self: Release, *asked: Any) -> Engine:
+        compiled.append((threading.current_thread().name, compile_engine(self, *asked)))
         return compiled[-1][1]
 
     monkeypatch.setattr(Release, "engine", engine)

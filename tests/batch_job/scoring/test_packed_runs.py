@@ -36,23 +36,25 @@ KEY = BudgetKey("r-1", "fp16/cuda", "a card, 80 bytes, driver 1")
 
 
 class Gpu:
-    """Answers by the first token of each row; what it fails with comes with the result. `room`: tokens that fit."""
+    """Answers by the first token of each row; what it fails with comes with the result. `room`: tokens that fit;
+    `late`: whether it tells with the result, too, what does not."""
 
     ahead, batching, device, precision, hardware = 1, Batching.PACKED, Device.CUDA, Precision.FP16, KEY.hardware
 
-    def __init__(self, poison: set[int], room: int) -> None:
-        self._poison, self._room = poison, room
+    def __init__(self, poison: set[int], room: int, late: bool = False) -> None:
+        self._poison, self._room, self._late = poison, room, late
         self.sizes, self.scored, self.under_way = list[int](), Counter[int](), 0
 
     def start(self, batch: Batch) -> "Computing":
-        if batch.size > self._room:
-            raise OutOfMemory(str(batch))
+        if not self._late:
+            self._check(batch)
         self.under_way += 1
         assert self.under_way <= 2, "one batch computes and one waits"
         return Computing(self, batch)
 
     def answer(self, batch: Batch) -> NDArray[np.float32]:
         self.under_way -= 1
+        self._check(batch)
         if not isinstance(batch, PackedBatch):
             assert batch is HARMLESS
             return np.zeros((batch.rows, 3), np.float32)
@@ -62,6 +64,10 @@ class Gpu:
             raise RuntimeError("cannot be read")
         self.scored.update(first.tolist())
         return raw(first)
+
+    def _check(self, batch: Batch) -> None:
+        if batch.size > self._room:
+            raise OutOfMemory(str(batch))
 
 
 class Computing:
@@ -119,8 +125,9 @@ def test_batches_are_full_but_the_last_of_a_window(lengths: list[int], part: int
     assert all(120 - 60 < size <= 120 for size in gpu.sizes[:-1])
 
 
-def test_what_does_not_fit_is_halved_for_good() -> None:
-    gpu, cutting = Gpu(set(), 300), packed(1000)
+@pytest.mark.parametrize("late", [False, True])
+def test_what_does_not_fit_is_halved_for_good(late: bool) -> None:
+    gpu, cutting = Gpu(set(), 300, late), packed(1000)
     for _ in range(2):
         job = Job(100, Heads.of(OUTPUT))
         list(runner(gpu, cutting).run([(job, encodings([20] * 100))]))

@@ -34,7 +34,7 @@ def looking(folder: Path, meeting: bool) -> Callable[[Iterator[pa.RecordBatch]],
                 time.sleep(0.01)
             if not meeting:
                 mine.unlink()
-            row = {"gpu": gpus.given(), "pid": os.getpid(), "threads": task_threads(), "alone": alone}
+            row = {"gpu": gpus.given()[0], "pid": os.getpid(), "threads": task_threads(), "alone": alone}
             yield pa.RecordBatch.from_pylist([row])
 
     return look

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from pyspark import TaskContext
+from pyspark import SparkConf, TaskContext
 from pyspark.sql import SparkSession
 
 from batch_job.launch import spark_submit
@@ -18,9 +18,9 @@ from batch_job.scoring.options import ScoringOptions
 from batch_job.spark import gpus
 from shared_model import devices
 from shared_model.engine import Engine
-from shared_model.errors import JobError
+from shared_model.errors import JobError, SettingError
 from shared_model.releases.store import Release
-from shared_model.types import Device, Precision
+from shared_model.types import WHOLE, Device, Precision, Spread
 from tests.batch_job import cluster
 from tests.batch_job.spark import gpu_job
 from tests.conftest import REPOSITORY
@@ -77,12 +77,14 @@ def test_a_model_is_opened_on_the_gpu_that_the_task_was_given(
 ) -> None:
     used: list[object] = []
 
-    def engine(self: Release, precision: Precision, device: Device, threads: int) -> Engine:
-        used.append((precision, device))
+    def engine(
+        self: Release, precision: Precision, device: Device, threads: int, streams: int, spread: Spread
+    ) -> Engine:
+        used.append((precision, device, spread.gpus))
         return half(self, Precision.BF16, Device.CPU, threads)
 
     half = Release.engine
-    given = iter([1, 1, 2])
+    given = iter([(1,), (1,), (2, 3)])
     monkeypatch.setattr(Release, "engine", engine)
     monkeypatch.setattr("batch_job.scoring.options.attestation.ensure", lambda *_: used.append("proof"))
     monkeypatch.setattr("batch_job.scoring.models.use_gpu", used.append)
@@ -90,9 +92,9 @@ def test_a_model_is_opened_on_the_gpu_that_the_task_was_given(
     monkeypatch.setattr(models, "_opened", {})
     on_gpu = ScoringOptions(options.releases_root, options.release, Device.CUDA, 64, 2048)
     opened_models = [models.open_model(on_gpu, threads=1) for _ in range(3)]
-    opened = ["proof", (Precision.FP16, Device.CUDA)]
-    assert used == [1, *opened, 2, *opened]
-    assert [model.device for model in opened_models] == ["cuda:1", "cuda:1", "cuda:2"]
+    half_on_cuda = (Precision.FP16, Device.CUDA)
+    assert used == [1, "proof", (*half_on_cuda, (1,)), 2, "proof", (*half_on_cuda, (2, 3))]
+    assert [model.device for model in opened_models] == ["cuda:1", "cuda:1", "cuda:2,3"]
     assert opened_models[0] is opened_models[1]
     opened_models[2].engine.close()
 
@@ -104,11 +106,11 @@ class Context(SimpleNamespace):
         return {"gpu": SimpleNamespace(addresses=self.addresses)} if self.addresses else {}
 
 
-@pytest.mark.parametrize(("addresses", "number"), [(["5"], 5), (["2", "3"], 2), ([], None)])
-def test_a_task_knows_its_gpu(monkeypatch: pytest.MonkeyPatch, addresses: list[str], number: int | None) -> None:
-    assert gpus.given() is None
+@pytest.mark.parametrize(("addresses", "numbers"), [(["5"], (5,)), (["2", "3"], (2, 3)), ([], ())])
+def test_a_task_knows_its_gpus(monkeypatch: pytest.MonkeyPatch, addresses: list[str], numbers: tuple[int, ...]) -> None:
+    assert gpus.given() == ()
     monkeypatch.setattr(TaskContext, "get", lambda: Context(addresses=addresses))
-    assert gpus.given() == number
+    assert gpus.given() == numbers
 
 
 @pytest.mark.parametrize(
@@ -148,6 +150,41 @@ def test_in_one_process_a_gpu_runs_one_task_at_a_time(monkeypatch: pytest.Monkey
 
 def test_in_one_process_scoring_has_no_profile(spark: SparkSession) -> None:
     assert gpus.scoring_profile(spark) is None
+
+
+def session_with(gpus_of_an_executor: str) -> SparkSession:
+    conf = SparkConf(loadDefaults=False).set("spark.executor.resource.gpu.amount", gpus_of_an_executor)
+    context = SimpleNamespace(master="spark://host:7077", getConf=lambda: conf)
+    return SimpleNamespace(sparkContext=context)  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("amount", ["0.5", "0", "1.5"])
+def test_shares_of_a_gpu_are_refused_in_one_line(spark: SparkSession, amount: str) -> None:
+    with pytest.raises(JobError, match=rf"^spark.executor.resource.gpu.amount={amount}: an executor scores with whole"):
+        gpus.scoring_profile(session_with(amount))
+
+
+def test_a_task_scores_on_all_gpus_of_its_executor(spark: SparkSession) -> None:
+    profile = gpus.scoring_profile(session_with("2"))
+    assert profile
+    assert profile.taskResources["gpu"].amount == 2
+
+
+def test_an_executor_has_as_many_gpus_as_ranks(script: Path) -> None:
+    asked = spark_submit.spark_conf({"TANDEM_SPARK_GPU_SCRIPT": str(script), "TANDEM_NIGHTLY_TENSOR_PARALLEL": "4"})
+    assert asked["spark.executor.resource.gpu.amount"] == "4"
+
+
+@pytest.mark.parametrize(("there", "given", "ranks"), [(0, (), 2), (1, (), 2), (8, (0, 1, 2), 4)])
+def test_too_few_gpus_for_the_ranks_are_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, there: int, given: tuple[int, ...], ranks: int
+) -> None:
+    monkeypatch.setattr(devices, "gpus", lambda: there)
+    options = ScoringOptions("", "", Device.CUDA, ranks=ranks)
+    line = f"TANDEM_NIGHTLY_TENSOR_PARALLEL='{ranks}': expected at most .* which is {len(given) or there}$"
+    with pytest.raises(SettingError, match=line):
+        options.spread(given)
+    assert ScoringOptions("", "", Device.CPU).spread() == WHOLE
 
 
 def test_without_a_script_nothing_is_asked_of_spark(script: Path) -> None:

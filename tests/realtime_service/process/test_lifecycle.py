@@ -18,6 +18,7 @@ from grpc_reflection.v1alpha import reflection_pb2_grpc
 
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
+from realtime_service.client import Client
 from shared_model.releases import pointer
 from shared_model.releases.store import Store
 from tests.realtime_service.conftest import RunningService, eventually, start_service
@@ -99,6 +100,26 @@ def test_a_missing_release_is_named(tmp_path: Path, releases: Path) -> None:
     line = serve_and_fail(tmp_path, releases, TANDEM_RELEASE="minilm-000000000000")
     assert "release minilm-000000000000 is not in" in line
     assert "run `python -m shared_model build`" in serve_and_fail(tmp_path, tmp_path / "none")
+
+
+def test_a_latency_lane_in_stages_answers_and_says_where_it_computes(tmp_path: Path, releases: Path) -> None:
+    where = f"cpu in {CORES} stages" if CORES > 1 else "cpu"
+    staged = start_service(tmp_path, releases, TANDEM_LATENCY_PIPELINE_PARALLEL=str(CORES))
+    try:
+        with Client(staged.address) as client:
+            assert client.score("where is my card", timeout_ms=90).path == "latency"
+            assert {lane.name: lane.device for lane in client.describe().lanes}["latency"] == where
+        with urllib.request.urlopen(staged.metrics, timeout=10) as page:  # noqa: S310 - our own loopback address
+            assert f'tandem_lane_device_info{{device="{where}",path="latency"}} 1.0' in page.read().decode()
+    finally:
+        assert staged.stop() == 0
+
+
+def test_more_stages_than_cores_are_refused(tmp_path: Path, releases: Path) -> None:
+    line = serve_and_fail(tmp_path, releases, TANDEM_LATENCY_PIPELINE_PARALLEL="4096")
+    assert line.startswith(
+        "realtime_service serve: TANDEM_LATENCY_PIPELINE_PARALLEL='4096': expected at most the number"
+    )
 
 
 def test_sigterm_while_it_starts_leaves_no_process(tmp_path: Path, releases: Path) -> None:

@@ -1,0 +1,112 @@
+"""Cuts an OpenVINO graph into parts of about equal measured cost, which run one after the other.
+
+Any place of the topological order is a right cut; between layers the fewest tensors cross it: the hidden states, and
+what layers share, as masks.
+"""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import openvino as ov
+from openvino import opset13
+
+from shared_model.engines.stages import balanced
+
+#: A text as costs are measured on, in tokens, and how often it runs.
+_TOKENS, _RUNS = 32, 5
+
+#: An output of a node: the node's place in the topological order, and the output's number.
+_Port = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class _Flow:
+    """The nodes that a graph computes for each call, by place, without weights. `last_use`: of each of their outputs,
+    the last place that reads it."""
+
+    nodes: Sequence[int]
+    last_use: Mapping[_Port, int]
+
+    def crossing(self, place: int) -> list[_Port]:
+        """Outputs from up to this place that later nodes read."""
+        return [port for port, last in self.last_use.items() if port[0] <= place < last]
+
+
+def cut(model: ov.Model, stages: int, costs: Mapping[str, float]) -> list[ov.Model]:
+    """`costs`: of nodes by their friendly names, see `measured`. A part's inputs and outputs are named alike in all
+    parts; inputs of the model keep their names."""
+    flow = _flow(model)
+    places = [flow.nodes[0] - 1, *_places(model, flow, stages, costs), flow.nodes[-1]]
+    return [_part(model, flow, *bounds) for bounds in itertools.pairwise(places)]
+
+
+def measured(compiled: ov.CompiledModel) -> dict[str, float]:
+    """Seconds by friendly name, of a model that was compiled to count them (PERF_COUNT)."""
+    request = compiled.create_infer_request()
+    ones = {port.any_name: np.ones((1, _TOKENS), np.int64) for port in compiled.inputs}
+    costs: dict[str, float] = {}
+    for _ in range(_RUNS):
+        request.infer(ones)
+        for info in request.get_profiling_info():
+            costs[info.node_name] = costs.get(info.node_name, 0.0) + info.real_time.total_seconds()
+    return costs
+
+
+def _flow(model: ov.Model) -> _Flow:
+    ops = model.get_ordered_ops()
+    place = {op.get_friendly_name(): at for at, op in enumerate(ops)}
+    inputs = {at for at, op in enumerate(ops) if op.get_type_name() == "Parameter"}
+    nodes, last_use = list[int](), dict[_Port, int]()
+    flowing = set(inputs)
+    for at, op in enumerate(ops):
+        sources = [(place[it.get_node().get_friendly_name()], it.get_index()) for it in op.input_values()]
+        flowing_in = [port for port in sources if port[0] in flowing]
+        if not flowing_in:
+            continue
+        flowing.add(at)
+        nodes.append(at)
+        # Inputs of the model are there for every part.
+        last_use |= {port: at for port in flowing_in if port[0] not in inputs}
+    return _Flow(nodes, last_use)
+
+
+def _places(model: ov.Model, flow: _Flow, stages: int, costs: Mapping[str, float]) -> list[int]:
+    """Behind which nodes to cut."""
+    ops = model.get_ordered_ops()
+    total = np.cumsum([costs.get(ops[at].get_friendly_name(), 0.0) for at in flow.nodes])
+    firsts = balanced(list(total / total[-1]), stages, lambda it: len(flow.crossing(flow.nodes[it - 1])))
+    return [flow.nodes[first - 1] for first in firsts]
+
+
+def _part(model: ov.Model, flow: _Flow, before: int, last: int) -> ov.Model:
+    """The nodes behind `before` up to `last`."""
+    # Weights are shared with the clone.
+    clone = model.clone()
+    ops = clone.get_ordered_ops()
+    parameters = [it for it in clone.get_parameters() if _read_by(it, ops, before, last)]
+    for port in flow.crossing(before):
+        output = ops[port[0]].output(port[1])
+        parameter = opset13.parameter(output.get_partial_shape(), output.get_element_type(), name=_name(port))
+        parameter.output(0).get_tensor().set_names({_name(port)})
+        for target in output.get_target_inputs():
+            target.replace_source_output(parameter.output(0))
+        parameters.append(parameter)
+    results = [it for it in clone.get_results()] if last == flow.nodes[-1] else []
+    for port in flow.crossing(last):
+        if port[0] > before:
+            output = ops[port[0]].output(port[1])
+            output.get_tensor().set_names({_name(port)})
+            results.append(opset13.result(output))
+    return ov.Model(results, parameters, "part")
+
+
+def _read_by(parameter: ov.Node, ops: Sequence[ov.Node], before: int, last: int) -> bool:
+    place = {op.get_friendly_name(): at for at, op in enumerate(ops)}
+    readers = [place[it.get_node().get_friendly_name()] for it in parameter.output(0).get_target_inputs()]
+    return any(before < it <= last for it in readers)
+
+
+def _name(port: _Port) -> str:
+    return f"tensor_{port[0]}_{port[1]}"
