@@ -146,6 +146,19 @@ async def test_few_messages_of_an_address_are_read_at_once_and_all_are_read(data
         assert [it for it in passed if it[0] == address] == [it for it in calls if it[0] == address]
 
 
+async def test_a_place_that_another_address_took_meanwhile_is_waited_for() -> None:
+    passed = list[str]()
+    queue = ReadQueue[str](asyncio.get_running_loop(), 1, passed.append, 2, 2)
+    for call in ("a 1", "b 1", "a 2"):
+        queue.put(call, call[0])
+    for _ in range(8):
+        await asyncio.sleep(0)
+    assert passed == ["a 1", "b 1"]
+    queue.ended("a")
+    await asyncio.sleep(0)
+    assert passed[2:] == ["a 2"]
+
+
 def test_an_event_loop_that_grpc_does_not_watch_is_an_error() -> None:
     loop = asyncio.new_event_loop()
     with pytest.raises(LookupError, match="grpcio works in another way"):
