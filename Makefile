@@ -59,9 +59,9 @@ proof: release ## the heavier proofs, and property tests with more examples and 
 	@echo "property tests with seed $(SEED); the same again: make proof SEED=$(SEED)"
 	@$(RUNTIME) -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m "hypothesis and not proof" --hypothesis-profile=proof $(SEEDED)
 
-attack: release ## attacks on a service, a minute each, and what a good caller sees; OUT=attack.json ONLY=malformed,resets SECONDS=60 INPUTS=1000000
+attack: release ## attacks on a service, a minute each, and what a good caller sees; OUT=attack.json ONLY=malformed,resets SECONDS=60 INPUTS=1000000; KEEP=yes: in pieces
 	@$(RUNTIME) -m tests.attack $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
-		$(if $(SECONDS),--seconds "$(SECONDS)") $(if $(INPUTS),--inputs "$(INPUTS)")
+		$(if $(SECONDS),--seconds "$(SECONDS)") $(if $(INPUTS),--inputs "$(INPUTS)") $(if $(KEEP),--keep)
 
 bench-release: setup ## the default release built three times and judged on BANKING77, three heads against one; EVAL=test.csv OUT=release.json
 	@$(RUNTIME) -m tests.benchmarks.bench_release $(if $(EVAL),--eval "$(EVAL)") $(if $(OUT),--out "$(OUT)")

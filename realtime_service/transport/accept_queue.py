@@ -8,7 +8,7 @@ calls are read in each turn, fewer handlers begin, and turns stay short.
 
 import asyncio
 import contextvars
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -27,27 +27,96 @@ class AcceptQueue(Generic[Item]):
         self._loop = loop
         self._at_once = at_once
         self._passed = passed
-        # By address, the next one first. None of them is empty.
+        # By address. None of them is empty.
         self._waiting: dict[str, deque[Item]] = {}
+        # Addresses whose items may be passed on, the next one first.
+        self._ready: dict[str, None] = {}
+        self._size = 0
+        self._turn_is_due = False
+
+    def __len__(self) -> int:
+        return self._size
 
     def put(self, item: Item, address: str) -> None:
-        if not self._waiting:
-            self._loop.call_soon(self._turn)
         self._waiting.setdefault(address, deque()).append(item)
+        self._size += 1
+        self._offer(address)
 
     def waiting(self, address: str) -> int:
         """Items of an address."""
         return len(self._waiting.get(address, ()))
 
-    def _turn(self) -> None:
-        for _ in range(self._at_once):
-            if not self._waiting:
-                return
-            address = next(iter(self._waiting))
-            items = self._waiting.pop(address)
-            item = items.popleft()
-            if items:
-                self._waiting[address] = items
-            self._passed(item)
-        if self._waiting:
+    def _offer(self, address: str) -> None:
+        """Let an address take turns, if it has an item that may be passed on."""
+        if address in self._ready or address not in self._waiting or not self._has_place(address):
+            return
+        self._ready[address] = None
+        if not self._turn_is_due:
+            self._turn_is_due = True
             self._loop.call_soon(self._turn)
+
+    def _has_place(self, address: str) -> bool:
+        return True
+
+    def _turn(self) -> None:
+        try:
+            for _ in range(self._at_once):
+                if self._ready:
+                    self._pass_next()
+        finally:
+            self._turn_is_due = bool(self._ready)
+            if self._turn_is_due:
+                self._loop.call_soon(self._turn)
+
+    def _pass_next(self) -> None:
+        address = next(iter(self._ready))
+        del self._ready[address]
+        # Others may have taken the last places since this address was offered.
+        if not self._has_place(address):
+            return
+        items = self._waiting[address]
+        item = items.popleft()
+        if not items:
+            del self._waiting[address]
+        self._size -= 1
+        self._pass(item, address)
+        self._offer(address)
+
+    def _pass(self, item: Item, address: str) -> None:
+        self._passed(item)
+
+
+class ReadQueue(AcceptQueue[Item]):
+    """As `AcceptQueue`, for calls whose messages are read next. How large a message is shows once it is read, so few
+    are read at once: each that was passed on has a place until it has `ended`."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        at_once: int,
+        passed: Callable[[Item], None],
+        places: int,
+        places_of_address: int,
+    ) -> None:
+        """While all `places` are taken, an address has one: calls that send no message cannot lock out others."""
+        super().__init__(loop, at_once, passed)
+        self._places = places
+        self._places_of_address = places_of_address
+        self._taken: Counter[str] = Counter()
+        self._all_taken = 0
+
+    def ended(self, address: str) -> None:
+        self._all_taken -= 1
+        self._taken[address] -= 1
+        if not self._taken[address]:
+            del self._taken[address]
+        self._offer(address)
+
+    def _has_place(self, address: str) -> bool:
+        most = self._places_of_address if self._all_taken < self._places else 1
+        return self._taken[address] < most
+
+    def _pass(self, item: Item, address: str) -> None:
+        self._all_taken += 1
+        self._taken[address] += 1
+        super()._pass(item, address)

@@ -8,6 +8,7 @@ loop. This relies on inner parts of grpcio: tests on raw connections watch them.
 
 import asyncio
 import contextvars
+import itertools
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,22 +19,35 @@ import grpc.aio
 from grpc._cython import cygrpc
 from grpc.aio import _server
 
-from realtime_service.errors import Overloaded, Status, UnknownMethod, status_of
+from realtime_service.errors import DeadlineExpired, Overloaded, Status, UnknownMethod, status_of
 from realtime_service.identity import peer_key
 from realtime_service.routing.inflight import RETRY_SECONDS
 from realtime_service.transport import wakeups
-from realtime_service.transport.accept_queue import ARRIVED, AcceptQueue
+from realtime_service.transport.accept_queue import ARRIVED, AcceptQueue, ReadQueue
 from realtime_service.transport.rpc_handlers import Context, Handler, Method, SingleHandler
 
 #: Calls of a method that gRPC may hand over in one turn of the event loop; more wait for the next turn.
 _AT_ONCE = 64
-#: Calls that are read in one turn, and handlers that begin.
+#: Calls whose reading begins in one turn, and handlers that begin.
 _READ, _BEGIN = 4, 2
+#: Until the message of a call has come, once it is read.
+READ_SECONDS = 10.0
+LOOK_SECONDS = 1.0
 _UNKNOWN = status_of(UnknownMethod())
+_TOO_SLOW = status_of(DeadlineExpired(f"the message of the call did not come within {READ_SECONDS:.0f} s"))
 _TOO_MANY = status_of(Overloaded("this replica has too many calls under way", RETRY_SECONDS))
 
 
 @dataclass(frozen=True, slots=True)
+class Limits:
+    """`calls`: answered at once; `messages`: read at once, in all and of an address."""
+
+    calls: int
+    messages: int
+    messages_of_address: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Accepted:
     """A call as gRPC hands it over. `state`: gRPC's own; `address`: of its callers; `arrived`: monotonic seconds."""
 
@@ -47,14 +61,18 @@ class _Accepted:
 class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
     """`single`: the handlers of methods with one request and one answer, by path."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, options: Sequence[tuple[str, Any]], most_calls: int) -> None:
-        super().__init__(loop, None, (), (), tuple(options), most_calls)
+    def __init__(self, loop: asyncio.AbstractEventLoop, options: Sequence[tuple[str, Any]], limits: Limits) -> None:
+        super().__init__(loop, None, (), (), tuple(options), limits.calls)
         self.single: dict[bytes, SingleHandler] = {}
         self._loop = loop
-        self._most_calls = most_calls
+        self._most_calls = limits.calls
         self._answers = set[asyncio.Task[None]]()
         self._others = set[asyncio.Task[None]]()
-        self._accepted = AcceptQueue[_Accepted](loop, _READ, self._start)
+        messages = (limits.messages, limits.messages_of_address)
+        self._accepted = ReadQueue[_Accepted](loop, _READ, self._start, *messages)
+        # Since when, the longest first.
+        self._reading: dict[_Accepted, float] = {}
+        self._look: asyncio.TimerHandle | None = None
         self._read = AcceptQueue[asyncio.Future[None]](loop, _BEGIN, _go_on)
         wakeups.read_at_once(loop)
 
@@ -75,11 +93,15 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
             state = await super()._request_registered_call(method)
             context = cygrpc._ServicerContext(state, None, None, self._loop)
             address = peer_key(context.peer())
-            self._accepted.put(_Accepted(state, context, method, address, time.monotonic()), address)
+            if len(self._accepted) < self._most_calls:
+                self._accepted.put(_Accepted(state, context, method, address, time.monotonic()), address)
+            else:
+                self._refuse(state, _TOO_MANY)
 
     def _start(self, call: _Accepted) -> None:
         if len(self._answers) >= self._most_calls:
-            self._spawn(_end(call.state, self._loop, _TOO_MANY), self._others)
+            self._accepted.ended(call.address)
+            self._refuse(call.state, _TOO_MANY)
             return
         context = contextvars.copy_context()
         context.run(ARRIVED.set, call.arrived)
@@ -91,7 +113,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
         handler, context = self.single[call.method], call.context
         # The caller may have left, or the listener have stopped.
         with suppress(grpc.aio.BaseError):
-            raw = await context.read()
+            raw = await self._message(call)
             if raw is cygrpc.EOF:
                 return
             if handler.shed:
@@ -104,6 +126,27 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
             answering = self._watched(handler, call.state, asyncio.current_task())
             finished = (call.state, answering, raw, context, handler.response_serializer, self._loop)
             await cygrpc._finish_handler_with_unary_response(*finished)
+
+    async def _message(self, call: _Accepted) -> Any:
+        self._reading[call] = time.monotonic()
+        if self._look is None:
+            self._look = self._loop.call_later(LOOK_SECONDS, self._end_slow)
+        try:
+            return await call.context.read()
+        finally:
+            self._reading.pop(call, None)
+            self._accepted.ended(call.address)
+
+    def _end_slow(self) -> None:
+        """End calls whose messages do not come: their reading ends with them."""
+        begun = time.monotonic() - READ_SECONDS
+        for call in list(itertools.takewhile(lambda it: self._reading[it] < begun, self._reading)):
+            del self._reading[call]
+            self._refuse(call.state, _TOO_SLOW)
+        self._look = self._loop.call_later(LOOK_SECONDS, self._end_slow) if self._reading else None
+
+    def _refuse(self, state: Any, status: Status) -> None:
+        self._spawn(_end(state, self._loop, status), self._others)
 
     def _watched(self, handler: SingleHandler, call: Any, task: asyncio.Task[Any] | None) -> Method:
         """The handler's method, cancelled where its caller leaves. Only one that waits for something needs to hear."""
@@ -132,9 +175,9 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
 
 
 class _Server(_server.Server):
-    def __init__(self, options: Sequence[tuple[str, Any]], maximum_concurrent_rpcs: int) -> None:
+    def __init__(self, options: Sequence[tuple[str, Any]], limits: Limits) -> None:
         self._loop = cygrpc.get_working_loop()
-        self._server = _Core(self._loop, options, maximum_concurrent_rpcs)
+        self._server = _Core(self._loop, options, limits)
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable["grpc.GenericRpcHandler[Any, Any]"]) -> None:
         for generic in generic_rpc_handlers:
@@ -148,9 +191,9 @@ class _Server(_server.Server):
         """Generated code calls both: they are registered already."""
 
 
-def server(options: Sequence[tuple[str, Any]], maximum_concurrent_rpcs: int) -> grpc.aio.Server:
+def server(options: Sequence[tuple[str, Any]], limits: Limits) -> grpc.aio.Server:
     """As `grpc.aio.server`; takes handlers that `grpc.method_handlers_generic_handler` has made."""
-    return cast(grpc.aio.Server, _Server(options, maximum_concurrent_rpcs))
+    return cast(grpc.aio.Server, _Server(options, limits))
 
 
 def _go_on(waiting: "asyncio.Future[None]") -> None:

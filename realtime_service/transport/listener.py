@@ -12,12 +12,15 @@ from realtime_service.rpc import credentials
 from realtime_service.rpc.keepalive import TAKING_PINGS
 from realtime_service.settings import ServiceSettings, address_taken
 from realtime_service.transport import compression, known_methods, rpc_handlers
-from realtime_service.transport.messages import TRANSPORT_MESSAGE_BYTES, parse
+from realtime_service.transport.known_methods import Limits
+from realtime_service.transport.messages import MAX_MESSAGE_BYTES, TRANSPORT_MESSAGE_BYTES, parse
 from realtime_service.transport.rpc_handlers import Context
 from shared_model.tls import CertificateFiles
 
 #: From the opening of a connection to its first frame.
 HANDSHAKE_MS = 20_000
+#: Bytes of each call's message that may come before it is read.
+UNREAD_BYTES = 64 * 1024
 _DEFAULTS = ServiceSettings()
 _EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - looked for, not bound
 
@@ -31,6 +34,9 @@ def make_listener(shared: bool, settings: ServiceSettings = _DEFAULTS) -> grpc.a
         options=[
             ("grpc.so_reuseport", int(shared)),
             ("grpc.max_receive_message_length", TRANSPORT_MESSAGE_BYTES),
+            # gRPC takes so much of a message before it is read; by default it takes 4 MB of each from a fast caller.
+            ("grpc.http2.bdp_probe", 0),
+            ("grpc.http2.lookahead_bytes", UNREAD_BYTES),
             # `transport.compression` does it, within the caller's budget of bytes.
             ("grpc.per_message_decompression", 0),
             ("grpc.max_concurrent_streams", settings.max_streams),
@@ -42,8 +48,16 @@ def make_listener(shared: bool, settings: ServiceSettings = _DEFAULTS) -> grpc.a
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
             *TAKING_PINGS,
         ],
-        maximum_concurrent_rpcs=settings.max_calls,
+        limits=_limits(settings),
     )
+
+
+def _limits(settings: ServiceSettings) -> Limits:
+    """As many messages are read at once as the budget of bytes has room for; one that is read takes its size twice,
+    because gRPC copies it."""
+    messages = settings.inflight_megabytes * 1e6 / (2 * MAX_MESSAGE_BYTES)
+    of_address = messages * settings.inflight_caller_share
+    return Limits(settings.max_calls, max(1, round(messages)), max(1, round(of_address)))
 
 
 def bind(listener: grpc.aio.Server, address: str, files: CertificateFiles | None = None) -> str:

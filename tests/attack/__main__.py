@@ -3,17 +3,19 @@
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
+from shared_model import storage
 from shared_model.errors import TandemError
 from tests.attack import observation, oracles
 from tests.attack.disturbers import DISTURBERS
 from tests.attack.observation import Target
 from tests.attack.oracles import Seen
 from tests.benchmarks import harness, rounds
-from tests.benchmarks.harness import CannotMeasure
+from tests.benchmarks.harness import CannotMeasure, Place
 from tests.benchmarks.rounds import say
 
 PROGRAM = "attack"
@@ -24,9 +26,11 @@ DEFAULT_OUT = Path(".tandem/bench/attack.json")
 
 @dataclass(frozen=True)
 class Row:
-    """An attack, valid calls at its rate of bytes, and the promises that it broke."""
+    """An attack of so many seconds, or inputs, valid calls at its rate of bytes, and the promises that it broke."""
 
     attack: str
+    seconds: float
+    inputs: int
     seen: Seen
     control: Seen
     broken: tuple[str, ...]
@@ -38,17 +42,36 @@ def main(arguments: list[str] | None = None) -> int:
     place = harness.place(("grpcio", "protobuf", "redis"))
     try:
         chosen = rounds.choose(DISTURBERS, args.only)
-        rows = [_row(name, args.seconds, args.inputs) for name in chosen]
+        kept = {row.attack: row for row in (_read(args.out) if args.keep else ())}
+        for name in chosen:
+            kept[name] = _row(name, args.seconds, args.inputs)
+            rows = [kept[name] for name in DISTURBERS if name in kept]
+            _write(args.out, place, rows)
     except (CannotMeasure, TandemError) as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return 2
-    args.out.parent.mkdir(parents=True, exist_ok=True)
-    args.out.write_text(
-        json.dumps({**asdict(place), "seconds": args.seconds, "attacks": [asdict(row) for row in rows]}, indent=1)
-        + "\n"
-    )
     say(f"\n{table(rows)}\n\nwritten to {args.out}")
     return int(any(row.broken for row in rows))
+
+
+def _write(out: Path, place: Place, rows: Sequence[Row]) -> None:
+    """After each attack, because all of them take half an hour."""
+    document = {**asdict(place), "attacks": [asdict(row) for row in rows]}
+    storage.atomic_write(out, json.dumps(document, indent=1).encode() + b"\n")
+
+
+def _read(out: Path) -> Iterator[Row]:
+    """The attacks of an earlier run. Raises: CannotMeasure."""
+    try:
+        for row in json.loads(out.read_text())["attacks"] if out.exists() else ():
+            seen, control = (_seen(row.pop(name)) for name in ("seen", "control"))
+            yield Row(**{**row, "broken": tuple(row["broken"])}, seen=seen, control=control)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CannotMeasure(f"{out} holds no attacks of this version; remove it, or leave out --keep") from error
+
+
+def _seen(fields: dict[str, Any]) -> Seen:
+    return Seen(**{**fields, "wrong": tuple(map(tuple, fields["wrong"]))})
 
 
 def _row(name: str, seconds: float, inputs: int) -> Row:
@@ -60,7 +83,7 @@ def _row(name: str, seconds: float, inputs: int) -> Row:
     broken = tuple(oracles.broken(seen, control))
     for line in broken:
         say(f"  BROKEN: {line}")
-    return Row(name, seen, control, broken)
+    return Row(name, seconds, inputs, seen, control, broken)
 
 
 def _said(name: str, target: Target, seconds: float, disturb: observation.Disturb) -> Seen:
@@ -91,6 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     made.add_argument("--out", type=Path, default=DEFAULT_OUT, help="JSON file to write")
     made.add_argument("--only", default="", help=f"attacks, by comma, of {', '.join(DISTURBERS)}")
     made.add_argument("--seconds", type=float, default=SECONDS, help="length of each attack")
+    made.add_argument("--keep", action="store_true", help="keep the other attacks that --out holds: run them in pieces")
     made.add_argument("--inputs", type=int, default=INPUTS, help="messages that each fuzzer sends")
     return made
 

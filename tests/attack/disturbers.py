@@ -86,10 +86,8 @@ async def valid(place: Place, sent: Sent) -> None:
     size = round(min(MAX_TEXT_BYTES, place.bytes_per_second / rate))
     raw = scoring_pb2.ScoreRequest(texts=[hostile.words(size)], timeout_ms=99).SerializeToString()
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as calls:
-        own = (("grpc.use_local_subchannel_pool", 1),)
         sent.connections = place.connections
-        opened = [grpc.aio.insecure_channel(place.address, options=own) for _ in range(place.connections)]
-        channels = itertools.cycle([await stack.enter_async_context(it) for it in opened])
+        channels = itertools.cycle([await stack.enter_async_context(it) for it in _channels(place, sent.connections)])
         began = time.monotonic()
         for number in itertools.count():
             if place.over:
@@ -115,6 +113,18 @@ async def long_texts(place: Place, sent: Sent) -> None:
     async with _zipping(place) as channel:
         while not place.over:
             await asyncio.gather(*(_call(channel, method, raw, sent, travelled) for _ in range(40)))
+            await asyncio.sleep(5.0)
+
+
+async def large_messages(place: Place, sent: Sent) -> None:
+    """The same requests, not compressed, over four connections."""
+    method, raw = hostile.long_texts()
+    sent.connections = 4
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(it) for it in _channels(place, sent.connections)]
+        while not place.over:
+            calls = zip(range(40), itertools.cycle(opened), strict=False)
+            await asyncio.gather(*(_call(channel, method, raw, sent, len(raw)) for _, channel in calls))
             await asyncio.sleep(5.0)
 
 
@@ -268,6 +278,12 @@ def _connected(address: str) -> socket.socket:
     return made
 
 
+def _channels(place: Place, connections: int) -> list[grpc.aio.Channel]:
+    """Each with a connection of its own."""
+    own = (("grpc.use_local_subchannel_pool", 1),)
+    return [grpc.aio.insecure_channel(place.address, options=own) for _ in range(connections)]
+
+
 def _zipping(place: Place) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(place.address, compression=grpc.Compression.Gzip)
 
@@ -307,7 +323,18 @@ VALID = valid.__name__
 Disturber = Callable[[Place, Sent], Awaitable[None]]
 DISTURBERS: Mapping[str, Disturber] = {
     it.__name__: it
-    for it in (malformed, long_texts, peer_streams, resets, pipelined, idle, urgent_flood, uniform, structured)
+    for it in (
+        malformed,
+        long_texts,
+        large_messages,
+        peer_streams,
+        resets,
+        pipelined,
+        idle,
+        urgent_flood,
+        uniform,
+        structured,
+    )
 }
 
 

@@ -11,11 +11,14 @@ from contextlib import suppress
 import grpc
 import grpc.aio
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from realtime_service.transport import rpc_handlers, wakeups
-from realtime_service.transport.accept_queue import ARRIVED, AcceptQueue
+from realtime_service.transport.accept_queue import ARRIVED, AcceptQueue, ReadQueue
 from realtime_service.transport.rpc_handlers import Context
 from tests.load import wire
+from tests.properties import examples
 from tests.realtime_service.cluster.directory import until
 from tests.realtime_service.listeners import listening
 
@@ -115,6 +118,45 @@ async def test_a_flood_from_one_address_delays_no_call_of_another() -> None:
         await asyncio.sleep(0)
     assert passed[:8] == ["flood 0", "flood 1", "flood 2", "b 0", "c 0", "flood 3", "b 1", "flood 4"]
     assert passed[8:] == [f"flood {number}" for number in range(5, 100)]
+
+
+@settings(max_examples=examples(30))
+@given(st.data())
+async def test_few_messages_of_an_address_are_read_at_once_and_all_are_read(data: st.DataObject) -> None:
+    places, of_address = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 3))
+    reading, passed = list[str](), list[str]()
+
+    def read(call: str) -> None:
+        own, others = [it for it in reading if it[0] == call[0]], len(reading)
+        assert len(own) < (of_address if others < places else 1)
+        reading.append(call)
+        passed.append(call)
+
+    queue = ReadQueue[str](asyncio.get_running_loop(), 2, read, places, of_address)
+    calls = [f"{address} {number}" for number, address in enumerate(data.draw(st.text("abc", max_size=12)))]
+    waiting = deque(calls)
+    while waiting or len(queue) or reading:
+        step = data.draw(st.sampled_from(["put", "end", "turn"]))
+        if step == "put" and waiting:
+            queue.put(waiting[0], waiting.popleft()[0])
+        elif step == "end" and reading:
+            queue.ended(reading.pop(data.draw(st.integers(0, len(reading) - 1)))[0])
+        await asyncio.sleep(0)
+    for address in "abc":
+        assert [it for it in passed if it[0] == address] == [it for it in calls if it[0] == address]
+
+
+async def test_a_place_that_another_address_took_meanwhile_is_waited_for() -> None:
+    passed = list[str]()
+    queue = ReadQueue[str](asyncio.get_running_loop(), 1, passed.append, 2, 2)
+    for call in ("a 1", "b 1", "a 2"):
+        queue.put(call, call[0])
+    for _ in range(8):
+        await asyncio.sleep(0)
+    assert passed == ["a 1", "b 1"]
+    queue.ended("a")
+    await asyncio.sleep(0)
+    assert passed[2:] == ["a 2"]
 
 
 def test_an_event_loop_that_grpc_does_not_watch_is_an_error() -> None:
