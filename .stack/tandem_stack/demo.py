@@ -81,8 +81,8 @@ def _run(started: float, store: str) -> int:
 def demo_state(state: StateSettings, store: str = "") -> StateSettings:
     """A state of the demo's own; only the releases are shared, which take minutes to build, and the keys that sign the
     pointer to them."""
-    shared = {"releases": state.releases_root, "keys": str(state.keys_dir)}
-    return dataclasses.replace(state, state=state.state / "demo", store=store, messages="", scores="", **shared)
+    own = dataclasses.replace(state, state=state.state / "demo", store=store, messages="", scores="")
+    return dataclasses.replace(own, releases=state.releases_root, keys=str(state.keys_dir))
 
 
 def _nights(running: Stack) -> tuple[list[Nightly], calls.Outcome]:

@@ -50,8 +50,8 @@ class Reached:
 
 def run(plan: stack.Plan) -> list[Reached]:
     """Raises: Problem where a process does not come up, or the router does not find the others."""
-    shared = {"releases": plan.state.releases_root, "keys": str(plan.state.keys_dir)}
-    state = dataclasses.replace(plan.state, state=plan.state.state / "separate", **shared)
+    releases, keys = plan.state.releases_root, str(plan.state.keys_dir)
+    state = dataclasses.replace(plan.state, state=plan.state.state / "separate", releases=releases, keys=keys)
     with RedisServer(state) as redis, Supervisor(state.state / "logs") as supervisor, step("the separate shape"):
         started = {name: _start(supervisor, name, lanes, state, redis.url) for name, lanes in LANES.items()}
         ready = {name: _addresses(name, child) for name, child in started.items()}

@@ -35,7 +35,7 @@ def summary(run: RunRecord) -> str:
 
 
 def accepted(approval: Approval) -> str:
-    """Who accepted what a gate refused, when, and with which words."""
+    """The person who accepted a refusal of the gate, when, and with which words."""
     return f"by {approval.by} at {approval.at}{f': {approval.comment}' if approval.comment else ''}"
 
 

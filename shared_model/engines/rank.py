@@ -97,7 +97,7 @@ def _open(task: Task) -> "TorchEngine":
         use_gpu(task.gpu)
     dist.init_process_group(
         "nccl" if task.device is Device.CUDA else "gloo",
-        store=dist.FileStore(f"/proc/self/fd/{task.store}", task.ranks),
+        store=dist.FileStore(f"/proc/self/fd/{task.store}", task.ranks),  # type: ignore[attr-defined]
         rank=task.rank,
         world_size=task.ranks,
         # A rank that waits for longer has lost another one. Only the time between ranks counts, which do equal work.

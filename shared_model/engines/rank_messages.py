@@ -107,4 +107,4 @@ def raw_from_bytes(content: bytes) -> tuple[NDArray[np.float32], float]:
 
 def _saved(arrays: dict[str, NDArray[Any]]) -> bytes:
     # It writes the memory as it lies.
-    return safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()})
+    return bytes(safetensors.numpy.save({name: np.ascontiguousarray(array) for name, array in arrays.items()}))

@@ -60,5 +60,5 @@ def shard(module: Classifier | SentenceModel, mesh: DeviceMesh) -> None:
 def _regroup(linear: nn.Module, matrices: int, ranks: int) -> None:
     """Order the outputs so that a rank's share holds its part of each matrix, one below the other as before."""
     for parameter in linear.parameters():
-        parts = parameter.data.unflatten(0, (matrices, ranks, -1))
+        parts = parameter.data.unflatten(0, (matrices, ranks, -1))  # type: ignore[no-untyped-call]
         parameter.data = parts.transpose(0, 1).flatten(0, 2).contiguous()
