@@ -12,7 +12,7 @@ from typing import BinaryIO, TypeVar, cast
 import pyarrow as pa
 
 from shared_model.errors import JobError
-from shared_model.objects import ObjectInfo, is_url, open_objects
+from shared_model.objects import is_url, open_objects
 from shared_model.storage import without_user
 
 T = TypeVar("T")
@@ -48,7 +48,9 @@ class Folder:
 
     def size(self, name: str) -> int | None:
         """Bytes; None where there is no such file."""
-        return found.size if (found := self._find(name)) else None
+        with self._reached():
+            found = self._files.find(name)
+        return found.size if found else None
 
     def sha256(self, name: str) -> str:
         with self._reached(), self._files.open(name) as raw:
@@ -69,10 +71,6 @@ class Folder:
         """What `look` makes of a file's bytes. Raises: JobError naming the file."""
         with self.open(name) as content:
             return look(content)
-
-    def _find(self, name: str) -> ObjectInfo | None:
-        with self._reached():
-            return self._files.find(name)
 
     def _refuse_link(self, name: str) -> None:
         """Raises: JobError for a symbolic link, as releases refuse one: it may lead anywhere on this machine."""

@@ -81,7 +81,8 @@ def read_folder(location: str | Path, columns: Columns = COLUMNS, form: Format |
     form, names = _found(folder, form)
     rules = _RULES[form]
     # All schemas before any content: a day that cannot be read fails in seconds.
-    _side_by_side(lambda name: _check_schema(folder, name, rules, columns), names)
+    problem = partial(rules.problem, names=columns.names)
+    _side_by_side(lambda name: _refuse(f"{folder.location}/{name}", folder.look(name, problem)), names)
     files = _side_by_side(lambda name: _fingerprinted(folder, name, rules, columns), names)
     return _input(folder.location, tuple(files), form, columns)
 
@@ -93,11 +94,6 @@ def _side_by_side(look: Callable[[str], T], names: list[str]) -> list[T]:
         return list(pool.map(look, names))
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _check_schema(folder: Folder, name: str, rules: _Rules, columns: Columns) -> None:
-    problem = folder.look(name, partial(rules.problem, names=columns.names))
-    _refuse(f"{folder.location}/{name}", problem)
 
 
 def _fingerprinted(folder: Folder, name: str, rules: _Rules, columns: Columns) -> InputFile:

@@ -25,6 +25,7 @@ def scoring(
     """
     own = [file for file in files if not file.adopted]
     tokens, padded = sum(file.tokens for file in own), sum(file.padded_tokens for file in own)
+    began = min((file.began for file in own if file.began), default=0.0)
     # Of all workers together.
     stages = ("tokenised", "waited", "ran", "device_busy", "wrote")
     in_workers = {f"workers {stage.replace('_', ' ')}": sum(getattr(file, stage) for file in own) for stage in stages}
@@ -43,19 +44,14 @@ def scoring(
         finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
         distinct=sum(file.distinct for file in own),
         workers=_workers(own),
-        began_at=_began_at(own),
+        # Of the first engine that got texts.
+        began_at=datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds") if began else "",
         content=schemas.add_contents(file.content for file in files),
         units=len(files),
         units_resumed=len(files) - len(own),
         rows_reused=sum(file.reused for file in own),
         slots=slots,
     )
-
-
-def _began_at(files: Sequence[FileReport]) -> str:
-    """When the first engine got texts; empty where none did."""
-    began = min((file.began for file in files if file.began), default=0.0)
-    return datetime.fromtimestamp(began, UTC).isoformat(timespec="milliseconds") if began else ""
 
 
 def _workers(files: Sequence[FileReport]) -> tuple[Worker, ...]:

@@ -30,6 +30,10 @@ def make_listener(shared: bool, settings: ServiceSettings = _DEFAULTS) -> grpc.a
     # Calls that this process has not accepted yet: with fewer places than calls, gRPC ends those of other callers with
     # CANCELLED.
     pending = 2 * settings.max_calls
+    # As many messages are read at once as the budget of bytes has room for; one that is read takes its size twice,
+    # because gRPC copies it.
+    messages = settings.inflight_megabytes * 1e6 / (2 * MAX_MESSAGE_BYTES)
+    of_address = messages * settings.inflight_caller_share
     return known_methods.server(
         options=[
             ("grpc.so_reuseport", int(shared)),
@@ -48,16 +52,8 @@ def make_listener(shared: bool, settings: ServiceSettings = _DEFAULTS) -> grpc.a
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
             *TAKING_PINGS,
         ],
-        limits=_limits(settings),
+        limits=Limits(settings.max_calls, max(1, round(messages)), max(1, round(of_address))),
     )
-
-
-def _limits(settings: ServiceSettings) -> Limits:
-    """As many messages are read at once as the budget of bytes has room for; one that is read takes its size twice,
-    because gRPC copies it."""
-    messages = settings.inflight_megabytes * 1e6 / (2 * MAX_MESSAGE_BYTES)
-    of_address = messages * settings.inflight_caller_share
-    return Limits(settings.max_calls, max(1, round(messages)), max(1, round(of_address)))
 
 
 def bind(listener: grpc.aio.Server, address: str, files: CertificateFiles | None = None) -> str:

@@ -15,7 +15,7 @@ from shared_model.evaluation.agreement import RULES
 from shared_model.evaluation.calibration import Abstain
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.heads import Heads
-from shared_model.output import OutputKind, OutputSpec
+from shared_model.output import OutputKind
 from shared_model.settings import StateSettings
 
 if TYPE_CHECKING:
@@ -181,7 +181,10 @@ def _baselines(
     if active is None or not evaluation or active.id == release.id:
         return {}
     # Comparable are heads with the same labels, or values, of releases with the same kind of input.
-    before, now = ({spec.name: _comparable(spec.output) for spec in it.heads.specs} for it in (active, release))
+    before, now = (
+        {spec.name: (spec.output.kind, spec.output.width, sorted(spec.output.names)) for spec in it.heads.specs}
+        for it in (active, release)
+    )
     paired = active.manifest.reads.pairs == release.manifest.reads.pairs
     for name in [name for name in evaluation if not paired or before.get(name) != now[name]]:
         common.say(f"the active release {active.id} gives other answers; it is not compared on {evaluation[name]}")
@@ -198,10 +201,6 @@ def _baselines(
         # A damaged active release must not prevent its replacement.
         common.say(f"not compared: {error}")
         return {}
-
-
-def _comparable(output: OutputSpec) -> tuple[OutputKind, int, list[str]]:
-    return output.kind, output.width, sorted(output.names)
 
 
 def _checkpoint(args: argparse.Namespace) -> "Checkpoint":

@@ -85,7 +85,12 @@ def _part(model: ov.Model, flow: _Flow, before: int, last: int) -> ov.Model:
     # Weights are shared with the clone.
     clone = model.clone()
     ops = clone.get_ordered_ops()
-    parameters = [it for it in clone.get_parameters() if _read_by(it, ops, before, last)]
+    read = {
+        it.get_friendly_name()
+        for op in ops[before + 1 : last + 1]
+        for it in (value.get_node() for value in op.input_values())
+    }
+    parameters = [it for it in clone.get_parameters() if it.get_friendly_name() in read]
     for port in flow.crossing(before):
         output = ops[port[0]].output(port[1])
         parameter = opset13.parameter(output.get_partial_shape(), output.get_element_type(), name=_name(port))
@@ -100,12 +105,6 @@ def _part(model: ov.Model, flow: _Flow, before: int, last: int) -> ov.Model:
             output.get_tensor().set_names({_name(port)})
             results.append(opset13.result(output))
     return ov.Model(results, parameters, "part")
-
-
-def _read_by(parameter: ov.Node, ops: Sequence[ov.Node], before: int, last: int) -> bool:
-    place = {op.get_friendly_name(): at for at, op in enumerate(ops)}
-    readers = [place[it.get_node().get_friendly_name()] for it in parameter.output(0).get_target_inputs()]
-    return any(before < it <= last for it in readers)
 
 
 def _name(port: _Port) -> str:
