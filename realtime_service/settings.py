@@ -287,7 +287,7 @@ def spreads(
                 f"{name}='{count}': the {path} lane computes in {precision}, which TANDEM_THROUGHPUT_TENSOR_PARALLEL "
                 "splits already; set one of them"
             )
-        found[precision] = Spread(**{kind: count})
+        found[precision] = Spread(ranks=count) if kind == "ranks" else Spread(stages=count)
     return found
 
 

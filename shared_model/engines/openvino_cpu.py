@@ -71,7 +71,7 @@ class OpenVinoEngine:
         most, sizes = _BATCHES[self.precision]
         return sizes if tokens <= most else (1,)
 
-    def widened(self, threads: int) -> "OpenVinoEngine":
+    def widened(self, threads: int) -> "OpenVinoEngine | None":
         return OpenVinoEngine(self._model, self.precision, threads)
 
     def specialise(self, tokens: int, pairs: bool = False) -> None:

@@ -23,6 +23,7 @@ NOT_FOR_CALLERS = {
     shared_errors.NoInput,
     shared_errors.Refused,
     shared_errors.OutOfMemory,
+    shared_errors.EngineLost,
     shared_errors.Untrusted,
 }
 

@@ -24,7 +24,7 @@ from tests.stack.helpers import REPOSITORY
 
 #: Of one day, so few that Spark's start is what takes the time, and enough for the gate to compare labels.
 ROWS = 1_000
-#: Who may accept a refused run, and how long that waits: an answer takes a second.
+#: The user who may accept a refused run, and how long that waits: an answer takes a second.
 APPROVER, APPROVAL_SECONDS = "ada", 60
 START_SECONDS = 120.0
 

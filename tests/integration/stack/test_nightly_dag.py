@@ -36,7 +36,7 @@ RUN_SECONDS = 220.0
 REFUSED, INTERRUPTED = "2026-01-20", "2026-01-21"
 ACCEPTED, UNANSWERED = "2026-01-15", "2026-01-16"
 #: Days of another label than the one before.
-SHIFTED = {ACCEPTED: "my card number 7 has not arrived", UNANSWERED: "why was my transfer declined"}
+SHIFTED = {ACCEPTED: "my card is slowly 7", UNANSWERED: "where is my card 8"}
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +183,7 @@ def asked(running: Up, night: Night) -> Asked:
     run_id = running.api.trigger(DAG, {"day": ACCEPTED})
     question = running.api.wait_question(DAG, run_id, "approve", RUN_SECONDS)
     with pytest.raises(Problem) as refused:
-        # The administrator, who is none of the approvers.
+        # The administrator is not an approver.
         running.api.answer(DAG, run_id, "approve", "Approve")
     airflow = running.plan.airflow
     person = AirflowApi(airflow.address, APPROVER, airflow.password(APPROVER))

@@ -54,9 +54,12 @@ def table(width: int = LABELLED.width, favourite: int = 0, words: Sequence[str] 
 
 
 def seal_counting(store: Store, name: str) -> Release:
-    """A release that reads the numbers below 2,000, too, and so tells texts apart that differ in one."""
+    """A release that reads the numbers below 2,000, too, and so tells texts apart that differ in one. A text with the
+    word "slowly" has another label than all others."""
     words = (*WORDS, *map(str, range(2_000)))
-    return seal_files(store, name, *_serialised(embedding(table(words=words))), words=words)
+    numbers = table(words=words)
+    numbers[WORDS.index("slowly"), 1] += 1000.0
+    return seal_files(store, name, *_serialised(embedding(numbers)), words=words)
 
 
 def seal_poisonable(store: Store, name: str) -> Release:
