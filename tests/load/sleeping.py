@@ -21,7 +21,7 @@ from shared_model.encoding import TokenBatch
 from shared_model.engine import Engine
 from shared_model.releases.store import Release, Store
 from shared_model.settings import DeferredSettings
-from shared_model.types import Device, Precision
+from shared_model.types import WHOLE, Device, Precision, Spread
 from tests.load import child
 
 SECONDS = 0.010
@@ -58,7 +58,9 @@ class SleepingEngine:
 
 
 class SleepingRelease(Release):
-    def engine(self, precision: Precision, device: Device, threads: int, streams: int = 1) -> Engine:
+    def engine(
+        self, precision: Precision, device: Device, threads: int, streams: int = 1, spread: Spread = WHOLE
+    ) -> Engine:
         return SleepingEngine(precision, device, self.heads.width)
 
 
