@@ -17,6 +17,9 @@ from tandem_stack.checks import Problem
 _CALL_SECONDS = 30.0
 _POLL_SECONDS = 0.5
 Found = TypeVar("Found")
+#: Beats of the scheduler's heart, one a second, after which it has seen that a task waits for a person. It takes a task
+#: that is answered sooner for a lost one, because the end of its first half comes after the start of its second.
+_BEATS = 3
 #: States a DAG run does not leave.
 FINAL = ("success", "failed")
 
@@ -57,10 +60,7 @@ class AirflowApi:
 
     def wait_ready(self, timeout_s: float) -> None:
         """Until the API answers and the scheduler's heart beats."""
-        health = "/api/v2/monitor/health"
-        self._wait(
-            lambda: self._call("GET", health)["scheduler"]["status"] == "healthy", timeout_s, "Airflow is not healthy"
-        )
+        self._wait(lambda: self._scheduler()["status"] == "healthy", timeout_s, "Airflow is not healthy")
         self._token = str(self._call("POST", "/auth/token", self._login)["access_token"])
 
     def wait_dag(self, dag: str, timeout_s: float) -> dict[str, Any]:
@@ -122,11 +122,14 @@ class AirflowApi:
         self._wait_task(dag, run_id, task, ("running", "success", "failed"), timeout_s)
 
     def wait_question(self, dag: str, run_id: str, task: str, timeout_s: float) -> dict[str, Any]:
-        """Until a task waits for a person's answer; returns what it asks. Raises: Problem if the run ends without."""
-        self._wait_task(dag, run_id, task, ("awaiting_input",), timeout_s)
-        return self._wait(
-            lambda: self._call("GET", _question(dag, run_id, task)), _CALL_SECONDS, f"{task} of {dag} asks nothing"
-        )
+        """Until a task waits for a person's answer, and can be answered; returns what it asks. Raises: Problem if the
+        run ends without."""
+        run = self._wait_task(dag, run_id, task, ("awaiting_input",), timeout_s)
+        if run.state in FINAL:
+            raise Problem(f"{dag} {run_id} ended without a question of {task}: {run.state}, {run.tasks}")
+        for _ in range(_BEATS):
+            self._wait_beat()
+        return self._call("GET", _question(dag, run_id, task))
 
     def answer(self, dag: str, run_id: str, task: str, option: str, **form: str) -> None:
         """Answer what a task asks, as this user. Raises: Problem where the user may not."""
@@ -139,12 +142,19 @@ class AirflowApi:
 
         self._wait(answered, _CALL_SECONDS, f"{task} of {dag} takes no answer")
 
-    def _wait_task(self, dag: str, run_id: str, task: str, states: tuple[str, ...], timeout_s: float) -> None:
-        def reached() -> bool:
+    def _wait_task(self, dag: str, run_id: str, task: str, states: tuple[str, ...], timeout_s: float) -> RunState:
+        def reached() -> RunState | None:
             run = self.run_state(dag, run_id)
-            return run.state in FINAL or run.tasks.get(task) in states
+            return run if run.state in FINAL or run.tasks.get(task) in states else None
 
-        self._wait(reached, timeout_s, f"{task} of {dag} {run_id} is not {states[0]}")
+        return self._wait(reached, timeout_s, f"{task} of {dag} {run_id} is not {states[0]}")
+
+    def _wait_beat(self) -> None:
+        last = self._scheduler()
+        self._wait(lambda: self._scheduler() != last, _CALL_SECONDS, "the scheduler's heart does not beat")
+
+    def _scheduler(self) -> dict[str, Any]:
+        return dict(self._call("GET", "/api/v2/monitor/health")["scheduler"])
 
     def wait_run(self, dag: str, run_id: str, timeout_s: float) -> RunState:
         """Until a run has succeeded or failed."""

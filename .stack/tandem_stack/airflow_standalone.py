@@ -17,9 +17,11 @@ from tandem_stack.processes import Child, Supervisor
 USER = "admin"
 #: Tasks at a time. Each is an idle process waiting for work, and one machine runs few.
 PARALLELISM = 2
-#: Where somebody waits for each run: how long the scheduler rests when it finds nothing to do, and how often a task's
-#: supervisor looks after it, which keeps its slot until it sees the task's end. Airflow's own are 1 and 5 seconds.
-_AWAITED = {"SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2", "WORKERS__MIN_HEARTBEAT_INTERVAL": "1"}
+#: How often the scheduler says that it lives, and how often a task's supervisor looks after it, which keeps its slot
+#: until it sees the task's end. Airflow's own are 5 seconds.
+_BEATS = {"SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1", "WORKERS__MIN_HEARTBEAT_INTERVAL": "1"}
+#: Where somebody waits for each run: how long the scheduler rests when it finds nothing to do. Airflow's own is 1 s.
+_AWAITED = {"SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2"}
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,7 @@ def _settings(airflow: Airflow) -> dict[str, str]:
         "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
         "SCHEDULER__USE_JOB_SCHEDULE": str(airflow.scheduled),
         "USAGE_DATA_COLLECTION__ENABLED": "False",
+        **_BEATS,
         **({} if airflow.scheduled else _AWAITED),
     }
     return {"AIRFLOW_HOME": str(airflow.home), **{f"AIRFLOW__{name}": value for name, value in settings.items()}}

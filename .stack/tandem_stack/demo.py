@@ -4,7 +4,7 @@ import dataclasses
 import os
 import shutil
 import time
-from datetime import timedelta
+from datetime import date, timedelta
 
 from batch_job import run_record
 from batch_job.settings import InputSettings
@@ -16,6 +16,7 @@ from shared_model.objects import join
 from shared_model.settings import StateSettings
 from tandem_stack import calls, checks, object_store, separate, stack
 from tandem_stack.airflow_api import AirflowApi, RunState
+from tandem_stack.checks import Problem
 from tandem_stack.memory import measuring
 from tandem_stack.progress import say, step
 from tandem_stack.stack import DAG, Plan, Stack
@@ -58,7 +59,7 @@ def _run(started: float, store: str) -> int:
                 plan.state.messages_dir, MESSAGES // 2, days=1, damaged=False, first_day=LAUNCH, topics=NEW_PRODUCT
             )
             nights, beside = _nights(running)
-            outcomes, answer = _calls(plan), calls.every_head(plan.service.grpc_address)
+            outcomes, answer = _calls(plan, nights), calls.every_head(plan.service.grpc_address)
         reached = separate.run(plan)
     device, cores = devices.detect(), devices.cores()
     summary = Summary(
@@ -130,10 +131,14 @@ def _record(plan: Plan, run: RunState) -> run_record.RunRecord | None:
         return None
 
 
-def _calls(plan: Plan) -> list[calls.Outcome]:
-    outcomes = []
+def _calls(plan: Plan, nights: list[Nightly]) -> list[calls.Outcome]:
+    """Raises: Problem where no night was published."""
+    outcomes, published = [], [night.run.partition for night in nights if night.run.state == "success"]
+    if not published:
+        raise Problem(f"no night has succeeded: {[(night.run.partition, night.run.tasks) for night in nights]}")
     with step("calls down every path"):
-        for outcome in calls.every_path(plan.service.grpc_address, plan.state.messages_dir, LAUNCH):
+        newest = date.fromisoformat(published[-1])
+        for outcome in calls.every_path(plan.service.grpc_address, plan.state.messages_dir, newest):
             say(f"  {outcome.path}: {len(outcome.milliseconds)} answers")
             outcomes.append(outcome)
     return outcomes

@@ -5,8 +5,10 @@ import json
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
 
 import pytest
+from tandem_stack import airflow_api
 from tandem_stack.airflow_api import AirflowApi
 from tandem_stack.checks import Problem
 
@@ -49,3 +51,40 @@ def test_a_refused_run_is_not_asked_for_again() -> None:
     with airflow(422) as (api, asked), pytest.raises(Problem, match="422"):
         api.trigger("nightly_scoring", {"day": "14 January"})
     assert len(asked) == 1
+
+
+def waiting(monkeypatch: pytest.MonkeyPatch, state: str, task: str) -> tuple[AirflowApi, list[str]]:
+    """A client of an Airflow whose run and task are in these states, and all paths that it asked for. The scheduler's
+    heart beats at every second look."""
+    api, asked = AirflowApi("http://127.0.0.1:1", "user", "password"), list[str]()
+    run = {"partition_key": "2026-01-16", "conf": {}, "state": state, "note": None}
+    instance = {"task_id": "approve", "state": task, "start_date": "now", "try_number": 1}
+
+    def call(method: str, path: str, body: object = None) -> dict[str, Any]:
+        asked.append(path.rpartition("/")[2])
+        beat = asked.count("health") // 2
+        answers = {
+            "health": {"scheduler": {"status": "healthy", "latest_scheduler_heartbeat": beat}},
+            "taskInstances": {"task_instances": [instance]},
+            "hitlDetails": {"subject": "commit?"},
+        }
+        return answers.get(asked[-1], run)
+
+    monkeypatch.setattr(api, "_call", call)
+    monkeypatch.setattr(airflow_api, "_POLL_SECONDS", 0.0)
+    return api, asked
+
+
+def test_a_question_is_shown_once_the_scheduler_has_seen_that_its_task_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, asked = waiting(monkeypatch, "running", "awaiting_input")
+    assert api.wait_question("nightly_scoring", "run", "approve", 5.0) == {"subject": "commit?"}
+    assert asked[-1] == "hitlDetails"
+    # Three beats, of two looks each.
+    assert asked.count("health") >= 6
+
+
+def test_a_run_that_ends_without_a_question_is_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    api, asked = waiting(monkeypatch, "failed", "skipped")
+    with pytest.raises(Problem, match="ended without a question of approve: failed"):
+        api.wait_question("nightly_scoring", "run", "approve", 5.0)
+    assert "hitlDetails" not in asked

@@ -204,6 +204,25 @@ def test_what_has_changed_meanwhile_forbids_the_commit_with_its_reason(
     assert run_record.read(path).approval is None
 
 
+def test_an_attempt_that_begins_just_before_the_commit_forbids_it(
+    path: Path,
+    state: StateSettings,
+    client: "redis.Redis",
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    replace_partition = table.replace_partition
+
+    def begun_meanwhile(*arguments: object) -> int:
+        newer_attempt(path, state, client)
+        return replace_partition(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(table, "replace_partition", begun_meanwhile)
+    assert accept() == 3
+    assert "attempt 2 at ds=2026-01-15 has begun, this is attempt 1" in capsys.readouterr().err
+    assert days(state) == {DAY: 2}
+
+
 def test_scores_of_a_release_that_was_revoked_meanwhile_are_not_committed(
     path: Path, state: StateSettings, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
