@@ -135,6 +135,28 @@ def test_shares_follow_demand_that_moves() -> None:
     assert most_in_a_second(admitted) <= 125.0
 
 
+@given(st.floats(0.05, 0.96), st.integers(2, 8))
+def test_what_is_left_of_a_quota_is_most_of_all_for_the_replica_in_use(used: float, replicas: int) -> None:
+    """Each other one keeps at least half an equal part of it, for a caller that comes there next."""
+    quota = 100.0
+    left = quota * (1 - used) / replicas
+    names = [str(number) for number in range(replicas)]
+    seen = tuple(
+        Replica(ReplicaDescription(id=name), (), {CALLER: quota * used} if name == "0" else {}) for name in names
+    )
+
+    def share(local: str) -> float:
+        snapshot = Snapshot(local, replicas=seen, policy=Policy(quota=quota))
+        quotas = Quotas(snapshot)
+        for _ in range(3):
+            quotas.update(snapshot)
+        return quotas.share(CALLER)
+
+    in_use, *others = map(share, names)
+    assert in_use - quota * used >= 0.999 * left * (1 + used * (replicas - 1) / 2)
+    assert min(others) >= 0.999 * left / 2
+
+
 def test_a_new_caller_has_an_equal_share_at_each_replica() -> None:
     fleet = Fleet(Policy(quota=300.0), [0.0, 0.3, 0.6])
     admitted = [call for call in calls([Span(0.2, [3000.0] * 3)], random.Random(1)) if fleet.admits(call)]
