@@ -77,9 +77,9 @@ bench-online: release ## one replica against its own engines and under overload;
 		$(if $(ROUNDS),--rounds "$(ROUNDS)") $(if $(DATA),--data "$(DATA)") $(if $(SEED),--seed "$(SEED)") \
 		$(if $(ROWS),--rows "$(ROWS)") $(if $(ROW_SECONDS),--row-seconds "$(ROW_SECONDS)")
 
-bench-peers: release ## Tandem beside other servers of the same graph, by h2load; OUT=peers.json ROUNDS=1 SECONDS=5 (of a row) CLOSED=1
+bench-peers: release ## Tandem beside other servers of the same graph, by h2load; OUT=peers.json ROUNDS=1 SECONDS=5 (of a row) CLOSED=1; KEEP=yes: in pieces
 	@$(RUNTIME) -m tests.benchmarks.bench_peers $(if $(OUT),--out "$(OUT)") $(if $(ROUNDS),--rounds "$(ROUNDS)") \
-		$(if $(SECONDS),--seconds "$(SECONDS)") $(if $(CLOSED),--closed)
+		$(if $(SECONDS),--seconds "$(SECONDS)") $(if $(CLOSED),--closed) $(if $(KEEP),--keep)
 
 bench-router: release ## a decision, a hop, a heartbeat among 64, a submission; OUT=router.json ONLY=decide,forward ROUNDS=1
 	@$(RUNTIME) -m tests.benchmarks.bench_router $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \

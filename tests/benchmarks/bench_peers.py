@@ -6,6 +6,7 @@ loop calls a fixed-shape engine itself.
 """
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,13 +46,24 @@ def main(arguments: list[str] | None = None) -> int:
 
 def measured(args: argparse.Namespace) -> Measured:
     environments.h2load()
-    table: Table = {}
+    table, found = kept(args.out) if args.keep and args.out.exists() else (Table(), list[Round]())
     with replicas.place() as place, Stage(place) as stage:
         before = stage.unanswered()
-        found = [_round(stage, args, table, number) for number in range(args.rounds)]
+        found += [_round(stage, args, table, number) for number in range(args.rounds)]
         if refused := stage.unanswered() - before:
             raise CannotMeasure(f"Tandem did not answer {refused:.0f} calls")
     return Measured(TARGETS, found, {"rows": table})
+
+
+def kept(out: Path) -> tuple[Table, list[Round]]:
+    """Rows and rounds of earlier runs. Raises: CannotMeasure."""
+    try:
+        document = json.loads(out.read_text())
+        runs = {figure["name"]: figure["runs"] for figure in document["figures"]}
+        found = [dict(zip(runs, values, strict=True)) for values in zip(*runs.values(), strict=True)]
+        return document["conditions"]["rows"], found
+    except (ValueError, KeyError, TypeError) as error:
+        raise CannotMeasure(f"{out} holds no rounds of this version; remove it, or leave out --keep") from error
 
 
 def _round(stage: Stage, args: argparse.Namespace, table: Table, number: int) -> Round:
@@ -110,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, default=DEFAULT_OUT, help="JSON file to write")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help="how often; a figure is the median")
     parser.add_argument("--seconds", type=float, default=5.0, help="of each row")
+    parser.add_argument("--keep", action="store_true", help="add to the rounds that --out holds: run them in pieces")
     parser.add_argument("--closed", action="store_true", help="only the rows of 1 to 64 connections")
     return parser
 

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.benchmarks import bench_peers
+from tests.benchmarks import bench_peers, harness
 from tests.benchmarks.bench_peers import TARGETS
 from tests.benchmarks.harness import CannotMeasure
 from tests.benchmarks.peers import environments, table
 from tests.benchmarks.peers.h2load import Row, check_answers
 from tests.benchmarks.peers.stage import AIO, DYNAMIC, FLOOR, LATENCY, LITSERVE, TRITON
+from tests.benchmarks.rounds import runs
 
 
 def test_calls_that_were_refused_are_not_answers() -> None:
@@ -50,18 +51,37 @@ def test_a_package_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, 
         environments.h2load()
 
 
-def test_the_page_gets_the_table_of_the_last_run() -> None:
+def test_the_page_gets_the_tables_of_the_last_run() -> None:
     row = {"rate": [300.0, 100.0, 200.0], "p50_ms": [4.0, 3.0, 5.0], "p99_ms": [6.0, 5.0, 7.0]}
     document = {
         "date": "2026-01-02",
         "machine": {"cpu": "A CPU", "cores": 2},
-        "conditions": {"rows": {LATENCY: {"c1": row, "c2": row, "c16": row, "c64": row}}},
+        "conditions": {"rows": {LATENCY: dict.fromkeys(("c1", "c2", "c16", "c64", "90 %"), row)}},
     }
     page = f"before\n{table.BEGIN}\nold\n{table.END}\nafter\n"
     filled = table.filled(page, document)
-    assert f"| {LATENCY} | 4.0 / 6.0 | 200 | 200 | 200 |" in filled
+    assert f"| {LATENCY} | 200 (100–300) | 200 (100–300) | 200 (100–300) | 200 (100–300) |" in filled
+    assert f"| p50 / p99, ms | c1 | c16 | 90 % |\n| --- | --- | --- | --- |\n| {LATENCY} | 4.0 / 6.0 |" in filled
     assert "2026-01-02" in filled
     assert "A CPU" in filled
     assert "old" not in filled
     assert filled.startswith("before")
     assert filled.endswith("after\n")
+    assert table.filled(filled, document) == filled
+
+
+def test_the_service_s_page_has_a_place_for_the_tables() -> None:
+    assert table.BEGIN in table.PAGE.read_text()
+    assert table.END in table.PAGE.read_text().partition(table.BEGIN)[2]
+
+
+def test_a_later_run_keeps_the_rounds_of_an_earlier_one(tmp_path: Path) -> None:
+    rounds = [dict.fromkeys((target.name for target in TARGETS), float(number)) for number in (1, 2)]
+    rows = {LATENCY: {"c1": {"rate": [1.0, 2.0]}}}
+    out = tmp_path / "peers.json"
+    place = harness.Place({}, {}, "a commit")
+    harness.result(TARGETS, runs(rounds), place, {"rows": rows}).write(out)
+    assert bench_peers.kept(out) == (rows, rounds)
+    out.write_text('{"figures": []}')
+    with pytest.raises(CannotMeasure, match="holds no rounds of this version"):
+        bench_peers.kept(out)

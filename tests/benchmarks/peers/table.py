@@ -1,13 +1,13 @@
-"""python -m tests.benchmarks.peers.table peers.json: writes the table and the plot of a run into the service's README.
+"""python -m tests.benchmarks.peers.table peers.json: writes the tables and the plot of a run into the service's README.
 
-The table stands between `BEGIN` and `END`; the plot, calls a second over connections, lies beside the results.
+The tables stand between `BEGIN` and `END`; the plot, calls a second over connections, lies beside the results.
 """
 
 import json
 import re
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +20,30 @@ PLOT = REPOSITORY / "tests/benchmarks/results/peers.svg"
 _PICTURE = "![Answers a second over connections](../tests/benchmarks/results/peers.svg)"
 BEGIN, END = "<!-- table: make bench-peers -->", "<!-- end of table -->"
 _CLOSED = ("c1", "c2", "c16", "c64")
+_TIMED = ("c1", "c16", "30 %", "60 %", "90 %", "120 %", "burst")
+_MEANING = "c16: 16 connections, one call each; 30 %: of the slowest peer at c64, evenly; burst: 64 calls at once"
 _BETWEEN = re.compile(f"{BEGIN}\n.*?{END}", re.DOTALL)
 
-Rows = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]
+#: The values of each round.
+Figures = Mapping[str, Sequence[float]]
+#: Server → row → figure.
+Rows = Mapping[str, Mapping[str, Figures]]
 
 
 def filled(page: str, document: Mapping[str, Any]) -> str:
-    """The page with the table of a run, medians of its rounds."""
+    """The page with the tables of a run."""
     rows, machine = document["conditions"]["rows"], document["machine"]
-    head = ["| calls a second | c1 p50 / p99, ms | c2 | c16 | c64 |", "|---|---|---|---|---|"]
-    lines = head + [_line(server, rows[server]) for server in rows]
-    source = f"{machine['cpu']}, {machine['cores']} cores shared with h2load, {document['date']}."
-    return _BETWEEN.sub(lambda _: "\n".join([BEGIN, *lines, "", source, "", _PICTURE, END]), page)
+    source = f"{_MEANING}. {machine['cpu']}, {machine['cores']} cores shared with h2load, {document['date']}."
+    lines = (
+        *_table("answers a second, median (range)", rows, _CLOSED, _rate),
+        "",
+        *_table("p50 / p99, ms", rows, _TIMED, _milliseconds),
+        "",
+        source,
+        "",
+        _PICTURE,
+    )
+    return _BETWEEN.sub(lambda _: "\n".join([BEGIN, *lines, END]), page)
 
 
 def plot(rows: Rows) -> str:
@@ -39,19 +51,26 @@ def plot(rows: Rows) -> str:
         title="Answers a second over connections", logarithmic=False, show_x_guides=False, width=760, height=360
     )
     for server, found in rows.items():
-        points = [(int(name[1:]), _median(found[name]["rate"])) for name in _CLOSED if name in found]
+        points = [(int(name[1:]), statistics.median(found[name]["rate"])) for name in _CLOSED if name in found]
         chart.add(server, points)
     return str(chart.render(is_unicode=True))
 
 
-def _line(server: str, found: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
-    alone = found["c1"]
-    rates = [f"{_median(found[name]['rate']):.0f}" for name in _CLOSED[1:]]
-    return f"| {server} | {_median(alone['p50_ms']):.1f} / {_median(alone['p99_ms']):.1f} | {' | '.join(rates)} |"
+def _table(title: str, rows: Rows, columns: Sequence[str], cell: Callable[[Figures], str]) -> list[str]:
+    """A line for each server; without columns that the run left out."""
+    shown = [name for name in columns if all(name in found for found in rows.values())]
+    lines = [(title, *shown), ("---",) * (1 + len(shown))]
+    lines += [(server, *(cell(found[name]) for name in shown)) for server, found in rows.items()]
+    return [f"| {' | '.join(line)} |" for line in lines]
 
 
-def _median(runs: Sequence[float]) -> float:
-    return statistics.median(runs)
+def _rate(found: Figures) -> str:
+    runs = found["rate"]
+    return f"{statistics.median(runs):.0f} ({min(runs):.0f}–{max(runs):.0f})"
+
+
+def _milliseconds(found: Figures) -> str:
+    return " / ".join(f"{statistics.median(found[name]):.1f}" for name in ("p50_ms", "p99_ms"))
 
 
 def main(path: str) -> None:
