@@ -41,12 +41,13 @@ Table = dict[str, dict[str, dict[str, list[float]]]]
 def main(arguments: list[str] | None = None) -> int:
     """0 when it measured, whatever it found. 2 when it could not."""
     args = _parser().parse_args(arguments)
-    return rounds.report(PROGRAM, args.out, harness.place(PACKAGES), lambda: measured(args))
+    place = harness.place(PACKAGES)
+    return rounds.report(PROGRAM, args.out, place, lambda: measured(args, place.commit))
 
 
-def measured(args: argparse.Namespace) -> Measured:
+def measured(args: argparse.Namespace, commit: str) -> Measured:
     environments.h2load()
-    table, found = kept(args.out) if args.keep and args.out.exists() else (Table(), list[Round]())
+    table, found = kept(args.out, commit) if args.keep and args.out.exists() else (Table(), list[Round]())
     with replicas.place() as place, Stage(place) as stage:
         before = stage.unanswered()
         found += [_round(stage, args, table, number) for number in range(args.rounds)]
@@ -55,15 +56,17 @@ def measured(args: argparse.Namespace) -> Measured:
     return Measured(TARGETS, found, {"rows": table})
 
 
-def kept(out: Path) -> tuple[Table, list[Round]]:
-    """Rows and rounds of earlier runs. Raises: CannotMeasure."""
+def kept(out: Path, commit: str) -> tuple[Table, list[Round]]:
+    """Rows and rounds of earlier runs of the same commit. Raises: CannotMeasure."""
     try:
         document = json.loads(out.read_text())
+        if document["commit"] != commit:
+            raise CannotMeasure(f"{out} is of commit {document['commit']}, this is {commit}; remove it")
         runs = {figure["name"]: figure["runs"] for figure in document["figures"]}
         found = [dict(zip(runs, values, strict=True)) for values in zip(*runs.values(), strict=True)]
         return document["conditions"]["rows"], found
     except (ValueError, KeyError, TypeError) as error:
-        raise CannotMeasure(f"{out} holds no rounds of this version; remove it, or leave out --keep") from error
+        raise CannotMeasure(f"{out} holds no rounds; remove it, or leave out --keep") from error
 
 
 def _round(stage: Stage, args: argparse.Namespace, table: Table, number: int) -> Round:

@@ -81,7 +81,9 @@ def test_a_later_run_keeps_the_rounds_of_an_earlier_one(tmp_path: Path) -> None:
     out = tmp_path / "peers.json"
     place = harness.Place({}, {}, "a commit")
     harness.result(TARGETS, runs(rounds), place, {"rows": rows}).write(out)
-    assert bench_peers.kept(out) == (rows, rounds)
-    out.write_text('{"figures": []}')
-    with pytest.raises(CannotMeasure, match="holds no rounds of this version"):
-        bench_peers.kept(out)
+    assert bench_peers.kept(out, "a commit") == (rows, rounds)
+    with pytest.raises(CannotMeasure, match="is of commit a commit, this is another"):
+        bench_peers.kept(out, "another")
+    out.write_text("{}")
+    with pytest.raises(CannotMeasure, match="holds no rounds"):
+        bench_peers.kept(out, "a commit")
