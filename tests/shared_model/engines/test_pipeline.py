@@ -3,18 +3,22 @@
 import functools
 import itertools
 import os
+import random
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import numpy as np
+import openvino as ov
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared_model.encoding import Encoding, collate
 from shared_model.engine import TAU
+from shared_model.engines import openvino_cutting
+from shared_model.engines.openvino_cpu import read_model
 from shared_model.engines.stages import Stages, balanced, core_groups
 from shared_model.errors import ReleaseError
 from shared_model.releases.store import Release
@@ -61,6 +65,37 @@ def test_so_does_the_default_model_in_int8(release: Release, encodings: list[Enc
         for batch, raw in zip(batches, threads.map(engine.score, batches), strict=True):
             delta = np.abs(release.heads.scores(raw) - release.heads.scores(whole.score(batch)))
             assert delta.max() <= TAU[Precision.INT8]
+
+
+@pytest.mark.heavy
+def test_wherever_load_moves_the_cut_int8_answers_alike(
+    release: Release, encodings: list[Encoding], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches = [collate([encoding]) for encoding in encodings[::9]]
+    measured = openvino_cutting.measured
+    with closing(release.engine(Precision.INT8, Device.CPU, 1)) as whole:
+        expected = [release.heads.scores(whole.score(batch)) for batch in batches]
+    for seed in range(6):
+        draw = random.Random(seed)
+
+        def loaded(compiled: ov.CompiledModel, draw: random.Random = draw) -> dict[str, float]:
+            return {name: seconds * draw.choice((0.2, 1.0, 5.0)) for name, seconds in measured(compiled).items()}
+
+        monkeypatch.setattr(openvino_cutting, "measured", loaded)
+        with closing(release.engine(Precision.INT8, Device.CPU, 1, spread=Spread(stages=2))) as engine:
+            for batch, scores in zip(batches, expected, strict=True):
+                assert np.abs(release.heads.scores(engine.score(batch)) - scores).max() <= TAU[Precision.INT8]
+
+
+def test_no_part_hands_over_a_tensor_that_was_just_quantised(release: Release) -> None:
+    variant = release.manifest.variant(Precision.INT8, Device.CPU)
+    model = read_model({name: release.read(path) for name, path in variant.files.items()})
+    for seed in range(20):
+        draw = random.Random(seed)
+        costs = {op.get_friendly_name(): draw.random() for op in model.get_ordered_ops()}
+        *parts, _ = openvino_cutting.cut(model, draw.randint(2, 12), costs)
+        handed = {it.input_value(0).get_node().get_type_name() for part in parts for it in part.get_results()}
+        assert "FakeQuantize" not in handed
 
 
 def test_all_stages_run_at_once_each_on_its_cores_and_one_call_at_a_time() -> None:
