@@ -63,6 +63,8 @@ def test_the_page_gets_the_tables_of_the_last_run() -> None:
     assert f"| {LATENCY} | 200 (100–300) | 200 (100–300) | 200 (100–300) | 200 (100–300) |" in filled
     assert f"| p50 / p99, ms | c1 | c16 | 90 % |\n| --- | --- | --- | --- |\n| {LATENCY} | 4.0 / 6.0 |" in filled
     assert "2026-01-02" in filled
+    assert "c16: 16 connections" in filled
+    assert "burst" not in filled
     assert "A CPU" in filled
     assert "old" not in filled
     assert filled.startswith("before")
@@ -70,7 +72,7 @@ def test_the_page_gets_the_tables_of_the_last_run() -> None:
     assert table.filled(filled, document) == filled
 
 
-def test_the_service_s_page_has_a_place_for_the_tables() -> None:
+def test_the_readme_has_a_place_for_the_tables() -> None:
     assert table.BEGIN in table.PAGE.read_text()
     assert table.END in table.PAGE.read_text().partition(table.BEGIN)[2]
 

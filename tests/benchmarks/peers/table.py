@@ -21,7 +21,11 @@ _PICTURE = "![Answers a second over connections](../tests/benchmarks/results/pee
 BEGIN, END = "<!-- table: make bench-peers -->", "<!-- end of table -->"
 _CLOSED = ("c1", "c2", "c16", "c64")
 _TIMED = ("c1", "c16", "30 %", "60 %", "90 %", "120 %", "burst")
-_MEANING = "c16: 16 connections, one call each; 30 %: of the slowest peer at c64, evenly; burst: 64 calls at once"
+_MEANINGS = {
+    "c16": "c16: 16 connections, one call each",
+    "30 %": "30 %: of the slowest peer at c64, evenly",
+    "burst": "burst: 64 calls at once",
+}
 _BETWEEN = re.compile(f"{BEGIN}\n.*?{END}", re.DOTALL)
 
 #: The values of each round.
@@ -33,7 +37,8 @@ Rows = Mapping[str, Mapping[str, Figures]]
 def filled(page: str, document: Mapping[str, Any]) -> str:
     """The page with the tables of a run."""
     rows, machine = document["conditions"]["rows"], document["machine"]
-    source = f"{_MEANING}. {machine['cpu']}, {machine['cores']} cores shared with h2load, {document['date']}."
+    meaning = "; ".join(text for name, text in _MEANINGS.items() if name in _shown(rows, _TIMED))
+    source = f"{meaning}. {machine['cpu']}, {machine['cores']} cores shared with h2load, {document['date']}."
     lines = (
         *_table("answers a second, median (range)", rows, _CLOSED, _rate),
         "",
@@ -57,11 +62,16 @@ def plot(rows: Rows) -> str:
 
 
 def _table(title: str, rows: Rows, columns: Sequence[str], cell: Callable[[Figures], str]) -> list[str]:
-    """A line for each server; without columns that the run left out."""
-    shown = [name for name in columns if all(name in found for found in rows.values())]
+    """A line for each server."""
+    shown = _shown(rows, columns)
     lines = [(title, *shown), ("---",) * (1 + len(shown))]
     lines += [(server, *(cell(found[name]) for name in shown)) for server, found in rows.items()]
     return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _shown(rows: Rows, columns: Sequence[str]) -> list[str]:
+    """Those that the run did not leave out."""
+    return [name for name in columns if all(name in found for found in rows.values())]
 
 
 def _rate(found: Figures) -> str:
