@@ -77,12 +77,25 @@ def is_warm(address: str, release: str) -> bool:
     return states.get(release) == scoring_pb2.RELEASE_ACTIVE
 
 
+def settle(address: str) -> None:
+    """Wait until a replica has opened its lanes and has timed them against their budgets: both take its cores.
+
+    Raises: CannotMeasure when it does not end.
+    """
+
+    def settled() -> bool:
+        with Client(address) as client:
+            return all(lane.serving and lane.call_ms for lane in client.describe().lanes)
+
+    until(settled)
+
+
 def until(condition: Callable[[], bool]) -> float:
     """When it came true, monotonic. Raises: CannotMeasure when it does not."""
     deadline = time.monotonic() + LIMIT_SECONDS
     while not condition():
         if time.monotonic() > deadline:
-            raise CannotMeasure(f"the replicas did not follow the pointer within {LIMIT_SECONDS:.0f} s")
+            raise CannotMeasure(f"the replicas did not get ready, or follow the pointer, within {LIMIT_SECONDS:.0f} s")
         time.sleep(0.05)
     return time.monotonic()
 

@@ -156,6 +156,7 @@ class Stage:
     @functools.cached_property
     def _running(self) -> RunningService:
         running = self._stack.enter_context(replicas.replica(self.place, **SETTINGS))
+        replicas.settle(running.address)
         _check_path(running.address, scoring_pb2.REAL_TIME, scoring_pb2.LATENCY)
         _check_path(running.address, scoring_pb2.BATCH, scoring_pb2.THROUGHPUT)
         return running

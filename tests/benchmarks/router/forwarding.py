@@ -15,6 +15,7 @@ def measure(place: Place) -> dict[str, float]:
     """One call in flight; the median over the blocks of the difference of two p50, in milliseconds."""
     texts = demo_messages.texts(seed=7)
     with replicas.replica(place, **_SETTINGS) as replica, replicas.replica(place, TANDEM_LANES="none") as router:
+        replicas.settle(replica.address)
         replicas.until(lambda: replicas.active(router.address) == place.first)
         added = list[float]()
         for _ in range(BLOCKS):

@@ -17,6 +17,7 @@ def measure(place: Place) -> dict[str, float]:
     texts = demo_messages.texts(seed=8)
     work = [(f"work-{number}", text) for number, text in enumerate(itertools.islice(texts, SUBMISSIONS))]
     with replicas.replica(place, TANDEM_HARVEST="false") as replica, Client(replica.address) as client:
+        replicas.settle(replica.address)
         began = time.monotonic()
         stored = [told for _, told in client.submit_stream(work) if not isinstance(told, CallError)]
         took = time.monotonic() - began
