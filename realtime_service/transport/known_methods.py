@@ -90,13 +90,16 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
     async def _accept(self, method: bytes) -> None:
         """Until the listener stops, which is an error of gRPC's own."""
         while True:
-            state = await super()._request_registered_call(method)
-            context = cygrpc._ServicerContext(state, None, None, self._loop)
-            address = peer_key(context.peer())
-            if len(self._accepted) < self._most_calls:
-                self._accepted.put(_Accepted(state, context, method, address, time.monotonic()), address)
-            else:
-                self._refuse(state, _TOO_MANY)
+            # In no variable of this frame: it would keep the ended call, and its stream, until the next one comes.
+            self._take(await super()._request_registered_call(method), method)
+
+    def _take(self, state: Any, method: bytes) -> None:
+        context = cygrpc._ServicerContext(state, None, None, self._loop)
+        address = peer_key(context.peer())
+        if len(self._accepted) < self._most_calls:
+            self._accepted.put(_Accepted(state, context, method, address, time.monotonic()), address)
+        else:
+            self._refuse(state, _TOO_MANY)
 
     def _start(self, call: _Accepted) -> None:
         if len(self._answers) >= self._most_calls:

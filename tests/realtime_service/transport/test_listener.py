@@ -13,7 +13,9 @@ import grpc.aio
 
 from realtime_service.cluster.peers import STREAM_BYTES, Peer
 from realtime_service.settings import ServiceSettings
+from realtime_service.transport import rpc_handlers
 from realtime_service.transport.peer_stream_server import PeerStreams
+from realtime_service.transport.rpc_handlers import Context
 from realtime_service.transport.streaming import OpenStreams
 from tests.load import wire
 from tests.realtime_service.cluster.directory import SCORE
@@ -61,6 +63,23 @@ async def test_more_calls_than_the_bound_are_refused() -> None:
     async with replica(ServiceSettings(max_calls=4), Stub(Takes(0.5))) as address:
         statuses = await asyncio.to_thread(pipelined, address, 10, threading.Event())
     assert statuses == {grpc.StatusCode.OK.value[0]: 4, grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]: 6}
+
+
+async def test_ended_calls_keep_no_stream_of_their_connection() -> None:
+    """Of several methods: each had places for 64 calls, which kept the last call until another came."""
+
+    async def echo(raw: bytes, context: Context) -> bytes:
+        return raw
+
+    methods = ("One", "Two", "Three")
+    handlers = grpc.method_handlers_generic_handler("test.Any", {it: rpc_handlers.unary(echo) for it in methods})
+    async with (
+        listening(handlers, settings=ServiceSettings(max_streams=80)) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        for method in methods:
+            call = channel.unary_unary(f"/test.Any/{method}")  # type: ignore[call-arg]
+            assert [await call(b"hello") for _ in range(70)] == [b"hello"] * 70
 
 
 async def test_calls_survive_the_age_of_their_connection() -> None:
