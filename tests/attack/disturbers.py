@@ -26,8 +26,15 @@ from shared_model.types import MAX_TEXT_BYTES
 from tests.attack import hostile
 from tests.load.wire import Wire, prepare
 
-#: Statuses that no input may cause: of a failure of the server, and of a call that its caller did not cancel.
-WRONG = (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL, grpc.StatusCode.CANCELLED, grpc.StatusCode.DATA_LOSS)
+#: Statuses that no input may cause: of a failure of the server, of a call that its caller did not cancel, and of one
+#: that no handler saw.
+WRONG = (
+    grpc.StatusCode.UNKNOWN,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.DATA_LOSS,
+    grpc.StatusCode.UNAVAILABLE,
+)
 PEER_STREAM = "/scoring.v1.Replica/Link"
 #: Longest wait for the end of a call.
 _PATIENCE_SECONDS = 20.0
