@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import re
+import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +38,10 @@ _OPEN_WORDS = 3
 #: Parts of a tokenizer by which a character changes its own word and the next ones, but none before.
 _LOCAL_NORMALIZERS = {"BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "StripAccents"}
 _LOCAL_WORDS = {"BertPreTokenizer", "Whitespace", "WhitespaceSplit", "ByteLevel"}
+#: A word as far as it counts for `Encoder.fewest_tokens`, from its first letter or digit on: normalizers may remove, or
+#: join, what has neither.
+_WORD = re.compile("[A-Za-z0-9][^ \t\r\n]*")
+_LETTERS = " ".join(string.ascii_letters + string.digits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +117,12 @@ class Encoder:
     def __init__(self, tokenizer_json: bytes, reads: InputSpec, release: str) -> None:
         self._tokenizer = Tokenizer.from_buffer(tokenizer_json)
         self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        document = json.loads(tokenizer_json)
+        self._open_characters = _open_characters(document)
+        self._counts_words = self._open_characters is not None and self._keeps_words(document)
         self._tokenizer.enable_truncation(reads.max_tokens)
-        self._open_characters = _open_characters(json.loads(tokenizer_json))
+        self._special_tokens = self._tokenizer.num_special_tokens_to_add(reads.pairs)
         self._first_characters = _FIRST_CHARACTERS * reads.max_tokens
         self._release = release
         self.reads = reads
@@ -133,6 +143,18 @@ class Encoder:
         """16-byte hash of (release, encoded tokens), equal for texts with the same encoding."""
         types = b"" if encoding.types is None else encoding.types.tobytes()
         return keys.encoding(self._release, encoding.ids.tobytes(), types)
+
+    def fewest_tokens(self, text: str) -> int:
+        """Tokens that a text, or a pair that begins with it, has at least, by its words and without tokenising it."""
+        words = len(_WORD.findall(text, 0, self._first_characters)) if self._counts_words else 0
+        return min(self.reads.max_tokens, max(1, words + self._special_tokens))
+
+    def _keeps_words(self, document: Mapping[str, Any]) -> bool:
+        """Whether each word has a token of its own: no added one holds a space, and the vocabulary has all letters."""
+        if any(re.search(r"\s", it["content"]) for it in document["added_tokens"]):
+            return False
+        words = set(self._tokenizer.encode(_LETTERS, add_special_tokens=False).word_ids)
+        return len(words) == len(_LETTERS.split())
 
     def _is_long(self, text: Text) -> bool:
         longest = len(text) if isinstance(text, str) else max(map(len, text))

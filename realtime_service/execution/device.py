@@ -131,16 +131,26 @@ class Device:
         return [job.computed for job in jobs if job.computed]
 
     def finish_of(
-        self, model: Model, path: ServingPath, encodings: Sequence[Encoding], real_time: bool, caller: str = ""
+        self,
+        model: Model,
+        path: ServingPath,
+        tokens: Sequence[int],
+        real_time: bool,
+        caller: str = "",
+        at_least: bool = False,
     ) -> float | None:
-        """Seconds until a request of these texts would be answered if admitted now; None if its lane is not served
-        here, or still warms up."""
+        """Seconds until a request would be answered if admitted now; None if its lane is not served here, or still
+        warms up. `tokens`: of each text, or (`at_least`) the fewest that each may have: no such request is answered
+        sooner."""
         latency = self._latency(model, path)
         if latency is None:
             return None
-        now, predict = self._clock.monotonic(), latency.narrow.predict
-        widths = Counter(coarse_bucket(encoding.tokens) for encoding in encodings)
-        seconds = sum(predict(count, tokens) for tokens, count in widths.items())
+        now, widths = self._clock.monotonic(), Counter(map(coarse_bucket, tokens))
+        if at_least:
+            # As one batch, however their widths would divide them.
+            seconds = latency.narrow.at_least(len(tokens), sum(widths.elements()) / len(tokens))
+        else:
+            seconds = sum(latency.narrow.predict(count, width) for width, count in widths.items())
         return self.scheduler.predicted_finish(path, seconds, now, real_time, caller) - now
 
     def typical(self, model: Model, path: ServingPath, tokens: int) -> tuple[float, float, float] | None:

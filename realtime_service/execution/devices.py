@@ -63,10 +63,16 @@ class Devices:
         return await self._of[path].compute(model, path, encodings, arrived, deadline, real_time, finish_in, caller)
 
     def finish_of(
-        self, model: Model, path: ServingPath, encodings: Sequence[Encoding], real_time: bool, caller: str = ""
+        self,
+        model: Model,
+        path: ServingPath,
+        tokens: Sequence[int],
+        real_time: bool,
+        caller: str = "",
+        at_least: bool = False,
     ) -> float | None:
         device = self._of.get(path)
-        return device.finish_of(model, path, encodings, real_time, caller) if device else None
+        return device.finish_of(model, path, tokens, real_time, caller, at_least) if device else None
 
     def typical(self, model: Model, path: ServingPath, tokens: int) -> tuple[float, float, float] | None:
         return self._of[path].typical(model, path, tokens)

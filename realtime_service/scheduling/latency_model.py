@@ -115,6 +115,11 @@ class LatencyModel:
         """Predicted seconds of a batch of `rows` rows, each padded to `tokens`."""
         return self._recalibration.apply(self._measured(rows, tokens))
 
+    def at_least(self, rows: int, tokens: float) -> float:
+        """As `predict`, for rows of `tokens` or more on average: a wider one may have been measured as quicker."""
+        known = [seconds for (of, width), seconds in self._known.items() if of == rows and width >= tokens]
+        return self._recalibration.apply(min([self._fitted(rows, tokens), *known]))
+
     def replace(self, timed: Measurement) -> None:
         """Set the time of a shape, after the engine was compiled for it."""
         self._known[timed.rows, timed.tokens] = self._recalibration.undo(timed.seconds)
@@ -136,6 +141,9 @@ class LatencyModel:
         """The time of such a batch as fitted at warm-up."""
         if (known := self._known.get((rows, tokens))) is not None:
             return known
+        return self._fitted(rows, tokens)
+
+    def _fitted(self, rows: int, tokens: float) -> float:
         return self._base + self._per_row * rows + self._per_token * rows * tokens
 
 

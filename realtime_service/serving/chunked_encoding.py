@@ -18,7 +18,7 @@ async def encode(
     encoder: Encoder, texts: Sequence[Text], check: Callable[[Sequence[Encoding]], None]
 ) -> list[Encoding]:
     """`check`: called between chunks with the encodings so far; what it raises ends the work."""
-    if sum(map(_characters, texts)) <= _INLINE_CHARACTERS:
+    if not are_long(texts):
         return [encoder.encode(text) for text in texts]
     loop, encodings = asyncio.get_running_loop(), list[Encoding]()
     for chunk in _chunks(texts):
@@ -26,6 +26,11 @@ async def encode(
             check(encodings)
         encodings += await loop.run_in_executor(_POOL, encoder.encode_many, chunk)
     return encodings
+
+
+def are_long(texts: Sequence[Text]) -> bool:
+    """Whether texts are encoded apart from the event loop, for a millisecond or more."""
+    return sum(map(_characters, texts)) > _INLINE_CHARACTERS
 
 
 def _characters(text: Text) -> int:

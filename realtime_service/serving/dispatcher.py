@@ -33,7 +33,7 @@ from realtime_service.serving.answer import Answer
 from realtime_service.serving.deferral import Deferral
 from realtime_service.serving.early_shedding import EarlyShedding
 from realtime_service.serving.finish_times import FinishTimes
-from realtime_service.serving.request import IDENTITY, SHORTEST, CallContext, RequestContext, ScoringRequest
+from realtime_service.serving.request import IDENTITY, CallContext, RequestContext, ScoringRequest
 from shared_model.clock import Clock
 from shared_model.encoding import Encoding
 from shared_model.types import ServingPath
@@ -172,7 +172,7 @@ class Dispatcher:
         with model.leases:
             encodings = await self._encode(context, model)
             published = await self._look_up(context, model, encodings)
-            finish = FinishTimes(self._device, model, encodings, context)
+            finish = FinishTimes(self._device, model, [it.tokens for it in encodings], context)
             routed = self._routed(context, release, finish, published is not None)
             decision = self._decide(context, routed)
             if published is not None:
@@ -195,7 +195,8 @@ class Dispatcher:
 
     def _shed_early(self, context: RequestContext, model: Model, encoded: Sequence[Encoding] = ()) -> None:
         """Early load shedding: refuse a request that would be late even if its texts, those `encoded` so far excepted,
-        were the shortest. A device with several times the work that it can do would else spend its host on refusals.
+        had one token a word. A device with several times the work that it can do would else spend its host on refusals,
+        and long texts of a short time theirs.
 
         Raises: Overloaded, ReplicaUnavailable, DeadlineExpired.
         """
@@ -203,12 +204,13 @@ class Dispatcher:
             return
         if encoded and context.deadline <= self._clock.monotonic():
             raise DeadlineExpired("the deadline passed while the texts were encoded")
-        if context.call.forwarded or not (encoded or self._device.busy):
+        texts = context.request.texts
+        if context.call.forwarded or not (encoded or self._device.busy or chunked_encoding.are_long(texts)):
             return
         if model.precomputed and model.precomputed.epoch:
             return
-        shortest = [*encoded, *[SHORTEST] * (len(context.request.texts) - len(encoded))]
-        finish = FinishTimes(self._device, model, shortest, context)
+        tokens = [*(it.tokens for it in encoded), *map(model.encoder.fewest_tokens, texts[len(encoded) :])]
+        finish = FinishTimes(self._device, model, tokens, context, at_least=True)
         decide(self._routed(context, model.release, finish), context.snapshot.policy, context.snapshot, _draw())
 
     async def _look_up(

@@ -17,7 +17,7 @@ from realtime_service.models.registry import Model, Models
 from realtime_service.routing.policy import RoutedRequest, may_take, own_lane
 from realtime_service.routing.quotas import Quotas
 from realtime_service.scheduling.scheduler import latest_finish
-from realtime_service.serving.request import PRIORITIES, SHORTEST
+from realtime_service.serving.request import PRIORITIES
 from shared_model.clock import Clock
 
 
@@ -68,24 +68,24 @@ class EarlyShedding:
             return None
         left = latest_finish(arrived, arrived + timeout) - now
         routed = RoutedRequest(1, PRIORITIES[message.priority], timeout, left, model.release, {}, lanes=caller.lanes)
-        soonest = self._soonest(model, routed, flow, ahead)
+        soonest = self._soonest(model, routed, flow, ahead, model.encoder.fewest_tokens(message.texts[0]))
         if soonest <= left:
             return None
         self._metrics.ended(None, Outcome.REFUSED, serving.default_name)
         model.statistics.failed.add(now - arrived)
         return status_of(Overloaded("the answer would come too late", max(0.001, soonest - left)))
 
-    def _soonest(self, model: Model, request: RoutedRequest, flow: str, ahead: int) -> float:
-        """Seconds until the first lane that may take the request would answer the shortest text; minus infinity where
-        none may."""
+    def _soonest(self, model: Model, request: RoutedRequest, flow: str, ahead: int, tokens: int) -> float:
+        """Seconds until the first lane that may take the request would answer a text of at least so many tokens; minus
+        infinity where none may."""
         try:
             own, _ = own_lane(request, self._membership.snapshot.policy)
         except PermissionDenied:
             return -math.inf
         finishes = {}
         for lane in self._membership.snapshot.lanes:
-            finish = self._device.finish_of(model, lane, [SHORTEST], request.real_time, flow)
+            finish = self._device.finish_of(model, lane, [tokens], request.real_time, flow, at_least=True)
             if finish is not None:
-                typical = self._device.typical(model, lane, SHORTEST.tokens) if ahead else None
+                typical = self._device.typical(model, lane, 1) if ahead else None
                 finishes[lane] = finish + (ahead * typical[2] if typical else 0.0)
         return min((finishes[lane] for lane in finishes if may_take(lane, own, finishes)), default=-math.inf)

@@ -3,14 +3,11 @@
 import re
 from dataclasses import dataclass
 
-import numpy as np
-
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.cluster.forwarded_context import ForwardedContext
 from realtime_service.identity import Identity, of_model
 from realtime_service.models.registry import Model, Serving
 from realtime_service.routing.snapshot import Snapshot
-from shared_model.encoding import Encoding
 from shared_model.errors import BadInput
 from shared_model.types import MAX_TEXT_BYTES, MAX_TEXTS, TOP_K, Priority, ServingPath
 
@@ -22,9 +19,6 @@ _FORGING = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-
 
 #: Metadata of a forwarded call with the identity of its caller; counts only beside the proof of a replica.
 IDENTITY = "x-tandem-caller"
-
-#: A text of one token: no text takes less.
-SHORTEST = Encoding(np.ones(1, np.int32), truncated=False)
 
 PRIORITIES = {
     scoring_pb2.PRIORITY_UNSPECIFIED: Priority.UNSPECIFIED,

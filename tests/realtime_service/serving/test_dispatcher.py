@@ -32,7 +32,13 @@ class Encoded(Exception):
 class Encoder:
     reads = SimpleNamespace(texts=lambda texts, pairs: list(texts))
 
+    def fewest_tokens(self, text: str) -> int:
+        return len(text.split())
+
     def encode(self, text: str) -> None:
+        raise Encoded
+
+    def encode_many(self, texts: Sequence[str]) -> None:
         raise Encoded
 
 
@@ -53,6 +59,9 @@ class Chunks:
         self.seconds = seconds
         self.texts = 0
 
+    def fewest_tokens(self, text: str) -> int:
+        return 1
+
     def encode_many(self, texts: Sequence[str]) -> list[Encoding]:
         self.clock.now += self.seconds
         self.texts += len(texts)
@@ -70,13 +79,13 @@ class Clock:
 def dispatcher(
     busy: bool, seconds: float, epoch: str = "", encoder: Any = Encoder, clock: Any = SystemClock
 ) -> Dispatcher:
-    """A dispatcher with a device that would answer the shortest text after so many seconds, and each long one after as
-    many more."""
+    """A dispatcher with a device that would answer a text of one token after so many seconds, and each longer one after
+    as many more."""
     published = SimpleNamespace(epoch=epoch) if epoch else None
     model = Model("r-1", *cast(Any, (None, encoder(), {}, published)))
 
-    def finish_of(model: Model, path: object, encodings: Sequence[Encoding], *_: object) -> float:
-        return seconds * (1 + sum(it.tokens > 1 for it in encodings))
+    def finish_of(model: Model, path: object, tokens: Sequence[int], *_: object) -> float:
+        return seconds * (1 + sum(it > 1 for it in tokens))
 
     device = SimpleNamespace(busy=busy, finish_of=finish_of)
     membership = SimpleNamespace(snapshot=Snapshot("here", lanes=SERVED, policy=Policy()))
@@ -125,6 +134,14 @@ async def test_the_time_before_a_handler_started_counts() -> None:
 
 
 LONG = ("card " * 4_000,) * 64
+
+
+async def test_long_texts_are_refused_by_their_words_before_they_are_encoded() -> None:
+    """Also where the device is idle: 65 times 1 ms are more than admission leaves of 50 ms, of 100 ms they are not."""
+    with pytest.raises(Overloaded):
+        await ask(dispatcher(busy=False, seconds=0.001, clock=Clock), 0.050, *LONG)
+    with pytest.raises(Encoded):
+        await ask(dispatcher(busy=False, seconds=0.001, clock=Clock), 0.100, *LONG)
 
 
 async def test_encoding_stops_at_the_deadline() -> None:

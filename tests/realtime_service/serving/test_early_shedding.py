@@ -23,7 +23,6 @@ from realtime_service.serving.dispatcher import Dispatcher
 from realtime_service.serving.request import CallContext, check_request
 from realtime_service.settings import SERVED
 from shared_model.clock import SimulatedClock
-from shared_model.encoding import Encoding
 from shared_model.types import ServingPath
 
 CALLER = Identity("addr:x", "addr:x")
@@ -35,6 +34,9 @@ class Encoded(Exception):
 
 class Encoder:
     reads = SimpleNamespace(texts=lambda texts, pairs: list(texts))
+
+    def fewest_tokens(self, text: str) -> int:
+        return len(text.split())
 
     def encode(self, text: str) -> None:
         raise Encoded
@@ -58,12 +60,15 @@ def dispatcher(
     others: Any = None,
     quota: float = 0.0,
 ) -> Dispatcher:
-    """`finishes`: seconds after which each lane would answer; `others`: lanes of other replicas."""
+    """`finishes`: seconds after which each lane would answer a text of one token; each more takes a millisecond.
+    `others`: lanes of other replicas."""
     published = SimpleNamespace(epoch=epoch) if epoch else None
     model = Model("r-1", *cast(Any, (None, Encoder(), {}, published)))
 
-    def finish_of(model: Model, path: ServingPath, encodings: Sequence[Encoding], *_: object) -> float | None:
-        return finishes.get(path)
+    def finish_of(
+        model: Model, path: ServingPath, tokens: Sequence[int], *_: object, at_least: bool = False
+    ) -> float | None:
+        return finishes[path] + 0.001 * sum(it - 1 for it in tokens) if path in finishes else None
 
     device = SimpleNamespace(busy=busy, finish_of=finish_of, typical=lambda *_: (0.0, 0.0, 0.002))
     snapshot = Snapshot("here", lanes=SERVED, policy=Policy(quota=quota), **({"options": others} if others else {}))
@@ -75,10 +80,10 @@ def dispatcher(
 FINISHES = st.fixed_dictionaries({}, optional={path: st.floats(0.001, 0.5) for path in SERVED})
 MESSAGES = st.builds(
     lambda timeout, texts, priority: scoring_pb2.ScoreRequest(
-        texts=["card"] * texts, timeout_ms=timeout, priority=priority
+        texts=["card " * words for words in texts], timeout_ms=timeout, priority=priority
     ),
     st.integers(0, 600),
-    st.integers(1, 3),
+    st.lists(st.integers(1, 300), min_size=1, max_size=3),
     st.sampled_from([scoring_pb2.PRIORITY_UNSPECIFIED, scoring_pb2.REAL_TIME, scoring_pb2.BATCH]),
 )
 
@@ -117,6 +122,15 @@ def test_a_call_that_no_lane_would_answer_in_time_is_refused_and_counted() -> No
     written = generate_latest(one._metrics.registry).decode()
     assert 'outcome="refused",path="none"} 1.0' in written
     assert one._models.serving.models["r-1"].statistics.failed.count == 1
+
+
+@pytest.mark.parametrize(("words", "refused"), [(40, False), (50, True)])
+def test_the_words_of_a_text_count(words: int, refused: bool) -> None:
+    """20 ms and 1 ms for each word more, of 64 that are left."""
+    clock = SimulatedClock()
+    one = dispatcher(dict.fromkeys(SERVED, 0.02), clock)
+    long = message(texts=["card " * words])
+    assert bool(one.early_shedding.refusal(long, CALLER, clock.monotonic())) is refused
 
 
 @pytest.mark.parametrize(("ahead", "refused"), [(0, False), (20, False), (25, True)])
