@@ -115,15 +115,14 @@ class Calls:
     def _context_reader(self) -> ContextReader:
         settings, metrics = self._parts.settings, self._parts.metrics
         most_bytes, most_calls = round(settings.inflight_megabytes * 1e6), settings.max_calls
-        inflight = Inflight(
-            "bytes",
-            most_bytes,
-            round(settings.inflight_caller_share * most_bytes),
-            refused=lambda: metrics.ended(None, Outcome.REFUSED),
+        of_caller = round(settings.inflight_caller_share * most_bytes)
+        inflight, watched = (
+            Inflight("bytes", most_bytes, of_caller, refused=lambda: metrics.ended(None, Outcome.REFUSED))
+            for _ in range(2)
         )
         callers = Callers(self._keys, TokenRules.of(settings), self._parts.clock)
         calls = Inflight("calls", most_calls, most_calls // 2)
-        return ContextReader(callers, self._trust.verifies, inflight, calls)
+        return ContextReader(callers, self._trust.verifies, inflight, calls, watched)
 
     def _scoring(self, reader: ContextReader, relay: Relay | None) -> ScoringServicer:
         status, membership = self._parts.status, self._parts.membership

@@ -30,12 +30,18 @@ _LANES = {str(lane): lane for lane in SERVED}
 
 class ContextReader:
     """`is_peer`: whether a call's metadata shows that a replica sent it. `inflight`: the bytes of all requests under
-    way; `calls`: all calls and streams."""
+    way; `calls`: all calls and streams; `watched`: the bytes of `WatchResults` requests."""
 
     def __init__(
-        self, callers: Callers, is_peer: Callable[[Metadata], bool], inflight: Inflight, calls: Inflight
+        self,
+        callers: Callers,
+        is_peer: Callable[[Metadata], bool],
+        inflight: Inflight,
+        calls: Inflight,
+        watched: Inflight,
     ) -> None:
         self._calls = calls
+        self._watched = watched
         self._callers = callers
         self._is_peer = is_peer
         self._inflight = inflight
@@ -98,6 +104,11 @@ class ContextReader:
     def holding(self, call: CallContext, raw: bytes) -> AbstractContextManager[None]:
         """Hold the bytes of a request while it is under way. Raises: Overloaded."""
         return self._inflight.holding(call.payer, len(raw))
+
+    def watching(self, arrival: Arrival, raw: bytes) -> AbstractContextManager[None]:
+        """Hold the bytes of a `WatchResults` request, for as long as it lasts, and so in a budget of their own. Raises:
+        Overloaded."""
+        return self._watched.holding(_payer(arrival), len(raw))
 
 
 def _payer(arrival: Arrival) -> str | None:

@@ -82,14 +82,29 @@ class Handlers:
                 raise PermissionDenied("the roles of the token do not permit this method")
             with self._reception.counted(arrival):
                 if streams:
-                    return await method(self._each_decompressed(request, arrival), context, arrival)
+                    return await method(_Messages(self._reception, context, arrival), context, arrival)
                 return await method(await self._reception.decompressed(request, arrival), context, arrival)
 
         return identified
 
-    async def _each_decompressed(self, incoming: AsyncIterator[bytes], arrival: Arrival) -> AsyncIterator[bytes]:
-        async for raw in incoming:
-            yield await self._reception.decompressed(raw, arrival)
+
+class _Messages:
+    """The messages of a stream, decompressed. A generator, as gRPC's own iterator is, would keep the last one until the
+    next one comes."""
+
+    def __init__(self, reception: Reception, context: Context, arrival: Arrival) -> None:
+        self._reception = reception
+        self._context = context
+        self._arrival = arrival
+
+    def __aiter__(self) -> "_Messages":
+        return self
+
+    async def __anext__(self) -> bytes:
+        raw = await self._context.read()
+        if raw is grpc.aio.EOF:  # type: ignore[attr-defined]  # not in its stubs
+            raise StopAsyncIteration
+        return await self._reception.decompressed(raw, self._arrival)
 
 
 class SingleHandler(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # generic in its stubs only

@@ -25,10 +25,18 @@ class Window:
 
     async def take(self, size: int) -> int:
         """Wait until a request of so many bytes has its slots; returns their number."""
-        slots = min(self._slots, 1 + size // self._slot_bytes)
+        await self.has_free(min(self._slots, 1 + size // self._slot_bytes))
+        return self.claim(size)
+
+    async def has_free(self, slots: int = 1) -> None:
+        """Wait until so many slots are free."""
         while self._free < slots:
             self._released.clear()
             await self._released.wait()
+
+    def claim(self, size: int) -> int:
+        """Take the slots of a request of so many bytes, more than are free if it must be; returns their number."""
+        slots = min(self._slots, 1 + size // self._slot_bytes)
         self._free -= slots
         return slots
 
@@ -184,12 +192,16 @@ class _Stream(Generic[Answer]):
             self._reader.cancel()
 
     async def _read(self) -> None:
+        """Each request that is read is answered at once: one that waited for slots, as long as its client likes, would
+        be in memory and in no budget."""
         async for raw in self._incoming:
             self.taken += 1
-            slots = await self._window.take(len(raw))
+            slots = self._window.claim(len(raw))
             answer = asyncio.ensure_future(self._answer(raw))
             self._slots[answer] = slots
             if self._in_order:
                 self._ready.put_nowait(answer)
             else:
                 answer.add_done_callback(self._ready.put_nowait)
+            del raw
+            await self._window.has_free()

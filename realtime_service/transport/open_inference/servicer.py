@@ -10,7 +10,7 @@ from realtime_service.cluster.membership import Membership
 from realtime_service.errors import MessageTooLarge, NotFound, PermissionDenied
 from realtime_service.metrics import Metrics, Outcome
 from realtime_service.serving.dispatcher import Dispatcher
-from realtime_service.serving.request import CallContext
+from realtime_service.serving.request import MAX_REQUEST_ID, CallContext
 from realtime_service.serving.status import ReplicaStatus
 from realtime_service.transport import rpc_handlers
 from realtime_service.transport.call_context import ContextReader
@@ -167,7 +167,7 @@ class OpenInferenceServicer:
             if isinstance(response, bytes):
                 response = pb.ModelInferResponse.FromString(response)
         except Exception as error:  # noqa: BLE001 - the caller gets a status for any error of this request
-            request_id = parse_leniently(pb.ModelInferRequest, raw).id
+            request_id = parse_leniently(pb.ModelInferRequest, raw).id[:MAX_REQUEST_ID]
             return responses.stream_failure(request_id, rpc_handlers.explain(error))
         # Marks the last response of a request for clients that expect several.
         response.parameters["triton_final_response"].bool_param = True

@@ -2,18 +2,19 @@
 
 import contextlib
 import itertools
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from protos.scoring.v1 import scoring_pb2
-from realtime_service.errors import MessageTooLarge, Status
+from realtime_service.errors import MessageTooLarge, Overloaded, Status
+from realtime_service.identity import Identity
 from realtime_service.metrics import Metrics, Outcome
 from realtime_service.serving.deferral import Deferral
 from realtime_service.serving.dispatcher import Dispatcher
-from realtime_service.serving.request import CallContext, ScoringRequest
+from realtime_service.serving.request import MAX_REQUEST_ID, CallContext, ScoringRequest
 from realtime_service.serving.result_watcher import Watcher
 from realtime_service.serving.score_response import score_response
 from realtime_service.transport import messages, rpc_handlers
@@ -22,7 +23,7 @@ from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.relay import Relay
 from realtime_service.transport.rpc_handlers import Arrival, Context
 from realtime_service.transport.scoring_v1 import requests, responses
-from realtime_service.transport.scoring_v1.submit_stream import SubmitBatcher
+from realtime_service.transport.scoring_v1.submit_stream import Held, SubmitBatcher
 from realtime_service.transport.streaming import OpenStreams
 from shared_model.deferred import Accepted
 from shared_model.errors import BadInput
@@ -113,7 +114,9 @@ class ScoringServicer:
 
     async def submit_stream(self, incoming: AsyncIterator[bytes], context: Context, arrival: Arrival) -> None:
         call = self._context_reader.receive(SUBMIT, b"", context, arrival)
-        batcher = SubmitBatcher(incoming, lambda raws: self._submit_together(raws, call), context.write)
+        batcher = SubmitBatcher(
+            incoming, lambda raw: self._held(raw, call), lambda held: self._submit_together(held, call), context.write
+        )
         await self._streams.run(batcher)
 
     async def get_result(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.GetResultResponse:
@@ -122,8 +125,13 @@ class ScoringServicer:
         return responses.result_response(request_id, item, arrival.caller.sees_precomputed)
 
     async def watch_results(self, raw: bytes, context: Context, arrival: Arrival) -> None:
-        asked, caller = await messages.read(requests.watch_request, raw), arrival.caller
-        named = dict(zip(await self._deferral.locate(caller, asked), asked, strict=True))
+        with self._context_reader.watching(arrival, raw):
+            asked = await messages.read(requests.watch_request, raw)
+            stored_ids = await self._deferral.locate(arrival.caller, asked)
+            await self._watch(dict(zip(stored_ids, asked, strict=True)), context, arrival.caller)
+
+    async def _watch(self, named: Mapping[str, str], context: Context, caller: Identity) -> None:
+        """`named`: the ids that the caller gave, by those under which the requests are stored."""
         async with (
             self._streams.ending_idle() as happened,
             contextlib.aclosing(self._watcher.watch(list(named))) as ends,
@@ -140,23 +148,28 @@ class ScoringServicer:
         answer = await self._dispatcher.score(request, call)
         return answer if isinstance(answer, bytes) else score_response(answer, request.request_id)
 
-    async def _submit_together(self, raws: Sequence[bytes], call: CallContext) -> scoring_pb2.SubmitStreamResponse:
+    def _held(self, raw: bytes, call: CallContext) -> Held:
+        """Hold the bytes of a request of a stream, as it is read."""
+        stack = contextlib.ExitStack()
+        try:
+            stack.enter_context(self._context_reader.holding(call, raw))
+        except Overloaded as error:
+            return Held(b"", stack.close, error, _submitted_id(raw))
+        return Held(raw, stack.close)
+
+    async def _submit_together(self, held: Sequence[Held], call: CallContext) -> scoring_pb2.SubmitStreamResponse:
         """Submit requests in one round trip to the store; a failure is the answer of its request alone."""
-        with contextlib.ExitStack() as held:
-            parsed = [await self._parsed(raw, call, held) for raw in raws]
-            good = [it for it in parsed if not isinstance(it, Exception)]
-            stored: Iterator[Accepted | Exception]
-            try:
-                stored = iter(await self._deferral.accept_many(call.caller, good))
-            except Exception as error:  # noqa: BLE001 - as above
-                stored = itertools.repeat(error)
+        parsed = [it.refusal or await self._parsed(it.raw, call) for it in held]
+        good = [it for it in parsed if not isinstance(it, Exception)]
+        stored: Iterator[Accepted | Exception]
+        try:
+            stored = iter(await self._deferral.accept_many(call.caller, good))
+        except Exception as error:  # noqa: BLE001 - as above
+            stored = itertools.repeat(error)
         response = scoring_pb2.SubmitStreamResponse()
-        for raw, it in zip(raws, parsed, strict=True):
+        for one, it in zip(held, parsed, strict=True):
             outcome = it if isinstance(it, Exception) else next(stored)
-            if isinstance(it, Exception):
-                request_id = messages.parse_leniently(scoring_pb2.SubmitRequest, raw).request.request_id
-            else:
-                request_id = it[0].request_id
+            request_id = one.request_id or _submitted_id(one.raw) if isinstance(it, Exception) else it[0].request_id
             if isinstance(outcome, Exception):
                 failure = responses.stream_error(rpc_handlers.explain(outcome))
                 response.outcomes.add(request_id=request_id, error=failure)
@@ -164,12 +177,8 @@ class ScoringServicer:
                 response.outcomes.add(request_id=request_id, response=self._submitted(request_id, outcome))
         return response
 
-    async def _parsed(
-        self, raw: bytes, call: CallContext, held: contextlib.ExitStack
-    ) -> tuple[ScoringRequest, int] | Exception:
-        """`held`: gets the bytes of the request."""
+    async def _parsed(self, raw: bytes, call: CallContext) -> tuple[ScoringRequest, int] | Exception:
         try:
-            held.enter_context(self._context_reader.holding(call, raw))
             request, deliver_within_ms = await self._checked(requests.submit_request, raw)
             self._deferral.check_id(request.request_id)
             self._dispatcher.check(request, call)
@@ -197,7 +206,7 @@ class ScoringServicer:
         except Exception as error:  # noqa: BLE001 - the caller gets a status for any error of this request
             failure = responses.stream_error(rpc_handlers.explain(error))
             named = request or messages.parse_leniently(scoring_pb2.ScoreRequest, raw)
-            return scoring_pb2.ScoreStreamResponse(request_id=named.request_id, error=failure)
+            return scoring_pb2.ScoreStreamResponse(request_id=named.request_id[:MAX_REQUEST_ID], error=failure)
         return scoring_pb2.ScoreStreamResponse(request_id=request.request_id, response=response)
 
     async def _checked(self, parse: Callable[[bytes], Checked], raw: bytes) -> Checked:
@@ -206,3 +215,8 @@ class ScoringServicer:
         except (BadInput, MessageTooLarge):
             self._metrics.ended(None, Outcome.INVALID)
             raise
+
+
+def _submitted_id(raw: bytes) -> str:
+    """The id of a SubmitRequest that is refused, as far as a valid one is long: unread answers are in no budget."""
+    return messages.parse_leniently(scoring_pb2.SubmitRequest, raw).request.request_id[:MAX_REQUEST_ID]

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
 from protos.scoring.v1.scoring_pb2 import SubmitStreamResponse
 
@@ -10,32 +11,47 @@ CHUNK = 256
 CHUNK_BYTES = 1024 * 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A request that was read, and whose bytes are held until `release`. `refusal`: why it was not taken; then `raw` is
+    empty and `request_id` is its id."""
+
+    raw: bytes
+    release: Callable[[], None]
+    refusal: Exception | None = None
+    request_id: str = ""
+
+
 class SubmitBatcher:
-    """A stream (`streaming.Stoppable`) that answers chunk by chunk. `store` turns failures into answers.
+    """A stream (`streaming.Stoppable`) that answers chunk by chunk. `hold` takes each request as it is read; `store`
+    turns failures into answers.
 
     Under load hundreds of requests share a round trip and a wait for Redis replication; a single request is not
-    delayed. The next chunk is taken once the answers of the last are written, so that a client that does not read
-    answers is not read from.
+    delayed. While an answer is not taken nothing is read, and what has been read is stored: a client that does not read
+    answers keeps two of them here, and none of its requests.
     """
 
     def __init__(
         self,
         incoming: AsyncIterator[bytes],
-        store: Callable[[Sequence[bytes]], Awaitable[SubmitStreamResponse]],
+        hold: Callable[[bytes], Held],
+        store: Callable[[Sequence[Held]], Awaitable[SubmitStreamResponse]],
         write: Callable[[SubmitStreamResponse], Awaitable[None]],
     ) -> None:
         self.stopped = False
         self.taken = 0
         self._incoming = incoming
+        self._hold = hold
         self._store = store
         self._write = write
-        self._arrived: list[bytes] = []
+        self._arrived: list[Held] = []
         self._storing = False
+        self._writing: asyncio.Future[None] | None = None
         self._arrival, self._room = asyncio.Event(), asyncio.Event()
 
     @property
     def busy(self) -> bool:
-        return self._storing or bool(self._arrived)
+        return self._storing or bool(self._arrived) or self._unread
 
     async def run(self) -> None:
         self._reader = asyncio.create_task(self._read())
@@ -43,20 +59,50 @@ class SubmitBatcher:
         self._reader.add_done_callback(lambda _: self._arrival.set())
         try:
             while chunk := await self._next_chunk():
-                self._storing = True
-                await self._write(await self._store(chunk))
-                self._storing = False
+                answer = await self._stored(chunk)
+                await self._written()
+                self._writing = asyncio.ensure_future(self._write(answer))
+                self._writing.add_done_callback(self._ended_writing)
+            await self._written()
             if not self._reader.cancelled():
                 self._reader.result()
         finally:
             self._reader.cancel()
+            if self._writing:
+                self._writing.cancel()
+            for left in self._arrived:
+                left.release()
 
     def stop(self) -> None:
         if not self._reader.done():
             self.stopped = True
             self._reader.cancel()
 
-    async def _next_chunk(self) -> list[bytes]:
+    async def _stored(self, chunk: Sequence[Held]) -> SubmitStreamResponse:
+        self._storing = True
+        try:
+            return await self._store(chunk)
+        finally:
+            self._storing = False
+            for it in chunk:
+                it.release()
+
+    @property
+    def _unread(self) -> bool:
+        return self._writing is not None and not self._writing.done()
+
+    async def _written(self) -> None:
+        """Wait until the transport has taken the last answer. Raises: its error."""
+        if self._writing:
+            await self._writing
+
+    def _ended_writing(self, writing: asyncio.Future[None]) -> None:
+        self._room.set()
+        if not writing.cancelled():
+            # Seen here, and raised by `_written`: the stream may end before that.
+            writing.exception()
+
+    async def _next_chunk(self) -> list[Held]:
         """The requests that have arrived; empty at the end of the stream."""
         while not self._arrived and not self._reader.done():
             self._arrival.clear()
@@ -70,8 +116,9 @@ class SubmitBatcher:
         async for raw in self._incoming:
             self.taken += 1
             size = size + len(raw) if self._arrived else len(raw)
-            self._arrived.append(raw)
+            self._arrived.append(self._hold(raw))
+            del raw
             self._arrival.set()
-            if len(self._arrived) >= CHUNK or size >= CHUNK_BYTES:
+            while self._unread or (self._arrived and (len(self._arrived) >= CHUNK or size >= CHUNK_BYTES)):
                 self._room.clear()
                 await self._room.wait()

@@ -138,7 +138,11 @@ async def received(metadata: Metadata) -> object:
     clock = SystemClock()
     callers = Callers(TokenKeys(ServiceSettings(), clock), TokenRules(required=False), clock)
     reader = ContextReader(
-        callers, trusting(HERE, KEY).verifies, Inflight("bytes", 1000, 500), Inflight("calls", 10, 5)
+        callers,
+        trusting(HERE, KEY).verifies,
+        Inflight("bytes", 1000, 500),
+        Inflight("calls", 10, 5),
+        Inflight("bytes", 1000, 500),
     )
 
     class Context:

@@ -34,7 +34,11 @@ def reader(required: bool = False) -> ContextReader:
     clock = SystemClock()
     callers = Callers(TokenKeys(ServiceSettings(), clock), TokenRules(required), clock)
     return ContextReader(
-        callers, lambda metadata: PROOF in metadata, Inflight("bytes", 1000, 500), Inflight("calls", 10, 5)
+        callers,
+        lambda metadata: PROOF in metadata,
+        Inflight("bytes", 1000, 500),
+        Inflight("calls", 10, 5),
+        Inflight("bytes", 1000, 500),
     )
 
 

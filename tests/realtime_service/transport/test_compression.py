@@ -128,7 +128,7 @@ async def test_messages_are_decompressed_within_the_bytes_of_their_caller(monkey
     settings = ServiceSettings()
     callers = Callers(TokenKeys(settings, SystemClock()), TokenRules.of(settings), SystemClock())
     inflight = Inflight("bytes", 64_000_000, 16_000_000)
-    reader = ContextReader(callers, lambda metadata: False, inflight, Inflight("calls", 100, 100))
+    reader = ContextReader(callers, lambda metadata: False, inflight, Inflight("calls", 100, 100), inflight)
     _, raw = hostile.long_texts()
     ends: Counter[object] = Counter()
     async with measuring(reader) as address, grpc.aio.insecure_channel(address, compression=COMPRESSIONS[0]) as channel:

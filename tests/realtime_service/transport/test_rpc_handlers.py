@@ -1,6 +1,7 @@
 """The end of a call: its status reaches the caller, and nothing of it stays in memory."""
 
 import gc
+import tracemalloc
 import weakref
 from collections.abc import AsyncIterator, Iterator
 
@@ -58,3 +59,33 @@ async def test_a_refused_request_is_gone_from_memory_at_once(uncollected: None) 
             assert ("retry-after-ms", "100") in tuple(await call.trailing_metadata())
         assert len(parsed) == 3
         await until(lambda: [it() for it in parsed] == [None] * 3)
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+async def test_a_stream_on_which_nothing_comes_keeps_no_message(traced: None) -> None:
+    """Ten idle streams. The client's message is one object."""
+    message, sizes = bytes(2_000_000), list[int]()
+
+    async def answer(incoming: AsyncIterator[bytes], context: Context, arrival: Arrival) -> None:
+        async for raw in incoming:
+            sizes.append(len(raw))
+            del raw
+
+    def large() -> int:
+        return sum(trace.size >= len(message) for trace in tracemalloc.take_snapshot().traces)
+
+    methods = {"Many": Handlers(Reception()).bidi_stream(answer)}
+    served = grpc.method_handlers_generic_handler("a.B", methods)
+    async with listening(served) as address, grpc.aio.insecure_channel(address) as channel:
+        calls = [channel.stream_stream("/a.B/Many")(timeout=30) for _ in range(10)]  # type: ignore[call-arg]
+        for call in calls:
+            await call.write(message)
+        await until(lambda: len(sizes) == 10 and large() <= 2)
+        for call in calls:
+            await call.done_writing()

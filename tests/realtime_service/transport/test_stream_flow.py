@@ -10,7 +10,8 @@ from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from tests.realtime_service.conftest import RunningService, eventually
 
 REQUESTS = 8000
-#: Answers echo it: a few fill what the transport buffers, which shall not grow with what it is offered.
+#: Answers echo its beginning: some hundred fill what the transport buffers, which shall not grow with what it is
+#: offered.
 LONG_ID = "x" * 4000
 OPTIONS = [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 64 * 1024)]
 

@@ -15,7 +15,7 @@ from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2 import SubmitOutcome, SubmitRequest, SubmitStreamResponse
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from realtime_service.errors import ReplicaUnavailable
-from realtime_service.transport.scoring_v1.submit_stream import CHUNK, CHUNK_BYTES, SubmitBatcher
+from realtime_service.transport.scoring_v1.submit_stream import CHUNK, CHUNK_BYTES, Held, SubmitBatcher
 from realtime_service.transport.streaming import OpenStreams
 from shared_model.redis_store import keys
 from shared_model.redis_store.server import RedisServer
@@ -31,23 +31,30 @@ class Peer:
 
     def __init__(self, requests: Iterable[bytes]) -> None:
         self.reads, self.open = asyncio.Event(), asyncio.Event()
-        self.sent = 0
+        self.sent = self.held = 0
         self.chunks: list[list[bytes]] = []
         self.answers: list[bytes] = []
         self._requests = list(requests)
 
     def intake(self) -> SubmitBatcher:
-        return SubmitBatcher(self.incoming(), self.store, self.write)
+        return SubmitBatcher(self.incoming(), self.hold, self.store, self.write)
 
     async def incoming(self) -> AsyncIterator[bytes]:
         for request in self._requests:
             self.sent += 1
             yield request
 
-    async def store(self, chunk: Sequence[bytes]) -> SubmitStreamResponse:
+    def hold(self, raw: bytes) -> Held:
+        self.held += len(raw)
+        return Held(raw, lambda: self.release(len(raw)))
+
+    def release(self, size: int) -> None:
+        self.held -= size
+
+    async def store(self, chunk: Sequence[Held]) -> SubmitStreamResponse:
         await self.open.wait()
-        self.chunks.append(list(chunk))
-        return SubmitStreamResponse(outcomes=[SubmitOutcome(request_id=raw.decode()) for raw in chunk])
+        self.chunks.append([it.raw for it in chunk])
+        return SubmitStreamResponse(outcomes=[SubmitOutcome(request_id=it.raw.decode()) for it in chunk])
 
     async def write(self, message: SubmitStreamResponse) -> None:
         await self.reads.wait()
@@ -88,6 +95,34 @@ async def test_a_client_is_not_read_from_before_its_requests_are_stored_and_its_
     assert peer.answers == numbers(2000)
 
 
+async def test_a_client_that_reads_no_answer_keeps_no_request_here() -> None:
+    peer = Peer([b"x" * (CHUNK_BYTES // 4)] * 100)
+    stream = asyncio.create_task(peer.intake().run())
+    await settle()
+    assert peer.held == sum(map(len, peer._requests[: peer.sent]))
+    peer.open.set()
+    await settle()
+    assert peer.sent < 20
+    assert peer.held == 0
+    peer.reads.set()
+    await stream
+    assert len(peer.answers) == 100
+    assert peer.held == 0
+
+
+async def test_a_client_that_cannot_be_written_to_ends_the_stream() -> None:
+    peer = Peer(numbers(2000))
+
+    async def fails(message: SubmitStreamResponse) -> None:
+        raise ConnectionError("the caller has left")
+
+    peer.open.set()
+    peer.write = fails  # type: ignore[method-assign]
+    with pytest.raises(ConnectionError):
+        await peer.intake().run()
+    assert peer.held == 0
+
+
 async def test_large_requests_do_not_add_up() -> None:
     peer = Peer([b"x" * (CHUNK_BYTES // 4)] * 100)
     stream = asyncio.create_task(peer.intake().run())
@@ -121,6 +156,7 @@ async def test_a_client_that_leaves_is_not_read_any_more() -> None:
     before = peer.sent
     await settle()
     assert peer.sent == before
+    assert peer.held == 0
 
 
 @pytest.fixture(scope="module")
