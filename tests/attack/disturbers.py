@@ -150,6 +150,33 @@ async def peer_streams(place: Place, sent: Sent) -> None:
             await asyncio.sleep(1.0)
 
 
+async def half_read(place: Place, sent: Sent) -> None:
+    """A hundred streams of each kind, on four connections, that send requests of 0.4 MB and read no answer."""
+    scored, submitted, inferred = hostile.long_requests()
+    kinds = itertools.cycle(
+        (
+            ("/scoring.v1.ScoringService/ScoreStream", scored),
+            ("/scoring.v1.ScoringService/SubmitStream", submitted),
+            ("/inference.GRPCInferenceService/ModelStreamInfer", inferred),
+        )
+    )
+
+    async def stream(channel: grpc.aio.Channel, method: str, raw: bytes) -> None:
+        call = channel.stream_stream(method)()
+        # It ends with its replica, or in the middle of a message.
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
+            async with asyncio.timeout(max(0.0, place.until - time.monotonic())):
+                while True:
+                    await call.write(raw)
+                    sent.messages, sent.bytes = sent.messages + 1, sent.bytes + len(raw)
+
+    sent.connections = 4
+    async with AsyncExitStack() as stack:
+        opened = [await stack.enter_async_context(it) for it in _channels(place, sent.connections)]
+        channels = itertools.cycle(opened)
+        await asyncio.gather(*(stream(next(channels), *next(kinds)) for _ in range(300)))
+
+
 async def urgent_flood(place: Place, sent: Sent) -> None:
     """64 calls in flight, of the highest priority, for the latency lane, each by a caller of another name."""
     raw = scoring_pb2.ScoreRequest(
@@ -338,6 +365,7 @@ DISTURBERS: Mapping[str, Disturber] = {
         resets,
         pipelined,
         idle,
+        half_read,
         urgent_flood,
         uniform,
         structured,

@@ -36,6 +36,16 @@ def long_texts() -> Unary:
     return SCORE, scoring.ScoreRequest(texts=texts, timeout_ms=50).SerializeToString()
 
 
+def long_requests() -> tuple[bytes, bytes, bytes]:
+    """0.4 MB each, of `ScoreStream`, `SubmitStream` and `ModelStreamInfer`, of a model that is not there."""
+    request = scoring.ScoreRequest(texts=[words(MAX_TEXT_BYTES)] * 6, request_id="a-1")
+    inferred = open_inference.ModelInferRequest(model_name="any", id="a-1")
+    tensor = inferred.inputs.add(name="text", datatype="BYTES", shape=[6])
+    tensor.contents.bytes_contents.extend(it.encode() for it in request.texts)
+    submitted = scoring.SubmitRequest(request=request)
+    return request.SerializeToString(), submitted.SerializeToString(), inferred.SerializeToString()
+
+
 def words(size: int) -> str:
     """A text of so many bytes."""
     phrase = "all my cards are gone "
