@@ -1,6 +1,7 @@
 """All metrics of the process. Other modules call methods and never use a metric's name."""
 
 import functools
+import itertools
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 
@@ -15,6 +16,19 @@ _QUEUE_EDGES = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25
 #: Models with a label of their own, for the life of the process.
 _MOST_MODELS = 32
 _BATCH_EDGES = (1, 2, 4, 8, 16, 32, 64)
+#: Seconds. An answer of the latency lane is due in 50 ms, so a loop that wakes up later than that is an edge.
+_LAG_EDGES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+#: The label of requests that ended before the decision, and of calls of methods that do not exist.
+UNDECIDED, UNKNOWN_METHOD = "none", "unknown"
+_REQUEST_PATHS = (
+    UNDECIDED,
+    ServingPath.LATENCY,
+    ServingPath.DYNAMIC,
+    ServingPath.THROUGHPUT,
+    ServingPath.PRECOMPUTED,
+)
+#: The codes that alerts ask for, of each method.
+WATCHED_CODES = ("OK", "INTERNAL", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "UNAUTHENTICATED")
 
 
 class Outcome(StrEnum):
@@ -31,7 +45,11 @@ class Outcome(StrEnum):
 
 
 class Metrics:
-    """Metrics of one replica, on a registry of their own."""
+    """Metrics of one replica, on a registry of their own.
+
+    A series that alerts ask for exists from the start, with 0: one that begins with its first event has no rate, and a
+    ratio without one of its sides does not exist.
+    """
 
     def __init__(self, lanes: Collection[Lane], registry: CollectorRegistry | None = None) -> None:
         self.registry = registry or CollectorRegistry()
@@ -40,11 +58,14 @@ class Metrics:
         seconds = self._histogram("tandem_request_seconds", "From arrival to answer.", _LATENCY_EDGES, "path", "model")
         queue = self._histogram("tandem_queue_seconds", "From arrival to the device.", _QUEUE_EDGES, "path")
         rows = self._histogram("tandem_batch_rows", "Rows of the batch a request ran in.", _BATCH_EDGES, "path")
-        self._known_models: set[str] = set()
+        calls = self._counter("tandem_calls_total", "Calls and streams by gRPC's status.", "method", "code")
+        # "": of requests that end before their model is known.
+        self._known_models = {""}
+        self._timed_paths = (*(it.path for it in lanes), ServingPath.PRECOMPUTED)
         # Cached by labels: `labels` takes longer than the increment that every request makes.
         self._requests, self._reasons = functools.cache(requests.labels), functools.cache(reasons.labels)
         self._seconds, self._queue = functools.cache(seconds.labels), functools.cache(queue.labels)
-        self._rows = functools.cache(rows.labels)
+        self._rows, self._calls = functools.cache(rows.labels), functools.cache(calls.labels)
         self._waiting = self._gauge("tandem_waiting", "Texts waiting for the device.", "path")
         self._load = self._gauge("tandem_load", "Arrival rate × service time ÷ streams of a lane.", "path")
         self._restarts = self._gauge("tandem_worker_restarts", "Workers that died in this one's place.")
@@ -56,6 +77,8 @@ class Metrics:
         self._nightly_rows = self._gauge("tandem_nightly_rows", "Rows the last published nightly run scored.", "ds")
         self._nightly_rate = self._gauge("tandem_nightly_rows_per_second", "Its rate.", "ds")
         self._nightly_at = self._gauge("tandem_nightly_last_success_timestamp_seconds", "When it published, UTC.")
+        self._nightly_quarantined = self._gauge("tandem_nightly_quarantined_rows", "Lines it quarantined.", "ds")
+        self._nightly_expected = self._gauge("tandem_nightly_expected", "1 where one is to publish every day.")
         self._nightly_release = self._gauge(
             "tandem_nightly_release_info", "The release that it scored with.", "release"
         )
@@ -72,7 +95,31 @@ class Metrics:
         self._call = self._gauge("tandem_lane_call_seconds", "Median call of the lane's budget on this host.", "path")
         self._places = self._gauge("tandem_lane_device_info", "Where the lane computes.", "path", "device")
         self._slow = self._gauge("tandem_lane_slow", "1 if that is over the lane's latency budget.", "path")
+        self._epochs = self._gauge(
+            "tandem_epoch_day_timestamp_seconds", "The day whose scores answer, its begin in UTC.", "release"
+        )
+        self._certificate_ends = self._gauge(
+            "tandem_certificate_expiry_timestamp_seconds", "When the listeners' certificate ends; 0 without TLS."
+        )
+        self._lag = self._histogram(
+            "tandem_event_loop_lag_seconds", "By how much the event loop wakes up too late.", _LAG_EDGES
+        )
         self._describe(lanes)
+        self._begin("")
+
+    def expect_models(self, names: Iterable[str]) -> None:
+        """Begin the series of models that are served."""
+        for name in names:
+            self._model(name)
+
+    def expect_calls(self, method: str) -> None:
+        """Begin the series of a method that is served."""
+        for code in WATCHED_CODES:
+            self._calls(method, code)
+
+    def call_ended(self, method: str, code: str) -> None:
+        """Count the end of a call or a stream. `code`: the name of a gRPC status code."""
+        self._calls(method, code).inc()
 
     def answered(
         self, path: ServingPath, seconds: float, queued: float, batch_rows: int, met: bool, model: str
@@ -87,7 +134,7 @@ class Metrics:
     def ended(self, path: ServingPath | None, outcome: Outcome, model: str = "") -> None:
         """Count a request that ended without an answer; `path`: None if it ended before the decision; `model`: "" if
         before it was known."""
-        self._requests(path or "none", outcome, self._model(model)).inc()
+        self._requests(path or UNDECIDED, outcome, self._model(model)).inc()
 
     def decided(self, path: ServingPath, reason: str) -> None:
         self._reasons(path, reason).inc()
@@ -150,9 +197,14 @@ class Metrics:
             self._call.labels(path).set(seconds)
             self._slow.labels(path).set(slow)
 
-    def set_nightly(self, ds: str, rows: int, rows_per_second: float, finished_at: float) -> None:
+    def set_nightly(self, ds: str, rows: int, rows_per_second: float, finished_at: float, quarantined: int = 0) -> None:
         """Set the figures of the last published nightly run, which the batch job stores in Redis."""
-        for gauge, value in ((self._nightly_rows, rows), (self._nightly_rate, rows_per_second)):
+        figures = (
+            (self._nightly_rows, rows),
+            (self._nightly_rate, rows_per_second),
+            (self._nightly_quarantined, quarantined),
+        )
+        for gauge, value in figures:
             gauge.clear()
             gauge.labels(ds).set(value)
         self._nightly_at.set(finished_at)
@@ -160,6 +212,22 @@ class Metrics:
     def set_nightly_release(self, release: str) -> None:
         self._nightly_release.clear()
         self._nightly_release.labels(release).set(1)
+
+    def set_nightly_expected(self, expected: bool) -> None:
+        self._nightly_expected.set(expected)
+
+    def set_epochs(self, days: Mapping[str, float]) -> None:
+        """Set the days of the epochs that answer, by release: the seconds in which each began."""
+        self._epochs.clear()
+        for release, began in days.items():
+            self._epochs.labels(release).set(began)
+
+    def set_certificate_end(self, at: float) -> None:
+        """`at`: seconds since 1970; 0 without a certificate."""
+        self._certificate_ends.set(at)
+
+    def observe_lag(self, seconds: float) -> None:
+        self._lag.observe(seconds)
 
     def set_targets(self, p95: Mapping[ServingPath, float], load: Mapping[ServingPath, float]) -> None:
         """Set the targets that operators may change: p95 in seconds, and utilisation; 0 for no target."""
@@ -182,10 +250,19 @@ class Metrics:
         """The label of a model, of which there is a bounded number. `name`: one that was promoted."""
         if name in self._known_models:
             return name
-        if len(self._known_models) >= _MOST_MODELS:
+        if len(self._known_models) > _MOST_MODELS:
             return "other"
         self._known_models.add(name)
+        self._begin(name)
+        if len(self._known_models) > _MOST_MODELS:
+            self._begin("other")
         return name
+
+    def _begin(self, model: str) -> None:
+        for path, outcome in itertools.product(_REQUEST_PATHS, Outcome):
+            self._requests(path, outcome, model)
+        for path in self._timed_paths if model else ():
+            self._seconds(path, model)
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
         return Counter(name, text, labels, registry=self.registry)

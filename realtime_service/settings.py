@@ -41,7 +41,7 @@ _ADDRESS = Check(_is_address, "HOST:PORT")
 _DEVICES = Check(_names_devices, "auto, cpu, or GPUs by their numbers, as cuda:0,1")
 _LANES = Check(_names_lanes, f"some of {','.join(SERVED)}")
 _SAID = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-_REFLECTION = Check(lambda value: value == "auto" or value.lower() in _SAID, "auto, true or false")
+_AUTO_OR_SAID = Check(lambda value: value == "auto" or value.lower() in _SAID, "auto, true or false")
 _AUTH = Check(lambda value: value in ("optional", "required"), "optional or required")
 _PRECISION = Check(lambda value: value in ("int8", "half", "auto"), "int8, half or auto")
 
@@ -82,7 +82,7 @@ class ServiceSettings:
     )
     advertised_host: str = setting("", "Where other hosts find this one; empty: where gRPC listens.")
     reflection: str = setting(
-        "auto", "Serve gRPC reflection, for grpcurl and the like; auto: where only this host can call.", _REFLECTION
+        "auto", "Serve gRPC reflection, for grpcurl and the like; auto: where only this host can call.", _AUTO_OR_SAID
     )
     release: str = setting("", "Release to serve, whatever is promoted; empty means the active one.")
     models: str = setting("", "Models to serve beside the default one, by comma; empty: each that is promoted.")
@@ -108,6 +108,9 @@ class ServiceSettings:
     precomputed: bool = setting(True, "Answer from published scores where the release scored the same text.")
     precomputed_timeout_ms: float = setting(2.0, "Longest wait for Redis in a precomputed look-up.", POSITIVE)
     harvest: bool = setting(True, "Let idle lanes take deferred requests.")
+    nightly_expected: str = setting(
+        "auto", "Whether a nightly run is to publish every day, which alerts watch; auto: once one has.", _AUTO_OR_SAID
+    )
     latency_below_ms: int = setting(100, "A timeout below this makes a request latency work.", POSITIVE)
     throughput_above_ms: int = setting(1000, "A timeout above this makes a request throughput work.", POSITIVE)
     quota: float = setting(
@@ -168,6 +171,11 @@ class ServiceSettings:
     def reflects(self) -> bool:
         """Whether gRPC reflection is served; `auto`: on a loopback address only."""
         return self.local if self.reflection == "auto" else _SAID[self.reflection.lower()]
+
+    @property
+    def expects_nightly(self) -> bool | None:
+        """Whether a nightly run is to publish every day; None: once one has."""
+        return None if self.nightly_expected == "auto" else _SAID[self.nightly_expected.lower()]
 
     @property
     def token_required(self) -> bool:

@@ -62,13 +62,14 @@ class TlsSettings:
 @dataclass(frozen=True)
 class Credentials:
     """Contents of PEM files that have been checked; empty where the setting is. `context`: of a listener that is not
-    gRPC's; None without a certificate."""
+    gRPC's; None without a certificate. `ends`: when the certificate does, in seconds since 1970; 0 without one."""
 
     cert: bytes
     key: bytes
     client_ca: bytes
     ca: bytes
     context: ssl.SSLContext | None
+    ends: float = 0.0
 
 
 class CertificateFiles:
@@ -107,9 +108,10 @@ class CertificateFiles:
         settings, now = self._settings, datetime.fromtimestamp(self._clock.wall(), UTC)
         cert, key = _contents("TLS_CERT", settings.tls_cert), _contents("TLS_KEY", settings.tls_key)
         client_ca, ca = _authorities("TLS_CLIENT_CA", settings.tls_client_ca), _authorities("TLS_CA", settings.tls_ca)
-        if cert:
-            _check_pair(settings, cert, key, now)
-        return Credentials(cert, key, client_ca, ca, _context(settings, client_ca) if cert else None)
+        if not cert:
+            return Credentials(cert, key, client_ca, ca, None)
+        ends = _check_pair(settings, cert, key, now)
+        return Credentials(cert, key, client_ca, ca, _context(settings, client_ca), ends.timestamp())
 
 
 def _look(path: str) -> _Seen:
@@ -141,8 +143,8 @@ def _authorities(name: str, path: str) -> bytes:
     return read
 
 
-def _check_pair(settings: TlsSettings, cert: bytes, key: bytes, now: datetime) -> None:
-    """Raises: SettingError unless the certificate is valid `now` and the key is its own."""
+def _check_pair(settings: TlsSettings, cert: bytes, key: bytes, now: datetime) -> datetime:
+    """When the certificate ends. Raises: SettingError unless it is valid `now` and the key is its own."""
     # Imported here: the nightly run's processes need none of it.
     from cryptography import x509
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -160,6 +162,7 @@ def _check_pair(settings: TlsSettings, cert: bytes, key: bytes, now: datetime) -
     if not leaf.not_valid_before_utc <= now < leaf.not_valid_after_utc:
         valid = f"{leaf.not_valid_before_utc:%Y-%m-%d %H:%M} to {leaf.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
         raise _wrong("TLS_CERT", settings.tls_cert, f"is valid from {valid}, and not now")
+    return leaf.not_valid_after_utc
 
 
 def _context(settings: TlsSettings, client_ca: bytes) -> ssl.SSLContext:

@@ -53,6 +53,10 @@ class PrecomputedScores:
         return self._epoch.name if self._epoch else ""
 
     @property
+    def release(self) -> str:
+        return self._release
+
+    @property
     def precision(self) -> str:
         """Precision of the epoch's scores; empty without an epoch."""
         return self._epoch.precision if self._epoch else ""

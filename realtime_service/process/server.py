@@ -18,7 +18,7 @@ from realtime_service.metrics import Metrics
 from realtime_service.models import precomputed
 from realtime_service.models.precomputed import PrecomputedScores
 from realtime_service.models.registry import Models, Serving
-from realtime_service.process import nightly_metrics, redis_connections
+from realtime_service.process import nightly_metrics, redis_connections, vital_signs
 from realtime_service.process.background import BackgroundTasks
 from realtime_service.process.calls import SERVICES, Calls, Parts
 from realtime_service.process.log_limit import GRPC, LogLimit
@@ -95,6 +95,7 @@ class Server:
         self._background_tasks = BackgroundTasks()
         self._stack = contextlib.AsyncExitStack()
         self._metrics = Metrics(list(self._lanes.values()))
+        self._metrics.expect_models(first.by_name)
         self._metrics.set_restarts(place.restarts)
         self._readiness = Readiness(SERVICES, settings.served or SERVED)
         self.metrics_address = ""
@@ -150,7 +151,7 @@ class Server:
         device = Devices(self._lanes, self._variants, settings.width, bulk_batch_seconds, clock, self._spreads)
         stack.callback(device.close)
         models = await self._load(stack, device)
-        listener = make_listener(self._place.shared, settings)
+        listener = make_listener(self._place.shared, settings, metrics)
         # Bound before Redis hears of us: the heartbeat carries the address, which is this process's alone.
         certificates = self._certificates
         public = bind(listener, settings.grpc_address, certificates)
@@ -175,8 +176,9 @@ class Server:
             pinned=bool(settings.release),
         )
         await self._start_routing(stack, snapshot)
-        self._spawn(stack, nightly_metrics.run(self._default_client, metrics))
-        self._spawn(stack, self._watch())
+        self._spawn(stack, nightly_metrics.run(self._default_client, metrics, settings.expects_nightly))
+        self._spawn(stack, vital_signs.run(self._status, self._membership, certificates, metrics))
+        self._spawn(stack, vital_signs.watch_loop(metrics, clock))
         self._spawn(stack, stack.enter_context(LogLimit(GRPC, clock).attached()).run())
         self._spawn(stack, precomputed.run(models.published, self._default_client))
         await self._start_listener(stack, listener)
@@ -292,14 +294,6 @@ class Server:
         await asyncio.sleep(LAME_DUCK_SECONDS)
         self._calls.close_streams()
         await listener.stop(DRAIN_SECONDS)
-
-    async def _watch(self) -> None:
-        while True:
-            for path in self._lanes:
-                self._metrics.set_queue_depth(path, self._status.device.queue_depth(path))
-                self._metrics.set_utilisation(path, self._status.device.utilisation_of(path))
-            self._metrics.set_redis_up(self._membership.snapshot.redis_available)
-            await asyncio.sleep(1.0)
 
     def _spawn(self, stack: contextlib.AsyncExitStack, coroutine: Coroutine[Any, Any, None]) -> None:
         stack.push_async_callback(self._background_tasks.stop, self._background_tasks.start(coroutine))

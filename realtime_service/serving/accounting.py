@@ -7,29 +7,34 @@ from realtime_service.errors import (
     ModelLoading,
     Overloaded,
     PermissionDenied,
+    Relayed,
     ReplicaUnavailable,
-    ScoringFailed,
 )
 from realtime_service.metrics import Metrics, Outcome
 from realtime_service.models.registry import Model
 from realtime_service.serving.answer import Answer
 from realtime_service.serving.request import RequestContext
 from shared_model.clock import Clock
-from shared_model.errors import BadInput, UnknownRelease
+from shared_model.errors import AlreadyExists, BadInput, QueueFull, StoreUnavailable, UnknownRelease
 
 _OUTCOMES: dict[type[BaseException], Outcome] = {
     UnknownRelease: Outcome.INVALID,
     BadInput: Outcome.INVALID,
+    AlreadyExists: Outcome.INVALID,
     PermissionDenied: Outcome.INVALID,
     Overloaded: Outcome.REFUSED,
+    QueueFull: Outcome.REFUSED,
+    StoreUnavailable: Outcome.REFUSED,
     ReplicaUnavailable: Outcome.REFUSED,
     ModelLoading: Outcome.REFUSED,
     DeadlineExpired: Outcome.EXPIRED,
-    ScoringFailed: Outcome.FAILED,
     asyncio.CancelledError: Outcome.CANCELLED,
 }
-#: Ends without an answer that are counted here. The replica that refused a forwarded call counts it.
-COUNTED = tuple(_OUTCOMES)
+
+
+def outcome_of(error: BaseException) -> Outcome:
+    """How a request ended without an answer. An error that the table has not, as `ScoringFailed`, is our failure."""
+    return _OUTCOMES.get(type(error), Outcome.FAILED)
 
 
 class Accounting:
@@ -62,7 +67,9 @@ class Accounting:
             model.statistics.add_published(seconds, self._clock.wall())
 
     def lost(self, context: RequestContext, error: BaseException) -> None:
-        """Count an end without an answer. `error`: one of COUNTED."""
-        self._metrics.ended(context.path, _OUTCOMES[type(error)], context.name)
+        """Count an end without an answer. The replica that refused a forwarded call has counted it."""
+        if isinstance(error, Relayed):
+            return
+        self._metrics.ended(context.path, outcome_of(error), context.name)
         if context.model:
             context.model.statistics.failed.add(self._clock.monotonic() - context.arrived)

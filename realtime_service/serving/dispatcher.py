@@ -3,6 +3,7 @@
 A request that is refused, and that may wait, becomes deferred work and is answered with a ticket.
 """
 
+import asyncio
 import random
 from collections.abc import Mapping, Sequence
 
@@ -28,7 +29,7 @@ from realtime_service.routing.quotas import Quotas
 from realtime_service.routing.snapshot import any_release
 from realtime_service.scheduling.scheduler import latest_finish
 from realtime_service.serving import answer, chunked_encoding, release_choice
-from realtime_service.serving.accounting import COUNTED, Accounting
+from realtime_service.serving.accounting import Accounting
 from realtime_service.serving.answer import Answer
 from realtime_service.serving.deferral import Deferral
 from realtime_service.serving.early_shedding import EarlyShedding
@@ -80,7 +81,7 @@ class Dispatcher:
         try:
             self.charge(request, call)
             answered = await self._answer_or_defer(context)
-        except COUNTED as error:
+        except (Exception, asyncio.CancelledError) as error:
             self._accounting.lost(context, error)
             raise
         # An answer or a refusal of another replica is counted there.

@@ -13,14 +13,16 @@ import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
+import grpc
 import grpc.aio
 from grpc._cython import cygrpc
 from grpc.aio import _server
 
 from realtime_service.errors import DeadlineExpired, Overloaded, Status, UnknownMethod, status_of
 from realtime_service.identity import peer_key
+from realtime_service.metrics import UNKNOWN_METHOD
 from realtime_service.routing.inflight import RETRY_SECONDS
 from realtime_service.transport import wakeups
 from realtime_service.transport.accept_queue import ARRIVED, AcceptQueue, ReadQueue
@@ -36,6 +38,14 @@ LOOK_SECONDS = 1.0
 _UNKNOWN = status_of(UnknownMethod())
 _TOO_SLOW = status_of(DeadlineExpired(f"the message of the call did not come within {READ_SECONDS:.0f} s"))
 _TOO_MANY = status_of(Overloaded("this replica has too many calls under way", RETRY_SECONDS))
+
+
+class CallCounts(Protocol):
+    """`metrics.Metrics`: counts calls by method and code."""
+
+    def expect_calls(self, method: str) -> None: ...
+
+    def call_ended(self, method: str, code: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +71,12 @@ class _Accepted:
 class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
     """`single`: the handlers of methods with one request and one answer, by path."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, options: Sequence[tuple[str, Any]], limits: Limits) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, options: Sequence[tuple[str, Any]], limits: Limits, counts: CallCounts
+    ) -> None:
         super().__init__(loop, None, (), (), tuple(options), limits.calls)
         self.single: dict[bytes, SingleHandler] = {}
+        self._counts = counts
         self._loop = loop
         self._most_calls = limits.calls
         self._answers = set[asyncio.Task[None]]()
@@ -85,7 +98,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
     async def _request_call(self) -> Any:
         """Never returns: the accept loop gets no call of an unknown method."""
         while True:
-            self._spawn(_end(await super()._request_call(), self._loop, _UNKNOWN), self._others)
+            self._refuse(UNKNOWN_METHOD.encode(), await super()._request_call(), _UNKNOWN)
 
     async def _accept(self, method: bytes) -> None:
         """Until the listener stops, which is an error of gRPC's own."""
@@ -99,12 +112,12 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
         if len(self._accepted) < self._most_calls:
             self._accepted.put(_Accepted(state, context, method, address, time.monotonic()), address)
         else:
-            self._refuse(state, _TOO_MANY)
+            self._refuse(method, state, _TOO_MANY)
 
     def _start(self, call: _Accepted) -> None:
         if len(self._answers) >= self._most_calls:
             self._accepted.ended(call.address)
-            self._refuse(call.state, _TOO_MANY)
+            self._refuse(call.method, call.state, _TOO_MANY)
             return
         context = contextvars.copy_context()
         context.run(ARRIVED.set, call.arrived)
@@ -121,6 +134,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
                 return
             if handler.shed:
                 if status := handler.shed(raw, context, self._read.waiting(call.address)):
+                    self._count(call.method, status)
                     await _end(call.state, self._loop, status, context.time_remaining())
                     return
                 begin = self._loop.create_future()
@@ -145,11 +159,15 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
         begun = time.monotonic() - READ_SECONDS
         for call in list(itertools.takewhile(lambda it: self._reading[it] < begun, self._reading)):
             del self._reading[call]
-            self._refuse(call.state, _TOO_SLOW)
+            self._refuse(call.method, call.state, _TOO_SLOW)
         self._look = self._loop.call_later(LOOK_SECONDS, self._end_slow) if self._reading else None
 
-    def _refuse(self, state: Any, status: Status) -> None:
+    def _refuse(self, method: bytes, state: Any, status: Status) -> None:
+        self._count(method, status)
         self._spawn(_end(state, self._loop, status), self._others)
+
+    def _count(self, method: bytes, status: Status) -> None:
+        self._counts.call_ended(method.decode(), status.code.name)
 
     def _watched(self, handler: SingleHandler, call: Any, task: asyncio.Task[Any] | None) -> Method:
         """The handler's method, cancelled where its caller leaves. Only one that waits for something needs to hear."""
@@ -178,13 +196,15 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
 
 
 class _Server(_server.Server):
-    def __init__(self, options: Sequence[tuple[str, Any]], limits: Limits) -> None:
+    def __init__(self, options: Sequence[tuple[str, Any]], limits: Limits, counts: CallCounts) -> None:
         self._loop = cygrpc.get_working_loop()
-        self._server = _Core(self._loop, options, limits)
+        self._counts = counts
+        self._server = _Core(self._loop, options, limits, counts)
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable["grpc.GenericRpcHandler[Any, Any]"]) -> None:
         for generic in generic_rpc_handlers:
-            handlers: dict[str, Handler] = generic._method_handlers  # type: ignore[attr-defined]
+            offered: dict[str, Handler] = generic._method_handlers  # type: ignore[attr-defined]
+            handlers = {path: _counted(path, handler, self._counts) for path, handler in offered.items()}
             self._server.add_registered_method_handlers(handlers)
             self._server.single |= {
                 path.encode(): handler for path, handler in handlers.items() if isinstance(handler, SingleHandler)
@@ -194,9 +214,37 @@ class _Server(_server.Server):
         """Generated code calls both: they are registered already."""
 
 
-def server(options: Sequence[tuple[str, Any]], limits: Limits) -> grpc.aio.Server:
+def server(options: Sequence[tuple[str, Any]], limits: Limits, counts: CallCounts) -> grpc.aio.Server:
     """As `grpc.aio.server`; takes handlers that `grpc.method_handlers_generic_handler` has made."""
-    return cast(grpc.aio.Server, _Server(options, limits))
+    return cast(grpc.aio.Server, _Server(options, limits, counts))
+
+
+def _counted(path: str, handler: Handler, counts: CallCounts) -> Handler:
+    """The handler, whose ends are counted."""
+    counts.expect_calls(path)
+    if isinstance(handler, SingleHandler):
+        return SingleHandler(_counting(path, handler.method, counts), handler.shed)
+    asks, answers = ("stream" if it else "unary" for it in (handler.request_streaming, handler.response_streaming))
+    method = _counting(path, getattr(handler, f"{asks}_{answers}"), counts)
+    make = getattr(grpc, f"{asks}_{answers}_rpc_method_handler")
+    return cast(Handler, make(method, handler.request_deserializer, handler.response_serializer))
+
+
+def _counting(path: str, method: Method, counts: CallCounts) -> Method:
+    async def counting(request: Any, context: Context) -> Any:
+        code = grpc.StatusCode.UNKNOWN.name
+        try:
+            answer = await method(request, context)
+            # None where the method has set no code.
+            code = (context.code() or grpc.StatusCode.OK).name
+        except asyncio.CancelledError:
+            code = grpc.StatusCode.CANCELLED.name
+            raise
+        finally:
+            counts.call_ended(path, code)
+        return answer
+
+    return counting
 
 
 def _go_on(waiting: "asyncio.Future[None]") -> None:

@@ -8,11 +8,12 @@ import grpc.aio
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from realtime_service.metrics import Metrics
 from realtime_service.rpc import credentials
 from realtime_service.rpc.keepalive import TAKING_PINGS
 from realtime_service.settings import ServiceSettings, address_taken
 from realtime_service.transport import compression, known_methods, rpc_handlers
-from realtime_service.transport.known_methods import Limits
+from realtime_service.transport.known_methods import CallCounts, Limits
 from realtime_service.transport.messages import MAX_MESSAGE_BYTES, TRANSPORT_MESSAGE_BYTES, parse
 from realtime_service.transport.rpc_handlers import Context
 from shared_model.tls import CertificateFiles
@@ -25,8 +26,11 @@ _DEFAULTS = ServiceSettings()
 _EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - looked for, not bound
 
 
-def make_listener(shared: bool, settings: ServiceSettings = _DEFAULTS) -> grpc.aio.Server:
-    """`shared`: other workers of this service listen on the same port; otherwise a second service there must fail."""
+def make_listener(
+    shared: bool, settings: ServiceSettings = _DEFAULTS, counts: CallCounts | None = None
+) -> grpc.aio.Server:
+    """`shared`: other workers of this service listen on the same port; otherwise a second service there must fail.
+    `counts`: of the ends of calls; None: they are not exported."""
     # Calls that this process has not accepted yet: with fewer places than calls, gRPC ends those of other callers with
     # CANCELLED.
     pending = 2 * settings.max_calls
@@ -53,6 +57,7 @@ def make_listener(shared: bool, settings: ServiceSettings = _DEFAULTS) -> grpc.a
             *TAKING_PINGS,
         ],
         limits=Limits(settings.max_calls, max(1, round(messages)), max(1, round(of_address))),
+        counts=counts or Metrics(()),
     )
 
 

@@ -6,13 +6,16 @@ from collections.abc import AsyncIterator
 import grpc
 
 from realtime_service.settings import ServiceSettings
+from realtime_service.transport.known_methods import CallCounts
 from realtime_service.transport.listener import bind, make_listener
 
 
 @contextlib.asynccontextmanager
-async def listening(*handlers: grpc.GenericRpcHandler, settings: ServiceSettings | None = None) -> AsyncIterator[str]:
+async def listening(
+    *handlers: grpc.GenericRpcHandler, settings: ServiceSettings | None = None, counts: CallCounts | None = None
+) -> AsyncIterator[str]:
     """The address at which `handlers` answer."""
-    listener = make_listener(False, settings or ServiceSettings())
+    listener = make_listener(False, settings or ServiceSettings(), counts)
     listener.add_generic_rpc_handlers(handlers)
     address = bind(listener, "127.0.0.1:0")
     await listener.start()

@@ -1,9 +1,12 @@
 """The label `model` of metrics: a bounded number of values, whatever is promoted in the life of a process."""
 
+import itertools
+
 from prometheus_client import CollectorRegistry
 
 from realtime_service.metrics import _MOST_MODELS, Metrics, Outcome
-from shared_model.types import ServingPath
+from realtime_service.settings import ServiceSettings, lanes
+from shared_model.types import Device, ServingPath
 
 
 def test_the_models_have_a_bounded_number_of_labels() -> None:
@@ -21,7 +24,23 @@ def test_the_models_have_a_bounded_number_of_labels() -> None:
     assert counted("other", "dynamic", "met") == 2 * _MOST_MODELS
     (requests,) = [it for it in registry.collect() if it.name == "tandem_requests"]
     models = {it.labels["model"] for it in requests.samples}
-    assert len(models) == _MOST_MODELS + 1
+    assert len(models - {""}) == _MOST_MODELS + 1
+
+
+def test_series_that_alerts_ask_for_begin_with_the_process() -> None:
+    """Also those of a failure that never was, and of a success that never was: alerts divide by both."""
+    lane, registry = lanes(ServiceSettings(), Device.CPU)[ServingPath.LATENCY], CollectorRegistry()
+    metrics = Metrics([lane], registry)
+    metrics.expect_models(["main"])
+    paths = ("none", "latency", "dynamic", "throughput", "precomputed")
+    for path, outcome, model in itertools.product(paths, Outcome, ("", "main")):
+        labels = {"path": path, "outcome": outcome, "model": model}
+        assert registry.get_sample_value("tandem_requests_total", labels) == 0, labels
+    for path in ("latency", "precomputed"):
+        labels = {"path": path, "model": "main", "le": "0.05"}
+        assert registry.get_sample_value("tandem_request_seconds_bucket", labels) == 0, labels
+    for name in ("tandem_nightly_expected", "tandem_nightly_last_success_timestamp_seconds", "tandem_redis_up"):
+        assert registry.get_sample_value(name) == 0
 
 
 def test_each_model_has_its_release_and_its_canary() -> None:

@@ -1,6 +1,7 @@
 """Certificates are checked when they are read, and read again when their files change."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,11 @@ def test_another_address_needs_tls_or_a_word_that_says_otherwise(address: str, o
     assert "TANDEM_INSECURE=yes" in line
     settings.load(TlsSettings, {"TANDEM_INSECURE": "yes"}).check_bind("TANDEM_METRICS_ADDRESS", address)
     own.settings().check_bind("TANDEM_METRICS_ADDRESS", address)
+
+
+def test_the_end_of_a_certificate_is_that_of_the_one_in_use(own: Certified) -> None:
+    files = CertificateFiles(own.settings())
+    assert files.current().ends == pytest.approx(time.time() + 86_400, abs=3_600)
+    own.renew(days=3)
+    assert files.current().ends == pytest.approx(time.time() + 3 * 86_400, abs=3_600)
+    assert CertificateFiles(TlsSettings()).current().ends == 0.0

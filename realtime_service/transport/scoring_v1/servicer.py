@@ -1,5 +1,6 @@
 """scoring.v1.ScoringService: translates between messages and the dispatcher."""
 
+import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from protos.scoring.v1 import scoring_pb2
 from realtime_service.errors import MessageTooLarge, Overloaded, Status
 from realtime_service.identity import Identity
 from realtime_service.metrics import Metrics, Outcome
+from realtime_service.serving.accounting import outcome_of
 from realtime_service.serving.deferral import Deferral
 from realtime_service.serving.dispatcher import Dispatcher
 from realtime_service.serving.request import MAX_REQUEST_ID, CallContext, ScoringRequest
@@ -107,9 +109,10 @@ class ScoringServicer:
         call = self._context_reader.receive(SUBMIT, raw, context, arrival)
         with self._context_reader.holding(call, raw):
             request, deliver_within_ms = await self._checked(requests.submit_request, raw)
-            self._dispatcher.check(request, call)
-            self._dispatcher.charge(request, call)
-            accepted = await self._deferral.accept(call.caller, request, deliver_within_ms)
+            with self._unaccepted_counted():
+                self._dispatcher.check(request, call)
+                self._dispatcher.charge(request, call)
+                accepted = await self._deferral.accept(call.caller, request, deliver_within_ms)
             return self._submitted(request.request_id, accepted)
 
     async def submit_stream(self, incoming: AsyncIterator[bytes], context: Context, arrival: Arrival) -> None:
@@ -169,7 +172,12 @@ class ScoringServicer:
         response = scoring_pb2.SubmitStreamResponse()
         for one, it in zip(held, parsed, strict=True):
             outcome = it if isinstance(it, Exception) else next(stored)
-            request_id = one.request_id or _submitted_id(one.raw) if isinstance(it, Exception) else it[0].request_id
+            if isinstance(it, Exception):
+                request_id = one.request_id or _submitted_id(one.raw)
+            else:
+                request_id = it[0].request_id
+                if isinstance(outcome, Exception):
+                    self._metrics.ended(None, outcome_of(outcome))
             if isinstance(outcome, Exception):
                 failure = responses.stream_error(rpc_handlers.explain(outcome))
                 response.outcomes.add(request_id=request_id, error=failure)
@@ -180,12 +188,22 @@ class ScoringServicer:
     async def _parsed(self, raw: bytes, call: CallContext) -> tuple[ScoringRequest, int] | Exception:
         try:
             request, deliver_within_ms = await self._checked(requests.submit_request, raw)
-            self._deferral.check_id(request.request_id)
-            self._dispatcher.check(request, call)
-            self._dispatcher.charge(request, call)
+            with self._unaccepted_counted():
+                self._deferral.check_id(request.request_id)
+                self._dispatcher.check(request, call)
+                self._dispatcher.charge(request, call)
         except Exception as error:  # noqa: BLE001 - as above
             return error
         return request, deliver_within_ms
+
+    @contextlib.contextmanager
+    def _unaccepted_counted(self) -> Iterator[None]:
+        """Count a submission that ends here by an error."""
+        try:
+            yield
+        except (Exception, asyncio.CancelledError) as error:
+            self._metrics.ended(None, outcome_of(error))
+            raise
 
     def _submitted(self, request_id: str, accepted: Accepted) -> scoring_pb2.SubmitResponse:
         self._metrics.ended(None, Outcome.DEFERRED)

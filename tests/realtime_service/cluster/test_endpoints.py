@@ -3,6 +3,7 @@
 import re
 import time
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -63,7 +64,10 @@ def client(router: RunningService) -> Iterator[Client]:
 def answered(service: RunningService) -> dict[str, int]:
     """Requests that a process has answered without forwarding, by path."""
     with urllib.request.urlopen(service.metrics, timeout=10) as page:  # noqa: S310 - our own address
-        return {it["path"]: round(float(it["count"])) for it in _ANSWERED.finditer(page.read().decode())}
+        counts = Counter[str]()
+        for it in _ANSWERED.finditer(page.read().decode()):
+            counts[it["path"]] += round(float(it["count"]))
+        return +counts
 
 
 @pytest.mark.parametrize(

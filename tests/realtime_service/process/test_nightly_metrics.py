@@ -1,34 +1,62 @@
 """The figures of the last published night become metrics, and also its release, which alerts compare."""
 
+import asyncio
+import functools
 import json
-import re
-from pathlib import Path
+from typing import Any
 
+import pytest
 import redis.asyncio
-import yaml
 
 from realtime_service.metrics import Metrics
 from realtime_service.process import nightly_metrics
+from realtime_service.settings import ServiceSettings
 from shared_model.redis_store import keys
+from tests.realtime_service.cluster.directory import until
 
-ALERTS = Path(__file__).parents[3] / ".deploy" / "prometheus" / "alerts.yml"
+RUN: dict[str, Any] = {
+    "ds": "2026-01-14",
+    "rows": 5,
+    "rows_per_second": 2.5,
+    "quarantined": 3,
+    "finished_at": 7.0,
+    "release": "one",
+}
 
 
 async def test_the_last_nights_release_is_a_metric(own_redis: "redis.asyncio.Redis") -> None:
     metrics = Metrics([])
     for release, other in (("one", "two"), ("two", "one")):
-        run = {"ds": "2026-01-14", "rows": 5, "rows_per_second": 2.5, "finished_at": 7.0, "release": release}
+        run = {**RUN, "release": release}
         await own_redis.set(keys.last_run(), json.dumps(run))
-        await nightly_metrics.run_once(own_redis, metrics)
+        assert await nightly_metrics.run_once(own_redis, metrics)
         value = metrics.registry.get_sample_value
         assert value("tandem_nightly_release_info", {"release": release}) == 1
         assert value("tandem_nightly_release_info", {"release": other}) is None
         assert value("tandem_nightly_rows", {"ds": "2026-01-14"}) == 5
+        assert value("tandem_nightly_quarantined_rows", {"ds": "2026-01-14"}) == 3
 
 
-def test_an_alert_compares_it_with_what_is_served() -> None:
-    """Part of the promtool test alerts.test.yml, without promtool."""
-    rules = {rule["alert"]: rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]}
-    rule = rules["NightlyReleaseDiffers"]
-    assert re.findall(r"tandem_\w+", rule["expr"]) == ["tandem_nightly_release_info", "tandem_release_info"]
-    assert rule["for"] == "26h"
+@pytest.mark.parametrize(
+    ("said", "before", "after"), [("auto", 0, 1), ("no", 0, 0), ("yes", 1, 1)], ids=["auto", "online only", "nightly"]
+)
+async def test_a_night_is_expected_where_one_is_configured_or_has_been(
+    own_redis: "redis.asyncio.Redis", said: str, before: int, after: int
+) -> None:
+    metrics, expected = Metrics([]), ServiceSettings(nightly_expected=said).expects_nightly
+    value = functools.partial(metrics.registry.get_sample_value, "tandem_nightly_expected")
+    following = asyncio.create_task(nightly_metrics.run(own_redis, metrics, expected))
+    await until(lambda: value() == before)
+    following.cancel()
+    await own_redis.set(keys.last_run(), json.dumps({**RUN, "release": "one"}))
+    following = asyncio.create_task(nightly_metrics.run(own_redis, metrics, expected))
+    await until(lambda: metrics.registry.get_sample_value("tandem_nightly_rows", {"ds": RUN["ds"]}) == 5)
+    await until(lambda: value() == after)
+    following.cancel()
+
+
+async def test_a_run_of_a_former_version_has_no_quarantined_lines(own_redis: "redis.asyncio.Redis") -> None:
+    metrics = Metrics([])
+    await own_redis.set(keys.last_run(), json.dumps({k: v for k, v in RUN.items() if k != "quarantined"}))
+    assert await nightly_metrics.run_once(own_redis, metrics)
+    assert metrics.registry.get_sample_value("tandem_nightly_quarantined_rows", {"ds": "2026-01-14"}) == 0

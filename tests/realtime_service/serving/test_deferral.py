@@ -119,8 +119,30 @@ def test_a_request_ends_in_one_outcome(stage: Stage, stub: ScoringServiceStub) -
     score(stub, allow_deferred=True)
     refusal(lambda: score(stub))
     score(stub, texts=["card"])
-    grown = {outcome: count - before.get(outcome, 0) for outcome, count in ends(stage).items()}
-    assert {outcome: count for outcome, count in grown.items() if count} == {"deferred": 1, "refused": 1, "met": 1}
+    assert grown(stage, before) == {"deferred": 1, "refused": 1, "met": 1}
+
+
+def test_a_submission_that_is_not_accepted_is_counted_once(stage: Stage, stub: ScoringServiceStub) -> None:
+    """Alone and on a stream: of a model that is not served, with a text that has none, and with an id that is taken."""
+    text = scoring_pb2.ScoreRequest(texts=["card"], request_id="counted")
+    wrong = [
+        scoring_pb2.ScoreRequest(texts=["card"], request_id="model", model="other"),
+        scoring_pb2.ScoreRequest(texts=[""], request_id="empty"),
+        scoring_pb2.ScoreRequest(texts=["another"], request_id="counted"),
+    ]
+    before = ends(stage)
+    stub.Submit(scoring_pb2.SubmitRequest(request=text), timeout=20)
+    submissions = [scoring_pb2.SubmitRequest(request=it) for it in wrong]
+    for it in submissions:
+        refusal(lambda it=it: stub.Submit(it, timeout=20))
+    outcomes = [it for answer in stub.SubmitStream(iter(submissions), timeout=20) for it in answer.outcomes]
+    assert [it.HasField("error") for it in outcomes] == [True] * len(wrong)
+    assert grown(stage, before) == {"deferred": 1, "invalid": 6}
+
+
+def grown(stage: Stage, before: dict[str, float]) -> dict[str, float]:
+    counts = {outcome: count - before.get(outcome, 0) for outcome, count in ends(stage).items()}
+    return {outcome: count for outcome, count in counts.items() if count}
 
 
 def ends(stage: Stage) -> dict[str, float]:
@@ -144,6 +166,12 @@ def test_without_redis_the_refusal_stands_and_nothing_is_acknowledged(stage: Sta
     killed = refusal(lambda: score(stub, allow_deferred=True, request_id="killed"))
     for error in (frozen, killed):
         assert (error.code(), error.details()[:24]) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "the dynamic lane is full")
+    before, lost = ends(stage), scoring_pb2.SubmitRequest(request=scoring_pb2.ScoreRequest(texts=["card"]))
+    lost.request.request_id = "lost"
+    assert refusal(lambda: stub.Submit(lost, timeout=20)).code() is grpc.StatusCode.UNAVAILABLE
+    (answer,) = stub.SubmitStream(iter([lost]), timeout=20)
+    assert answer.outcomes[0].error.code == grpc.StatusCode.UNAVAILABLE.value[0]
+    assert grown(stage, before) == {"refused": 2}
     with RedisServer(StateSettings(state=Path(stage.folder))):
         eventually(lambda: stub.Describe(scoring_pb2.DescribeRequest(), timeout=10).redis_available)
         assert score(stub, allow_deferred=True, request_id="back").ticket.request_id == "back"

@@ -171,3 +171,11 @@ async def test_chunks_encode_every_text_once_in_order(lengths: list[int], pairs:
     found = await chunked_encoding.encode(cast(Any, one), texts, lambda some: done.append(len(some)))
     assert found == texts
     assert all(0 < count < len(texts) for count in done)
+
+
+async def test_an_unexpected_error_is_counted_as_a_failure() -> None:
+    one = dispatcher(busy=False, seconds=0.010)
+    with pytest.raises(Encoded):
+        await ask(one, 0.050)
+    labels = {"path": "none", "outcome": "failed", "model": "r"}
+    assert one._metrics.registry.get_sample_value("tandem_requests_total", labels) == 1

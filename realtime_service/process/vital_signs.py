@@ -1,0 +1,49 @@
+"""Exports the state of the process: its lanes, Redis, epochs, certificate, and how late its event loop is."""
+
+import asyncio
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from realtime_service.cluster.membership import Membership
+from realtime_service.metrics import Metrics
+from realtime_service.models.precomputed import PrecomputedScores
+from realtime_service.serving.status import ReplicaStatus
+from shared_model.clock import Clock
+from shared_model.tls import CertificateFiles
+
+PERIOD_SECONDS = 1.0
+#: Between looks at the event loop.
+LAG_PERIOD_SECONDS = 0.1
+
+
+async def run(status: ReplicaStatus, membership: Membership, files: CertificateFiles | None, metrics: Metrics) -> None:
+    """Until cancelled."""
+    while True:
+        device = status.device
+        for path in device.lanes:
+            metrics.set_queue_depth(path, device.queue_depth(path))
+            metrics.set_utilisation(path, device.utilisation_of(path))
+        metrics.set_redis_up(membership.snapshot.redis_available)
+        metrics.set_epochs(epoch_days(status.models.published()))
+        if files:
+            # Each renewed certificate is read with a connection, and none may come.
+            metrics.set_certificate_end(files.current().ends)
+        await asyncio.sleep(PERIOD_SECONDS)
+
+
+async def watch_loop(metrics: Metrics, clock: Clock) -> None:
+    """Until cancelled."""
+    while True:
+        due = clock.monotonic() + LAG_PERIOD_SECONDS
+        await asyncio.sleep(LAG_PERIOD_SECONDS)
+        metrics.observe_lag(max(0.0, clock.monotonic() - due))
+
+
+def epoch_days(published: Iterable[PrecomputedScores]) -> dict[str, float]:
+    """By release, the seconds in which the day of its epoch began; without those that have none."""
+    return {it.release: _began(it.epoch) for it in published if it.epoch}
+
+
+def _began(epoch: str) -> float:
+    """`epoch`: its name, the day and the token."""
+    return datetime.fromisoformat(epoch.partition(".")[0]).replace(tzinfo=UTC).timestamp()
