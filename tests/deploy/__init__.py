@@ -1,0 +1,1 @@
+"""Configuration of deployments, checked by the tools that read it."""
