@@ -2,12 +2,12 @@
 # Starts Redis with the users of users.acl, whose passwords come from the environment. Arguments go to redis-server.
 set -eu
 umask 077
-users="${TANDEM_REDIS_USERS:-/data/users.acl}"
+users="${TANDEM_REDIS_USERS:-/tmp/users.acl}"
 rules="$(cat "$(dirname "$0")/users.acl")"
 if redis-server --version | grep -q ' v=[0-6]\.'; then
   rules="$(printf '%s\n' "$rules" | sed 's/%R~/~/g')"
 fi
-for user in HEALTH SERVICE NIGHTLY OPERATOR; do
+for user in HEALTH SERVICE NIGHTLY OPERATOR BACKUP; do
   eval "password=\${REDIS_${user}_PASSWORD:-}"
   case "$password" in
     '' | change-me | *[!A-Za-z0-9]*)

@@ -1,9 +1,11 @@
 """docker-compose.yml: every process is there, nothing listens beyond this machine, and all of ours have TLS."""
 
 import itertools
+import os
 import re
 import shlex
 import ssl
+import subprocess
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -14,8 +16,10 @@ import yaml  # type: ignore[import-untyped]
 
 import realtime_service.__main__ as service_command
 import shared_model.__main__ as model_command
+from batch_job.settings import NightlySettings
 from shared_model import settings
 from shared_model.tls import CertificateFiles, TlsSettings
+from tests.debian import docker_compose
 
 REPOSITORY = Path(__file__).parents[2]
 TEXT = (REPOSITORY / "docker-compose.yml").read_text()
@@ -27,8 +31,13 @@ EXPECTED = {
     "router", "latency", "throughput",
     "spark-master", "spark-worker",
     "postgres", "airflow-init", "airflow-apiserver", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer",
-    "prometheus", "grafana",
+    "prometheus", "alertmanager", "grafana",
+    "backup-redis", "backup-postgres",
 }  # fmt: skip
+#: They end by themselves, so that they have no health.
+ENDING = {"certificates", "release", "airflow-init", "backup-redis", "backup-postgres"}
+#: It writes into a folder of the host, for whichever user has it.
+ROOT = {"certificates"}
 
 
 #: Where the certificates are on the host, and where each service finds its own.
@@ -76,9 +85,69 @@ def test_published_ports_differ() -> None:
 def test_secrets_come_from_the_environment_only() -> None:
     for name, service in SERVICES.items():
         for variable, value in service.get("environment", {}).items():
-            if re.search("(PASSWORD|SECRET|FERNET).*(?<!_FILE)$|_AUTH$", variable):
-                assert re.fullmatch(r"\$\{\w+\}", value), f"{name}: {variable}"
+            if re.search("(PASSWORD|SECRET|FERNET|WEBHOOK).*(?<!_FILE)$|_AUTH$", variable):
+                assert re.fullmatch(r"\$\{\w+:\?set it in \.env\}", value), f"{name}: {variable}"
     assert not re.search(r"://\w*:(?!\$\{)[^@/\s]+@", TEXT), "a password in a URL"
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_a_service_is_confined(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["mem_limit"]
+    assert service["pids_limit"] > 0
+    assert service["logging"]["options"] == {"max-size": "10m", "max-file": "5"}
+    assert (service["user"].partition(":")[0] == "0") is (name in ROOT)
+    assert set(service.get("cap_add", [])) <= ({"DAC_OVERRIDE"} if name in ROOT else set())
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_a_service_that_stays_has_a_health_check_and_waits_for_those_of_others(name: str) -> None:
+    service = SERVICES[name]
+    assert ("healthcheck" in service) is (name not in ENDING)
+    for other, needed in dict(service.get("depends_on", {})).items():
+        assert needed["condition"] == f"service_{'completed_successfully' if other in ENDING else 'healthy'}"
+
+
+def test_redis_has_a_bound_below_that_of_its_container() -> None:
+    words = SERVICES["redis"]["command"].split()
+    bound, limit = words[words.index("--maxmemory") + 1], SERVICES["redis"]["mem_limit"]
+    sizes = [int(found[1]) for it in (bound, limit) if (found := re.fullmatch(r"\$\{\w+:-(\d)gb?\}", it))]
+    # Four epochs, as the settings allow by default, have room.
+    assert 4 * NightlySettings().publish_megabytes / 1000 < sizes[0] < sizes[1]
+    assert words[words.index("--maxmemory-policy") + 1] == "noeviction"
+
+
+def rendered(folder: Path, **changed: str) -> "subprocess.CompletedProcess[str]":
+    """`docker-compose config` with .env.example, each secret of which is set, unless `changed`."""
+    lines = (REPOSITORY / ".env.example").read_text().splitlines()
+    values = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    secrets = {name: f"secret{number}" for number, name in enumerate(values) if f"${{{name}:?" in TEXT}
+    (folder / "env").write_text("".join(f"{k}={v}\n" for k, v in {**values, **secrets, **changed}.items()))
+    command, environment = docker_compose()
+    command += ["--env-file", str(folder / "env"), "--file", str(REPOSITORY / "docker-compose.yml"), "config"]
+    return subprocess.run(command, env={**os.environ, **environment}, check=False, capture_output=True, text=True)
+
+
+@pytest.mark.heavy
+def test_docker_compose_reads_the_file_as_we_do(tmp_path: Path) -> None:
+    ran = rendered(tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    services = yaml.safe_load(ran.stdout)["services"]
+    assert set(services) >= EXPECTED - {"certificates", "backup-redis", "backup-postgres"}
+    assert services["spark-worker"]["environment"]["SPARK_WORKER_DIR"] == "/var/lib/tandem-spark/work"
+    assert "--maxmemory 3gb" in str(services["redis"]["command"])
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", sorted(set(re.findall(r"\$\{(\w+):\?", TEXT))))
+def test_docker_compose_refuses_an_empty_secret(tmp_path: Path, name: str) -> None:
+    ran = rendered(tmp_path, **{name: ""})
+    assert ran.returncode != 0
+    assert f"{name}" in ran.stderr
+    assert "set it in .env" in ran.stderr
 
 
 def test_the_example_has_every_variable_and_no_other() -> None:
@@ -141,7 +210,7 @@ def test_every_replica_is_scraped() -> None:
 
 def test_one_command_makes_every_certificate_that_is_mounted(certificates: Path) -> None:
     mounting = [name for name, service in SERVICES.items() if MOUNTED in str(service.get("volumes"))]
-    assert {*REPLICAS, *CALL_REDIS, "redis", "prometheus"} == set(mounting)
+    assert {*REPLICAS, *CALL_REDIS, "redis", "prometheus", "backup-redis"} == set(mounting)
     for name in mounting:
         folder = certificates / certificate_of(name)
         assert sorted(it.name for it in folder.iterdir()) == ["ca.pem", "cert.pem", "key.pem"], name
@@ -182,7 +251,7 @@ def test_redis_listens_with_tls_alone_and_is_called_so(certificates: Path) -> No
     _check_names(certificates / certificate_of("redis"), ["redis", "localhost"])
     for name in CALL_REDIS:
         environment = SERVICES[name]["environment"]
-        url = urlsplit(environment["REDIS_URL"])
+        url = urlsplit(re.sub(r"\$\{(\w+)[^}]*\}", r"\1", environment["REDIS_URL"]))
         assert (url.scheme, url.hostname, url.port) == ("rediss", "redis", 6379), name
         assert environment["TANDEM_REDIS_CA"] == f"{MOUNTED}/ca.pem", name
 

@@ -28,14 +28,14 @@ from shared_model.settings import DeferredSettings
 from shared_model.trust import audit
 from shared_model.trust.keyring import WITHOUT_KEYS
 from tests.conftest import REPOSITORY
-from tests.realtime_service.conftest import start_service
+from tests.realtime_service.conftest import eventually, start_service
 from tests.realtime_service.rollout import tiny_releases
 from tests.redis_nodes import free_port
 
 pytestmark = pytest.mark.heavy
 
 START = REPOSITORY / ".deploy" / "redis" / "start.sh"
-USERS = ("service", "nightly", "operator", "health")
+USERS = ("service", "nightly", "operator", "health", "backup")
 PASSWORDS = {f"REDIS_{user.upper()}_PASSWORD": f"secret{user}" for user in USERS}
 RELEASE = "small-0123456789ab"
 
@@ -143,6 +143,7 @@ FORBIDDEN = {
         ("XADD", keys.audit("release"), "*", "a", "b"),
     ),
     "operator": (("INCR", keys.partition_token("2026-01-14")), ("SET", keys.replica_word(), "x")),
+    "backup": (("GET", keys.routing_policy()), ("SET", keys.last_run(), "x"), ("KEYS", "*"), ("EVAL", "return 1", "0")),
     "health": (("GET", keys.routing_policy()), ("SADD", keys.replicas(), "a"), ("EVAL", "return 1", "0")),
 }  # fmt: skip
 #: Keys that may be read and not written, where Redis can tell the difference.
@@ -187,3 +188,46 @@ def test_redis_does_not_start_without_passwords(tmp_path: Path, password: str) -
     ended = subprocess.run(["/bin/sh", START], env=environ, capture_output=True, text=True, check=False, timeout=20)
     assert ended.returncode == 2
     assert ended.stderr.startswith("REDIS_SERVICE_PASSWORD: expected letters and digits")
+
+
+def test_a_backup_has_what_redis_holds_and_can_be_restored(server: Server, tmp_path: Path) -> None:
+    binaries = Path(find_binary()).parent
+    own = {**os.environ, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}", "BACKUP_FOLDER": str(tmp_path)}
+    with server.client("nightly") as client:
+        client.set(keys.last_run(), "before the backup")
+    backup = ["/bin/sh", START.with_name("backup.sh"), "-p", str(server.port)]
+    made = subprocess.run(
+        backup, env={**own, "REDISCLI_AUTH": "secretbackup"}, capture_output=True, text=True, check=True
+    )
+    assert Path(made.stdout.strip()).stat().st_mode & 0o777 == 0o600
+    (tmp_path / "data").mkdir()
+    restore = ["/bin/sh", START.with_name("restore.sh"), made.stdout.strip(), tmp_path / "data"]
+    subprocess.run(restore, env=own, check=True)
+    assert subprocess.run(restore, env=own, check=False).returncode == 2, "over data that is there"
+    port = free_port()
+    started = [
+        find_binary(),
+        "--port",
+        str(port),
+        "--bind",
+        "127.0.0.1",
+        "--dir",
+        tmp_path / "data",
+        "--appendonly",
+        "yes",
+    ]
+    restored = subprocess.Popen(started, stdout=subprocess.DEVNULL)
+    try:
+        with redis.Redis(port=port) as client:
+            eventually(lambda: _answers(client))
+            assert client.get(keys.last_run()) == b"before the backup"
+    finally:
+        restored.terminate()
+        restored.wait(20)
+
+
+def _answers(client: "redis.Redis") -> bool:
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False
