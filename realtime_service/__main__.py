@@ -96,6 +96,12 @@ def _describe(args: argparse.Namespace) -> None:
     print(json.dumps(printing.description_data(described)) if args.json else printing.description(described))
 
 
+def _top(args: argparse.Namespace) -> None:
+    from realtime_service.cli import top
+
+    top.watch(args.metrics.split(","), args.ca, args.seconds, args.frames, print)
+
+
 def _show_policy(args: argparse.Namespace) -> None:
     from realtime_service.cli import policy_command
 
@@ -150,6 +156,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_model(describe)
     _add_json(describe)
     connection.add_to(describe)
+
+    more = "Rates, p95 and targets of the latency and the throughput lane, of all replicas together. Ctrl-C leaves."
+    example = "top --metrics 127.0.0.1:9464,127.0.0.1:9465"
+    top = _add(commands, "top", _top, "show both service levels side by side, as they change", more, example)
+    connection.add_metrics_to(top)
 
     _add_policy(commands)
     _add_dead_letters(commands)

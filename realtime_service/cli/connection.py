@@ -1,4 +1,4 @@
-"""Arguments of the commands that call a service: its address, the caller's token, and TLS."""
+"""Arguments of the commands that call a service, or read its metrics: addresses, the caller's token, and TLS."""
 
 import argparse
 import functools
@@ -20,6 +20,14 @@ def add_to(parser: argparse.ArgumentParser) -> None:
     tls.add_argument("--key", type=Path, metavar="FILE", help="PEM file of its key")
     tls.add_argument("--tls-name", default="", metavar="NAME", help="name in the certificate (default: the host)")
     tls.add_argument("--insecure", action="store_true", help="allow a token to travel to other hosts without TLS")
+
+
+def add_metrics_to(parser: argparse.ArgumentParser) -> None:
+    meaning = "where replicas export their metrics, with commas (default %(default)s)"
+    parser.add_argument("--metrics", default="127.0.0.1:9464", metavar="HOST:PORT", help=meaning)
+    parser.add_argument("--ca", type=Path, metavar="FILE", help="read with TLS, trusting this PEM file's authorities")
+    parser.add_argument("--seconds", type=float, default=2.0, help="between two readings (default %(default)s)")
+    parser.add_argument("--frames", type=int, default=0, metavar="N", help="end after so many (default: at Ctrl-C)")
 
 
 def client(args: argparse.Namespace, caller_id: str = "") -> Client:
