@@ -9,26 +9,16 @@ import argparse
 import importlib
 import os
 import sys
-import textwrap
-from typing import TypeAlias
 
+from batch_job import arguments
+from batch_job.arguments import Steps, add_record
 from batch_job.checks import gate
 from batch_job.launch import exit_codes, spark_submit
 from batch_job.launch.spark_submit import WAIT_SECONDS
 from shared_model import settings, startup
-from shared_model.objects import located
 from shared_model.settings import StateSettings
 
-Steps: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
-
-_DAY, _COLUMNS = "2026-01-14", 100
-#: Exit codes that any step may have, and those of some.
-_ANY_CODE = (
-    "0 done",
-    "2 input, environment or settings are wrong",
-    f"{spark_submit.UNEXPECTED} an unexpected error",
-    f"{spark_submit.UNAVAILABLE} Redis does not answer",
-)
+_DAY = "2026-01-14"
 _REFUSED, _STALE = "1 refused by a gate", "3 a newer attempt at the day has begun"
 _NO_MESSAGES = f"{spark_submit.NO_INPUT} the messages are not there"
 
@@ -66,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_plan(steps: Steps) -> None:
-    step = _step(
+    step = arguments.step(
         steps,
         "plan",
         "pin the release, check and fingerprint the day's messages, write the run record",
@@ -75,13 +65,13 @@ def _add_plan(steps: Steps) -> None:
         f"--ds {_DAY} --wait 0",
         _NO_MESSAGES,
     )
-    _add_record(step, "file to write the run record to; default: a new one in STATE/runs/DAY")
+    add_record(step, "file to write the run record to; default: a new one in STATE/runs/DAY")
     wait = f"seconds to wait for messages that are not there; default: TANDEM_INPUT_WAIT_SECONDS, else {WAIT_SECONDS:g}"
     step.add_argument("--wait", metavar="SECONDS", help=wait)
 
 
 def _add_score(steps: Steps) -> None:
-    step = _step(
+    step = arguments.step(
         steps,
         "score",
         "score the day in Spark and commit the scores",
@@ -92,7 +82,7 @@ def _add_score(steps: Steps) -> None:
         _REFUSED,
         _STALE,
     )
-    _add_record(step, "run record to score; default: the day's newest")
+    add_record(step, "run record to score; default: the day's newest")
     step.add_argument("--force", action="store_true", help="score again what is committed already; default: do not")
     _add_accept(step)
     codes = f"end with 0 where the day is scored already, else with {spark_submit.CHANGED}"
@@ -101,7 +91,7 @@ def _add_score(steps: Steps) -> None:
 
 
 def _add_judge(steps: Steps) -> None:
-    step = _step(
+    step = arguments.step(
         steps,
         "judge",
         "say how the gates judged a run, and what a person is asked",
@@ -112,12 +102,12 @@ def _add_judge(steps: Steps) -> None:
         _STALE,
         f"{spark_submit.WAITING} a gate refused the day, and a person may accept it",
     )
-    _add_record(step, "run record to look at; default: the day's newest")
+    add_record(step, "run record to look at; default: the day's newest")
     step.add_argument("--json", action="store_true", help="the question as one JSON object; default: as text")
 
 
 def _add_commit(steps: Steps) -> None:
-    step = _step(
+    step = arguments.step(
         steps,
         "commit",
         "accept what a gate refused: commit the scores that wait, without scoring again",
@@ -127,20 +117,20 @@ def _add_commit(steps: Steps) -> None:
         _REFUSED,
         _STALE,
     )
-    _add_record(step, "run record whose scores wait; default: the day's newest")
+    add_record(step, "run record whose scores wait; default: the day's newest")
     _add_accept(step)
     _add_answer(step)
 
 
 def _add_reject(steps: Steps) -> None:
-    step = _step(
+    step = arguments.step(
         steps,
         "reject",
         "turn down what a gate refused: the scores that wait are given up",
         "The day stays as it is, and may be scored again.",
         f"--ds {_DAY} --by ada --comment duplicates",
     )
-    _add_record(step, "run record whose scores wait; default: the day's newest")
+    add_record(step, "run record whose scores wait; default: the day's newest")
     _add_answer(step)
     step.add_argument("--expired", action="store_true", help="no answer came in time; default: a person rejects")
 
@@ -160,19 +150,25 @@ def _add_answer(step: argparse.ArgumentParser) -> None:
 
 
 def _add_drain(steps: Steps) -> None:
-    step = _step(
+    step = arguments.step(
         steps,
         "drain",
-        "answer deferred requests in Spark, without scoring the day",
-        "It answers with the release of a planned run, and commits the answers beside the day's scores, which stay as "
-        "they are. TANDEM_DEFERRED_DRAIN_LIMIT bounds how many.",
+        "answer deferred requests in Spark, without scoring a day",
+        "It commits the answers beside a day's scores, which stay as they are. With a day, the release of its run "
+        "answers; without one, the active release, and the answers go to the latest day that was planned. "
+        "TANDEM_DEFERRED_DRAIN_LIMIT bounds how many.",
         f"--ds {_DAY}",
+        day="the day, YYYY-MM-DD; default: the latest that was planned",
     )
-    _add_record(step, "run record whose release answers; default: the day's newest")
+    add_record(step, "run record whose release answers; default: the day's newest")
+    codes = f"end with 0 where nothing is to be answered, else with {spark_submit.CHANGED}"
+    check = f"start no Spark: print how many requests wait and the earliest deadline, {codes}; default: answer them"
+    step.add_argument("--check", action="store_true", help=check)
+    step.add_argument("--json", action="store_true", help="of --check, the line and the run as JSON; default: the line")
 
 
 def _add_publish(steps: Steps) -> None:
-    step = _step(
+    step = arguments.step(
         steps,
         "publish",
         "publish the committed scores to Redis, unless a newer day is there",
@@ -180,7 +176,7 @@ def _add_publish(steps: Steps) -> None:
         "that answers in one step.",
         f"--ds {_DAY}",
     )
-    _add_record(step, "run record whose scores are published; default: the day's newest")
+    add_record(step, "run record whose scores are published; default: the day's newest")
     force = "publish also when a newer day answers already, or when this epoch was rolled back; default: do not"
     step.add_argument("--force", action="store_true", help=force)
     # Its name in earlier versions.
@@ -188,7 +184,7 @@ def _add_publish(steps: Steps) -> None:
 
 
 def _add_rollback(steps: Steps) -> None:
-    step = _step(
+    step = arguments.step(
         steps,
         "rollback",
         "take the day's published scores back; the epoch before answers",
@@ -196,12 +192,12 @@ def _add_rollback(steps: Steps) -> None:
         f"--ds {_DAY}",
     )
     # Without a use here; Airflow and scripts give it to every step.
-    _add_record(step, "accepted as in other steps, and not used: the epoch of the day and the release is taken back")
+    add_record(step, "accepted as in other steps, and not used: the epoch of the day and the release is taken back")
     step.add_argument("--release", default="", metavar="ID", help="release id; default: the active one")
 
 
 def _add_report(steps: Steps) -> None:
-    step = _step(
+    step = arguments.step(
         steps,
         "report",
         "print the run; fail unless it is committed and its counts add up",
@@ -211,13 +207,13 @@ def _add_report(steps: Steps) -> None:
         _REFUSED,
         _STALE,
     )
-    _add_record(step, "run record to report; default: the day's newest")
+    add_record(step, "run record to report; default: the day's newest")
     published = "fail also where `publish` has not run to its end; default: do not"
     step.add_argument("--published", action="store_true", help=published)
 
 
 def _add_read(steps: Steps) -> None:
-    step = _step(
+    step = arguments.step(
         steps,
         "read",
         "print committed scores, tab-separated",
@@ -225,13 +221,13 @@ def _add_read(steps: Steps) -> None:
         "no texts: join the messages by id to see them.",
         f"--ds {_DAY} --label card_arrival --limit 5",
     )
-    _add_record(step, "accepted as in other steps, and not used: the committed scores of the day are read")
+    add_record(step, "accepted as in other steps, and not used: the committed scores of the day are read")
     step.add_argument("--label", default="", help="only rows of this label; default: rows of all labels")
     _add_printing(step, "rows", "every column, one JSON object a line; default: the main columns, tab-separated")
 
 
 def _add_listings(steps: Steps) -> None:
-    step = _step(
+    step = arguments.step(
         steps,
         "runs",
         "list the runs, the newest first",
@@ -241,7 +237,7 @@ def _add_listings(steps: Steps) -> None:
         day="only the runs of this day, YYYY-MM-DD; default: all days",
     )
     _add_printing(step, "runs", "one JSON object a run; default: a table")
-    step = _step(
+    step = arguments.step(
         steps,
         "quarantine",
         "print the lines that the day's latest attempt quarantined",
@@ -254,40 +250,9 @@ def _add_listings(steps: Steps) -> None:
 
 def _add_printing(step: argparse.ArgumentParser, what: str, as_json: str) -> None:
     step.add_argument(
-        "--limit", type=_count, default=20, metavar="N", help=f"most {what} to print; default: 20; 0: all"
+        "--limit", type=arguments.count, default=20, metavar="N", help=f"most {what} to print; default: 20; 0: all"
     )
     step.add_argument("--json", action="store_true", help=as_json)
-
-
-def _add_record(step: argparse.ArgumentParser, help: str) -> None:
-    step.add_argument("--record", type=located, metavar="FILE", help=help)
-
-
-def _count(text: str) -> int:
-    """A number of rows. Raises: ValueError, which argparse turns into a line and exit code 2."""
-    if (number := int(text)) < 0:
-        raise ValueError
-    return number
-
-
-def _step(
-    steps: Steps, name: str, help: str, about: str, example: str, *codes: str, day: str = ""
-) -> argparse.ArgumentParser:
-    """`about`: more of what it does; `codes`: exit codes besides those of any step; `day`: help of an optional day."""
-    ends = "; ".join(sorted([*_ANY_CODE, *codes], key=lambda code: int(code.partition(" ")[0])))
-    step = steps.add_parser(
-        name,
-        help=help,
-        description=textwrap.fill(f"{help[0].upper()}{help[1:]}. {about}", _COLUMNS),
-        epilog=f"exit codes: {ends}\nexample:    python -m batch_job {name} {example}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    step.add_argument(
-        "--ds", required=not day, metavar="DAY", help=day or "the day, YYYY-MM-DD", default="" if day else None
-    )
-    model = "model that scores; default: TANDEM_NIGHTLY_MODEL, else the default model"
-    step.add_argument("--model", default="", metavar="NAME", help=model)
-    return step
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--force", action="store_true", help="score again what is committed already")
     parser.add_argument("--accept", action="append", default=[], help="a gate whose failure a person lets pass")
     parser.add_argument("--drain", action="store_true", help="answer deferred requests, and leave the day as it is")
+    parser.add_argument("--active", action="store_true", help="answer with the active release, not with the run's")
     args = parser.parse_args(arguments)
     try:
         run = run_record.read(args.record)
@@ -35,6 +36,6 @@ def _run(args: argparse.Namespace) -> None:
     # Airflow starts the driver without the wrapper that would have warned.
     startup.begin()
     if args.drain:
-        drain.drain_day(args.ds, args.record)
+        drain.drain_day(args.ds, args.record, args.active)
     else:
         score.score(args.ds, args.record, args.force, tuple(args.accept))

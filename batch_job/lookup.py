@@ -54,6 +54,22 @@ def find(named: Location | None, ds: str, state: StateSettings) -> Location:
     )
 
 
+def find_latest(state: StateSettings) -> tuple[Location, RunRecord] | None:
+    """The newest run of the latest day that was planned of the input that the environment sets. Raises: RecordError."""
+    wanted = identity.configured_input(state)
+    for it in sorted(record_files(state.runs_dir), key=lambda it: it.day, reverse=True):
+        run = run_record.read(it.path)
+        if run.input.identity == wanted:
+            return it.path, run
+    return None
+
+
+def nothing_planned(state: StateSettings) -> str:
+    """One line where no run of the configured input is there: deferred answers are kept beside a day's scores."""
+    wanted = identity.describe(state, identity.configured_input(state))
+    return f"no run of {wanted} is in {state.runs_dir}: plan a day first"
+
+
 def latest_refusal(state: StateSettings, ds: str, wanted: str, besides: str = "") -> str:
     """One line where the latest attempt at an input's day committed nothing, unless it is that of run `besides`."""
     try:

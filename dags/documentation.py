@@ -46,3 +46,19 @@ Prints the run, also one that failed, and writes its report page.
 """,
     "complete": "Succeeds, and the run with it, when the scores are published and the figures add up.",
 }
+
+DRAIN_TASKS = {
+    "check": """
+Looks how many deferred requests wait that no lane is at, and says the earliest deadline. The run is skipped where none
+waits.
+
+**When it fails** after three tries, Redis or the store did not answer: its line says which. Nothing is lost; the next
+run looks again.
+""",
+    "drain": """
+Answers the requests in Spark, the earliest deadline first, commits the answers, and only then acknowledges them.
+
+**When it fails** at once, input or settings are wrong: its line says which. After three tries, Redis, the store or
+Spark was lost each time. Requests that were taken return when their lease is over; the next run takes them.
+""",
+}

@@ -4,6 +4,7 @@ A step that fails says why in one line, the ERROR of its task's log, and ends th
 Airflow writes no traceback for SystemExit. `OnlyUnexpected` decides by the code whether to try again.
 """
 
+from datetime import timedelta
 from typing import Any, NoReturn
 
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
@@ -11,16 +12,16 @@ from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.sdk import BaseOperator, BaseSensorOperator, RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout, AirflowSkipException
 
-from batch_job.launch import spark_submit
+from batch_job.launch import commands, spark_submit
 
 
 class OnlyUnexpected(RetryPolicy):  # type: ignore[misc]  # Airflow has no types here
-    """Retries a task unless its step would end in the same way again."""
+    """Retries a task, each time after a longer wait, unless its step would end in the same way again."""
 
     def evaluate(self, exception: BaseException, try_number: int, max_tries: int, context: Any = None) -> RetryDecision:
         if isinstance(exception, SystemExit) and spark_submit.is_final(exception.code):
             return RetryDecision.fail("another try would end in the same way")
-        return RetryDecision.default()
+        return RetryDecision.retry(timedelta(seconds=commands.retry_seconds(try_number)))
 
 
 def fail(task: BaseOperator, code: int, line: str) -> NoReturn:
@@ -93,9 +94,13 @@ class Score(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no types 
     work also where a gate refuses what it scored: the next task says whether a person may accept that."""
 
     template_fields = (*SparkSubmitOperator.template_fields, "ds", "record")
+    #: Exit codes of spark-submit after which the next task says what is to be done.
+    passes = frozenset({spark_submit.REFUSED})
+    #: Further arguments of the driver.
+    flags: tuple[str, ...] = ()
 
     def __init__(self, *, ds: str, record: str, **kwargs: Any) -> None:
-        arguments = spark_submit.step_args(ds, record)
+        arguments = [*spark_submit.step_args(ds, record), *self.flags]
         super().__init__(application=spark_submit.APPLICATION, application_args=arguments, **kwargs)
         self.ds, self.record = ds, record
 
@@ -118,7 +123,7 @@ class Score(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no types 
             if not code:
                 raise
             line = spark_submit.complaint(said) or str(error)
-            if code != spark_submit.REFUSED:
+            if code not in self.passes:
                 fail(self, code, line)
             self.log.warning(line)
 

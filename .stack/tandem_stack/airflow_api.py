@@ -78,6 +78,11 @@ class AirflowApi:
 
         return self._wait(known, timeout_s, f"Airflow does not find the DAG {dag}")
 
+    def make_pool(self, name: str, slots: int, description: str) -> None:
+        """Unless it is there already: an operator may have given it more slots."""
+        with contextlib.suppress(AlreadyThere):
+            self._call("POST", "/api/v2/pools", {"name": name, "slots": slots, "description": description})
+
     def pause(self, dag: str, paused: bool) -> None:
         self._call("PATCH", f"/api/v2/dags/{dag}", {"is_paused": paused})
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from batch_job.launch import spark_submit
+from batch_job.launch import commands, spark_submit
 from realtime_service.settings import ServiceSettings
 from shared_model import settings
 from shared_model.redis_store.server import RedisServer
@@ -22,9 +22,9 @@ from tandem_stack.processes import Supervisor
 from tandem_stack.progress import say, step
 from tandem_stack.uv import ROOT
 
-DAG = "nightly_scoring"
+DAG, DRAIN = "nightly_scoring", "drain_deferred"
 _BUILD_SECONDS = 900.0
-_READY_SECONDS = 120.0
+READY_SECONDS = 120.0
 
 
 @dataclass(frozen=True)
@@ -96,14 +96,15 @@ def running(plan: Plan, *preparations: list[str]) -> Iterator[Stack]:
         serve = [str(runtime_python()), "-m", "realtime_service", "serve"]
         service = supervisor.start("service", serve, ours, ROOT)
         with step("Airflow's database"):
-            supervisor.finish(migration, _READY_SECONDS)
+            supervisor.finish(migration, READY_SECONDS)
         plan.airflow.start(supervisor, tasks)
         with step("starting the service and Airflow", lambda: f"({service.last_line()})"):
             api = AirflowApi(plan.airflow.address, airflow_standalone.USER, plan.airflow.password(), supervisor.check)
             # Its first answer makes Airflow load what answers, while the service still warms up.
-            api.wait_ready(_READY_SECONDS)
-            api.wait_dag(DAG, _READY_SECONDS)
-            service.wait_for_line("ready", _READY_SECONDS)
+            api.wait_ready(READY_SECONDS)
+            api.make_pool(commands.DEVICE_POOL, 1, "Tasks that take the device, one at a time.")
+            api.wait_dag(DAG, READY_SECONDS)
+            service.wait_for_line("ready", READY_SECONDS)
         try:
             yield Stack(plan, supervisor, api, redis_server.url)
         finally:

@@ -14,7 +14,7 @@ from shared_model.redis_store import keys
 from shared_model.settings import StateSettings
 from tandem_stack import airflow_standalone, stack
 from tandem_stack.progress import say
-from tandem_stack.stack import DAG, Stack
+from tandem_stack.stack import DAG, DRAIN, Stack
 
 MESSAGES = 20_000
 #: When the DAG's schedule starts the run of the day before, UTC.
@@ -32,7 +32,9 @@ def run() -> int:
     try:
         with stack.running(plan, ["build", "--if-missing"], *([] if own else demo_messages(due))) as running:
             starts = str(due) not in running.api.scheduled_days(DAG)
-            running.api.pause(DAG, False)
+            for dag in (DAG, DRAIN):
+                running.api.wait_dag(dag, stack.READY_SECONDS)
+                running.api.pause(dag, False)
             print(welcome(running, due, starts, demo=not own), flush=True)
             while True:
                 running.supervisor.check()

@@ -8,11 +8,12 @@ from pyspark.sql import SparkSession
 from batch_job import lookup, run_record
 from batch_job.deferred.draining import drain
 from batch_job.deferred.scores import DeferredScores
-from batch_job.identity import Tables
+from batch_job.identity import Tables, model_of
 from batch_job.progress import log
 from batch_job.run_record import RunRecord, State
 from batch_job.scoring.options import ScoringOptions
 from batch_job.steps.context import StepContext, open_context, scoring_session, write_report
+from batch_job.steps.plan import active_release
 from batch_job.tables import fence
 from shared_model.objects import Location
 from shared_model.releases import pointers
@@ -23,13 +24,17 @@ from shared_model.releases.store import Store
 _NOT_COMMITTED = (State.PLANNED, State.REFUSED, State.FAILED, State.STALE)
 
 
-def drain_day(ds: str, path: Location) -> None:
+def drain_day(ds: str, path: Location, active: bool = False) -> None:
     """Answer deferred requests with the release of a planned run, and leave the day as it is. Either way it reports.
+    `active`: with the release that is active now instead.
 
     Raises: StoreUnavailable, and whatever else keeps requests from being answered.
     """
     run = lookup.open_for(path, ds)
     with open_context(path, run.input.identity) as context:
+        if active:
+            model = model_of(run.input.identity)
+            run = replace(run, release=active_release(Store.from_settings(context.state), context.client, model))
         try:
             with scoring_session(context, run) as (spark, options):
                 answered = answer_deferred(context, run, spark, options)

@@ -93,7 +93,7 @@ def plan_run(
     source = Source.from_settings(state, inputs)
     messages = wait.wait(lambda: source.read(ds))
     store = Store.from_settings(state)
-    release = store.open(_active(store, client, inputs.nightly_model))
+    release = store.open(active_release(store, client, inputs.nightly_model))
     pairs = release.manifest.reads.pairs
     if pairs and not inputs.input_pair:
         raise JobError(
@@ -112,9 +112,9 @@ def plan_run(
     )
 
 
-def _active(store: Store, client: "redis.Redis | None", model: str) -> str:
-    """The release to plan with. Raises: JobError for the default model by its name, whose table would be another one;
-    ReleaseError."""
+def active_release(store: Store, client: "redis.Redis | None", model: str) -> str:
+    """The active release of a model, "" for the default one. Raises: JobError for the default model by its name, whose
+    table would be another one; ReleaseError."""
     default = pointer.read(store, client).active
     if model and model == pointers.name_of(default):
         raise JobError(f"model {model} is the default one, whose tables have no name: leave TANDEM_NIGHTLY_MODEL out")

@@ -29,7 +29,17 @@ def score(args: argparse.Namespace, state: StateSettings) -> None:
 
 
 def drain(args: argparse.Namespace, state: StateSettings) -> None:
-    _submit(args.ds, lookup.find(args.record, args.ds, state), ["--drain"])
+    if args.check:
+        from batch_job.steps import backlog
+
+        backlog.run(args, state)
+    elif args.ds:
+        _submit(args.ds, lookup.find(args.record, args.ds, state), ["--drain"])
+    elif found := lookup.find_latest(state):
+        path, run = found
+        _submit(run.ds, path, ["--drain", "--active"])
+    else:
+        raise JobError(lookup.nothing_planned(state))
 
 
 def _settle_unchanged(ds: str, path: Location, state: StateSettings) -> bool:

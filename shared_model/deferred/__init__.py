@@ -14,11 +14,22 @@ acknowledged, and only the first stored result is kept.
 from shared_model.deferred.dead_letters import DeadLetter, DeadLetters
 from shared_model.deferred.lease import Lease
 from shared_model.deferred.scripts import Unanswered
-from shared_model.deferred.store import DEFAULTS, Accepted, Claimed, DeferredQueue, Item, Outcome, State, Submission
+from shared_model.deferred.store import (
+    DEFAULTS,
+    Accepted,
+    Backlog,
+    Claimed,
+    DeferredQueue,
+    Item,
+    Outcome,
+    State,
+    Submission,
+)
 
 __all__ = [
     "DEFAULTS",
     "Accepted",
+    "Backlog",
     "Claimed",
     "DeadLetter",
     "DeadLetters",

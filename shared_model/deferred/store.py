@@ -85,6 +85,14 @@ class Claimed:
     counted: bool = True
 
 
+class Backlog(NamedTuple):
+    """Requests that wait and that no consumer is at; milliseconds until the earliest deadline of those that are free to
+    claim, None where none has one."""
+
+    waiting: int
+    due_in_ms: int | None
+
+
 class DeferredQueue:
     """Every call raises StoreUnavailable if Redis does not answer. Only stored work is acknowledged."""
 
@@ -240,3 +248,8 @@ class DeferredQueue:
     async def waiting(self) -> int:
         """The number of requests accepted and not finished."""
         return int(await answered(self._redis.xlen(keys.deferred_stream())))
+
+    async def backlog(self, lease_seconds: float = LEASE_SECONDS) -> Backlog:
+        """The work that idle lanes have left and do not work on now."""
+        waiting, due, now = await self._scripts.run("backlog", [], [int(lease_seconds * 1000)])
+        return Backlog(waiting, int(float(due)) - now if due else None)

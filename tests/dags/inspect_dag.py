@@ -151,7 +151,6 @@ json.dump(
         "errors": bag.import_errors,
         "imported": ours,
         "heavy": heavy,
-        "dags": list(bag.dags),
         "downstream": {task.task_id: sorted(task.downstream_task_ids) for task in dag.tasks},
         "retries": {task.task_id: [task.retries, task.retry_delay.total_seconds()] for task in dag.tasks},
         "paused": dag.is_paused_upon_creation,

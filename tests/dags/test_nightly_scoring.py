@@ -51,8 +51,8 @@ def dag(environment: dict[str, str]) -> dict[str, Any]:
 
 def test_it_parses_and_sees_only_the_planning_module(dag: dict[str, Any]) -> None:
     assert dag["errors"] == {}
-    assert dag["dags"] == ["nightly_scoring"]
-    assert dag["imported"] == ["batch_job", "batch_job.launch", "batch_job.launch.spark_submit"]
+    launch = [f"batch_job.launch.{name}" for name in ("commands", "spark_submit")]
+    assert dag["imported"] == ["batch_job", "batch_job.launch", *launch]
     assert dag["heavy"] == []
 
 
@@ -75,7 +75,7 @@ def test_steps_in_a_row_a_person_between_them_and_what_decides_the_runs_state(da
 def test_only_an_unexpected_end_is_tried_again_and_no_person_is_asked_twice(dag: dict[str, Any]) -> None:
     assert dag["retries"].pop("approve") == [0, 30.0]
     assert set(map(tuple, dag["retries"].values())) == {(2, 30.0)}
-    assert dag["retried"] == {**dict.fromkeys("1234", "fail"), "70": "default", "75": "default", "-9": "default"}
+    assert dag["retried"] == {**dict.fromkeys("1234", "fail"), "70": "retry", "75": "retry", "-9": "retry"}
 
 
 def test_a_refusal_goes_to_a_person_only_where_one_may_accept_it(dag: dict[str, Any]) -> None:

@@ -16,6 +16,7 @@ import yaml  # type: ignore[import-untyped]
 
 import realtime_service.__main__ as service_command
 import shared_model.__main__ as model_command
+from batch_job.launch import commands
 from batch_job.settings import NightlySettings
 from shared_model import settings
 from shared_model.tls import CertificateFiles, TlsSettings
@@ -74,6 +75,15 @@ def test_every_process_is_a_service() -> None:
 def test_published_ports_are_on_loopback(name: str) -> None:
     for port in SERVICES[name].get("ports", []):
         assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port)
+
+
+def test_the_pool_of_tasks_that_take_the_device_is_made_before_any_task_runs() -> None:
+    """A task of a pool that is not there never runs."""
+    command = SERVICES["airflow-init"]["command"][-1]
+    assert f"airflow pools set {commands.DEVICE_POOL} 1 " in command
+    # The slots that operators have set stay.
+    assert command.index(f"airflow pools get {commands.DEVICE_POOL} ") < command.index("airflow pools set")
+    assert "airflow-init" in SERVICES["airflow-scheduler"]["depends_on"]
 
 
 def test_published_ports_differ() -> None:

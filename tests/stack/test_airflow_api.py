@@ -21,7 +21,7 @@ def airflow(*codes: int) -> Iterator[tuple[AirflowApi, list[str]]]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            asked.append(body["dag_run_id"])
+            asked.append(body.get("dag_run_id") or body["name"])
             self.send_response(next(answers))
             self.end_headers()
             self.wfile.write(b"{}")
@@ -45,6 +45,12 @@ def test_a_run_is_asked_for_again_where_the_database_was_locked(last: int) -> No
     with airflow(500, last) as (api, asked):
         started = api.trigger("nightly_scoring", {})
     assert asked == [started, started]
+
+
+def test_a_pool_that_operators_have_changed_stays_as_it_is() -> None:
+    with airflow(409) as (api, asked):
+        api.make_pool("tandem_device", 1, "One at a time.")
+    assert asked == ["tandem_device"]
 
 
 def test_a_refused_run_is_not_asked_for_again() -> None:

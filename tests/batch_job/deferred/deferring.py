@@ -15,7 +15,7 @@ from batch_job.shards import schemas
 from batch_job.tables import table
 from protos.scoring.v1.scoring_pb2 import ScoreRequest
 from protos.scoring.v1.storage_pb2 import DeferredWork
-from shared_model.deferred import DEFAULTS, DeadLetter, DeadLetters, DeferredQueue
+from shared_model.deferred import DEFAULTS, DeadLetter, DeadLetters, DeferredQueue, Item
 from shared_model.deferred.scripts import GROUP
 from shared_model.heads import Heads
 from shared_model.redis_store import keys
@@ -38,6 +38,16 @@ def submit_to(url: str, text: str) -> str:
             return await submit(client, text)
 
     return asyncio.run(connected())
+
+
+def result(url: str, request_id: str) -> Item | None:
+    """A request's state and answer, for tests that have no event loop."""
+
+    async def run() -> Item | None:
+        async with redis.asyncio.Redis.from_url(url) as client:
+            return await DeferredQueue(client).get(request_id)
+
+    return asyncio.run(run())
 
 
 async def letters(client: "redis.asyncio.Redis") -> list[DeadLetter]:

@@ -1,6 +1,5 @@
 """The steps as Airflow and people run them: processes, exit codes, one record, real spark-submit."""
 
-import asyncio
 import contextlib
 import json
 import os
@@ -30,14 +29,13 @@ from batch_job.steps import context
 from batch_job.tables import table
 from batch_job.tables.fence import Fence, latest_token
 from shared_model import demo_messages
-from shared_model.deferred import DeferredQueue, Item
 from shared_model.errors import Stale
 from shared_model.redis_store import keys
 from shared_model.releases.store import Release
 from shared_model.settings import DeferredSettings, StateSettings
 from tests.batch_job.cluster import other_python
 from tests.batch_job.conftest import DAY, NEXT_DAY, Cli, message, planned, write_day
-from tests.batch_job.deferred.deferring import submit_to
+from tests.batch_job.deferred.deferring import result, submit_to
 from tests.batch_job.shards import written
 
 
@@ -54,14 +52,6 @@ def succeed(cli: Cli, *arguments: str) -> str:
     done = cli(*arguments)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout + done.stderr
-
-
-def result(url: str, request_id: str) -> Item | None:
-    async def run() -> Item | None:
-        async with redis.asyncio.Redis.from_url(url) as client:
-            return await DeferredQueue(client).get(request_id)
-
-    return asyncio.run(run())
 
 
 def newest(state: StateSettings, day: str) -> RunRecord:

@@ -3,12 +3,13 @@
 import asyncio
 import html
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import redis.asyncio
 
-from batch_job import driver
+from batch_job import driver, run_record
 from batch_job.launch import spark_submit
 from batch_job.run_record import State
 from batch_job.shards import schemas
@@ -18,7 +19,8 @@ from shared_model.errors import Stale
 from tests.batch_job.conftest import DAY
 from tests.batch_job.deferred.deferring import forget_leases, submit
 from tests.batch_job.shards import written
-from tests.integration.nightly.conftest import LINES, House, check_complete
+from tests.integration.nightly.conftest import LINES, House, check_complete, old_rows
+from tests.redis_nodes import free_port
 
 BEFORE = "2026-01-13"
 
@@ -93,3 +95,23 @@ def test_a_run_that_is_superseded_while_it_drains_stays_stale(
     monkeypatch.setattr(score, "answer_deferred", superseded)
     assert launched(house) == 3
     assert (house.record.state, house.record.problem) == (State.COMMITTED, "")
+
+
+def test_a_redis_that_is_gone_is_one_line_and_worth_another_try(
+    house: House, in_this_spark: None, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TANDEM_REDIS_URL", f"redis://127.0.0.1:{free_port()}")
+    assert launched(house, "--drain", "--active") == spark_submit.UNAVAILABLE
+    said = capfd.readouterr().err
+    assert "Traceback" not in said
+    assert said.splitlines()[-1].startswith("batch_job drain: Redis did not answer: ")
+
+
+def test_a_drain_without_a_day_answers_with_the_active_release(house: House, in_this_spark: None) -> None:
+    """The run was planned with a release that has been taken away since; the record keeps its name."""
+    gone = f"{house.release.manifest.name}-0123456789ab"
+    run_record.write(house.path, replace(house.record, release=gone))
+    with_redis(house, lambda client: submit(client, "a text of no message"))
+    assert launched(house, "--drain", "--active") == 0
+    assert (house.record.release, house.record.drained) == (gone, 1)
+    assert [release for (_, _, release) in house.rows() - old_rows()] == [house.release.id]

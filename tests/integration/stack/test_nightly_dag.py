@@ -7,6 +7,7 @@ import contextlib
 import json
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,7 +20,7 @@ from deltalake import DeltaTable
 from tandem_stack import calls, up
 from tandem_stack.airflow_api import FINAL, AirflowApi, RunState
 from tandem_stack.checks import Problem
-from tandem_stack.stack import DAG
+from tandem_stack.stack import DAG, DRAIN
 
 from batch_job import run_record
 from batch_job.run_record import State
@@ -28,6 +29,8 @@ from shared_model.demo_messages import FIRST_DAY
 from shared_model.redis_store import keys
 from shared_model.redis_store.server import RedisServer
 from shared_model.releases.store import Release
+from shared_model.types import DeferredState
+from tests.batch_job.deferred.deferring import result, submit_to
 from tests.integration.stack.conftest import APPROVER, ROWS, Up
 from tests.private_files import open_to_others
 from tests.realtime_service.conftest import eventually
@@ -93,8 +96,8 @@ def listening(running: Up) -> set[tuple[str, int]]:
     return found
 
 
-def task_log(running: Up, run_id: str, task: str) -> str:
-    return "\n".join(str(line["event"]) for line in running.api.task_events(DAG, run_id, task))
+def task_log(running: Up, run_id: str, task: str, dag: str = DAG) -> str:
+    return "\n".join(str(line["event"]) for line in running.api.task_events(dag, run_id, task))
 
 
 def test_everything_listens_on_loopback_only(running: Up, night: Night) -> None:
@@ -249,6 +252,45 @@ def test_only_what_is_due_or_triggered_runs(
     running: Up, night: Night, due: str, runs: dict[str, str], asked: Asked
 ) -> None:
     assert set(running.api.run_ids(DAG)) == {due, asked.run.run_id, asked.unanswered, *runs.values()}
+
+
+@contextlib.contextmanager
+def service_stopped(running: Up) -> Iterator[None]:
+    """No lane takes deferred requests meanwhile."""
+    stopped = list[psutil.Process]()
+    for process in running.descendants():
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            stopped += [process] if "realtime_service" in process.cmdline() else []
+    assert stopped
+    for process in stopped:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in stopped:
+            process.resume()
+
+
+def test_a_drain_finds_nothing_and_starts_no_spark(running: Up, asked: Asked) -> None:
+    run = running.api.wait_run(DRAIN, running.api.trigger(DRAIN, {}), RUN_SECONDS)
+
+    assert (run.state, run.tasks) == ("success", {"check": "skipped", "drain": "skipped"})
+    assert "0 deferred requests wait" in task_log(running, run.run_id, "check", DRAIN)
+
+
+def test_what_lanes_left_is_drained_in_spark_beside_the_latest_planned_day(running: Up, asked: Asked) -> None:
+    running.api.wait_run(DAG, asked.unanswered, RUN_SECONDS)
+    with RedisServer(running.plan.state) as server, service_stopped(running):
+        request_id = submit_to(server.url, "a text of no message")
+        run = running.api.wait_run(DRAIN, running.api.trigger(DRAIN, {"limit": 1}), RUN_SECONDS)
+        item = result(server.url, request_id)
+
+    assert (run.state, run.tasks) == ("success", {"check": "success", "drain": "success"})
+    assert "1 deferred requests wait, none with a deadline" in task_log(running, run.run_id, "check", DRAIN)
+    assert item is not None
+    assert (item.state, item.computed_by) == (DeferredState.PUBLISHED, "nightly")
+    table = DeltaTable(running.plan.state.scores_table).to_pyarrow_table(partitions=[("source", "=", "deferred")])
+    assert table["ds"].to_pylist() == [REFUSED]
 
 
 def is_java(process: psutil.Process) -> bool:

@@ -1,0 +1,32 @@
+"""Command lines of DAGs that are not about one night, and when a task is tried again.
+
+Standard library only, as `spark_submit` is: Airflow's environment imports this.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from batch_job.launch import spark_submit
+
+#: Airflow's pool of the tasks that take the device. It has one slot, so that two never share it.
+DEVICE_POOL = "tandem_device"
+#: Seconds before the first retry, and most before a later one. Each waits twice as long as the one before.
+FIRST_RETRY_SECONDS, MOST_RETRY_SECONDS = 30.0, 600.0
+
+
+def command(package: str, *arguments: str, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """`python -m PACKAGE …` on the runtime's Python; no shell reads it. `package`: as in a checkout."""
+    python = os.path.join(spark_submit.runtime_prefix(environ), "bin", "python")
+    return [python, "-m", spark_submit.PACKAGE.removesuffix("batch_job") + package, *arguments]
+
+
+def retry_seconds(failures: int) -> float:
+    """How long to wait after so many tries that failed."""
+    # A power that is too large for a float would raise.
+    return min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 10), MOST_RETRY_SECONDS)
+
+
+def drain_environment(params: Mapping[str, Any]) -> dict[str, str]:
+    """Settings of `drain` for the choices of Airflow's trigger form."""
+    return {"TANDEM_DEFERRED_DRAIN_LIMIT": str(params["limit"])} if params["limit"] else {}

@@ -1,0 +1,64 @@
+"""The tasks of DAGs that are not about one night, as Airflow operators."""
+
+import json
+from typing import Any
+
+from airflow.providers.standard.hooks.subprocess import SubprocessHook
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowSkipException
+
+from batch_job.launch import commands, spark_submit
+from dags.operators import Score, fail
+
+#: Key of the XCom in which `check` leaves the run that requests are answered beside.
+RUN = "run"
+
+
+class Command(BaseOperator):  # type: ignore[misc]  # Airflow has no types here
+    """A command of a package on the runtime's Python, without a JVM."""
+
+    template_fields: tuple[str, ...] = ("arguments",)
+
+    def __init__(self, *, package: str, arguments: list[str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.package, self.arguments = package, arguments
+        self._hook = SubprocessHook()
+
+    def run_command(self) -> tuple[int, str]:
+        """Exit code and last line; the log has all that it prints."""
+        command = commands.command(self.package, *self.arguments)
+        ended = self._hook.run_command(command, env=spark_submit.step_environment())
+        return ended.exit_code, ended.output
+
+    def execute(self, context: Any) -> None:
+        code, line = self.run_command()
+        if code:
+            fail(self, code, line)
+
+    def on_kill(self) -> None:
+        self._hook.send_sigterm()
+
+
+class Backlog(Command):
+    """Skips the tasks after it where no deferred request waits for them; else leaves the run for them."""
+
+    def execute(self, context: Any) -> None:
+        code, said = self.run_command()
+        if code not in (0, spark_submit.CHANGED):
+            fail(self, code, said)
+        found = json.loads(said)
+        if not code:
+            raise AirflowSkipException(found["line"])
+        self.log.info(found["line"])
+        context["ti"].xcom_push(key=RUN, value=found)
+
+
+class Drain(Score):
+    """`drain` in spark-submit, by the Spark connection, with the active release."""
+
+    passes = frozenset()
+    flags = ("--drain", "--active")
+
+    def execute(self, context: Any) -> None:
+        self.env_vars.update(commands.drain_environment(context["params"]))
+        self._score(context)

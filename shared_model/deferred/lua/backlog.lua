@@ -1,0 +1,19 @@
+-- How much work waits that no consumer is at. Nothing is changed.
+-- ARGV[3] lease, milliseconds
+-- Returns {entries that no lease covers; the earliest deadline among those that are free to claim, in milliseconds, ""
+-- where none has one; milliseconds now}
+local PAGE = 500
+
+local held, start = 0, '-'
+repeat
+  -- Without a group, nothing was ever claimed.
+  local rows = redis.pcall('XPENDING', KEYS[1], ARGV[1], start, '+', PAGE)
+  for _, row in ipairs(rows.err and {} or rows) do
+    if row[2] ~= '' and row[3] < tonumber(ARGV[3]) then
+      held = held + 1
+    end
+    start = '(' .. row[1]
+  end
+until #rows < PAGE
+local due = redis.call('ZRANGE', order, 0, 0, 'WITHSCORES')[2]
+return {expired, {redis.call('XLEN', KEYS[1]) - held, due and due ~= 'inf' and due or '', now()}}

@@ -1,0 +1,76 @@
+"""Runs on Airflow's Python: what tasks of DAGs that are not about one night do as their commands end, as JSON."""
+
+import json
+import sys
+from typing import Any
+from unittest.mock import Mock, patch
+
+from airflow.dag_processing.dagbag import DagBag
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+
+from batch_job.launch import commands
+from dags.operators import OnlyUnexpected, Score
+
+folder = sys.argv[1]
+bag = DagBag(dag_folder=folder, collect_dags=False)
+bag.collect_dags(folder)
+
+
+def task(dag: str, name: str) -> Any:
+    return bag.dags[dag].get_task(name)
+
+
+def ended(of: Any, code: int, line: str, **context: Any) -> list[object]:
+    """How a task ends where its command ends so: the state, what is said, and what it leaves for later tasks."""
+    ti, log = Mock(), Mock()
+    of.run_command = lambda *_: (code, line)
+    with patch.object(type(of), "log", log):
+        try:
+            of.execute({"ti": ti, **context})
+        except AirflowSkipException as skipped:
+            return ["skipped", str(skipped)]
+        except SystemExit as failed:
+            return [failed.code, *(call.args[0] for call in log.error.call_args_list)]
+    return ["done", *(call.kwargs["value"] for call in ti.xcom_push.call_args_list)]
+
+
+def drained(code: int, *said: str) -> list[object]:
+    """How `drain` ends where spark-submit ends so."""
+    drain, log = task("drain_deferred", "drain"), Mock()
+    drain._ended = lambda: (code, list(said))
+    error = AirflowException("spark-submit failed") if code else None
+    with (
+        patch.object(type(drain), "log", log),
+        patch("dags.operators.SparkSubmitOperator.execute", side_effect=error),
+    ):
+        try:
+            drain.execute({"params": {"limit": 7}})
+        except SystemExit as failed:
+            return [failed.code, *(call.args[0] for call in log.error.call_args_list)]
+    return ["done", drain.env_vars["TANDEM_DEFERRED_DRAIN_LIMIT"]]
+
+
+def retried(failure: BaseException, tries: int = 1) -> list[object]:
+    decision = OnlyUnexpected().evaluate(failure, tries, 2)
+    return [decision.action.value, decision.retry_delay.total_seconds() if decision.retry_delay else None]
+
+
+FOUND = json.dumps({"line": "3 wait", "ds": "2026-01-14", "record": "/r.json"})
+check, drain = task("drain_deferred", "check"), task("drain_deferred", "drain")
+json.dump(
+    {
+        "check": {code: ended(check, code, FOUND if code in (0, 5) else "its line") for code in (0, 2, 5, 75)},
+        "command": commands.command(check.package, *check.arguments)[1:],
+        "drain": {
+            "args": drain.application_args,
+            "done": drained(0),
+            "refused": drained(1, "batch_job drain: a line"),
+            "gone": drained(75, "noise", "batch_job drain: Redis did not answer"),
+        },
+        "retried": {code: retried(SystemExit(code)) for code in (1, 2, 3, 4, 70, 75, -9, 137)},
+        "lost": retried(AirflowException("spark-submit was lost")),
+        "waits": [retried(SystemExit(75), tries)[1] for tries in (1, 2, 3, 9, 2000)],
+        "night": Score.passes == {1},
+    },
+    sys.stdout,
+)

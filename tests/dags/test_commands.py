@@ -1,0 +1,63 @@
+"""Tasks of DAGs that are not about one night end as their commands do, on Airflow's own Python."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_job.launch import commands
+from tests.dags.test_all_dags import PYTHON, REPOSITORY
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture(scope="module")
+def tasks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    environ = {
+        **os.environ,
+        "AIRFLOW_HOME": str(tmp_path_factory.mktemp("airflow")),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "PYTHONPATH": str(REPOSITORY),
+        "TANDEM_RUNTIME_PREFIX": sys.prefix,
+    }
+    command = [str(PYTHON), str(Path(__file__).with_name("inspect_commands.py")), str(REPOSITORY / "dags")]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+def test_the_drain_is_skipped_where_nothing_waits_and_gets_the_run_where_something_does(tasks: dict[str, Any]) -> None:
+    found = {"line": "3 wait", "ds": "2026-01-14", "record": "/r.json"}
+    assert tasks["check"] == {
+        "0": ["skipped", "3 wait"],
+        "2": [2, "its line"],
+        "5": ["done", found],
+        "75": [75, "its line"],
+    }
+    assert tasks["command"] == ["-m", "batch_job", "drain", "--check", "--json"]
+
+
+def test_a_drain_that_fails_says_its_line_and_no_code_passes_for_success(tasks: dict[str, Any]) -> None:
+    drain = tasks["drain"]
+    assert drain["args"][-2:] == ["--drain", "--active"]
+    # The form's limit is a setting of the step.
+    assert drain["done"] == ["done", "7"]
+    # A gate's code means that to the nightly run alone.
+    assert drain["refused"] == [1, "batch_job drain: a line"]
+    assert drain["gone"] == [75, "batch_job drain: Redis did not answer"]
+    assert tasks["night"]
+
+
+def test_what_would_end_in_the_same_way_is_never_tried_again_and_all_else_after_a_wait(tasks: dict[str, Any]) -> None:
+    final = {code: ["fail", None] for code in "1234"}
+    passing = {code: ["retry", 30.0] for code in ("70", "75", "-9", "137")}
+    assert tasks["retried"] == {**final, **passing}
+    assert tasks["lost"] == ["retry", 30.0]
+
+
+def test_waits_grow_to_a_bound(tasks: dict[str, Any]) -> None:
+    assert tasks["waits"] == [30.0, 60.0, 120.0, commands.MOST_RETRY_SECONDS, commands.MOST_RETRY_SECONDS]
