@@ -2,7 +2,8 @@
 
 Exit codes: 0 done, 1 a gate refused the partition, 2 input, environment or settings are wrong, 3 a newer attempt owns
 the partition, 4 (of plan) the messages are not there, 6 (of judge) a gate refused the partition and a person may accept
-it, 70 an unexpected error: a traceback comes before its line, 75 Redis does not answer: try again later.
+it, 70 an unexpected error: a traceback comes before its line, 75 Redis or the store does not answer, or workers were
+killed: try again later.
 """
 
 import argparse

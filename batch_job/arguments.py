@@ -15,7 +15,7 @@ _ANY_CODE = (
     "0 done",
     "2 input, environment or settings are wrong",
     f"{spark_submit.UNEXPECTED} an unexpected error",
-    f"{spark_submit.UNAVAILABLE} Redis does not answer",
+    f"{spark_submit.UNAVAILABLE} Redis or the store does not answer, or workers were killed",
 )
 
 

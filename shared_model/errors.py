@@ -14,6 +14,7 @@ TandemError
 ├── Stale             a newer attempt owns this partition
 └── JobError          a nightly run cannot go on: input, environment, table
     ├── Refused         a partition's contents must not be committed
+    ├── WorkersLost     Spark's workers, or an engine's processes, were killed; a later try may succeed
     └── NoInput       the day's messages are not there, or not yet; names where they should be
 """
 
@@ -78,6 +79,10 @@ class JobError(TandemError):
 
 class Refused(JobError):
     """A partition's contents must not be committed; nothing became visible."""
+
+
+class WorkersLost(JobError):
+    """Workers were killed as often as Spark tries a task; a later try goes on with the shards that are finished."""
 
 
 class NoInput(JobError):

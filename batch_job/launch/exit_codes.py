@@ -16,7 +16,7 @@ _DISK = {errno.EACCES, errno.EDQUOT, errno.EFBIG, errno.ENOSPC, errno.EPERM, err
 def exit_code(step: str, run: Callable[[], object]) -> int:
     """0 done, 1 a gate refused the partition, 2 input, environment or settings are wrong, 3 a newer attempt owns the
     partition, 4 the day's messages are not there, 70 an unexpected error, with a traceback before its
-    line, 75 Redis does not answer."""
+    line, 75 Redis or the store did not answer, or Spark's workers were killed: a later try may succeed."""
     try:
         _printing_all(run)
     except BrokenPipeError:
@@ -32,19 +32,22 @@ def exit_code(step: str, run: Callable[[], object]) -> int:
 
 def _judged(error: Exception) -> tuple[int, str]:
     """Exit code and line of a failure."""
-    from shared_model.errors import NoInput, Refused, Stale, StoreUnavailable, TandemError
+    from shared_model.errors import NoInput, Refused, Stale, StoreUnavailable, TandemError, WorkersLost
+    from shared_model.objects import is_outage
 
     codes: tuple[tuple[type[Exception], int], ...] = (
         (Stale, 3),
         (Refused, 1),
         (NoInput, spark_submit.NO_INPUT),
         (StoreUnavailable, spark_submit.UNAVAILABLE),
+        (WorkersLost, spark_submit.UNAVAILABLE),
         (TandemError, 2),
         (run_record.RecordError, 2),
     )
     for kind, code in codes:
         if isinstance(error, kind):
-            return code, f"stale: {error}" if kind is Stale else str(error)
+            line = f"stale: {error}" if kind is Stale else str(error)
+            return (spark_submit.UNAVAILABLE if code == 2 and is_outage(line) else code), line
     if isinstance(error, OSError) and error.errno in _DISK:
         return 2, f"{error.filename or 'output'}: {error.strerror}; make room, or give this user the right to it"
     what = str(error).partition("\n")[0]

@@ -41,7 +41,7 @@ WAITING = 6
 REFUSED = 1
 #: Exit code of an unexpected error: EX_SOFTWARE of sysexits.h. Python's own, 1, is that of a refusing gate.
 UNEXPECTED = 70
-#: Exit code where Redis does not answer: EX_TEMPFAIL. A later try may succeed.
+#: Exit code where Redis or the store does not answer, or workers were killed: EX_TEMPFAIL. A later try may succeed.
 UNAVAILABLE = 75
 #: Exit codes that a second try ends with as well: a gate refused, input or settings are wrong, a newer attempt owns the
 #: day, there are no messages. Other codes, and signals, may pass: a lost executor, a killed process.

@@ -9,11 +9,12 @@ from urllib.parse import unquote
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
-from shared_model.errors import JobError
+from shared_model.errors import EngineLost, JobError, WorkersLost
 
 #: The cause of a failed Spark job, in its workers' tracebacks and the JVM's.
 _REASON = re.compile(
-    r"^(?:(?:\w+\.)?shared_model\.errors\.\w+: (?P<ours>.+)|.*\bIOException: (?P<room>No space left on device).*"
+    r"^(?:(?:\w+\.)?shared_model\.errors\.(?P<kind>\w+): (?P<ours>.+)"
+    r"|.*\bIOException: (?P<room>No space left on device).*"
     r"|.*(?P<lost>Python worker exited unexpectedly|ExecutorLostFailure).*)$",
     re.M,
 )
@@ -28,8 +29,8 @@ _LOST = "a worker was killed, as often as Spark tries a task; what it had finish
 
 @contextmanager
 def failing_in_one_line() -> Iterator[None]:
-    """Raises: JobError where a Spark job fails for a reason that a worker gave, on a file that cannot be read, for want
-    of room on a disk, or because workers were killed."""
+    """Raises: JobError where a Spark job fails for a reason that a worker gave, on a file that cannot be read, or for
+    want of room on a disk; WorkersLost where workers or an engine's processes were killed."""
     try:
         yield
     except (Py4JError, PySparkException) as error:
@@ -39,7 +40,8 @@ def failing_in_one_line() -> Iterator[None]:
             file, why = re.sub("^file:/+", "/", unquote(found["file"])), cause["why"] if cause else found["kind"]
             raise JobError(f"{file} cannot be read: {why}; restore it, or plan the run anew") from error
         if known := _REASON.search(text):
-            raise JobError(known["ours"] or known["room"] or _LOST) from error
+            lost = known["lost"] or known["kind"] == EngineLost.__name__
+            raise (WorkersLost if lost else JobError)(known["ours"] or known["room"] or _LOST) from error
         raise
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import BinaryIO
 
-from shared_model.objects.contract import Location, ObjectInfo, Objects, is_url, join, located, refusal
+from shared_model.objects.contract import Location, ObjectInfo, Objects, is_outage, is_url, join, located, refusal
 from shared_model.objects.local import LocalObjects
 
 __all__ = [
@@ -11,6 +11,7 @@ __all__ = [
     "ObjectInfo",
     "Objects",
     "get",
+    "is_outage",
     "is_url",
     "join",
     "located",

@@ -13,6 +13,9 @@ Location = str | Path
 _FILE_URL = re.compile(r"(?:file|local)://(.*)", re.DOTALL)
 
 _SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
+#: The end of an error's text, where a request was sent again in vain.
+REPEATED = " (after {} retries)"
+_REPEATED = re.compile(r"\(after [1-9]\d* retries\)")
 #: The container of abfss://CONTAINER@ACCOUNT… stands where other URLs have a user.
 _WITH_ACCOUNT = ("abfs", "abfss")
 
@@ -24,6 +27,12 @@ class ObjectInfo:
     path: str
     size: int
     modified: datetime
+
+
+def is_outage(problem: str) -> bool:
+    """Whether an error's text, also one that quotes it, says that a service behind a URL did not answer or was busy:
+    no other request is repeated."""
+    return bool(_REPEATED.search(problem))
 
 
 class Objects(Protocol):

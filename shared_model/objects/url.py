@@ -19,7 +19,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore, from_url
 
-from shared_model.objects.contract import ObjectInfo, refusal
+from shared_model.objects.contract import REPEATED, ObjectInfo, refusal
 from shared_model.storage import one_line
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def cause(text: str) -> str:
     often it was asked."""
     text = text.partition("\n\nDebug source")[0]
     performed, code, message = _PERFORMED.match(text), _CODE.search(text), _MESSAGE.search(text)
-    again = f" (after {performed['retries']} retries)" if performed and performed["retries"] else ""
+    again = REPEATED.format(performed["retries"]) if performed and performed["retries"] else ""
     if code:
         said = f"{code[1]}: {message[1]}" if message and message[1] else code[1]
     else:

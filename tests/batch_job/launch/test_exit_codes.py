@@ -10,20 +10,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import redis
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from batch_job import __main__ as steps
 from batch_job import run_record
-from batch_job.launch import exit_codes
+from batch_job.launch import exit_codes, spark_submit
 from batch_job.run_record import State
 from batch_job.scoring.options import ScoringOptions
 from batch_job.spark import session
-from shared_model.errors import JobError, NoInput, Refused, Stale, StoreUnavailable
+from batch_job.spark.failures import failing_in_one_line
+from shared_model.errors import JobError, NoInput, Refused, SettingError, Stale, StoreUnavailable, WorkersLost
+from shared_model.objects import url
 from shared_model.settings import StateSettings
+from tests import object_store
 from tests.batch_job.cluster import other_python
 from tests.batch_job.conftest import DAY, Cli, attempt, planned
 from tests.batch_job.reporting.test_reporting import PUBLISHED
 from tests.batch_job.shards import written
+from tests.object_store import Fault, Proxy
 from tests.shared_model.full_disk import largest_file
 
 
@@ -35,6 +40,8 @@ from tests.shared_model.full_disk import largest_file
         (JobError("counts differ"), 2, "batch_job score: counts differ\n"),
         (NoInput("no messages"), 4, "batch_job score: no messages\n"),
         (StoreUnavailable("Redis did not answer"), 75, "batch_job score: Redis did not answer\n"),
+        (WorkersLost("a worker was killed"), 75, "batch_job score: a worker was killed\n"),
+        (SettingError("TANDEM_STORE=x"), 2, "batch_job score: TANDEM_STORE=x\n"),
         (run_record.RecordError("run.json is not there"), 2, "batch_job score: run.json is not there\n"),
     ],
 )
@@ -56,6 +63,40 @@ def test_what_nobody_foresaw_is_no_verdict_of_a_gate_and_is_not_hidden(capsys: p
         "batch_job score: unexpected error: ZeroDivisionError: integer division or modulo by zero; "
         "the traceback above says where"
     )
+
+
+def test_a_store_that_is_gone_is_one_line_and_worth_another_try(
+    s3_url: str, s3: Proxy, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And one that refuses is not."""
+    monkeypatch.setitem(url.RETRIES, "max_retries", 1)
+    object_store.reconnect()
+    monkeypatch.setenv("TANDEM_STATE", str(tmp_path))
+    monkeypatch.setenv("TANDEM_STORE", s3_url)
+    s3.inject(Fault.BUSY, 100, "GET")
+    assert steps.main(["runs"]) == spark_submit.UNAVAILABLE
+    (line,) = [it for it in capsys.readouterr().err.splitlines() if it.startswith("batch_job")]
+    assert line.startswith(f"batch_job runs: {s3_url}/runs cannot be read: SlowDown: ")
+    s3.clear()
+    s3.expire()
+    assert steps.main(["runs"]) == 2
+    assert "ExpiredToken" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("said", "kind"),
+    [
+        ("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)", WorkersLost),
+        ("ExecutorLostFailure (executor 1 exited caused by one of the running tasks)", WorkersLost),
+        ("shared_model.errors.EngineLost: rank 1 died", WorkersLost),
+        ("shared_model.errors.JobError: counts differ", JobError),
+        ("java.io.IOException: No space left on device", JobError),
+    ],
+)
+def test_lost_workers_are_told_from_work_that_fails(said: str, kind: type[Exception]) -> None:
+    with pytest.raises(JobError) as caught, failing_in_one_line():
+        raise PySparkException(f"Job aborted due to stage failure: Task 0 failed\n{said}\n")
+    assert type(caught.value) is kind
 
 
 @pytest.mark.heavy

@@ -45,7 +45,7 @@ def test_without_a_cluster_a_killed_worker_ends_the_run_in_one_line_and_the_next
     """A Spark in one process tries a task once."""
     done = house.night("a worker is killed")
     said = [line for line in done.stdout.splitlines() if line.startswith("batch_job")]
-    assert (done.returncode, said) == (2, [f"batch_job score: {failures._LOST}"])
+    assert (done.returncode, said) == (75, [f"batch_job score: {failures._LOST}"])
     assert (house.rows(), house.record.state) == (old_rows(), State.FAILED)
     finished = house.finished()
     run = score.score(DAY, house.path)
