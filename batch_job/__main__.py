@@ -50,7 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     steps = parser.add_subparsers(dest="step", required=True, metavar="STEP")
     before = (_add_plan, _add_score, _add_judge, _add_commit, _add_reject)
-    after = (_add_drain, _add_publish, _add_rollback, _add_report, _add_read, _add_listings)
+    after = (_add_drain, _add_publish, _add_rollback, _add_report, _add_read, _add_listings, _add_drift)
     for add in (*before, *after):
         add(steps)
     return parser
@@ -247,6 +247,24 @@ def _add_listings(steps: Steps) -> None:
         f"--ds {_DAY} --limit 5",
     )
     _add_printing(step, "lines", "one JSON object a line, its size in bytes included; default: tab-separated")
+
+
+def _add_drift(steps: Steps) -> None:
+    step = arguments.step(
+        steps,
+        "drift",
+        "compare the labels, scores and lengths of committed days with a baseline",
+        "It prints how far the distributions of each window have moved, by release, and writes drift.html and "
+        "drift.json. TANDEM_DRIFT_BASELINE fixes the baseline; TANDEM_DRIFT_BOUND is the move with which it fails.",
+        f"--to {_DAY} --days 7",
+        "1 a distribution has moved beyond the bound",
+        day=None,
+    )
+    step.add_argument("--to", default="", metavar="DAY", help="last day of the windows; default: the last committed")
+    first = "first day of one window; default: see --days"
+    step.add_argument("--from", default="", dest="first", metavar="DAY", help=first)
+    days = "days of a window; may be given again; default: 7, and 30"
+    step.add_argument("--days", action="append", type=arguments.positive, metavar="N", help=days)
 
 
 def _add_printing(step: argparse.ArgumentParser, what: str, as_json: str) -> None:

@@ -30,10 +30,18 @@ def count(text: str) -> int:
     return number
 
 
+def positive(text: str) -> int:
+    """As `count`, without 0."""
+    if not (number := count(text)):
+        raise ValueError
+    return number
+
+
 def step(
-    steps: Steps, name: str, help: str, about: str, example: str, *codes: str, day: str = ""
+    steps: Steps, name: str, help: str, about: str, example: str, *codes: str, day: str | None = ""
 ) -> argparse.ArgumentParser:
-    """`about`: more of what it does; `codes`: exit codes besides those of any step; `day`: help of an optional day."""
+    """`about`: more of what it does; `codes`: exit codes besides those of any step; `day`: help of an optional day,
+    None for a step that is not about one."""
     ends = "; ".join(sorted([*_ANY_CODE, *codes], key=lambda code: int(code.partition(" ")[0])))
     parser = steps.add_parser(
         name,
@@ -42,9 +50,10 @@ def step(
         epilog=f"exit codes: {ends}\nexample:    python -m batch_job {name} {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--ds", required=not day, metavar="DAY", help=day or "the day, YYYY-MM-DD", default="" if day else None
-    )
+    if day is not None:
+        parser.add_argument(
+            "--ds", required=not day, metavar="DAY", help=day or "the day, YYYY-MM-DD", default="" if day else None
+        )
     model = "model that scores; default: TANDEM_NIGHTLY_MODEL, else the default model"
     parser.add_argument("--model", default="", metavar="NAME", help=model)
     return parser

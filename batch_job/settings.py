@@ -2,6 +2,7 @@
 
 import string
 from dataclasses import dataclass
+from datetime import date
 
 from batch_job.launch import spark_submit
 from batch_job.launch.spark_submit import POLL_SECONDS, WAIT_SECONDS
@@ -56,6 +57,39 @@ class InputSettings:
     @property
     def columns(self) -> Columns:
         return Columns(self.input_id, self.input_text, self.input_pair)
+
+
+def _is_span(text: str) -> bool:
+    first, dots, last = text.partition("..")
+    try:
+        return bool(dots) and date.fromisoformat(first) <= date.fromisoformat(last) and len(text) == len(_SPAN)
+    except ValueError:
+        return False
+
+
+_SPAN = "2026-01-01..2026-01-30"
+
+
+@dataclass(frozen=True)
+class DriftSettings:
+    """With which days windows are compared, and when the step fails."""
+
+    drift_baseline: str = setting(
+        "",
+        "The days that windows are compared with; empty: the oldest 30 committed days before each window.",
+        Check(lambda value: not value or _is_span(value), f"two days, such as {_SPAN}"),
+    )
+    drift_bound: float = setting(
+        0.0,
+        "Population stability index beyond noise with which `drift` fails; 0: it never does.",
+        NOT_NEGATIVE,
+    )
+
+    @property
+    def baseline(self) -> tuple[str, str] | None:
+        """First and last day, where they are fixed."""
+        first, _, last = self.drift_baseline.partition("..")
+        return (first, last) if last else None
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,14 @@ class Command(BaseOperator):  # type: ignore[misc]  # Airflow has no types here
         self._hook.send_sigterm()
 
 
+class Drift(Command):
+    """`drift`, as the trigger form says."""
+
+    def execute(self, context: Any) -> None:
+        self.arguments = [*self.arguments, *commands.drift_flags(context["params"])]
+        super().execute(context)
+
+
 class Backlog(Command):
     """Skips the tasks after it where no deferred request waits for them; else leaves the run for them."""
 

@@ -62,3 +62,14 @@ Answers the requests in Spark, the earliest deadline first, commits the answers,
 Spark was lost each time. Requests that were taken return when their lease is over; the next run takes them.
 """,
 }
+
+DRIFT_TASKS = {
+    "measure": """
+Reads the columns of the committed scores that it compares, prints how far each distribution has moved, and writes the
+page that its last line names.
+
+**When it fails** at once, a distribution has moved beyond `TANDEM_DRIFT_BOUND`: look at the page, then at the messages.
+If they have changed for good, set `TANDEM_DRIFT_BASELINE` to later days. Otherwise no day is committed, or a setting is
+wrong: its line says which. After three tries, the store did not answer: clear the task.
+""",
+}

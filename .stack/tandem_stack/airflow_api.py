@@ -86,7 +86,7 @@ class AirflowApi:
     def pause(self, dag: str, paused: bool) -> None:
         self._call("PATCH", f"/api/v2/dags/{dag}", {"is_paused": paused})
 
-    def trigger(self, dag: str, conf: Mapping[str, str], partition: str | None = None) -> str:
+    def trigger(self, dag: str, conf: Mapping[str, object], partition: str | None = None) -> str:
         """Start a run as the trigger form does; returns its id. SQLite may be locked by the scheduler, which Airflow
         answers with 500, so it is asked again, for the same run."""
         run_id = f"manual__{uuid.uuid4()}"

@@ -22,7 +22,7 @@ from tandem_stack.processes import Supervisor
 from tandem_stack.progress import say, step
 from tandem_stack.uv import ROOT
 
-DAG, DRAIN = "nightly_scoring", "drain_deferred"
+DAG, DRAIN, DRIFT = "nightly_scoring", "drain_deferred", "drift"
 _BUILD_SECONDS = 900.0
 READY_SECONDS = 120.0
 

@@ -27,6 +27,12 @@ def retry_seconds(failures: int) -> float:
     return min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, 10), MOST_RETRY_SECONDS)
 
 
+def drift_flags(params: Mapping[str, Any]) -> list[str]:
+    """Flags of `drift` for the choices of Airflow's trigger form."""
+    named = [f"--{name}={params[name]}" for name in ("to", "model") if params[name]]
+    return [*named, *(f"--days={days}" for days in params["days"])]
+
+
 def drain_environment(params: Mapping[str, Any]) -> dict[str, str]:
     """Settings of `drain` for the choices of Airflow's trigger form."""
     return {"TANDEM_DEFERRED_DRAIN_LIMIT": str(params["limit"])} if params["limit"] else {}

@@ -21,8 +21,8 @@ _DIGITS = 9
 _SVG = Markup('<svg viewBox="{}" role="img" aria-label="{}"><title>{}</title><desc>{}</desc>{}</svg>')
 
 
-def bars(title: str, rows: Sequence[tuple[Any, ...]], form: str) -> Markup:
-    """Horizontal bars, the first row on top. A row: its name and one value, or two, this day's and the day before's.
+def bars(title: str, rows: Sequence[tuple[Any, ...]], form: str, before: str = "the day before") -> Markup:
+    """Horizontal bars, the first row on top. A row: its name and one value, or two, this day's and that of `before`.
     `form`: of a value, for str.format()."""
     chart = _chart(
         pygal.HorizontalBar,
@@ -35,7 +35,7 @@ def bars(title: str, rows: Sequence[tuple[Any, ...]], form: str) -> Markup:
         x_labels=[name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…" for name, *_ in rows[::-1]],
     )
     texts: list[str] = []
-    for column, day in zip(range(1, len(rows[0])), ("", ", the day before"), strict=False):
+    for column, day in zip(range(1, len(rows[0])), ("", f", {before}"), strict=False):
         named = [f"{row[0]}{day}: {form.format(row[column])}" for row in rows]
         chart.add("", _values([round(row[column], _DIGITS) for row in rows], named)[::-1])
         texts += named

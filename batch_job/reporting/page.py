@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from batch_job.reporting import charts, plain_text
+from batch_job.reporting import charts, drift, plain_text
 from batch_job.reporting.cost import cost_per_million
 from batch_job.run_record import LENGTH_STEP, Findings, RunRecord, Scoring, Verdict
 
@@ -31,15 +31,18 @@ TERMS = {
 #: Characters that neither HTML nor SVG can hold, even escaped.
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
-_TEMPLATES = Environment(
+#: Of every page.
+TEMPLATES = Environment(
     loader=PackageLoader(__package__),
     autoescape=True,
     undefined=StrictUndefined,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-_TEMPLATES.filters["figure"] = format
-_TEMPLATES.globals.update(page=sys.modules[__name__], plain_text=plain_text, charts=charts, length_step=LENGTH_STEP)
+TEMPLATES.filters["figure"] = format
+TEMPLATES.globals.update(
+    page=sys.modules[__name__], plain_text=plain_text, charts=charts, drift=drift, length_step=LENGTH_STEP
+)
 
 
 def html(run: RunRecord, price_per_hour: float, currency: str = "USD", previous: str = "", release: str = "") -> str:
@@ -47,7 +50,7 @@ def html(run: RunRecord, price_per_hour: float, currency: str = "USD", previous:
     the release's, empty without one."""
     before = run.findings.before if run.findings else ""
     links = [(f"report of {before}", previous), (f"report of release {run.release}", release)]
-    page = _TEMPLATES.get_template("page.html").render(
+    page = TEMPLATES.get_template("page.html").render(
         run=run, price_per_hour=price_per_hour, currency=currency, links=[it for it in links if it[1]]
     )
     return printable(page)

@@ -9,7 +9,7 @@ from batch_job.__main__ import _parser
 from batch_job.checks.gate import ACCEPTABLE
 
 NAMES = ["plan", "score", "judge", "commit", "reject"]
-NAMES += ["drain", "publish", "rollback", "report", "read", "runs", "quarantine"]
+NAMES += ["drain", "publish", "rollback", "report", "read", "runs", "quarantine", "drift"]
 
 
 def steps() -> dict[str, argparse.ArgumentParser]:

@@ -34,6 +34,15 @@ def ended(of: Any, code: int, line: str, **context: Any) -> list[object]:
     return ["done", *(call.kwargs["value"] for call in ti.xcom_push.call_args_list)]
 
 
+def measured(code: int, **params: object) -> list[object]:
+    """How `measure` ends where its command ends so, with what the form says, and the command."""
+    measure = task("drift", "measure")
+    before = measure.arguments
+    how = ended(measure, code, "its line", params=params)
+    given, measure.arguments = measure.arguments, before
+    return [how, commands.command(measure.package, *given)[1:]]
+
+
 def drained(code: int, *said: str) -> list[object]:
     """How `drain` ends where spark-submit ends so."""
     drain, log = task("drain_deferred", "drain"), Mock()
@@ -66,6 +75,10 @@ json.dump(
             "done": drained(0),
             "refused": drained(1, "batch_job drain: a line"),
             "gone": drained(75, "noise", "batch_job drain: Redis did not answer"),
+        },
+        "drift": {
+            "all": measured(0, to="2026-01-14", days=[7, 30], model="side"),
+            "moved": measured(1, to=None, days=[7], model=""),
         },
         "retried": {code: retried(SystemExit(code)) for code in (1, 2, 3, 4, 70, 75, -9, 137)},
         "lost": retried(AirflowException("spark-submit was lost")),

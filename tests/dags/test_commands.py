@@ -52,6 +52,15 @@ def test_a_drain_that_fails_says_its_line_and_no_code_passes_for_success(tasks: 
     assert tasks["night"]
 
 
+def test_drift_is_measured_as_the_form_says_and_fails_with_its_line(tasks: dict[str, Any]) -> None:
+    given = ["-m", "batch_job", "drift"]
+    flags = ["--to=2026-01-14", "--model=side", "--days=7", "--days=30"]
+    assert tasks["drift"] == {
+        "all": [["done"], [*given, *flags]],
+        "moved": [[1, "its line"], [*given, "--days=7"]],
+    }
+
+
 def test_what_would_end_in_the_same_way_is_never_tried_again_and_all_else_after_a_wait(tasks: dict[str, Any]) -> None:
     final = {code: ["fail", None] for code in "1234"}
     passing = {code: ["retry", 30.0] for code in ("70", "75", "-9", "137")}

@@ -20,7 +20,7 @@ from deltalake import DeltaTable
 from tandem_stack import calls, up
 from tandem_stack.airflow_api import FINAL, AirflowApi, RunState
 from tandem_stack.checks import Problem
-from tandem_stack.stack import DAG, DRAIN
+from tandem_stack.stack import DAG, DRAIN, DRIFT
 
 from batch_job import run_record
 from batch_job.run_record import State
@@ -291,6 +291,21 @@ def test_what_lanes_left_is_drained_in_spark_beside_the_latest_planned_day(runni
     assert (item.state, item.computed_by) == (DeferredState.PUBLISHED, "nightly")
     table = DeltaTable(running.plan.state.scores_table).to_pyarrow_table(partitions=[("source", "=", "deferred")])
     assert table["ds"].to_pylist() == [REFUSED]
+
+
+def test_drift_is_measured_and_its_page_is_beside_the_scores(running: Up, asked: Asked) -> None:
+    """The accepted day against the one before it. `make up` leaves this DAG to operators."""
+    running.api.pause(DRIFT, False)
+    run = running.api.wait_run(DRIFT, running.api.trigger(DRIFT, {"to": ACCEPTED, "days": [1, 30]}), RUN_SECONDS)
+
+    assert (run.state, run.tasks) == ("success", {"measure": "success"})
+    said = task_log(running, run.run_id, "measure", DRIFT)
+    assert f"{ACCEPTED}..{ACCEPTED} (1 day), release " in said
+    assert f": {ROWS:,} rows against {ROWS:,} of {FIRST_DAY}..{FIRST_DAY}" in said
+    assert f"2025-12-17..{ACCEPTED}: not compared" in said
+    page = running.plan.state.state / "drift" / ACCEPTED / "drift.html"
+    assert f"page {page}" in said
+    assert "<svg" in page.read_text()
 
 
 def is_java(process: psutil.Process) -> bool:
