@@ -211,6 +211,8 @@ def _add_report(steps: Steps) -> None:
     add_record(step, "run record to report; default: the day's newest")
     published = "fail also where `publish` has not run to its end; default: do not"
     step.add_argument("--published", action="store_true", help=published)
+    page = "print the page, write nothing, and end with 0 whatever came of the run; default: do not"
+    step.add_argument("--page", action="store_true", help=page)
 
 
 def _add_read(steps: Steps) -> None:
@@ -233,7 +235,7 @@ def _add_listings(steps: Steps) -> None:
         "runs",
         "list the runs, the newest first",
         "A line for each run record: day, run, status, rows scored, lines quarantined, when it was planned, its input, "
-        "and the gates' verdict or the run's problem.",
+        "and the gates' verdict or the run's problem. Of many runs those are listed whose records changed last.",
         "--limit 5",
         day="only the runs of this day, YYYY-MM-DD; default: all days",
     )

@@ -77,19 +77,19 @@ class _SharedParts(LoadFileScheduling):
         return _shared_part(file) or file
 
 
-#: What a file holds that needs a part of its package which costs many CPU seconds: 17 of the service, and 15 of a
-#: session of Spark whose workers have opened the package's release.
-_SIGNS = ("service: RunningService", "spark: SparkSession", "in_this_spark: None")
+#: What a file holds that needs a part of its package which costs many CPU seconds: 17 of the service, 100 of the whole
+#: stack, and 15 of a session of Spark whose workers have opened the package's release.
+_SIGNS = ("service: RunningService", "running: Up", "spark: SparkSession", "in_this_spark: None")
 
 
 @functools.cache
 def _shared_part(file: str) -> str:
     """The part that a file's tests share with other files of their package; empty for a file without one."""
     own, conftest = (REPOSITORY / file).read_text(), (REPOSITORY / file).with_name("conftest.py")
-    service, *spark = _SIGNS
+    service, stack, *spark = _SIGNS
     # Fixtures of its folder may use the service, too.
     served = service in own or (conftest.exists() and service in conftest.read_text())
-    part = "service" if served else "Spark" if any(sign in own for sign in spark) else ""
+    part = "service" if served else "stack" if stack in own else "Spark" if any(sign in own for sign in spark) else ""
     return part and f"{part} of {Path(file).parts[1]}"
 
 

@@ -56,12 +56,12 @@ class AirflowApi:
         self._address = address
         self._login = {"username": user, "password": password}
         self._alive = alive
-        self._token = ""
+        self.token = ""
 
     def wait_ready(self, timeout_s: float) -> None:
         """Until the API answers and the scheduler's heart beats."""
         self._wait(lambda: self._scheduler()["status"] == "healthy", timeout_s, "Airflow is not healthy")
-        self._token = str(self._call("POST", "/auth/token", self._login)["access_token"])
+        self.token = str(self._call("POST", "/auth/token", self._login)["access_token"])
 
     def wait_dag(self, dag: str, timeout_s: float) -> dict[str, Any]:
         """Until Airflow has read the DAG; returns what it knows of it.
@@ -189,8 +189,8 @@ class AirflowApi:
             self._address + path, None if body is None else json.dumps(body).encode(), method=method
         )
         request.add_header("Content-Type", "application/json")
-        if self._token:
-            request.add_header("Authorization", f"Bearer {self._token}")
+        if self.token:
+            request.add_header("Authorization", f"Bearer {self.token}")
         try:
             with urllib.request.urlopen(request, timeout=_CALL_SECONDS) as response:
                 answer: dict[str, Any] = json.load(response)

@@ -1,6 +1,7 @@
-"""The `report` step: a run on standard output and as a page, and the exit code that it ended with."""
+"""The `report` step: a run on standard output and as a page, with the exit code that it ended with; or the page."""
 
 import argparse
+import sys
 
 from batch_job import lookup, reporting
 from batch_job.reporting import plain_text
@@ -14,6 +15,9 @@ from shared_model.settings import StateSettings
 def run(args: argparse.Namespace, state: StateSettings) -> None:
     path = lookup.find(args.record, args.ds, state)
     done = lookup.open_for(path, args.ds)
+    if args.page:
+        _print_page(done)
+        return
     print(plain_text.summary(done))
     if later := lookup.latest_refusal(state, done.ds, done.input.identity, besides=done.run_id):
         print(f"  latest      {later}")
@@ -21,6 +25,17 @@ def run(args: argparse.Namespace, state: StateSettings) -> None:
     written = reporting.write(path, done, nightly.price_per_hour, nightly.price_currency, state.releases_root)
     print("\n".join(f"  report      {file}" for file in written))
     check(done, args.published)
+
+
+def _print_page(run: RunRecord) -> None:
+    """The page as it is now, without links: its reader may see it at another address than that of its file."""
+    # Jinja2 and pygal: the other steps do without them.
+    from batch_job.reporting import page
+
+    nightly = settings.load(NightlySettings)
+    html = page.html(run, nightly.price_per_hour, nightly.price_currency)
+    # In UTF-8, which the page declares, whatever the encoding of the terminal is.
+    sys.stdout.buffer.write(html.encode())
 
 
 def check(run: RunRecord, published: bool = False) -> None:

@@ -7,33 +7,41 @@ from typing import Any
 
 from batch_job import lookup, run_record
 from batch_job.lookup import RecordFile
-from batch_job.run_record import Outcome, RecordError, Verdict
-from shared_model.errors import JobError
+from batch_job.reporting.cost import cost_per_million
+from batch_job.run_record import Outcome, RecordError, RunRecord, Verdict
+from batch_job.settings import NightlySettings
+from shared_model import settings
+from shared_model.errors import JobError, ReleaseError
 from shared_model.objects import Location, join
+from shared_model.releases import manifest
 from shared_model.settings import StateSettings
 
 #: Columns of the list of runs; the last may be long.
 _COLUMNS = ("day", "run", "status", "rows", "quarantined", "planned", "input", "verdict")
+#: Further keys of a document; of a run that scored nothing, or whose record cannot be read, null.
+_MORE = ("model", "release", "rows_per_second", "cost_per_million", "gates", "waits")
 _SHOWN = (Outcome.WARN, Outcome.FAIL, Outcome.UNPROVEN)
 
 
 def run(args: argparse.Namespace, state: StateSettings) -> None:
     if args.ds:
         lookup.check_day(args.ds)
-    for line in runs(state.runs_dir, args.ds, args.limit, args.json):
+    price = settings.load(NightlySettings).price_per_hour
+    for line in runs(state.runs_dir, args.ds, args.limit, args.json, price):
         print(line)
 
 
-def runs(folder: Location, ds: str, limit: int, as_json: bool) -> Iterator[str]:
-    """Up to `limit` runs, 0 for all, the newest first: of one day, or of all where `ds` is empty.
+def runs(folder: Location, ds: str, limit: int, as_json: bool, price_per_hour: float = 0.0) -> Iterator[str]:
+    """Up to `limit` runs, 0 for all, the newest first: of one day, or of all where `ds` is empty. The records that
+    changed last are read, and no more: a store holds years of them.
 
     Raises: JobError without any run.
     """
-    found = sorted(map(_run, lookup.record_files(folder, ds)), key=lambda run: run["planned"], reverse=True)
-    if not found:
+    files = lookup.record_files(folder, ds)[: limit or None]
+    shown = sorted((_run(file, price_per_hour) for file in files), key=lambda run: run["planned"], reverse=True)
+    if not shown:
         where = join(folder, ds) if ds else folder
         raise JobError(f"{where} holds no run; run `python -m batch_job plan` first, or check TANDEM_STATE")
-    shown = found[: limit or None]
     if as_json:
         return map(json.dumps, shown)
     cells = [_COLUMNS, *(tuple(_cell(run[column]) for column in _COLUMNS) for run in shown)]
@@ -43,12 +51,12 @@ def runs(folder: Location, ds: str, limit: int, as_json: bool) -> Iterator[str]:
     return ("  ".join(map(str.ljust, row, widths)) for row in cells)
 
 
-def _run(file: RecordFile) -> dict[str, Any]:
+def _run(file: RecordFile, price_per_hour: float) -> dict[str, Any]:
     try:
         run = run_record.read(file.path)
     except RecordError as error:
         changed = file.modified.isoformat(timespec="seconds")
-        unknown = dict.fromkeys(_COLUMNS)
+        unknown = dict.fromkeys((*_COLUMNS, *_MORE))
         known = {"day": file.day, "run": file.run_id, "status": "unreadable"}
         return {**unknown, **known, "planned": changed, "verdict": str(error)}
     rows = run.scoring.rows if run.scoring else None
@@ -56,7 +64,24 @@ def _run(file: RecordFile) -> dict[str, Any]:
     verdict = run.problem or _verdict(run.findings.verdicts if run.findings else ())
     count = sum(reasons.values()) if reasons is not None else None
     values = (run.ds, run.run_id, str(run.state), rows, count, run.planned_at, run.input.folder, verdict)
-    return dict(zip(_COLUMNS, values, strict=True))
+    return {**dict(zip(_COLUMNS, values, strict=True)), **_more(run, price_per_hour)}
+
+
+def _more(run: RunRecord, price_per_hour: float) -> dict[str, Any]:
+    rate = run.scoring.rows_per_second if run.scoring else 0.0
+    verdicts = run.findings.verdicts if run.findings else ()
+    gates = [{"gate": it.gate, "outcome": it.outcome, "accepted": it.accepted} for it in verdicts]
+    cost = cost_per_million(price_per_hour, rate) if rate else None
+    values = (_model(run.release), run.release, rate or None, cost, gates, run.waits)
+    return dict(zip(_MORE, values, strict=True))
+
+
+def _model(release: str) -> str:
+    """The model of a release; what the record holds where that is no release's id."""
+    try:
+        return manifest.name_of(release)
+    except ReleaseError:
+        return release
 
 
 def _verdict(verdicts: Sequence[Verdict]) -> str:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from unittest.mock import Mock, patch
 
+from airflow import plugins_manager
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowException, TaskAwaitingInput
 from airflow.serialization.serialized_objects import DagSerialization
@@ -15,6 +16,14 @@ before = set(sys.modules)
 bag = DagBag(dag_folder=folder, collect_dags=False)
 bag.collect_dags(folder)
 ours = sorted(name for name in sys.modules if name.partition(".")[0] in ("batch_job", "shared_model", "protos"))
+plugins, plugin_errors = plugins_manager._get_plugins()
+loaded = {
+    "names": sorted(it.name for it in plugins if it.name.startswith("tandem")),
+    "errors": plugin_errors,
+    # Each task would pay for it.
+    "page": "dags.pages.app" in sys.modules,
+    "apps": [it["url_prefix"] for it in plugins_manager.get_fastapi_plugins()[0]],
+}
 heavy = sorted({"pyspark", "deltalake", "torch", "openvino", "redis"} & (set(sys.modules) - before))
 dag = bag.dags["nightly_scoring"]
 DagSerialization.serialize_dag(dag)
@@ -151,6 +160,7 @@ json.dump(
         "errors": bag.import_errors,
         "imported": ours,
         "heavy": heavy,
+        "plugins": loaded,
         "downstream": {task.task_id: sorted(task.downstream_task_ids) for task in dag.tasks},
         "retries": {task.task_id: [task.retries, task.retry_delay.total_seconds()] for task in dag.tasks},
         "paused": dag.is_paused_upon_creation,

@@ -28,6 +28,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         **os.environ,
         "AIRFLOW_HOME": str(folder),
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__PLUGINS_FOLDER": str(REPOSITORY / "dags" / "plugins"),
         "PYTHONPATH": str(REPOSITORY),
         "TANDEM_RUNTIME_PREFIX": sys.prefix,
         "TANDEM_STATE": str(folder / "state"),
@@ -54,6 +55,11 @@ def test_it_parses_and_sees_only_the_planning_module(dag: dict[str, Any]) -> Non
     launch = [f"batch_job.launch.{name}" for name in ("commands", "spark_submit")]
     assert dag["imported"] == ["batch_job", "batch_job.launch", *launch]
     assert dag["heavy"] == []
+
+
+def test_plugins_load_and_tasks_do_not_pay_for_the_page_of_the_api_server(dag: dict[str, Any]) -> None:
+    names = ["tandem_page", "tandem_run_notes"]
+    assert dag["plugins"] == {"names": names, "errors": {}, "page": False, "apps": ["/tandem"]}
 
 
 def test_steps_in_a_row_a_person_between_them_and_what_decides_the_runs_state(dag: dict[str, Any]) -> None:

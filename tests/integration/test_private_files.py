@@ -1,7 +1,7 @@
 """Files of a build and a service are their user's alone, whatever umask the shell has, and lie in the state folder:
 HOME stays empty.
 
-Those of a night are looked at where a night runs: `stack/test_nightly_dag.py`.
+Those of a night are looked at where a night runs: `stack/test_stopping.py`.
 """
 
 import os

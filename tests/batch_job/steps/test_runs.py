@@ -1,6 +1,7 @@
 """`runs` lists every record, damaged ones too; `quarantine` prints the lines of the day's latest attempt."""
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -92,6 +93,26 @@ def test_a_day_and_a_limit_leave_runs_out(runs: Path) -> None:
     assert len(list(listing.runs(runs, "", 2, as_json=True))) == 2
     with pytest.raises(JobError, match=r"ds?.*2026-01-12 holds no run; run `python -m batch_job plan` first, or check"):
         listing.runs(runs, "2026-01-12", 0, as_json=True)
+
+
+def test_a_document_has_model_rate_cost_and_every_gate(runs: Path) -> None:
+    done, failed, _ = (json.loads(line) for line in listing.runs(runs, "", 0, as_json=True, price_per_hour=0.9))
+    assert (done["model"], done["release"], done["rows_per_second"]) == ("name", "name-0123456789ab", 12.5)
+    assert done["cost_per_million"] == pytest.approx(20.0)
+    assert done["gates"] == [
+        {"gate": "counts", "outcome": "ok", "accepted": False},
+        {"gate": "labels", "outcome": "fail", "accepted": True},
+        {"gate": "agreement", "outcome": "unproven", "accepted": False},
+    ]
+    assert (failed["rows_per_second"], failed["cost_per_million"], failed["gates"]) == (None, None, [])
+
+
+def test_of_many_runs_the_records_that_changed_last_are_read_and_no_other(runs: Path) -> None:
+    (runs / DAY / "broken.json").write_text("{")
+    for age, path in enumerate(("2026-01-13/older", f"{DAY}/failed", f"{DAY}/done", f"{DAY}/broken")):
+        os.utime(runs / f"{path}.json", (age, age))
+    found = [json.loads(line)["run"] for line in listing.runs(runs, "", 3, as_json=True)]
+    assert sorted(found) == ["broken", "done", "failed"]
 
 
 def test_a_damaged_record_is_listed_as_one(runs: Path) -> None:

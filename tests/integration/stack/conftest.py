@@ -1,22 +1,29 @@
-"""The whole local stack, as `make up` starts it, in a state and on ports of its own."""
+"""The whole local stack, as `make up` starts it, in a state and on ports of its own, and real nights in it: one that
+succeeds, one that the gate refuses, one that a person accepts all the same, one that no answer comes for, one whose
+messages are missing, and one of no day. The tests of this folder share it; those of `test_stopping.py` come last."""
 
 import contextlib
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from tandem_stack import airflow_standalone, stack
-from tandem_stack.airflow_api import AirflowApi
-from tandem_stack.stack import Plan
+from tandem_stack.airflow_api import FINAL, AirflowApi, RunState
+from tandem_stack.checks import Problem
+from tandem_stack.stack import DAG, Plan
 
 from shared_model import demo_messages, settings
+from shared_model.demo_messages import FIRST_DAY
 from shared_model.releases.store import Release
 from shared_model.settings import StateSettings
 from tests.realtime_service.conftest import eventually
@@ -27,6 +34,13 @@ ROWS = 1_000
 #: The user who may accept a refused run, and how long that waits: an answer takes a second.
 APPROVER, APPROVAL_SECONDS = "ada", 60
 START_SECONDS = 120.0
+RUN_SECONDS = 220.0
+REFUSED, INTERRUPTED = "2026-01-20", "2026-01-21"
+ACCEPTED, UNANSWERED = "2026-01-15", "2026-01-16"
+#: No JSON, and markup: reports show quarantined lines.
+HOSTILE_LINE = "<script>alert(1)</script>"
+#: Days of another label than the one before.
+SHIFTED = {ACCEPTED: "my card is slowly 7", UNANSWERED: "where is my card 8"}
 
 
 @dataclass(frozen=True)
@@ -66,7 +80,7 @@ def own_environ(state: Path, releases: Path) -> dict[str, str]:
     }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def running(
     own_environment: None, release: Release, releases_dir: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Up]:
@@ -109,3 +123,90 @@ def end(process: "subprocess.Popen[bytes]") -> None:
     for left in started:
         with contextlib.suppress(psutil.NoSuchProcess):
             left.kill()
+
+
+@pytest.fixture(scope="package")
+def due(running: Up) -> str:
+    """The id of the run that the schedule has started, of a day without messages."""
+    eventually(lambda: running.api.run_ids(DAG), 60, every=0.2)
+    (run_id,) = running.api.run_ids(DAG)
+    return run_id
+
+
+@dataclass(frozen=True)
+class Night:
+    """One finished run, and every address that one of our processes listened on meanwhile."""
+
+    run: RunState
+    listened: set[tuple[str, int]]
+
+
+@pytest.fixture(scope="package")
+def runs(running: Up, due: str) -> dict[str, str]:
+    """Run ids by day, in the order they were triggered: by partition key, and as the trigger form does it."""
+    write_day(running, REFUSED, '{"id": "a", "text": "hello"}\n' + f"{HOSTILE_LINE}\n" * 9)
+    asked: dict[str, tuple[dict[str, str], str | None]] = {
+        "": ({}, None),
+        str(FIRST_DAY): ({}, str(FIRST_DAY)),
+        REFUSED: ({"day": REFUSED}, None),
+    }
+    return {day: running.api.trigger(DAG, *how) for day, how in asked.items()}
+
+
+def write_day(running: Up, day: str, lines: str) -> None:
+    folder = running.plan.state.messages_dir / f"ds={day}"
+    folder.mkdir()
+    (folder / "messages.jsonl").write_text(lines)
+
+
+@pytest.fixture(scope="package")
+def night(running: Up, runs: dict[str, str]) -> Night:
+    listened: set[tuple[str, int]] = set()
+    deadline = time.monotonic() + RUN_SECONDS
+    while (run := running.api.run_state(DAG, runs[str(FIRST_DAY)])).state not in FINAL:
+        assert time.monotonic() < deadline, run
+        listened |= listening(running)
+        time.sleep(0.5)
+    return Night(run, listened)
+
+
+def listening(running: Up) -> set[tuple[str, int]]:
+    found: set[tuple[str, int]] = set()
+    for process in running.descendants():
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            sockets = process.net_connections("inet")
+            found |= {(each.laddr.ip, each.laddr.port) for each in sockets if each.status == psutil.CONN_LISTEN}
+    return found
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The question of a refused run, the refusal of a user who may not answer, and the run of the unanswered day."""
+
+    question: dict[str, Any]
+    intruder: str
+    run: RunState
+    unanswered: str
+
+
+@pytest.fixture(scope="package")
+def asked(running: Up, night: Night) -> Asked:
+    for day, text in SHIFTED.items():
+        lines = (json.dumps({"id": f"m{number}", "text": text}) for number in range(ROWS))
+        write_day(running, day, "\n".join(lines))
+    run_id = running.api.trigger(DAG, {"day": ACCEPTED})
+    question = running.api.wait_question(DAG, run_id, "approve", RUN_SECONDS)
+    with pytest.raises(Problem) as refused:
+        # The administrator is not an approver.
+        running.api.answer(DAG, run_id, "approve", "Approve")
+    airflow = running.plan.airflow
+    person = AirflowApi(airflow.address, APPROVER, airflow.password(APPROVER))
+    person.wait_ready(30)
+    person.answer(DAG, run_id, "approve", "Approve", comment="a new product")
+    run = running.api.wait_run(DAG, run_id, RUN_SECONDS)
+    # Not sooner: it is compared with the day that was accepted.
+    return Asked(question, str(refused.value), run, running.api.trigger(DAG, {"day": UNANSWERED}))
+
+
+def task_log(running: Up, run_id: str, task: str, dag: str = DAG) -> str:
+    return "\n".join(str(line["event"]) for line in running.api.task_events(dag, run_id, task))
