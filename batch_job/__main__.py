@@ -211,6 +211,8 @@ def _add_report(steps: Steps) -> None:
     add_record(step, "run record to report; default: the day's newest")
     published = "fail also where `publish` has not run to its end; default: do not"
     step.add_argument("--published", action="store_true", help=published)
+    facts = "print a few facts as one JSON object, and end as with --page; default: do not"
+    step.add_argument("--facts", action="store_true", help=facts)
     page = "print the page, write nothing, and end with 0 whatever came of the run; default: do not"
     step.add_argument("--page", action="store_true", help=page)
 

@@ -23,7 +23,8 @@ def log(line: str) -> None:
 def line(work: str, unit: str, done: int, total: int, seconds: float, working: float) -> str:
     """Progress in one line: `done` of `total` units in `seconds`, their rate and the time left. `working`: the part of
     that time in which units came; the rest is preparation, from which no time left follows."""
-    text = f"{work}: {done:,} of {total:,} {unit} in {_span(seconds)}"
+    share = f" ({done / total:.0%})" if total else ""
+    text = f"{work}: {done:,} of {total:,} {unit}{share} in {_span(seconds)}"
     if not done or not working:
         return text
     text = f"{text}, {done / working:,.0f} {unit}/s"

@@ -11,13 +11,14 @@ from airflow.sdk import Param
 from airflow.sdk.execution_time.hitl import HITLUser
 
 from batch_job.launch import spark_submit
+from dags.links import report_address
 from dags.operators import Step, fail
 
 #: Key of the XCom in which `judge` leaves the question.
 QUESTION = "question"
 APPROVE, REJECT = "Approve", "Reject"
 #: The form beside them: params of the task `approve`.
-FORM = {"comment": Param("", type="string", title="Comment", description="Why. It is kept with the scores.")}
+ANSWER = {"comment": Param("", type="string", title="Comment", description="Why. It is kept with the scores.")}
 
 
 class Judge(BaseBranchOperator, Step):  # type: ignore[misc]  # Airflow has no types here
@@ -58,7 +59,8 @@ class Approve(HITLOperator, Step):  # type: ignore[misc]  # Airflow has no types
 
     def execute(self, context: Any) -> None:
         question = context["ti"].xcom_pull(task_ids=self.judge, key=QUESTION)
-        self.subject, self.body = question["subject"], question["body"]
+        report = report_address(self.ds, context["run_id"])
+        self.subject, self.body = question["subject"], f"{question['body']}\n\n[The report in Airflow]({report})"
         super().execute(context)
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> dict[str, str]:

@@ -4,12 +4,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, CronPartitionTimetable, Param, TriggerRule
+from airflow.sdk import DAG, CronPartitionTimetable, DeadlineAlert, DeadlineReference, SyncCallback, TriggerRule
 
-from batch_job.launch import spark_submit
-from dags.approval import FORM, Approve, Commit, Judge
+from batch_job.launch import commands, operating, spark_submit
+from dags.alerts import late
+from dags.approval import ANSWER, Approve, Commit, Judge
 from dags.documentation import TASKS
-from dags.operators import OnlyUnexpected, Plan, Report, Score, Step
+from dags.form import FORM
+from dags.operators import OnlyUnexpected, Plan, Score
+from dags.outcome import Publish, Report
 
 DS = "{{ day_of(dag_run.partition_key, dag_run.conf) }}"
 RECORD = spark_submit.record_path(DS, "{{ run_id }}")
@@ -29,21 +32,14 @@ with DAG(
     # A day that waits for its messages, or for a person, must not hold up the others.
     max_active_runs=16,
     is_paused_upon_creation=True,
-    # The trigger form shows it filled in. Runs that the schedule starts have a partition key and do not look at it.
-    params={
-        "day": Param(
-            spark_submit.yesterday(), type="string", format="date", description="The day to score, YYYY-MM-DD."
-        ),
-        "model": Param("", type="string", description="The model to score with; empty: TANDEM_NIGHTLY_MODEL."),
-        "force": Param(False, type="boolean", description="Score again what is committed already."),
-        "int8": Param(False, type="boolean", description="Score in INT8 on CPU: faster, and less exact."),
-        "accept": Param(
-            [],
-            type="array",
-            items={"type": "string", "enum": list(spark_submit.ACCEPTABLE)},
-            description="Gates that may fail without asking a person: labels, agreement, agreement-drop.",
-        ),
-    },
+    params=FORM,
+    deadline=DeadlineAlert(
+        # Not the logical date: runs of a partition have none, and their deadline would never come.
+        reference=DeadlineReference.DAGRUN_QUEUED_AT,
+        interval=timedelta(seconds=operating.late_seconds()),
+        callback=SyncCallback(late),
+        name="late",
+    ),
     user_defined_macros={"day_of": spark_submit.day_of},
     default_args={
         "owner": "tandem",
@@ -54,7 +50,7 @@ with DAG(
     tags=["tandem", "nightly"],
     doc_md=str(Path(__file__).with_suffix(".md")),
 ) as dag:
-    planned = Plan(**step("plan"), model="{{ (dag_run.conf or {}).get('model', '') }}")
+    planned = Plan(**step("plan"), model="{{ (dag_run.conf or {}).get('model') or '' }}")
     score = Score(
         **step("score"),
         conn_id="spark_default",
@@ -63,12 +59,12 @@ with DAG(
         properties_file=spark_submit.properties_file() or None,
         env_vars=spark_submit.spark_environment(),
         # Spark takes all cores, and one device holds one copy of the model.
-        max_active_tis_per_dag=1,
+        pool=commands.DEVICE_POOL,
     )
     judge = Judge(**step("judge"), asks="approve", goes_on="publish")
-    approve = Approve(**step("approve"), judge="judge", params=FORM)
+    approve = Approve(**step("approve"), judge="judge", params=ANSWER)
     commit = Commit(**step("commit"), judge="judge", approve="approve")
-    publish = Step(**step("publish"), trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS)
+    publish = Publish(**step("publish"), trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS)
     report = Report(**step("report"), trigger_rule=TriggerRule.ALL_DONE)
     complete = EmptyOperator(task_id="complete", doc_md=TASKS["complete"])
     planned >> score >> judge >> [approve, publish]

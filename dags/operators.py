@@ -10,9 +10,10 @@ from typing import Any, NoReturn
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.sdk import BaseOperator, BaseSensorOperator, RetryDecision, RetryPolicy
-from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout
 
 from batch_job.launch import commands, spark_submit
+from dags import links
 
 
 class OnlyUnexpected(RetryPolicy):  # type: ignore[misc]  # Airflow has no types here
@@ -33,6 +34,7 @@ class Step(BaseOperator):  # type: ignore[misc]  # Airflow has no types here
     """A step that runs on the runtime's Python, without a JVM."""
 
     template_fields: tuple[str, ...] = ("ds", "record")
+    operator_extra_links = links.of_step()
 
     def __init__(self, *, ds: str, record: str, **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -98,6 +100,7 @@ class Score(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no types 
     passes = frozenset({spark_submit.REFUSED})
     #: Further arguments of the driver.
     flags: tuple[str, ...] = ()
+    operator_extra_links = links.of_spark()
 
     def __init__(self, *, ds: str, record: str, **kwargs: Any) -> None:
         arguments = [*spark_submit.step_args(ds, record), *self.flags]
@@ -131,19 +134,3 @@ class Score(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no types 
         """Exit code of spark-submit and its last lines; code 0 where it was not what failed."""
         process = self._hook._submit_sp if self._hook else None
         return (process.returncode or 0, list(self._hook._last_submit_log_lines)) if process else (0, [])
-
-
-class Report(Step):
-    """Prints the run, also one that failed. Its own task fails for the run's figures only: that a step before it failed
-    is that step's to say."""
-
-    def execute(self, context: Any) -> None:
-        run = context["run_id"]
-        names = sorted(self.get_flat_relative_ids(upstream=True))
-        before = context["ti"].get_task_states(self.dag_id, task_ids=names, run_ids=[run]).get(run, {})
-        # Airflow's Python cannot look for the record where it is behind a URL.
-        if before.get("plan") != "success":
-            raise AirflowSkipException(f"nothing to report: `plan` wrote no {self.record}")
-        code, line = self.run_step()
-        if code and set(before.values()) <= {"success", "skipped"}:
-            fail(self, code, line)

@@ -25,6 +25,7 @@ from tandem_stack.uv import ROOT
 DAG, DRAIN, DRIFT = "nightly_scoring", "drain_deferred", "drift"
 _BUILD_SECONDS = 900.0
 READY_SECONDS = 120.0
+_ALERTS = "AIRFLOW_CONN_TANDEM_ALERTS"
 
 
 @dataclass(frozen=True)
@@ -141,4 +142,6 @@ def _task_environ(plan: Plan) -> dict[str, str]:
         # Both share this host.
         "TANDEM_NIGHTLY_IDLE": os.environ.get("TANDEM_NIGHTLY_IDLE", "true"),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": plan.spark_master}),
+        # Of all that the caller's shell says about Airflow, the one thing that only a person knows.
+        _ALERTS: os.environ.get(_ALERTS, ""),
     }

@@ -235,7 +235,7 @@ def input_wait(environ: Mapping[str, str] = os.environ) -> tuple[float, float]:
 
 def score_flags(params: Mapping[str, Any]) -> list[str]:
     """Flags of `score` for the choices of Airflow's trigger form."""
-    return [*(["--force"] if params["force"] else []), *(f"--accept={gate}" for gate in params["accept"])]
+    return [*(["--force"] if params["force"] else []), *(f"--accept={gate}" for gate in params["accept"] or [])]
 
 
 def score_environment(params: Mapping[str, Any]) -> dict[str, str]:

@@ -16,7 +16,6 @@ from batch_job.run_record import LENGTH_STEP, RecordError, RunRecord, read
 from shared_model import objects
 from shared_model.errors import JobError
 from shared_model.objects import Location, is_url, join, located, open_objects
-from shared_model.releases import manifest
 
 _PAGE = "report.html"
 _PAGE_PATH = re.compile(rf"([^/]+)/{re.escape(_PAGE)}")
@@ -88,6 +87,9 @@ def _identity(record: Location) -> str:
 
 def _release_report(releases: str, release: str) -> str:
     """A link to the release's own report; empty where that is not a file of this host."""
+    # It brings numpy, and steps that print a run do without it.
+    from shared_model.releases import manifest
+
     if not releases or is_url(releases) or not manifest.is_id(release):
         return ""
     path = Path(releases, manifest.name_of(release), release, "report.md").absolute()

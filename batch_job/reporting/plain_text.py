@@ -111,6 +111,37 @@ def counts(reasons: Mapping[str, int]) -> str:
     return ", ".join(f"{reason} {count:,}" for reason, count in by_frequency(reasons))
 
 
+def facts(run: RunRecord) -> dict[str, object]:
+    """The facts of a run for programs that wait for its scores, and its note. drift: the label shift (PSI)."""
+    scoring, findings = run.scoring, run.findings
+    shifts = [it.value for it in findings.verdicts if it.gate == "labels"] if findings else []
+    return {
+        "day": run.ds,
+        "status": str(run.state),
+        "release": run.release,
+        "epoch": run.publication.epoch if run.publication else "",
+        "rows": scoring.rows if scoring else 0,
+        "rows_per_second": scoring.rows_per_second if scoring else 0.0,
+        "quarantined": sum(scoring.quarantined.values()) if scoring else 0,
+        "drift": shifts[0] if shifts else None,
+        "note": f"{run.ds}: {verdict(run)}",
+    }
+
+
+def verdict(run: RunRecord) -> str:
+    """The outcome of a run in one line."""
+    if run.problem or not run.scoring:
+        return f"{status(run)}{f': {_without_day(run)}' if run.problem else ''}"
+    scoring = run.scoring
+    shown = f"{status(run)}; {scoring.rows:,} rows, {speed(scoring)}; {sum(scoring.quarantined.values()):,} quarantined"
+    accepted = f"; accepted by {run.approval.by}" if run.approval else ""
+    return f"{shown}{accepted}"
+
+
+def _without_day(run: RunRecord) -> str:
+    return run.problem.removeprefix(f"ds={run.ds}: ")
+
+
 def _verdict(verdict: Verdict) -> str:
     accepted = ", accepted" if verdict.accepted else ""
     return f"  gate        {verdict.gate}: {verdict.outcome}{accepted}: {verdict.line}"

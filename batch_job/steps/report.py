@@ -1,6 +1,7 @@
 """The `report` step: a run on standard output and as a page, with the exit code that it ended with; or the page."""
 
 import argparse
+import json
 import sys
 
 from batch_job import lookup, reporting
@@ -15,6 +16,9 @@ from shared_model.settings import StateSettings
 def run(args: argparse.Namespace, state: StateSettings) -> None:
     path = lookup.find(args.record, args.ds, state)
     done = lookup.open_for(path, args.ds)
+    if args.facts:
+        print(json.dumps(plain_text.facts(done)))
+        return
     if args.page:
         _print_page(done)
         return

@@ -40,7 +40,8 @@ def score(ds: str, path: Location, force: bool = False, accepted: tuple[str, ...
                 run = score_day(context, run, spark, options, force, accepted)
             run = _drain(context, run, spark, options)
             run_record.write(path, run)
-            return run
+    log(f"ds={run.ds}: {plain_text.verdict(run)}")
+    return run
 
 
 def score_day(

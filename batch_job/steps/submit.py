@@ -10,6 +10,8 @@ import sys
 from batch_job import lookup
 from batch_job.identity import Tables
 from batch_job.launch import spark_submit
+from batch_job.progress import log
+from batch_job.reporting import plain_text
 from batch_job.run_record import RecordError
 from batch_job.settings import NightlySettings
 from shared_model import settings
@@ -20,7 +22,8 @@ from shared_model.settings import StateSettings
 
 def score(args: argparse.Namespace, state: StateSettings) -> None:
     path = lookup.find(args.record, args.ds, state)
-    if not args.force and _settle_unchanged(args.ds, path, state):
+    scores = _announce(args.ds, path, state)
+    if scores and not args.force and _settle_unchanged(args.ds, path, scores):
         return
     if args.check:
         sys.exit(spark_submit.CHANGED)
@@ -42,16 +45,24 @@ def drain(args: argparse.Namespace, state: StateSettings) -> None:
         raise JobError(lookup.nothing_planned(state))
 
 
-def _settle_unchanged(ds: str, path: Location, state: StateSettings) -> bool:
-    """Settle a day that is scored already; False where Spark is needed."""
+def _announce(ds: str, path: Location, state: StateSettings) -> Location | None:
+    """Log what is done in the first lines. Returns the scores table; None without a record: the driver says so."""
     try:
-        tables = Tables.for_input(state, lookup.open_for(path, ds).input.identity)
+        run = lookup.open_for(path, ds)
     except RecordError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
-        # The driver says so.
-        return False
-    if f"ds={ds}" not in open_objects(tables.scores).folders():
+        return None
+    scores = Tables.for_input(state, run.input.identity).scores
+    log(f"ds={ds}: release {run.release}, run {run.run_id}")
+    log(f"input {plain_text.source(run.input)}; {run.input.identity}")
+    log(f"output {scores}")
+    return scores
+
+
+def _settle_unchanged(ds: str, path: Location, scores: Location) -> bool:
+    """Settle a day that is scored already; False where Spark is needed. `scores`: the table."""
+    if f"ds={ds}" not in open_objects(scores).folders():
         # Usually not scored yet: the imports of a closer look would be wasted.
         return False
     from batch_job.steps.unchanged import settle_unchanged

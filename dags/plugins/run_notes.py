@@ -1,21 +1,51 @@
-"""An Airflow plugin: the note of each nightly run is its day. Airflow gives a run that a person triggers a name without
-it. Runs in the scheduler, whose `AIRFLOW__CORE__PLUGINS_FOLDER` is this file's folder."""
+"""An Airflow plugin: the note of each nightly run is its day, and at its end its verdict. Airflow gives a run that a
+person triggers a name without either. Runs in the scheduler, whose `AIRFLOW__CORE__PLUGINS_FOLDER` is this file's
+folder."""
 
 import sys
 from typing import Any, ClassVar
 
 from airflow.listeners import hookimpl
+from airflow.models.xcom import XComModel
 from airflow.plugins_manager import AirflowPlugin
+from sqlalchemy.orm import object_session
 
 from batch_job.launch import spark_submit
 
 DAG_ID = "nightly_scoring"
+#: The task that leaves a note, and the key of its XCom.
+_REPORT, _NOTE = "report", "note"
 
 
 @hookimpl
 def on_dag_run_running(dag_run: Any, msg: str) -> None:
     if dag_run.dag_id == DAG_ID and not dag_run.note:
-        dag_run.note = spark_submit.day_of(dag_run.partition_key, dag_run.conf) or "no day"
+        dag_run.note = day_of(dag_run)
+
+
+@hookimpl
+def on_dag_run_success(dag_run: Any, msg: str) -> None:
+    note_outcome(dag_run)
+
+
+@hookimpl
+def on_dag_run_failed(dag_run: Any, msg: str) -> None:
+    note_outcome(dag_run)
+
+
+def note_outcome(dag_run: Any) -> None:
+    """A note of a person stays; that of an earlier end is replaced, after a task was cleared."""
+    day = day_of(dag_run)
+    note = dag_run.note or day
+    if dag_run.dag_id != DAG_ID or not (note == day or note.startswith(f"{day}: ")):
+        return
+    left = XComModel.get_many(run_id=dag_run.run_id, key=_NOTE, task_ids=_REPORT, dag_ids=DAG_ID)
+    if found := object_session(dag_run).scalar(left.limit(1)):
+        dag_run.note = XComModel.deserialize_value(found)
+
+
+def day_of(dag_run: Any) -> str:
+    return spark_submit.day_of(dag_run.partition_key, dag_run.conf) or "no day"
 
 
 class RunNotes(AirflowPlugin):  # type: ignore[misc]

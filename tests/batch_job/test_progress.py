@@ -32,32 +32,32 @@ def running() -> list[threading.Thread]:
 
 def test_a_line_says_rows_a_second_and_the_time_that_is_left() -> None:
     assert progress.line("scoring", "rows", 55_397, 221_591, 61.0, 61.0) == (
-        "scoring: 55,397 of 221,591 rows in 1 min 1 s, 908 rows/s, 3 min 3 s left"
+        "scoring: 55,397 of 221,591 rows (25%) in 1 min 1 s, 908 rows/s, 3 min 3 s left"
     )
 
 
 def test_the_rate_is_that_of_the_time_in_which_rows_came() -> None:
     assert progress.line("scoring", "rows", 500, 1_000, 15.0, 5.0) == (
-        "scoring: 500 of 1,000 rows in 15 s, 100 rows/s, 5 s left"
+        "scoring: 500 of 1,000 rows (50%) in 15 s, 100 rows/s, 5 s left"
     )
 
 
 def test_nothing_is_said_of_the_time_left_before_a_tenth_or_a_minute() -> None:
     """Engines warm up: 10 of 1,500 rows in 5 s were once `12 min 26 s left` of a run of 35 s."""
-    assert progress.line("scoring", "rows", 10, 1_500, 5.0, 5.0) == "scoring: 10 of 1,500 rows in 5 s, 2 rows/s"
+    assert progress.line("scoring", "rows", 10, 1_500, 5.0, 5.0) == "scoring: 10 of 1,500 rows (1%) in 5 s, 2 rows/s"
     assert progress.line("scoring", "rows", 150, 1_500, 5.0, 5.0).endswith(", 45 s left")
     assert progress.line("scoring", "rows", 60, 1_500, 60.0, 60.0).endswith(", 24 min 0 s left")
 
 
 def test_work_that_is_done_has_no_time_left() -> None:
     assert progress.line("scoring", "rows", 10_000, 10_000, 20.0, 20.0) == (
-        "scoring: 10,000 of 10,000 rows in 20 s, 500 rows/s"
+        "scoring: 10,000 of 10,000 rows (100%) in 20 s, 500 rows/s"
     )
-    assert progress.line("scoring", "rows", 5, 5, 0.0, 0.0) == "scoring: 5 of 5 rows in 0 s"
+    assert progress.line("scoring", "rows", 5, 5, 0.0, 0.0) == "scoring: 5 of 5 rows (100%) in 0 s"
 
 
 def test_before_the_first_unit_nobody_knows() -> None:
-    assert progress.line("scoring", "rows", 0, 1_000, 5.0, 5.0) == "scoring: 0 of 1,000 rows in 5 s"
+    assert progress.line("scoring", "rows", 0, 1_000, 5.0, 5.0) == "scoring: 0 of 1,000 rows (0%) in 5 s"
 
 
 @given(st.lists(st.integers(1, 50), min_size=2, max_size=40), st.integers(0, 4))
@@ -89,7 +89,7 @@ def said(rows: int, counts: list[int], capsys: pytest.CaptureFixture[str]) -> li
 
     with Progress("scoring", "rows", rows, done, seconds=0.01):
         assert told.wait(10)
-    return [line.split("scoring: ")[1].split(" rows in")[0] for line in capsys.readouterr().err.splitlines()]
+    return [line.split("scoring: ")[1].split(" rows (")[0] for line in capsys.readouterr().err.splitlines()]
 
 
 def test_what_was_done_before_does_not_count(capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,7 +103,7 @@ def test_a_unit_that_is_written_twice_is_not_more_than_all(capsys: pytest.Captur
 
 def test_what_is_taken_of_items_is_told_and_all_of_them_come(monkeypatch: pytest.MonkeyPatch) -> None:
     told = threading.Event()
-    monkeypatch.setattr(progress, "log", lambda line: "publishing: 3 of 5 keys in" in line and told.set())
+    monkeypatch.setattr(progress, "log", lambda line: "publishing: 3 of 5 keys (60%) in" in line and told.set())
 
     def items() -> Iterator[int]:
         yield from range(3)
@@ -118,7 +118,7 @@ def test_what_is_taken_of_items_is_told_and_all_of_them_come(monkeypatch: pytest
 def test_work_says_once_that_it_is_done_however_soon(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(progress.watched("publishing", "keys", 5, range(5))) == [0, 1, 2, 3, 4]
     [line] = capsys.readouterr().err.splitlines()
-    assert "publishing: 5 of 5 keys in 0 s" in line
+    assert "publishing: 5 of 5 keys (100%) in 0 s" in line
 
 
 def test_no_work_and_work_that_fails_have_no_end_to_be_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -139,7 +139,7 @@ def test_a_rate_is_not_made_up_of_the_moment_between_two_looks(
     with watching:
         watching._say()
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last.endswith("scoring: 1,000 of 1,000 rows in 5 s, 200 rows/s")
+    assert last.endswith("scoring: 1,000 of 1,000 rows (100%) in 5 s, 200 rows/s")
 
 
 def test_who_takes_no_more_is_told_no_more() -> None:

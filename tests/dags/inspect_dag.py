@@ -36,6 +36,7 @@ for task in dag.tasks:
     task.render_template_fields({"dag_run": run, "run_id": run_id, **dag.user_defined_macros})
 plan, score = dag.get_task("plan"), dag.get_task("score")
 operators = sys.modules[type(score).__module__]
+outcome = sys.modules[type(dag.get_task("publish")).__module__]
 
 
 def timed_out(line: str) -> list[object]:
@@ -82,7 +83,7 @@ def asked() -> dict[str, object]:
     ti.xcom_pull.return_value = {"subject": "what?", "body": "figures {{ 1 }}"}
     with patch("airflow.providers.standard.operators.hitl.upsert_hitl_detail") as made:
         try:
-            approve.execute({"task_instance": ti, "ti": ti})
+            approve.execute({"task_instance": ti, "ti": ti, "run_id": run_id})
         except TaskAwaitingInput as waiting:
             request = {name: made.call_args.kwargs[name] for name in ("subject", "body", "options", "assigned_users")}
             return {**request, "seconds": waiting.timeout.total_seconds()}
@@ -155,6 +156,18 @@ def refused() -> list[str]:
     return [call.args[0] for call in log.warning.call_args_list]
 
 
+def links(task: object) -> list[object]:
+    return list(task.operator_extra_links)
+
+
+def published(facts: str) -> list[object]:
+    """The event that `publish` leaves: its partitions, and what it holds."""
+    publish, event = dag.get_task("publish"), Mock()
+    publish.run_step = lambda *more, step="": (0, facts if more else "")
+    publish.execute({"outlet_events": {outcome.SCORES: event}})
+    return [[call.args[0] for call in event.add_partitions.call_args_list], event.extra]
+
+
 json.dump(
     {
         "errors": bag.import_errors,
@@ -177,6 +190,7 @@ json.dump(
         "doc": dag.doc_md,
         "rules": {task.task_id: task.trigger_rule.value for task in dag.tasks},
         "retried": retried,
+        "published": published('{"rows": 7, "note": "a note"}'),
         "judged": {code: branch(code, '{"gates": ["labels"]}') for code in (0, 1, 2, 6)},
         "asked": asked(),
         "answered": {
@@ -193,7 +207,15 @@ json.dump(
         "started": {code: started(code) for code in (0, 2, 5)},
         "timed_out": timed_out("no messages: it is not there"),
         "day": dag.params.get_param("day").dump(),
-        "at_once": score.max_active_tis_per_dag,
+        "pools": {task.task_id: task.pool for task in dag.tasks},
+        "links": {
+            task.task_id: {it.name: it.get_link(task, ti_key=SimpleNamespace(run_id=run_id)) for it in links(task)}
+            for task in dag.tasks
+        },
+        "deadline": [
+            [it.name, type(it.reference).__name__, it.interval.total_seconds(), it.callback.path] for it in dag.deadline
+        ],
+        "outlets": {task.task_id: [it.name for it in task.outlets] for task in dag.tasks if task.outlets},
         "plan": {
             "more": plan.more,
             "ds": plan.ds,

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from datetime import UTC, date, datetime, timedelta
@@ -11,12 +12,15 @@ from typing import Any
 import pytest
 
 from batch_job.checks import gate
-from batch_job.launch import spark_submit
+from batch_job.launch import operating, spark_submit
+from shared_model.releases import manifest
 from shared_model.releases.store import Release
 
 pytestmark = pytest.mark.heavy
 
 REPOSITORY = Path(__file__).parents[2]
+#: Where the page *Tandem* shows the run.
+REPORT = "/airflow/plugin/tandem/tandem/runs/2026-01-14/manual__2026-11-21T08%3A00%3A00%2B00%3A00"
 DAY, RUN = "2026-01-14", "manual__2026-11-21T08:00:00+00:00"
 
 
@@ -35,6 +39,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "TANDEM_INPUT_POLL_SECONDS": "7",
         "TANDEM_APPROVERS": "ada, bob",
         "TANDEM_APPROVAL_SECONDS": "90",
+        "TANDEM_LATE_SECONDS": "5400",
+        "TANDEM_SPARK_URL": "https://spark.example",
+        "AIRFLOW__API__BASE_URL": "https://example/airflow/",
         "SPARK_HOME": "/elsewhere",
         "PYSPARK_DRIVER_PYTHON": "/elsewhere/python",
     }
@@ -52,7 +59,7 @@ def dag(environment: dict[str, str]) -> dict[str, Any]:
 
 def test_it_parses_and_sees_only_the_planning_module(dag: dict[str, Any]) -> None:
     assert dag["errors"] == {}
-    launch = [f"batch_job.launch.{name}" for name in ("commands", "spark_submit")]
+    launch = [f"batch_job.launch.{name}" for name in ("commands", "operating", "spark_submit")]
     assert dag["imported"] == ["batch_job", "batch_job.launch", *launch]
     assert dag["heavy"] == []
 
@@ -93,7 +100,7 @@ def test_a_refusal_goes_to_a_person_only_where_one_may_accept_it(dag: dict[str, 
 def test_only_the_approvers_are_asked_and_for_as_long_as_is_set(dag: dict[str, Any]) -> None:
     assert dag["asked"] == {
         "subject": "what?",
-        "body": "figures {{ 1 }}",
+        "body": f"figures {{{{ 1 }}}}\n\n[The report in Airflow]({REPORT})",
         "options": ["Approve", "Reject"],
         "assigned_users": [{"id": "ada", "name": "ada"}, {"id": "bob", "name": "bob"}],
         "seconds": 90.0,
@@ -121,6 +128,35 @@ def test_spark_is_started_only_for_a_day_that_is_not_scored_already(dag: dict[st
     assert dag["started"] == {"0": False, "2": None, str(spark_submit.CHANGED): True}
 
 
+def test_tasks_link_to_the_report_and_to_pages_whose_address_is_set(dag: dict[str, Any]) -> None:
+    """The board's is not."""
+    steps = ("plan", "judge", "approve", "commit", "publish", "report")
+    assert dag["links"] == {
+        **{name: {"Report": REPORT} for name in steps},
+        "score": {"Report": REPORT, "Spark": "https://spark.example"},
+        "complete": {},
+    }
+
+
+@pytest.mark.parametrize("address", ["javascript:alert(1)", "spark.example"])
+def test_a_link_that_a_browser_cannot_open_is_named(address: str) -> None:
+    with pytest.raises(ValueError, match=r"TANDEM_SPARK_URL=.*: expected an address that begins with http"):
+        operating.link(operating.SPARK_URL, {"TANDEM_SPARK_URL": address})
+
+
+def test_a_run_is_late_some_time_after_it_was_queued(dag: dict[str, Any]) -> None:
+    # Partitioned runs have no logical date, and a deadline after nothing is never missed.
+    assert dag["deadline"] == [["late", "DagRunQueuedAtDeadline", 5400.0, "dags.alerts.late"]]
+    assert operating.late_seconds({}) == 4 * 3600
+    with pytest.raises(ValueError, match="TANDEM_LATE_SECONDS=-1: expected more than 0"):
+        operating.late_seconds({"TANDEM_LATE_SECONDS": "-1"})
+
+
+def test_the_asset_scores_gets_an_event_of_the_day_with_what_was_published(dag: dict[str, Any]) -> None:
+    assert dag["outlets"] == {"publish": ["scores"]}
+    assert dag["published"] == [[DAY], {"rows": 7}]
+
+
 def test_it_is_paused_at_creation_and_never_catches_up(dag: dict[str, Any]) -> None:
     assert (dag["paused"], dag["catchup"]) == (True, False)
     assert dag["doc"]
@@ -129,7 +165,7 @@ def test_it_is_paused_at_creation_and_never_catches_up(dag: dict[str, Any]) -> N
 
 def test_days_run_beside_each_other_and_are_scored_one_at_a_time(dag: dict[str, Any]) -> None:
     assert dag["max_active_runs"] == 16
-    assert dag["at_once"] == 1
+    assert {name for name, pool in dag["pools"].items() if pool == "tandem_device"} == {"score"}
 
 
 def test_the_trigger_form_asks_for_a_day_and_offers_yesterday(dag: dict[str, Any]) -> None:
@@ -141,13 +177,21 @@ def test_the_trigger_form_has_a_typed_and_documented_field_for_each_choice(dag: 
     params = dag["params"]
     assert all(param["description"] for param in params.values())
     assert {name: param["value"] for name, param in params.items() if name != "day"} == {
-        "model": "",
+        "model": None,
         "force": False,
         "int8": False,
         "accept": [],
     }
     assert params["force"]["schema"]["type"] == params["int8"]["schema"]["type"] == "boolean"
     assert params["accept"]["schema"]["items"]["enum"] == list(gate.ACCEPTABLE)
+    assert params["accept"]["schema"]["examples"] == list(gate.ACCEPTABLE)
+
+
+@pytest.mark.parametrize("name", ["", "a", "minilm-banking77", "-a", "a-", "A", "a b", "a" * 48, "a" * 49, "a\n"])
+def test_the_trigger_form_takes_the_names_that_models_have(name: str) -> None:
+    is_name = bool(manifest._NAME.fullmatch(name)) or not name
+    # As jsonschema looks for a pattern.
+    assert (re.search(operating.MODEL_OR_NONE, name) is not None) is is_name
 
 
 def test_what_the_trigger_form_says_reaches_the_look_and_spark(dag: dict[str, Any]) -> None:

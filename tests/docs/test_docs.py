@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from batch_job.launch import operating
 from shared_model import settings, variables
 from tests.docs import tables
 
@@ -32,7 +33,8 @@ SETTINGS_MODULES = (
 #: Read from the environment without a settings class: by Airflow's side, which has none, and where the others are.
 OTHER_VARIABLES = {"TANDEM_RUNTIME_PREFIX", "TANDEM_SPARK_GPU_SCRIPT", "TANDEM_SPARK_TASK_GPU", settings.CONFIG}
 #: Those that the DAG reads.
-OTHER_VARIABLES |= {"TANDEM_APPROVERS", "TANDEM_APPROVAL_SECONDS"}
+OTHER_VARIABLES |= {"TANDEM_APPROVERS", "TANDEM_APPROVAL_SECONDS", "TANDEM_LATE_SECONDS"}
+OTHER_VARIABLES |= {operating.SPARK_URL, operating.BOARD_URL}
 
 
 def settings_classes() -> dict[str, type]:

@@ -311,7 +311,7 @@ def test_long_publishing_says_how_many_keys_are_written(  # type: ignore[no-unty
     real = publishing.scores_of
     monkeypatch.setattr(publishing, "scores_of", slowly)
     monkeypatch.setattr(publishing, "watched", partial(progress.watched, seconds=0.01))
-    monkeypatch.setattr(progress, "log", lambda line: "publishing: 20 of 50 keys in" in line and told.set())
+    monkeypatch.setattr(progress, "log", lambda line: "publishing: 20 of 50 keys (40%) in" in line and told.set())
     run = publishing.publish_run(state, NIGHTLY, client, commit(1, range(50)))
     assert run.publication is not None
     assert run.publication.keys == 50

@@ -12,8 +12,9 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.client import HTTPConnection, HTTPMessage
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -27,18 +28,22 @@ from shared_model.demo_messages import FIRST_DAY
 from shared_model.releases.store import Release
 from shared_model.settings import StateSettings
 from tests.realtime_service.conftest import eventually
+from tests.sink import Sink
 from tests.stack.helpers import REPOSITORY
 
 #: Of one day, so few that Spark's start is what takes the time, and enough for the gate to compare labels.
 ROWS = 1_000
 #: The user who may accept a refused run, and how long that waits: an answer takes a second.
-APPROVER, APPROVAL_SECONDS = "ada", 60
+APPROVER, APPROVAL_SECONDS = "ada", 90
 START_SECONDS = 120.0
+#: A run is late after this. The one that waits for messages always is.
+LATE_SECONDS = 60
+SPARK, BOARD = "http://spark.example/", "http://board.example/"
 RUN_SECONDS = 220.0
 REFUSED, INTERRUPTED = "2026-01-20", "2026-01-21"
 ACCEPTED, UNANSWERED = "2026-01-15", "2026-01-16"
 #: No JSON, and markup: reports show quarantined lines.
-HOSTILE_LINE = "<script>alert(1)</script>"
+HOSTILE_LINE = "<script>document.title=1</script>"
 #: Days of another label than the one before.
 SHIFTED = {ACCEPTED: "my card is slowly 7", UNANSWERED: "where is my card 8"}
 
@@ -75,19 +80,46 @@ def own_environ(state: Path, releases: Path) -> dict[str, str]:
         "TANDEM_QUARANTINE_SHARE": "0.05",
         "TANDEM_APPROVERS": APPROVER,
         "TANDEM_APPROVAL_SECONDS": str(APPROVAL_SECONDS),
+        "TANDEM_LATE_SECONDS": str(LATE_SECONDS),
+        "TANDEM_SPARK_URL": SPARK,
+        "TANDEM_SLA_BOARD_URL": BOARD,
         # Beside other tests an idle priority may mean none.
         "TANDEM_NIGHTLY_IDLE": "false",
     }
 
 
+class Answer(NamedTuple):
+    code: int
+    headers: HTTPMessage
+    text: str
+
+
+def ask(running: Up, path: str, token: str = "", body: object = None) -> Answer:
+    """One call of the API server: GET, or POST of a body."""
+    headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
+    with contextlib.closing(HTTPConnection("127.0.0.1", running.plan.airflow.port, timeout=60)) as connection:
+        sent = None if body is None else json.dumps(body)
+        connection.request("GET" if body is None else "POST", path, sent, headers)
+        response = connection.getresponse()
+        return Answer(response.status, response.headers, response.read().decode())
+
+
+@pytest.fixture(scope="package")
+def alerts() -> Iterator[Sink]:
+    """It takes what the connection `tandem_alerts` sends."""
+    with Sink() as sink:
+        yield sink
+
+
 @pytest.fixture(scope="package")
 def running(
-    own_environment: None, release: Release, releases_dir: Path, tmp_path_factory: pytest.TempPathFactory
+    own_environment: None, release: Release, releases_dir: Path, alerts: Sink, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Up]:
     folder = tmp_path_factory.mktemp("stack")
     with pytest.MonkeyPatch.context() as patch:
         for name, value in own_environ(folder / "state", releases_dir).items():
             patch.setenv(name, value)
+        patch.setenv("AIRFLOW_CONN_TANDEM_ALERTS", json.dumps({"conn_type": "slackwebhook", "host": alerts.address}))
         plan = stack.plan(settings.load(StateSettings), scheduled=True)
         command, environ = [sys.executable, "-m", "tandem_stack", "up"], {"PYTHONPATH": str(REPOSITORY / ".stack")}
         with open(folder / "output", "wb") as output:
@@ -180,13 +212,25 @@ def listening(running: Up) -> set[tuple[str, int]]:
 
 
 @dataclass(frozen=True)
+class Beside:
+    """A day that was backfilled while another one waited for a person: its run, the waiting one's tasks after that, and
+    the pool of the device."""
+
+    run: RunState
+    waiting: dict[str, str]
+    pool: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Asked:
-    """The question of a refused run, the refusal of a user who may not answer, and the run of the unanswered day."""
+    """The question of a refused run, the refusal of a user who may not answer, the run of the unanswered day, and a
+    backfill beside it."""
 
     question: dict[str, Any]
     intruder: str
     run: RunState
     unanswered: str
+    beside: Beside
 
 
 @pytest.fixture(scope="package")
@@ -205,7 +249,22 @@ def asked(running: Up, night: Night) -> Asked:
     person.answer(DAG, run_id, "approve", "Approve", comment="a new product")
     run = running.api.wait_run(DAG, run_id, RUN_SECONDS)
     # Not sooner: it is compared with the day that was accepted.
-    return Asked(question, str(refused.value), run, running.api.trigger(DAG, {"day": UNANSWERED}))
+    unanswered = running.api.trigger(DAG, {"day": UNANSWERED})
+    return Asked(question, str(refused.value), run, unanswered, backfill(running, unanswered))
+
+
+def backfill(running: Up, waiting: str) -> Beside:
+    """The first day once more, by its key, while a run waits for a person. A backfill has a range of moments: a day is
+    at 02:00 of it."""
+    running.api.wait_question(DAG, waiting, "approve", RUN_SECONDS)
+    moments = {"from_date": f"{FIRST_DAY}T00:00:00Z", "to_date": f"{FIRST_DAY}T12:00:00Z"}
+    body = {"dag_id": DAG, "reprocess_behavior": "completed", **moments}
+    made = ask(running, "/api/v2/backfills", running.api.token, body)
+    assert made.code == 200, made.text
+    (run_id,) = (run for run in running.api.run_ids(DAG) if run.startswith("backfill"))
+    run = running.api.wait_run(DAG, run_id, RUN_SECONDS)
+    pool = json.loads(ask(running, "/api/v2/pools/tandem_device", running.api.token).text)
+    return Beside(run, running.api.run_state(DAG, waiting).tasks, pool)
 
 
 def task_log(running: Up, run_id: str, task: str, dag: str = DAG) -> str:

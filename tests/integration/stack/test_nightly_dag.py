@@ -43,7 +43,8 @@ def test_every_task_succeeds(night: Night) -> None:
     done = dict.fromkeys(("plan", "score", "judge", "publish", "report", "complete"), "success")
     assert night.run.tasks == {**done, **dict.fromkeys(("approve", "commit"), "skipped")}
     assert night.run.state == "success"
-    assert night.run.note == str(FIRST_DAY)
+    assert night.run.note.startswith(f"{FIRST_DAY}: published, live as epoch {FIRST_DAY}.")
+    assert f"; {ROWS:,} rows, " in night.run.note
 
 
 def test_task_logs_can_be_read_without_log_servers(running: Up, night: Night) -> None:
@@ -92,7 +93,8 @@ def test_a_refused_night_fails_at_once_says_why_in_one_line_and_is_reported(
         **dict.fromkeys(before, "success"),
         **dict.fromkeys(after, "upstream_failed"),
     }
-    assert (run.state, run.note, run.tries["judge"]) == ("failed", REFUSED, 1)
+    assert (run.state, run.note, run.tries["judge"]) == ("failed", run.note, 1)
+    assert run.note.startswith(f"{REFUSED}: refused: 9 of 10 lines are quarantined")
     (line,) = errors(running, run.run_id, "judge")
     assert line.startswith(f"batch_job judge: run {run.run_id} of ds={REFUSED}: 9 of 10 lines are quarantined")
     assert "9 of 10 lines are quarantined" in task_log(running, run.run_id, "report")
@@ -152,4 +154,10 @@ def test_a_day_without_messages_waits_and_holds_up_no_other(running: Up, night: 
 def test_only_what_is_due_or_triggered_runs(
     running: Up, night: Night, due: str, runs: dict[str, str], asked: Asked
 ) -> None:
-    assert set(running.api.run_ids(DAG)) == {due, asked.run.run_id, asked.unanswered, *runs.values()}
+    assert set(running.api.run_ids(DAG)) == {
+        due,
+        asked.run.run_id,
+        asked.unanswered,
+        asked.beside.run.run_id,
+        *runs.values(),
+    }
