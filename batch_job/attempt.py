@@ -184,7 +184,7 @@ class Attempt:
         tasks = min(session.tasks_for(self.spark, count, task_rows), len(bins))
         arranged = binning.arranged(messages, bins, self._hash_cell_bits, tasks)
         score = partial(shard_task.score_shards, options=self.options, target=self.scores, shard_rows=self._shard_rows)
-        with Progress("scoring", "rows", count, tally.RowsDone(self.scores)):
+        with Progress(f"ds={self.run.ds}: scoring", "rows", count, tally.RowsDone(self.scores)):
             profile = gpus.scoring_profile(self.spark)
             return _reports(arranged.mapInArrow(score, shard_files.REPORT_DDL, profile=profile))
 

@@ -12,30 +12,36 @@ from shared_model.objects import located
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="score")
-    parser.add_argument("--ds", required=True, help="the day, YYYY-MM-DD")
-    parser.add_argument("--record", type=located, required=True, help="the run's record, written by `plan`")
+    parser.add_argument("--ds", default="", help="the day, YYYY-MM-DD")
+    parser.add_argument("--record", type=located, help="the run's record, written by `plan`")
+    parser.add_argument("--from", dest="first", default="", help="instead of a day: the first of many")
+    parser.add_argument("--to", dest="last", default="", help="the last of them")
+    parser.add_argument("--prefix", default="", help="of the Python that the command ran on")
+    parser.add_argument("--publish", action="store_true", help="publish the newest of many days at the end")
     parser.add_argument("--force", action="store_true", help="score again what is committed already")
     parser.add_argument("--accept", action="append", default=[], help="a gate whose failure a person lets pass")
     parser.add_argument("--drain", action="store_true", help="answer deferred requests, and leave the day as it is")
     parser.add_argument("--active", action="store_true", help="answer with the active release, not with the run's")
     args = parser.parse_args(arguments)
     try:
-        run = run_record.read(args.record)
+        prefix = args.prefix or run_record.read(args.record).runtime.prefix
     except run_record.RecordError as error:
         return complain("score", str(error))
-    if problem := spark_submit.wrong_python(run.runtime.prefix, sys.prefix, "the driver"):
+    if problem := spark_submit.wrong_python(prefix, sys.prefix, "the driver"):
         return complain("score", problem)
     return exit_code("drain" if args.drain else "score", lambda: _run(args))
 
 
 def _run(args: argparse.Namespace) -> None:
     # Not sooner: they need the right Python.
-    from batch_job.steps import drain, score
+    from batch_job.steps import drain, score, score_days
     from shared_model import startup
 
     # Airflow starts the driver without the wrapper that would have warned.
     startup.begin()
-    if args.drain:
+    if args.first:
+        sys.exit(score_days.score_days(args.first, args.last, args.force, args.publish))
+    elif args.drain:
         drain.drain_day(args.ds, args.record, args.active)
     else:
         score.score(args.ds, args.record, args.force, tuple(args.accept))

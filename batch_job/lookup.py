@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
-from datetime import date, datetime
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,6 +28,18 @@ def check_day(ds: str) -> None:
         # What Airflow makes of a key that a run does not have.
         remedy = "trigger the DAG with a partition key" if ds == "None" else "for example --ds 2026-01-14"
         raise JobError(f"--ds {ds!r}: expected a day as YYYY-MM-DD; {remedy}") from error
+
+
+def days(first: str, last: str) -> list[str]:
+    """From the first to the last, both included. Raises: JobError where they are no days, or the wrong way round."""
+    if not (first and last):
+        raise JobError("--from and --to name the first and the last of many days: give both")
+    for ds in (first, last):
+        check_day(ds)
+    start, end = date.fromisoformat(first), date.fromisoformat(last)
+    if start > end:
+        raise JobError(f"--from {first} is after --to {last}")
+    return [str(start + timedelta(days=count)) for count in range((end - start).days + 1)]
 
 
 def find(named: Location | None, ds: str, state: StateSettings) -> Location:
@@ -80,6 +92,24 @@ def latest_refusal(state: StateSettings, ds: str, wanted: str, besides: str = ""
         return ""
     problem = latest.problem.removeprefix(f"ds={ds}: ")
     return f"the latest attempt at ds={ds}, run {latest.run_id}, {_ENDED[latest.state]}: {problem}"
+
+
+def due_run(state: StateSettings, besides: str, since: datetime) -> RunRecord | None:
+    """A run of any day that was planned after `since` and has no result yet, the newest. `besides`: the beginning of
+    the ids of runs that do not count."""
+    for file in record_files(state.runs_dir):
+        if file.modified <= since:
+            return None
+        if file.run_id.startswith(besides):
+            continue
+        try:
+            run = run_record.read(file.path)
+        except RecordError as error:
+            log(f"whether this run is due is unknown: {error}")
+            continue
+        if run.state is State.PLANNED:
+            return run
+    return None
 
 
 def identity_of(state: StateSettings, epoch: str, release: str) -> str:

@@ -23,14 +23,14 @@ def exit_code(step: str, run: Callable[[], object]) -> int:
         # The reader, `head` for one, closed the pipe.
         return 0
     except Exception as error:  # noqa: BLE001 (a last resort: Python's own code for it is a gate's)
-        code, problem = _judged(error)
+        code, problem = judged(error)
         if code == spark_submit.UNEXPECTED:
             traceback.print_exception(error)
         return complain(step, problem, code)
     return 0
 
 
-def _judged(error: Exception) -> tuple[int, str]:
+def judged(error: Exception) -> tuple[int, str]:
     """Exit code and line of a failure."""
     from shared_model.errors import NoInput, Refused, Stale, StoreUnavailable, TandemError, WorkersLost
     from shared_model.objects import is_outage

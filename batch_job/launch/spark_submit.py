@@ -37,6 +37,8 @@ CHANGED = 5
 ACCEPTABLE = ("labels", "agreement", "agreement-drop")
 #: Exit code of `judge` where a gate refused the day and a person may accept it.
 WAITING = 6
+#: Exit code of `score` for many days where a nightly run goes first and days are left.
+YIELDED = 7
 #: Exit code of a step that a gate refused.
 REFUSED = 1
 #: Exit code of an unexpected error: EX_SOFTWARE of sysexits.h. Python's own, 1, is that of a refusing gate.
@@ -62,6 +64,8 @@ SPARK_CONF = {
     # that after about a million rows.
     JAVA_OPTIONS: "-XX:TieredStopAtLevel=1",
     "spark.sql.session.timeZone": "UTC",
+    # Days that are scored side by side share slots: each has a pool of its own. Jobs of one day are served in order.
+    "spark.scheduler.mode": "FAIR",
     # A file of any size is read by all slots: Spark would leave one of less than 4 MB to a single one.
     "spark.sql.files.openCostInBytes": "65536",
     # One Arrow batch is one window: its rows are sorted by tokens before they are cut into engine batches.
@@ -262,14 +266,18 @@ def step_args(ds: str, record: str) -> list[str]:
 
 def spark_submit_command(ds: str, record: str, master: str, environ: Mapping[str, str] = os.environ) -> list[str]:
     """Command line of `score`, to be run in `spark_environment()`."""
+    return [*application_command(master, environ), *step_args(ds, record)]
+
+
+def application_command(master: str, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """The same up to the application's own arguments."""
     file = properties_file(environ)
     settings = [*(["--properties-file", file] if file else []), *conf_args(spark_conf(environ))]
-    return ["spark-submit", "--master", master, *settings, APPLICATION, *step_args(ds, record)]
+    return ["spark-submit", "--master", master, *settings, APPLICATION]
 
 
 def missing_program(environ: Mapping[str, str]) -> str:
-    """One line when spark-submit, or the Java that it needs, is not there; empty when both are. `environ`: as
-    spark-submit will have it."""
+    """One line when spark-submit, or the Java that it needs, is not there; empty when both are."""
     home = environ.get("JAVA_HOME")
     for program, remedy in (
         ("spark-submit", "install pyspark beside this Python"),

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from batch_job import reporting, run_record
 from batch_job.identity import Tables, model_of
 from batch_job.progress import log
-from batch_job.run_record import ARCHIVE, RecordError, RunRecord, State
+from batch_job.run_record import ARCHIVE, RecordError, RunRecord, Runtime, State
 from batch_job.scoring import models
 from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import NightlySettings
@@ -51,14 +51,23 @@ def open_context(path: Location, identity: str) -> Iterator[StepContext]:
 
 @contextmanager
 def scoring_session(context: StepContext, run: RunRecord) -> Iterator[tuple[SparkSession, ScoringOptions]]:
+    with open_session(context, f"tandem {run.ds}", run.release, run.runtime) as opened:
+        yield opened
+
+
+@contextmanager
+def open_session(
+    context: StepContext, name: str, release: str, runtime: Runtime
+) -> Iterator[tuple[SparkSession, ScoringOptions]]:
+    """Spark, under a name for people, whose workers run on the Python of `runtime` and begin to open the release."""
     if context.nightly.nightly_idle and session.in_one_process():
         # Earlier than idle priority: the canary check of a variant measures latency.
-        ScoringOptions.from_settings(context.state, context.nightly, run.release, devices.detect()).proven()
+        ScoringOptions.from_settings(context.state, context.nightly, release, devices.detect()).proven()
         session.yield_to_others()
-    spark = session.start(f"tandem {run.ds}")
+    spark = session.start(name)
     try:
-        device = session.check_workers(spark, run.runtime)
-        options = ScoringOptions.from_settings(context.state, context.nightly, run.release, device)
+        device = session.check_workers(spark, runtime)
+        options = ScoringOptions.from_settings(context.state, context.nightly, release, device)
         if device is Device.CPU:
             # Where tasks have GPUs, each looks for as many as it needs.
             options.spread()

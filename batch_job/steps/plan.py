@@ -83,8 +83,9 @@ def plan_run(
     run_id: str,
     inputs: InputSettings | None = None,
     wait: InputWait = InputWait(),
+    release_id: str = "",
 ) -> RunRecord:
-    """Everything the later steps must agree on, decided once.
+    """Everything the later steps must agree on, decided once. `release_id`: default the active release's.
 
     Raises: NoInput when the day's messages did not come in time; JobError, ReleaseError.
     """
@@ -93,7 +94,7 @@ def plan_run(
     source = Source.from_settings(state, inputs)
     messages = wait.wait(lambda: source.read(ds))
     store = Store.from_settings(state)
-    release = store.open(active_release(store, client, inputs.nightly_model))
+    release = store.open(release_id or active_release(store, client, inputs.nightly_model))
     pairs = release.manifest.reads.pairs
     if pairs and not inputs.input_pair:
         raise JobError(
@@ -107,9 +108,13 @@ def plan_run(
         run_id=run_id,
         planned_at=datetime.now(UTC).isoformat(timespec="seconds"),
         release=release.id,
-        runtime=Runtime(sys.prefix, f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}"),
+        runtime=this_runtime(),
         input=replace(messages, identity=identity.input_name(state, inputs)),
     )
+
+
+def this_runtime() -> Runtime:
+    return Runtime(sys.prefix, f"{sys.version_info.major}.{sys.version_info.minor}.{sys.version_info.micro}")
 
 
 def active_release(store: Store, client: "redis.Redis | None", model: str) -> str:

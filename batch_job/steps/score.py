@@ -1,5 +1,6 @@
 """The `score` step inside spark-submit: write, judge and commit the scores of a day, then answer deferred requests."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from pyspark.sql import SparkSession
@@ -51,8 +52,10 @@ def score_day(
     options: ScoringOptions,
     force: bool,
     accepted: tuple[str, ...] = (),
+    turn: Callable[[], object] = lambda: None,
 ) -> RunRecord:
-    """Write, judge and commit the scores of a day. Raises: Stale, GateFailed, JobError."""
+    """Write, judge and commit the scores of a day. `turn` returns when it may be judged: an earlier day that is scored
+    beside it comes first. Raises: Stale, GateFailed, JobError."""
     tables, nightly = context.tables, context.nightly
     last = table.last_attempt(tables.folders, run.ds)
     fence = Fence.take(context.client, run.ds, last, model_of(run.input.identity))
@@ -61,6 +64,7 @@ def score_day(
     try:
         with open_attempt(spark, run, options, tables, fence, nightly, force) as attempt:
             written = attempt.write()
+            turn()
             findings = _judge(attempt, written, accepted)
             scoring = attempt.commit(written, history.facts(findings))
     except GateFailed as refused:

@@ -21,6 +21,11 @@ from shared_model.settings import StateSettings
 
 
 def score(args: argparse.Namespace, state: StateSettings) -> None:
+    if args.first or args.last:
+        _score_days(args)
+        return
+    if args.publish:
+        raise JobError("--publish is of many days, --from and --to; `publish` is the step of one")
     path = lookup.find(args.record, args.ds, state)
     scores = _announce(args.ds, path, state)
     if scores and not args.force and _settle_unchanged(args.ds, path, scores):
@@ -29,6 +34,15 @@ def score(args: argparse.Namespace, state: StateSettings) -> None:
         sys.exit(spark_submit.CHANGED)
     accepted = [f"--accept={gate}" for gate in args.accept]
     _submit(args.ds, path, [*(["--force"] if args.force else []), *accepted])
+
+
+def _score_days(args: argparse.Namespace) -> None:
+    """Raises: JobError where the days, or flags that are of one day, are wrong."""
+    if args.ds or args.record or args.accept or args.check:
+        raise JobError("--from and --to name many days: --ds, --record, --accept and --check are of one")
+    lookup.days(args.first, args.last)
+    flags = [f"--{name}" for name in ("force", "publish") if getattr(args, name)]
+    _start(["--from", args.first, "--to", args.last, "--prefix", sys.prefix, *flags])
 
 
 def drain(args: argparse.Namespace, state: StateSettings) -> None:
@@ -71,9 +85,13 @@ def _settle_unchanged(ds: str, path: Location, scores: Location) -> bool:
 
 
 def _submit(ds: str, path: Location, flags: list[str]) -> None:
+    _start([*spark_submit.step_args(ds, str(path)), *flags])
+
+
+def _start(arguments: list[str]) -> None:
     master = settings.load(NightlySettings).spark_master
     given = {**os.environ, "TANDEM_RUNTIME_PREFIX": sys.prefix}
-    command = [*spark_submit.spark_submit_command(ds, str(path), master, given), *flags]
+    command = [*spark_submit.application_command(master, given), *arguments]
     environment = {**os.environ, **spark_submit.spark_environment(given, master)}
     # spark-submit without a Java would exit with 1, the code of a gate.
     if missing := spark_submit.missing_program(environment):

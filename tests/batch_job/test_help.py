@@ -5,15 +5,15 @@ import re
 
 import pytest
 
-from batch_job.__main__ import _parser
 from batch_job.checks.gate import ACCEPTABLE
+from batch_job.command_line import parser
 
 NAMES = ["plan", "score", "judge", "commit", "reject"]
 NAMES += ["drain", "publish", "rollback", "report", "read", "runs", "quarantine", "drift"]
 
 
 def steps() -> dict[str, argparse.ArgumentParser]:
-    [action] = [each for each in _parser()._actions if isinstance(each, argparse._SubParsersAction)]
+    [action] = [each for each in parser()._actions if isinstance(each, argparse._SubParsersAction)]
     return dict(action.choices)
 
 
@@ -44,7 +44,7 @@ def test_the_example_of_a_step_is_one_that_it_takes(name: str) -> None:
     assert step.epilog
     example = re.search(rf"example: +python -m batch_job ({name} .+)$", step.epilog)
     assert example
-    assert _parser().parse_args(example[1].split()).step == name
+    assert parser().parse_args(example[1].split()).step == name
 
 
 def test_every_gate_that_may_be_accepted_is_explained() -> None:
@@ -55,5 +55,5 @@ def test_every_gate_that_may_be_accepted_is_explained() -> None:
 
 @pytest.mark.parametrize("flag", ["--force", "--publish"])
 def test_the_old_name_of_force_still_works_and_is_not_shown(flag: str) -> None:
-    assert _parser().parse_args(["publish", "--ds", "2026-01-14", flag]).force
+    assert parser().parse_args(["publish", "--ds", "2026-01-14", flag]).force
     assert "--publish" not in steps()["publish"].format_help()

@@ -160,7 +160,8 @@ def test_commands_that_are_shown_exist(page: Path) -> None:
     targets = re.findall(r"^([a-z][a-z-]*):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
     assert set(re.findall(r"`make ([a-z-]+)`", text)) <= set(targets)
     for package in set(re.findall(r"python -m (shared_model|realtime_service|batch_job)\b", text)):
-        sources = [REPOSITORY / package / "__main__.py", *(REPOSITORY / package).glob("commands/*.py")]
+        folder = REPOSITORY / package
+        sources = [folder / "__main__.py", *folder.glob("command_line.py"), *folder.glob("commands/*.py")]
         source = "".join(path.read_text() for path in sources)
         for command in set(re.findall(rf"python -m {package} ([a-z][a-z-]+)", text)):
             assert f'"{command}"' in source, f"python -m {package} {command}"

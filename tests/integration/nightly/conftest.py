@@ -19,9 +19,9 @@ from pyspark.sql import SparkSession
 from batch_job import __main__ as steps
 from batch_job import run_record
 from batch_job.launch import spark_submit
-from batch_job.run_record import RunRecord
+from batch_job.run_record import RunRecord, Runtime
 from batch_job.scoring.options import ScoringOptions
-from batch_job.steps import drain, score
+from batch_job.steps import drain, score, score_days
 from batch_job.steps.context import StepContext
 from batch_job.tables import table
 from protos.scoring.v1.storage_pb2 import PublishedScore
@@ -102,6 +102,12 @@ class House:
         command[command.index(spark_submit.APPLICATION)] = NIGHT
         return self._run(mishap, [command[0], *small, *options, *command[1:]])
 
+    def night_of_days(self, mishap: str, first: str, last: str) -> "subprocess.CompletedProcess[str]":
+        """`score` for many days in a driver of its own."""
+        start, application = spark_submit.application_command("local[2]"), [NIGHT, "--from", first, "--to", last]
+        small = ["--driver-memory", "512m", "--executor-memory", "512m"]
+        return self._run(mishap, [start[0], *small, *start[1:-1], *application, "--prefix", sys.prefix])
+
     def night_publishes(self, mishap: str) -> "subprocess.CompletedProcess[str]":
         return self._run(mishap, [sys.executable, NIGHT, "publish", *spark_submit.step_args(DAY, str(self.path))])
 
@@ -122,14 +128,14 @@ class House:
         assert steps.main(["publish", *spark_submit.step_args(DAY, str(self.path))]) == 0
         return self.record
 
-    def finished(self) -> int:
+    def finished(self, ds: str = DAY) -> int:
         """Shards that are in place, with their sidecars."""
-        found = open_objects(self.state.scores_table).list(f"ds={DAY}")
+        found = open_objects(self.state.scores_table).list(f"ds={ds}")
         return sum(it.path.endswith(".json") for it in found)
 
-    def rows(self) -> Rows:
+    def rows(self, ds: str = DAY) -> Rows:
         """The rows of the day that readers see; damage is refused."""
-        batches = table.read_files(DeltaTable(str(self.state.scores_table)), DAY, ["id", "label", "release"])
+        batches = table.read_files(DeltaTable(str(self.state.scores_table)), ds, ["id", "label", "release"])
         return Counter(tuple(row.values()) for batch in batches for row in batch.to_pylist())
 
     def answering(self) -> tuple[str, int]:
@@ -204,8 +210,15 @@ def in_this_spark(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
     def opened(context: StepContext, run: RunRecord) -> Iterator[tuple[SparkSession, ScoringOptions]]:
         yield spark, ScoringOptions.from_settings(context.state, context.nightly, run.release, Device.CPU)
 
+    @contextmanager
+    def opened_for_days(
+        context: StepContext, _: str, release: str, __: Runtime
+    ) -> Iterator[tuple[SparkSession, ScoringOptions]]:
+        yield spark, ScoringOptions.from_settings(context.state, context.nightly, release, Device.CPU)
+
     for step in (score, drain):
         monkeypatch.setattr(step, "scoring_session", opened)
+    monkeypatch.setattr(score_days, "open_session", opened_for_days)
 
 
 def old_rows() -> Rows:
@@ -215,11 +228,11 @@ def old_rows() -> Rows:
 def check_complete(house: House, run: RunRecord) -> None:
     """The whole day, each line once: as a score of the release, or in quarantine."""
     assert run.scoring is not None
-    found = house.rows()
+    found = house.rows(run.ds)
     assert sorted(found.elements()) == sorted(found)
     assert {each for each, _, _ in found} == {f"m{number:05d}" for number in range(len(LINES))}
     assert {release for _, _, release in found} == {house.release.id}
     assert run.scoring.rows == len(LINES)
     assert run.scoring.quarantined == {"bad_json": 1, "empty": 1}
-    assert table.quarantined(house.state.quarantine_table, DAY, run.scoring.token) == run.scoring.quarantined
+    assert table.quarantined(house.state.quarantine_table, run.ds, run.scoring.token) == run.scoring.quarantined
     assert run.scoring.rows + sum(run.scoring.quarantined.values()) == run.input.lines
