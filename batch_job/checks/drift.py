@@ -28,7 +28,7 @@ def span(days: tuple[str, str], committed: list[str]) -> Span:
 
 
 def default_baseline(before: str, committed: list[str]) -> Span | None:
-    """The oldest committed days before a window; None where there is none."""
+    """The oldest committed days before a window; None without any."""
     oldest = [day for day in committed if day < before][:BASELINE_DAYS]
     return Span(oldest[0], oldest[-1], len(oldest)) if oldest else None
 

@@ -66,7 +66,7 @@ def test_every_line_is_scored_or_quarantined_once(
     said = capsys.readouterr().err
     assert f"ds={DAY}: reading {run.input.lines} lines of 2 files\n" in said
     assert "scoring: 0 of 201 rows (0%) in 0 s\n" in said
-    assert "scoring: 201 of 201 rows in " in said
+    assert "scoring: 201 of 201 rows (100%) in " in said
     assert f"ds={DAY}: committing " in said
     assert done.slots == 2
     assert done.busy_share is not None
