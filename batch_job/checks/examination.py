@@ -2,16 +2,16 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from pyspark.sql import DataFrame
 
-from batch_job.checks import agreement, contents, gate, history
+from batch_job.checks import agreement, gate, history, reading_back
 from batch_job.checks.pace import pace
-from batch_job.progress import watched
 from batch_job.run_record import Findings, QuarantinedLine, RunRecord
 from batch_job.scoring.options import ScoringOptions
 from batch_job.shards.shard_files import FileReport, Target
-from shared_model.objects import Location, join, located
+from shared_model.objects import Location, located
 
 
 @dataclass(frozen=True)
@@ -40,10 +40,11 @@ def examine(run: RunRecord, written: Written, options: ScoringOptions, accepted:
     Raises: GateFailed, with the findings, when the partition must not become visible.
     """
     release = options.store().open(run.release)
-    paths = [str(join(written.table, file.path)) for file in written.files]
-    held = contents.read(watched("reading back", "files", len(paths), paths), agreement.SAMPLE)
+    spark = written.messages.sparkSession
+    held = reading_back.read(spark, written.table, written.files, agreement.SAMPLE)
     seconds, rates = pace((file.began, file.ended, file.rows) for file in written.files if not file.adopted)
-    before = history.last_day(written.table, run.ds, run.input.identity)
+    count = partial(reading_back.read_labels, spark)
+    before = history.last_day(written.table, run.ds, run.input.identity, count)
     agreed = agreement.measure(written.messages, held.sample, release, options, written.target)
     reported, quarantined = sum(file.rows for file in written.files), sum(written.quarantined.values())
     verdicts = [

@@ -3,8 +3,7 @@
 A day whose commit names no input, because an earlier version wrote it or the log has forgotten, counts as one of them.
 """
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -36,8 +35,13 @@ def facts(findings: Findings) -> dict[str, str]:
     return {_AGREEMENT: f"{measured.share:.6f}" if measured and measured.texts else ""}
 
 
-def last_day(folder: Location, ds: str, identity: str = ARCHIVE) -> Day:
-    """The nearest committed day of the input before `ds`; an empty Day without one.
+def last_day(
+    folder: Location,
+    ds: str,
+    identity: str = ARCHIVE,
+    count: Callable[[Sequence[str], str], Mapping[str, int]] = contents.read_labels,
+) -> Day:
+    """The nearest committed day of the input before `ds`; an empty Day without one. `count`: as `contents.read_labels`.
 
     Days without messages are passed over. Raises: JobError naming a damaged file or log.
     """
@@ -46,9 +50,8 @@ def last_day(folder: Location, ds: str, identity: str = ARCHIVE) -> Day:
     if not (earlier := [day for day in _days(delta, identity) if day < ds]):
         return Day()
     day = max(earlier)
-    labels = Counter[str]()
-    for batch in table.read_files(delta, day, ["label"], schemas.ARCHIVE):
-        labels.update(contents.count_labels(batch.column("label")))
+    files = delta.file_uris(file_pruning_predicate=table.partition_filter(day, schemas.ARCHIVE))
+    labels = count(files, f"score ds={day} again")
     committed = table.committed(delta, day)
     agreement = table.commit_facts(delta, day, committed.token).get(_AGREEMENT) if committed else ""
     return Day(day, dict(labels), float(agreement) if agreement else None)

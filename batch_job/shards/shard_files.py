@@ -222,11 +222,15 @@ def has_hash_in_name(path: str) -> bool:
     return _NAMED.search(path) is not None
 
 
-def read_back(place: Location, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Rows of a file that an attempt wrote, every page's checksum verified. Raises: JobError naming a damaged file."""
+def read_back(place: Location, columns: Sequence[str], digest: str) -> Iterator[pa.RecordBatch]:
+    """Rows of a file that an attempt wrote, its SHA-256 and every page's checksum verified. Raises: JobError naming a
+    damaged file."""
     try:
         # One request, where a footer and some columns would be three.
-        with pq.ParquetFile(pa.BufferReader(objects.get(place)), page_checksum_verification=True) as file:
+        data = objects.get(place)
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise JobError(f"{place} cannot be read back: it is not as it was written; score the day again")
+        with pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True) as file:
             yield from in_columns(file, columns)
     except (OSError, pa.ArrowException) as error:
         raise JobError(f"{place} cannot be read back: {error}; score the day again") from error

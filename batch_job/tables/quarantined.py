@@ -63,7 +63,7 @@ def examples(batches: Iterable[pa.RecordBatch], most: int = MOST) -> tuple[Quara
 def written(table: Location, files: Sequence[FileReport]) -> Iterator[pa.RecordBatch]:
     """Rows of files of the quarantine table, committed or not. Raises: JobError naming one that cannot be read."""
     for report in files:
-        yield from shard_files.read_back(join(table, report.path), COLUMNS)
+        yield from shard_files.read_back(join(table, report.path), COLUMNS, report.sha256)
 
 
 def printable(text: str) -> str:

@@ -96,8 +96,8 @@ def test_the_written_rows_are_compared_with_what_the_other_precision_says(
     found: dict[str, Agreement | None] = {}
 
     def look(files: Written) -> None:
-        paths = [str(files.table / file.path) for file in files.files]
-        all_of_it, few = (contents.read(paths, most).sample for most in (agreement.SAMPLE, 50))
+        places = [(str(files.table / file.path), file.sha256) for file in files.files]
+        all_of_it, few = (contents.read(places, most).sample for most in (agreement.SAMPLE, 50))
         # The labels of other rows: half precision would have said something else of nearly every text.
         turned = pa.concat_tables([all_of_it.slice(1), all_of_it.slice(0, 1)]).column("top_k")
         wrong = all_of_it.set_column(1, "top_k", turned)

@@ -1,6 +1,8 @@
 """Figures that are read back from written files for the gate."""
 
 import hashlib
+from collections.abc import Iterable
+from functools import partial, reduce
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +20,11 @@ from tests.batch_job.shards import written
 
 def read(folder: Path, *batches: pa.RecordBatch, sample: int = 10) -> Contents:
     """Each batch as a file of its own."""
-    return contents.read([str(folder / written.file(folder, it).path) for it in batches], sample)
+    return contents.read(places(folder, batches), sample)
+
+
+def places(folder: Path, batches: Iterable[pa.RecordBatch]) -> list[tuple[str, str]]:
+    return [(str(folder / file.path), file.sha256) for file in (written.file(folder, it) for it in batches)]
 
 
 def test_rows_labels_and_lengths_are_counted_over_all_files(tmp_path: Path) -> None:
@@ -52,6 +58,8 @@ def test_the_sample_is_the_texts_with_the_lowest_hashes_once_each(
 ) -> None:
     batches = [written.batch(texts, ["yes"] * len(texts)) for texts in files]
     held = read(tmp_path_factory.mktemp("files"), *batches, sample=most)
+    parts = [read(tmp_path_factory.mktemp("part"), it, sample=most) for it in (written.batch([], []), *batches)]
+    assert reduce(partial(contents.merge, sample=most), parts) == held
     hashes = sorted({hashlib.sha256(text.encode()).hexdigest() for texts in files for text in texts})
     assert held.sample.column("text_hash").to_pylist() == hashes[:most]
 
@@ -59,11 +67,13 @@ def test_the_sample_is_the_texts_with_the_lowest_hashes_once_each(
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
     texts = [f"text {number}" for number in range(1_000)]
     target = Target(str(tmp_path), "2026-01-14", "plan", 1)
-    path, *_ = write_file(target, schemas.SCORES, [written.batch(texts, ["yes"] * len(texts))])
+    path, _, _, digest = write_file(target, schemas.SCORES, [written.batch(texts, ["yes"] * len(texts))])
     damaged = bytearray((tmp_path / path).read_bytes())
     # In the column of hashes, the second of the file.
     place = damaged.index(b"\x28\xb5\x2f\xfd", len(damaged) // 4) + 60
     damaged[place] ^= 1
     (tmp_path / path).write_bytes(damaged)
-    with pytest.raises(JobError, match=r"\.parquet cannot be read back"):
-        contents.read([str(tmp_path / path)], 10)
+    whole = hashlib.sha256(damaged).hexdigest()
+    for known, why in ((whole, ""), (digest, ": it is not as it was written")):
+        with pytest.raises(JobError, match=rf"\.parquet cannot be read back{why}"):
+            contents.read([(str(tmp_path / path), known)], 10)

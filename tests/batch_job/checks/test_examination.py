@@ -1,26 +1,27 @@
 """A partition that the gate refuses stays invisible, its figures are kept, and a person may let it pass."""
 
-import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import redis
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
-from batch_job import progress, run_record
+from batch_job import run_record
 from batch_job.checks import agreement, examination, gate
 from batch_job.checks.examination import Written
 from batch_job.run_record import Agreement, Approval, Outcome, RunRecord
 from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import NightlySettings
-from batch_job.shards.shard_files import Target
+from batch_job.shards import shard_files
+from batch_job.shards.shard_files import FileReport, Target
+from batch_job.spark.failures import failing_in_one_line
 from batch_job.steps.commit import commit_staged
 from batch_job.steps.context import StepContext
 from batch_job.steps.score import score_day
 from batch_job.tables import table
+from shared_model.errors import JobError
 from shared_model.settings import DeferredSettings, StateSettings
 from tests.batch_job.conftest import DAY, message, planned, write_day
 from tests.batch_job.shards import written
@@ -62,29 +63,61 @@ def committed_days(state: StateSettings) -> list[str]:
     return sorted(it["ds"] for it in DeltaTable(str(state.scores_table)).partitions())
 
 
-def test_long_reading_back_says_how_many_files_are_read(
+def look(spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions) -> RunRecord:
+    """The second day, of files that no version of the table holds, is looked at; of the first one's labels some are
+    other ones."""
+    written.commit(state.scores_table, DAY, ["yes", "no", "yes"])
+    files = [written.file(state.scores_table, written.batch([text], ["yes"]), ds=SECOND) for text in ("a", "b")]
+    write_day(state, LINES[:2], SECOND)
+    run, target = planned(state, client, SECOND), Target(str(state.scores_table), SECOND, "plan", 1)
+    with failing_in_one_line():
+        messages = spark.createDataFrame([], "id string")
+        return replace(run, findings=examination.examine(run, Written(target, files, {}, messages), options))
+
+
+def test_executors_read_back_and_the_driver_does_not(
+    spark: SparkSession,
+    state: StateSettings,
+    client: "redis.Redis",
+    options: ScoringOptions,
+    found: list[Agreement | None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise AssertionError("the driver reads a scored file")
+
+    found.append(None)
+    # Workers have modules of their own.
+    monkeypatch.setattr(shard_files, "read_back", refuse)
+    monkeypatch.setattr(table, "read_file", refuse)
+    findings = look(spark, state, client, options).findings
+    assert findings
+    assert (findings.rows, findings.labels, findings.lengths) == (2, {"yes": 2}, (2,))
+    assert (findings.before, findings.labels_before) == (DAY, {"yes": 2, "no": 1})
+    assert "reading back: 2 of 2 files in" in capsys.readouterr().err
+
+
+def test_a_file_that_is_not_as_it_was_written_is_named(
+    spark: SparkSession,
     state: StateSettings,
     client: "redis.Redis",
     options: ScoringOptions,
     found: list[Agreement | None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    told = threading.Event()
+    def damaged(*arguments: Any, **named: Any) -> FileReport:
+        report = write(*arguments, **named)
+        if named.get("ds") == SECOND:
+            path = state.scores_table / report.path
+            # Beyond the footer's length: no page's checksum covers it.
+            path.write_bytes(path.read_bytes() + path.read_bytes()[-8:])
+        return report
 
-    def slowly(*arguments: Any) -> Iterator[str]:
-        for path in progress.watched(*arguments, seconds=0.01):
-            assert told.wait(10)
-            yield path
-
-    monkeypatch.setattr(examination, "watched", slowly)
-    monkeypatch.setattr(progress, "log", lambda line: "reading back: 0 of 2 files in" in line and told.set())
-    found.append(None)
-    write_day(state, LINES[:2])
-    files = [written.file(state.scores_table, written.batch([text], ["yes"])) for text in ("a", "b")]
-    run, target = planned(state, client), Target(str(state.scores_table), DAY, "plan", 1)
-    findings = examination.examine(run, Written(target, files, {}, None), options)  # type: ignore[arg-type]
-    assert findings.rows == 2
-    assert told.is_set()
+    write = written.file
+    monkeypatch.setattr(written, "file", damaged)
+    with pytest.raises(JobError, match=r"ds=2026-01-15/.*\.parquet cannot be read back: "):
+        look(spark, state, client, options)
 
 
 def test_a_day_of_other_labels_is_refused_and_then_accepted(
