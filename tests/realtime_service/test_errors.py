@@ -20,6 +20,7 @@ NOT_FOR_CALLERS = {
     errors.UnfitRelease,
     shared_errors.Stale,
     shared_errors.JobError,
+    shared_errors.WorkersLost,
     shared_errors.NoInput,
     shared_errors.Refused,
     shared_errors.OutOfMemory,

@@ -109,7 +109,7 @@ def test_the_written_rows_are_compared_with_what_the_other_precision_says(
         look(attempt.write())
     said = capsys.readouterr().err
     assert f"gate: {len(TEXTS)} texts with INT8, to compare\n" in said
-    assert f"gate: {len(TEXTS)} of {len(TEXTS)} texts in " in said
+    assert f"gate: {len(TEXTS)} of {len(TEXTS)} texts (100%) in " in said
     whole, few, wrong, half = (found[name] for name in ("all", "few", "wrong", "as int8"))
     assert whole
     assert few

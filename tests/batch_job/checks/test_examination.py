@@ -95,7 +95,7 @@ def test_executors_read_back_and_the_driver_does_not(
     assert findings
     assert (findings.rows, findings.labels, findings.lengths) == (2, {"yes": 2}, (2,))
     assert (findings.before, findings.labels_before) == (DAY, {"yes": 2, "no": 1})
-    assert "reading back: 2 of 2 files in" in capsys.readouterr().err
+    assert "reading back: 2 of 2 files (100%) in" in capsys.readouterr().err
 
 
 def test_a_file_that_is_not_as_it_was_written_is_named(

@@ -159,7 +159,7 @@ async def test_a_long_drain_says_how_many_of_those_that_wait_are_answered(
     told = threading.Event()
     # The second chunk is scored after the line of the first.
     faked.meanwhile = lambda: asserted(len(faked.ran) == 1 or told.wait(10))
-    line = "answering: 1 of 2 deferred requests in"
+    line = "answering: 1 of 2 deferred requests (50%) in"
     monkeypatch.setattr("batch_job.deferred.draining._CHUNK", 1)
     monkeypatch.setattr("batch_job.deferred.draining.Progress", partial(Progress, seconds=0.01))
     monkeypatch.setattr("batch_job.progress.log", lambda said: line in said and told.set())
