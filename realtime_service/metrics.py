@@ -66,10 +66,22 @@ class Metrics:
         self._requests, self._reasons = functools.cache(requests.labels), functools.cache(reasons.labels)
         self._seconds, self._queue = functools.cache(seconds.labels), functools.cache(queue.labels)
         self._rows, self._calls = functools.cache(rows.labels), functools.cache(calls.labels)
+        self._add_lanes()
+        self._add_nights()
+        self._add_releases()
+        self._add_routing()
+        self._add_process()
+        self._describe(lanes)
+        self._begin("")
+
+    def _add_lanes(self) -> None:
         self._waiting = self._gauge("tandem_waiting", "Texts waiting for the device.", "path")
         self._load = self._gauge("tandem_load", "Arrival rate × service time ÷ streams of a lane.", "path")
-        self._restarts = self._gauge("tandem_worker_restarts", "Workers that died in this one's place.")
-        self._redis = self._gauge("tandem_redis_up", "1 while Redis answers.")
+        self._call = self._gauge("tandem_lane_call_seconds", "Median call of the lane's budget on this host.", "path")
+        self._places = self._gauge("tandem_lane_device_info", "Where the lane computes.", "path", "device")
+        self._slow = self._gauge("tandem_lane_slow", "1 if that is over the lane's latency budget.", "path")
+
+    def _add_nights(self) -> None:
         self._harvested = self._counter("tandem_harvested_total", "Deferred requests answered by idle lanes.")
         self._unanswered = self._counter(
             "tandem_deferred_unanswered_total", "Deferred requests that ended without an answer.", "why"
@@ -82,8 +94,16 @@ class Metrics:
         self._nightly_release = self._gauge(
             "tandem_nightly_release_info", "The release that it scored with.", "release"
         )
+        self._epochs = self._gauge(
+            "tandem_epoch_day_timestamp_seconds", "The day whose scores answer, its begin in UTC.", "release"
+        )
+
+    def _add_releases(self) -> None:
         self._release = self._gauge("tandem_release_info", "The releases this replica serves.", "model", "release")
         self._canary = self._gauge("tandem_canary_weight", "Share of callers the canary answers.", "model", "release")
+        self._unfit = self._gauge("tandem_release_failed", "Releases that must not serve here.", "release", "reason")
+
+    def _add_routing(self) -> None:
         forwarded = self._counter(
             "tandem_forwarded_total", "Calls sent to other replicas by how they ended.", "path", "outcome"
         )
@@ -91,21 +111,16 @@ class Metrics:
         self._again = self._counter("tandem_forwarded_again_total", "Those sent on again, elsewhere.", "failure")
         self._ejections = self._counter("tandem_ejections_total", "Replicas ejected after failures.", "reason")
         self._ejected = self._gauge("tandem_ejected", "Replicas that are ejected now.")
-        self._unfit = self._gauge("tandem_release_failed", "Releases that must not serve here.", "release", "reason")
-        self._call = self._gauge("tandem_lane_call_seconds", "Median call of the lane's budget on this host.", "path")
-        self._places = self._gauge("tandem_lane_device_info", "Where the lane computes.", "path", "device")
-        self._slow = self._gauge("tandem_lane_slow", "1 if that is over the lane's latency budget.", "path")
-        self._epochs = self._gauge(
-            "tandem_epoch_day_timestamp_seconds", "The day whose scores answer, its begin in UTC.", "release"
-        )
+
+    def _add_process(self) -> None:
+        self._restarts = self._gauge("tandem_worker_restarts", "Workers that died in this one's place.")
+        self._redis = self._gauge("tandem_redis_up", "1 while Redis answers.")
         self._certificate_ends = self._gauge(
             "tandem_certificate_expiry_timestamp_seconds", "When the listeners' certificate ends; 0 without TLS."
         )
         self._lag = self._histogram(
             "tandem_event_loop_lag_seconds", "By how much the event loop wakes up too late.", _LAG_EDGES
         )
-        self._describe(lanes)
-        self._begin("")
 
     def expect_models(self, names: Iterable[str]) -> None:
         """Begin the series of models that are served."""
