@@ -3,7 +3,7 @@
 import dataclasses
 import json
 
-from batch_job.reporting.drift import DriftReport
+from batch_job.reporting.drift_figures import DriftReport
 from batch_job.reporting.page import TEMPLATES, printable
 from shared_model import objects
 from shared_model.errors import JobError

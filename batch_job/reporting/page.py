@@ -8,7 +8,7 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from batch_job.reporting import charts, drift, plain_text
+from batch_job.reporting import charts, drift_figures, plain_text
 from batch_job.reporting.cost import cost_per_million
 from batch_job.run_record import LENGTH_STEP, Findings, RunRecord, Scoring, Verdict
 
@@ -41,7 +41,7 @@ TEMPLATES = Environment(
 )
 TEMPLATES.filters["figure"] = format
 TEMPLATES.globals.update(
-    page=sys.modules[__name__], plain_text=plain_text, charts=charts, drift=drift, length_step=LENGTH_STEP
+    page=sys.modules[__name__], plain_text=plain_text, charts=charts, drift=drift_figures, length_step=LENGTH_STEP
 )
 
 

@@ -6,12 +6,11 @@ from itertools import chain
 from deltalake import DeltaTable
 
 from batch_job import identity, lookup
-from batch_job.checks import drift
+from batch_job.checks import distributions
 from batch_job.identity import Tables
 from batch_job.inputs.delta import find_table
-from batch_job.reporting import drift as figures
-from batch_job.reporting import drift_page
-from batch_job.reporting.drift import DriftReport, Span
+from batch_job.reporting import drift_figures, drift_page
+from batch_job.reporting.drift_figures import DriftReport, Span
 from batch_job.settings import DriftSettings
 from batch_job.tables import counting
 from shared_model import settings
@@ -34,11 +33,11 @@ def run(args: argparse.Namespace, state: StateSettings) -> None:
     if not table or not committed:
         raise JobError(f"{tables.scores} holds no committed day of {identity.describe(state, wanted)}; score one first")
     last = args.to or committed[-1]
-    lengths = [drift.window(days, last) for days in args.days or WINDOWS]
+    lengths = [distributions.window(days, last) for days in args.days or WINDOWS]
     windows = [(args.first, last)] if args.first else lengths
-    report = measure(table, wanted, [drift.span(it, committed) for it in windows], committed)
+    report = measure(table, wanted, [distributions.span(it, committed) for it in windows], committed)
     page = drift_page.write(folder(tables, last), report)
-    for line in [*figures.lines(report), f"page {page}"]:
+    for line in [*drift_figures.lines(report), f"page {page}"]:
         print(line)
     if report.failures:
         raise Refused(f"beyond TANDEM_DRIFT_BOUND={report.bound:g}: {'; '.join(report.failures)}; page {page}")
@@ -50,7 +49,11 @@ def measure(table: DeltaTable, wanted: str, windows: list[Span], committed: list
     pairs, unmeasured = list[tuple[Span, Span]](), list[str]()
     for window in windows:
         baseline = chosen.baseline
-        against = drift.span(baseline, committed) if baseline else drift.default_baseline(window.first, committed)
+        against = (
+            distributions.span(baseline, committed)
+            if baseline
+            else distributions.default_baseline(window.first, committed)
+        )
         if window.first > window.last:
             raise JobError(f"--from {window.first} is after --to {window.last}")
         if not window.committed or not against or not against.committed:
@@ -60,7 +63,7 @@ def measure(table: DeltaTable, wanted: str, windows: list[Span], committed: list
             pairs.append((window, against))
     days = {day for day in committed for it in chain(*pairs) if it.first <= day <= it.last}
     counts = counting.count(table, days)
-    found = chain(*(drift.compare(window, against, counts, chosen.drift_bound) for window, against in pairs))
+    found = chain(*(distributions.compare(window, against, counts, chosen.drift_bound) for window, against in pairs))
     return DriftReport(wanted, chosen.drift_bound, tuple(found), tuple(unmeasured))
 
 

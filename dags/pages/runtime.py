@@ -5,7 +5,7 @@ import asyncio
 import json
 from typing import Any
 
-from batch_job.launch import reading, spark_submit
+from batch_job.launch import records, spark_submit
 
 #: Longest wait for an answer, and most processes at once: others wait, within that time.
 SECONDS, AT_ONCE = 30.0, 2
@@ -18,12 +18,12 @@ class Unreadable(Exception):
 
 async def runs() -> list[dict[str, Any]]:
     """The newest runs, as `python -m batch_job runs --json` lists them. Raises: Unreadable, TimeoutError."""
-    return [json.loads(line) for line in (await _read(reading.runs_command())).splitlines()]
+    return [json.loads(line) for line in (await _read(records.runs_command())).splitlines()]
 
 
 async def report(ds: str, run_id: str) -> str:
     """The report page of a run. Raises: Unreadable, TimeoutError."""
-    return (await _read(reading.page_command(ds, run_id))).decode()
+    return (await _read(records.page_command(ds, run_id))).decode()
 
 
 async def _read(command: list[str]) -> bytes:

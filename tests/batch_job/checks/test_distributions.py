@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from batch_job.checks import drift
+from batch_job.checks import distributions
 from batch_job.checks.gate import FEWEST
-from batch_job.reporting.drift import Comparison, Span
+from batch_job.reporting.drift_figures import Comparison, Span
 from batch_job.run_record import Outcome
 from batch_job.tables.counting import Counts, Key
 
@@ -26,7 +26,7 @@ def drawn(rows: int, seed: int, middle: float = 0.5) -> Counts:
 
 
 def compared(counts: dict[Key, Counts], bound: float = 0.1) -> list[Comparison]:
-    return drift.compare(NOW, BEFORE, counts, bound)
+    return distributions.compare(NOW, BEFORE, counts, bound)
 
 
 def outcomes(of: Comparison) -> dict[str, Outcome]:
@@ -101,18 +101,18 @@ def test_embeddings_have_lengths_alone() -> None:
 
 
 def test_ranges_hold_about_a_tenth_each_and_a_frequent_value_one_of_its_own() -> None:
-    assert drift.cut(Counter(dict.fromkeys(range(100), 7))) == list(range(0, 100, 10))[1:]
-    assert drift.binned(Counter({100: 95, 3: 5}), drift.cut(Counter({100: 95, 3: 5})), 0.01) == {
+    assert distributions.cut(Counter(dict.fromkeys(range(100), 7))) == list(range(0, 100, 10))[1:]
+    assert distributions.binned(Counter({100: 95, 3: 5}), distributions.cut(Counter({100: 95, 3: 5})), 0.01) == {
         "below 1": 5,
         "from 1": 95,
     }
-    assert drift.binned(Counter({1: 5}), [], 1) == {"all": 5}
+    assert distributions.binned(Counter({1: 5}), [], 1) == {"all": 5}
 
 
 def test_the_default_baseline_is_the_oldest_committed_days_before_the_window() -> None:
     committed = [f"2026-01-{day:02}" for day in range(1, 32)] + ["2026-02-02", "2026-02-03"]
-    assert drift.window(7, "2026-02-03") == ("2026-01-28", "2026-02-03")
-    assert drift.default_baseline("2026-02-03", committed) == Span("2026-01-01", "2026-01-30", 30)
-    assert drift.default_baseline("2026-01-03", committed) == Span("2026-01-01", "2026-01-02", 2)
-    assert drift.default_baseline("2026-01-01", committed) is None
-    assert drift.span(("2026-01-30", "2026-02-02"), committed).committed == 3
+    assert distributions.window(7, "2026-02-03") == ("2026-01-28", "2026-02-03")
+    assert distributions.default_baseline("2026-02-03", committed) == Span("2026-01-01", "2026-01-30", 30)
+    assert distributions.default_baseline("2026-01-03", committed) == Span("2026-01-01", "2026-01-02", 2)
+    assert distributions.default_baseline("2026-01-01", committed) is None
+    assert distributions.span(("2026-01-30", "2026-02-02"), committed).committed == 3

@@ -4,7 +4,7 @@ library only."""
 import os
 from collections.abc import Mapping
 
-from batch_job.launch import spark_submit
+from batch_job.launch import commands, spark_submit
 
 #: Most runs that are listed.
 RUNS = 100
@@ -12,14 +12,10 @@ RUNS = 100
 
 def runs_command(environ: Mapping[str, str] = os.environ) -> list[str]:
     """Prints the newest runs, one JSON object a line."""
-    return [*_step("runs", environ), "--json", "--limit", str(RUNS)]
+    return commands.command("batch_job", "runs", "--json", "--limit", str(RUNS), environ=environ)
 
 
 def page_command(ds: str, run_id: str, environ: Mapping[str, str] = os.environ) -> list[str]:
     """Prints the report page of a run. No shell reads it, and `run_id` is a file's name: it must hold no slash."""
     record = spark_submit.record_path(ds, run_id, environ)
-    return [*_step("report", environ), "--page", *spark_submit.step_args(ds, record)]
-
-
-def _step(name: str, environ: Mapping[str, str]) -> list[str]:
-    return [os.path.join(spark_submit.runtime_prefix(environ), "bin", "python"), "-m", spark_submit.PACKAGE, name]
+    return commands.command("batch_job", "report", "--page", *spark_submit.step_args(ds, record), environ=environ)

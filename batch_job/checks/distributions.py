@@ -7,7 +7,7 @@ from datetime import date, timedelta
 from itertools import pairwise
 
 from batch_job.checks.gate import FEWEST, expected_psi, psi
-from batch_job.reporting.drift import Comparison, Shift, Span
+from batch_job.reporting.drift_figures import Comparison, Shift, Span
 from batch_job.run_record import Outcome
 from batch_job.tables.counting import HUNDREDTH, Counts, Key
 
