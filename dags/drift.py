@@ -5,6 +5,7 @@ from pathlib import Path
 
 from airflow.sdk import DAG, CronTriggerTimetable, Param
 
+from batch_job.launch import operating
 from dags.commands import Drift
 from dags.documentation import DRIFT_TASKS
 from dags.operators import OnlyUnexpected
@@ -31,7 +32,12 @@ with DAG(
             minItems=1,
             description="Days of each window.",
         ),
-        "model": Param("", type="string", description="The model whose scores; empty: TANDEM_NIGHTLY_MODEL."),
+        "model": Param(
+            None,
+            type=["null", "string"],
+            pattern=operating.MODEL_OR_NONE,
+            description="The model whose scores; empty: TANDEM_NIGHTLY_MODEL.",
+        ),
     },
     default_args={"owner": "tandem", "retries": 2, "retry_policy": OnlyUnexpected()},
     tags=["tandem", "drift"],

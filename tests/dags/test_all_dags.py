@@ -20,13 +20,13 @@ DAGS = list(FILES.values())
 #: Values that the trigger form must refuse.
 REFUSED: dict[str, list[dict[str, object]]] = {
     "drain_deferred": [{"limit": 0}, {"limit": "many"}, {"limit": 1.5}],
-    "drift": [{"to": "Monday"}, {"days": []}, {"days": [0]}, {"days": 7}, {"model": 3}],
+    "drift": [{"to": "Monday"}, {"days": []}, {"days": [0]}, {"days": 7}, {"model": 3}, {"model": "no/name"}],
     "nightly_scoring": [{"day": "14 January"}, {"force": "yes"}, {"accept": ["finite"]}],
 }
 #: And values that it must take.
 TAKEN: dict[str, list[dict[str, object]]] = {
     "drain_deferred": [{}, {"limit": 1}, {"limit": None}],
-    "drift": [{}, {"to": "2026-01-14", "days": [7], "model": "side"}, {"to": None}],
+    "drift": [{}, {"to": "2026-01-14", "days": [7], "model": "side"}, {"to": None, "model": None}],
     "nightly_scoring": [{}, {"day": "2026-01-14", "force": True, "accept": ["labels"]}],
 }
 
