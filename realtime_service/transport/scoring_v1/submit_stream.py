@@ -9,6 +9,8 @@ from protos.scoring.v1.scoring_pb2 import SubmitStreamResponse
 #: Requests and bytes after which reading pauses until the next round trip, so that a chunk stays small.
 CHUNK = 256
 CHUNK_BYTES = 1024 * 1024
+#: How long a client may take to read an answer before it is not read from. Most answers are taken at once.
+MOMENT_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +29,8 @@ class SubmitBatcher:
     turns failures into answers.
 
     Under load hundreds of requests share a round trip and a wait for Redis replication; a single request is not
-    delayed. While an answer is not taken nothing is read, and what has been read is stored: a client that does not read
-    answers keeps two of them here, and none of its requests.
+    delayed. While an answer is not taken within a moment nothing is read, and what has been read is stored: a client
+    that does not read answers keeps two of them here, and none of its requests.
     """
 
     def __init__(
@@ -46,6 +48,8 @@ class SubmitBatcher:
         self._write = write
         self._arrived: list[Held] = []
         self._storing = False
+        #: An answer was not taken within a moment: its client does not read.
+        self._stalled = False
         self._writing: asyncio.Future[None] | None = None
         self._arrival, self._room = asyncio.Event(), asyncio.Event()
 
@@ -63,6 +67,7 @@ class SubmitBatcher:
                 await self._written()
                 self._writing = asyncio.ensure_future(self._write(answer))
                 self._writing.add_done_callback(self._ended_writing)
+                await self._gather(self._writing)
             await self._written()
             if not self._reader.cancelled():
                 self._reader.result()
@@ -91,12 +96,18 @@ class SubmitBatcher:
     def _unread(self) -> bool:
         return self._writing is not None and not self._writing.done()
 
+    async def _gather(self, writing: "asyncio.Future[None]") -> None:
+        """Read on while the transport takes an answer, so that the next chunk is large; no longer than a moment."""
+        await asyncio.wait([writing], timeout=MOMENT_SECONDS)
+        self._stalled = not writing.done()
+
     async def _written(self) -> None:
         """Wait until the transport has taken the last answer. Raises: its error."""
         if self._writing:
             await self._writing
 
     def _ended_writing(self, writing: asyncio.Future[None]) -> None:
+        self._stalled = False
         self._room.set()
         if not writing.cancelled():
             # Seen here, and raised by `_written`: the stream may end before that.
@@ -119,6 +130,6 @@ class SubmitBatcher:
             self._arrived.append(self._hold(raw))
             del raw
             self._arrival.set()
-            while self._unread or (self._arrived and (len(self._arrived) >= CHUNK or size >= CHUNK_BYTES)):
+            while self._stalled or (self._arrived and (len(self._arrived) >= CHUNK or size >= CHUNK_BYTES)):
                 self._room.clear()
                 await self._room.wait()
