@@ -28,7 +28,7 @@ from batch_job.shards.binning import Bin, Load
 from batch_job.shards.shard_files import FileReport, Target
 from batch_job.spark import gpus, session
 from batch_job.spark.failures import failing_in_one_line
-from batch_job.tables import committing, quarantined, resumable, spark_reader, table
+from batch_job.tables import committing, merging, quarantined, resumable, spark_reader, table
 from batch_job.tables.fence import WATCH_SECONDS, Fence, Watch
 from batch_job.tables.staged import Staged
 from shared_model.errors import JobError
@@ -132,7 +132,10 @@ class Attempt:
         check_counts(ds, source.lines, files, reasons)
         # A day without a score has a file as well: without one the table could not tell its fingerprint.
         files = files or [FileReport(*shard_files.write_file(self.scores, schemas.SCORES, []))]
-        return Written(self.scores, files, reasons, self.lines.filter("reason is null"), examples, version)
+        with stage("merge"):
+            most = self.settings.nightly_file_megabytes * 1e6
+            merged = merging.merge_shards(self.spark, self.scores, files, most) if most else files
+        return Written(self.scores, files, merged, reasons, self.lines.filter("reason is null"), examples, version)
 
     def commit(self, written: Written, facts: Mapping[str, str]) -> Scoring:
         """Make the written files the day's scores, in one transaction. `facts`: more for the commit to hold.
@@ -151,6 +154,7 @@ class Attempt:
             facts={**self._facts(written), **facts},
             seconds=self.stopwatch.seconds,
             slots=session.scoring_slots(self.spark),
+            merged=tuple(written.to_commit),
         )
 
     def _count(self) -> tuple[dict[str, int], list[Bin]]:

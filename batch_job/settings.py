@@ -24,6 +24,7 @@ def _is_template(path: str) -> bool:
 
 #: Where a setting is 0. A shard of a GPU is several of its batches.
 _CPU_SHARD_ROWS, _GPU_SHARD_ROWS = 4096, 65_536
+_MOST_FILE_MEGABYTES = 512
 _TASK_ROWS, _GPU_SHARDS = 16_384, 16
 
 _AT_LEAST_0 = Check(lambda value: value >= 0, "0 or more")
@@ -128,6 +129,12 @@ class NightlySettings:
         "Most rows of a shard: scored together, one file, and what a killed run need not do again; 0: 4096 on CPU, "
         "65536 on a GPU.",
         Check(lambda value: 0 <= value <= _GPU_SHARD_ROWS, f"0 to {_GPU_SHARD_ROWS}"),
+    )
+    nightly_file_megabytes: float = setting(
+        128.0,
+        "Most megabytes of a file into which a commit merges the shards of a day of more than eight; 0: it merges "
+        "none. A reader that verifies a hash holds the file in memory.",
+        Check(lambda value: 0 <= value <= _MOST_FILE_MEGABYTES, f"0 to {_MOST_FILE_MEGABYTES}"),
     )
     quarantine_share: float = setting(
         0.01,

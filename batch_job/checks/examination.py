@@ -18,12 +18,14 @@ from shared_model.objects import Location, located
 class Written:
     """Files that an attempt has written to the scores table's folder, `target`, and not yet committed.
 
+    to_commit: the same rows in the files that the commit will name; `files` are the shards.
     quarantined: reason → lines, and examples of them. messages: columns id, text_hash, text and pair of all that were
     to be scored, cheap to read again.
     """
 
     target: Target
     files: Sequence[FileReport]
+    to_commit: Sequence[FileReport]
     quarantined: Mapping[str, int]
     messages: DataFrame
     examples: tuple[QuarantinedLine, ...] = ()
@@ -41,7 +43,7 @@ def examine(run: RunRecord, written: Written, options: ScoringOptions, accepted:
     """
     release = options.store().open(run.release)
     spark = written.messages.sparkSession
-    held = reading_back.read(spark, written.table, written.files, agreement.SAMPLE)
+    held = reading_back.read(spark, written.table, written.to_commit, agreement.SAMPLE)
     seconds, rates = pace((file.began, file.ended, file.rows) for file in written.files if not file.adopted)
     count = partial(reading_back.read_labels, spark)
     before = history.last_day(written.table, run.ds, run.input.identity, count)

@@ -22,7 +22,7 @@ def commit(
     Raises: Stale when a newer attempt owns the day, from `still_ours` or from the table; JobError when the table cannot
     be written.
     """
-    target, files, began = written.target, written.files, time.monotonic()
+    target, files, began = written.target, written.to_commit, time.monotonic()
     log(f"ds={target.ds}: committing {len(files):,} files of {sum(file.rows for file in files):,} rows")
     version = table.replace_partition(
         located(target.table), target.ds, files, target.token, still_ours, {**written.facts, **facts}
@@ -31,5 +31,5 @@ def commit(
     for swept in (target, replace(target, table=quarantine, source="")):
         resumable.sweep(swept, time.time())
     return summary.scoring(
-        target, version, files, written.quarantined, written.quarantine_version, seconds, written.slots
+        target, version, written.files, written.quarantined, written.quarantine_version, seconds, written.slots
     )

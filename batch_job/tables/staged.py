@@ -20,7 +20,8 @@ _ENDING = ".staged"
 @dataclass(frozen=True)
 class Staged:
     """Files that an attempt has written under `target`, and not committed. quarantined: reason → lines. facts: for the
-    commit to hold. seconds: stage → seconds of the attempt. slots: tasks that scored at once."""
+    commit to hold. seconds: stage → seconds of the attempt. slots: tasks that scored at once. merged: the files that
+    the commit names in place of `files`, which are shards; empty where it names those."""
 
     target: Target
     files: tuple[FileReport, ...]
@@ -29,6 +30,11 @@ class Staged:
     facts: Mapping[str, str]
     seconds: Mapping[str, float]
     slots: int
+    merged: tuple[FileReport, ...] = ()
+
+    @property
+    def to_commit(self) -> tuple[FileReport, ...]:
+        return self.merged or self.files
 
     def write(self) -> str:
         """Keep the files for a person to decide on; returns where the list of them is, relative to the table.
@@ -45,10 +51,10 @@ class Staged:
     def check_there(self) -> None:
         """Raises: JobError unless every file is there, as large as it was written."""
         sizes = {found.path: found.size for found in shard_files.in_folder(self.target)}
-        gone = [file.path for file in self.files if sizes.get(file.path) != file.size]
+        gone = [file.path for file in self.to_commit if sizes.get(file.path) != file.size]
         if gone:
             raise JobError(
-                f"{len(gone)} of {len(self.files)} files that waited for a person are gone or changed, "
+                f"{len(gone)} of {len(self.to_commit)} files that waited for a person are gone or changed, "
                 f"{self.target.table}/{gone[0]} for one; score ds={self.target.ds} again"
             )
 
@@ -73,13 +79,16 @@ def names(folder: Location, found: Iterable[ObjectInfo]) -> set[str]:
     named = set[str]()
     for path in (it.path for it in found if it.path.endswith(_ENDING)):
         with contextlib.suppress(FileNotFoundError, ValueError, TypeError, KeyError):
-            named |= {file.name for file in _read(folder, path).files}
+            named |= {file.name for file in _read(folder, path).to_commit}
     return named
 
 
 def _read(folder: Location, path: str) -> Staged:
     document = json.loads(open_objects(folder).get(path))
-    files = tuple(FileReport.from_json(json.dumps(it)) for it in document.pop("files"))
+    # Those of earlier versions have no merged files.
+    files, merged = (
+        tuple(FileReport.from_json(json.dumps(it)) for it in document.pop(name, ())) for name in ("files", "merged")
+    )
     # The table may be mounted elsewhere by now.
     target = replace(Target(**document.pop("target")), table=str(folder))
-    return Staged(target, files, **document)
+    return Staged(target, files, **document, merged=merged)

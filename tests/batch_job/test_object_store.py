@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -21,7 +22,7 @@ from shared_model.objects import join, open_objects
 from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
-from tests.batch_job.conftest import DAY, Cli, attempt, message, planned, write_day
+from tests.batch_job.conftest import DAY, SMALL, Cli, attempt, message, planned, write_day
 from tests.object_store import KEY, SECRET, Fault, Proxy
 
 LINES = [message(number, f"my card number {number % 40} has not arrived") for number in range(200)]
@@ -67,11 +68,12 @@ def test_finished_shards_of_a_lost_attempt_are_referenced_by_the_next(
     def die() -> None:
         raise ZeroDivisionError
 
+    unmerged = replace(SMALL, nightly_file_megabytes=0)
     with pytest.raises(ZeroDivisionError):
-        attempt(spark, far, client, options, run, before_commit=die)
+        attempt(spark, far, client, options, run, before_commit=die, settings=unmerged)
     left = {it.path for it in open_objects(far.scores_table).list(f"ds={DAY}") if it.path.endswith(".parquet")}
     s3.clear()
-    done = attempt(spark, far, client, options, run)
+    done = attempt(spark, far, client, options, run, settings=unmerged)
     assert (done.units_resumed, done.rows) == (done.units, 200)
     assert {uri.removeprefix(f"{far.scores_table}/") for uri in DeltaTable(str(far.scores_table)).file_uris()} == left
     assert not [path for method, path in s3.seen if method == "PUT" and path.endswith(".parquet")]

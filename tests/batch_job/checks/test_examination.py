@@ -72,7 +72,7 @@ def look(spark: SparkSession, state: StateSettings, client: "redis.Redis", optio
     run, target = planned(state, client, SECOND), Target(str(state.scores_table), SECOND, "plan", 1)
     with failing_in_one_line():
         messages = spark.createDataFrame([], "id string")
-        return replace(run, findings=examination.examine(run, Written(target, files, {}, messages), options))
+        return replace(run, findings=examination.examine(run, Written(target, files, files, {}, messages), options))
 
 
 def test_executors_read_back_and_the_driver_does_not(
