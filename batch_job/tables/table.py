@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
 from deltalake.transaction import AddAction
 
@@ -67,14 +67,19 @@ def open_table(folder: Location, schema: pa.Schema) -> DeltaTable:
 def committed(table: DeltaTable, ds: str) -> Committed | None:
     """None when the partition was never committed. Raises: JobError when the table is of an earlier version."""
     refuse_earlier(table)
-    token = table.transaction_version(_application(ds))
-    if token is None:
+    if (token := attempt_of(table, ds)) is None:
         return None
     actions = pa.table(table.get_add_actions(flatten=True))
     archive = pc.and_(pc.equal(actions["partition.ds"], ds), pc.equal(actions["partition.source"], schemas.ARCHIVE))
     files = actions.filter(archive).select(["path", "num_records"]).to_pylist()
     fingerprint = os.path.basename(files[0]["path"]).split(".")[0]
     return Committed(token, fingerprint, table.version(), sum(file["num_records"] for file in files))
+
+
+def attempt_of(table: DeltaTable, ds: str) -> int | None:
+    """The token of the attempt that committed a day last; None when none has."""
+    token = table.transaction_version(_application(ds))
+    return None if token is None else int(token)
 
 
 def commit_facts(table: DeltaTable, ds: str, token: int) -> dict[str, str]:
@@ -116,8 +121,8 @@ def holds(table: DeltaTable, ds: str) -> bool:
 def last_attempt(folders: Iterable[Location], ds: str) -> int:
     """The largest token these tables know of for a day, -1 if none: the floor of the next, should Redis forget."""
     tables = (delta.find_table(folder) for folder in folders)
-    tokens = (table.transaction_version(_application(ds)) for table in tables if table)
-    return max((int(token) for token in tokens if token is not None), default=-1)
+    tokens = (attempt_of(table, ds) for table in tables if table)
+    return max((token for token in tokens if token is not None), default=-1)
 
 
 def replace_partition(
@@ -161,9 +166,9 @@ def replace_partition(
         )
 
     def landed(table: DeltaTable) -> bool:
-        return table.transaction_version(_application(ds)) == token and _holds_files(table, files)
+        return attempt_of(table, ds) == token and _holds_files(table, files)
 
-    return _commit(folder, SCORES, write, landed)
+    return write_to_snapshot(folder, SCORES, write, landed)
 
 
 def add_deferred(folder: Location, ds: str, write_new: Callable[[DeltaTable], FileReport | None]) -> None:
@@ -186,17 +191,21 @@ def add_deferred(folder: Location, ds: str, write_new: Callable[[DeltaTable], Fi
                 commit_properties=CommitProperties(max_commit_retries=0),
             )
 
-    _commit(folder, SCORES, write)
+    write_to_snapshot(folder, SCORES, write)
 
 
 def _add_missing_columns(table: DeltaTable) -> None:
     """Give a scores table of an earlier version the columns, and the fields of columns, that it lacks, null in the rows
     that it holds. A transaction that overwrites a partition does so itself, one that appends does not. Raises:
     CommitFailedError on a conflict."""
-    held = {column.name: column.type for column in table.schema().fields}
-    # A column whose type has more fields than it had is added too, which adds those.
-    if missing := [it for it in Schema.from_arrow(SCORES).fields if held.get(it.name) != it.type]:
+    if missing := missing_columns(table, SCORES):
         table.alter.add_columns(missing, commit_properties=CommitProperties(max_commit_retries=0))
+
+
+def missing_columns(table: DeltaTable, schema: pa.Schema) -> list[Field]:
+    """Columns of this version that a table lacks, or that have more fields by now: adding those adds the fields."""
+    held = {column.name: column.type for column in table.schema().fields}
+    return [it for it in Schema.from_arrow(schema).fields if held.get(it.name) != it.type]
 
 
 def refuse_earlier(table: DeltaTable) -> None:
@@ -210,7 +219,7 @@ def refuse_earlier(table: DeltaTable) -> None:
 
 def refuse_stale(table: DeltaTable, ds: str, token: int) -> None:
     """Raises: Stale unless `token` is larger than the committed one."""
-    newest = table.transaction_version(_application(ds))
+    newest = attempt_of(table, ds)
     if newest is not None and newest >= token:
         raise Stale(f"attempt {newest} at ds={ds} is committed, this is attempt {token}; nothing committed")
 
@@ -224,7 +233,7 @@ def add_quarantined(folder: Location, ds: str, files: Sequence[FileReport], atte
         return None
 
     def write(table: DeltaTable) -> None:
-        latest = max(attempt, table.transaction_version(_application(ds)) or attempt)
+        latest = max(attempt, attempt_of(table, ds) or attempt)
         table.create_write_transaction(
             actions=_actions({"ds": ds}, files),
             mode="append",
@@ -235,7 +244,7 @@ def add_quarantined(folder: Location, ds: str, files: Sequence[FileReport], atte
             ),
         )
 
-    return _commit(folder, QUARANTINE, write, partial(_holds_files, files=files))
+    return write_to_snapshot(folder, QUARANTINE, write, partial(_holds_files, files=files))
 
 
 def quarantined(folder: Location, ds: str, attempt: int) -> dict[str, int]:
@@ -294,7 +303,7 @@ def ever_held(folder: Location) -> tuple[set[str], float]:
     return held, 0.0 if remembers_all else oldest.modified.timestamp()
 
 
-def _commit(
+def write_to_snapshot(
     folder: Location,
     schema: pa.Schema,
     write: Callable[[DeltaTable], None],
