@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import redis
+from numpy.typing import NDArray
 
 from batch_job import lookup, run_record
 from batch_job.checks import history
@@ -40,7 +41,18 @@ from shared_model.redis_store.server import RedisServer
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 
-_COLUMNS = ("release", "precision", "encoding_key", "tokens", "truncated", "top_k", "vector", "abstained", "heads")
+_COLUMNS = (
+    "id",
+    "release",
+    "precision",
+    "encoding_key",
+    "tokens",
+    "truncated",
+    "top_k",
+    "vector",
+    "abstained",
+    "heads",
+)
 _BATCH = 10_000
 
 _NO_ROWS = "the day holds no rows"
@@ -52,11 +64,32 @@ _BARRED = "a person went back from it, or from a newer one; score the day again,
 @dataclass(frozen=True)
 class Partition:
     """A committed partition, ready to be published. `rows`: one for each text that the model can tell apart, those that
-    came most often first; `times`: how often each came."""
+    came most often first; `messages`: those that had each."""
 
     epoch: Epoch
     rows: pa.Table
-    times: pa.ChunkedArray
+    messages: "Messages"
+
+
+@dataclass(frozen=True)
+class Messages:
+    """`shared_model.published.message_ids.MessageIds` of a partition. `ids` and `ranks`: of each message that, and the
+    rank of its text; `keys`: of texts by rank."""
+
+    counts: NDArray[np.int64]
+    ids: pa.ChunkedArray
+    ranks: NDArray[np.int32]
+    keys: pa.ChunkedArray
+
+    def times(self, rank: int) -> int:
+        return int(self.counts[rank])
+
+    def entries(self, ranks: int) -> Iterator[tuple[str, bytes]]:
+        published = np.flatnonzero(self.ranks < ranks)
+        for start in range(0, len(published), _BATCH):
+            rows = published[start : start + _BATCH]
+            keys = self.keys.take(pa.array(self.ranks[rows]))
+            yield from zip(self.ids.take(pa.array(rows)).to_pylist(), keys.to_pylist(), strict=True)
 
 
 def run(args: argparse.Namespace, state: StateSettings) -> None:
@@ -115,13 +148,13 @@ def _publish(
         room = nightly.publish_megabytes * 1e6
         # Closed, because publishing stops taking them where the room ends.
         with closing(watched("publishing", "keys", texts, scores)) as taken:
-            made = publish(client, epoch, taken, room, nightly.publish_keep_seconds, force)
+            made = publish(client, epoch, taken, room, nightly.publish_keep_seconds, force, partition.messages)
         if not made.outcome.live:
             why = _BARRED if made.outcome is Outcome.BARRED else _OLDER.format(_live(state, client, epoch.release))
             return Publication(epoch.name, 0, moved=False, live=False, why=why)
         moved = made.outcome is Outcome.MOVED
         done = Publication(epoch.name, made.keys, moved=moved, live=True, bytes=made.bytes, bound=int(room))
-    times = partition.times.to_numpy()
+    times = partition.messages.counts
     covered = float(times[: done.keys].sum() / times.sum())
     return replace(done, left_out=texts - done.keys, covered=round(covered, 4))
 
@@ -152,7 +185,10 @@ def committed_partition(folder: Location, ds: str) -> Partition | None:
     found = numbered.group_by("key").aggregate([("row", "min"), ("row", "count")])
     found = found.sort_by([("row_count", "descending"), ("row_min", "ascending")])
     epoch = Epoch(release, precision, ds, committed.token)
-    return Partition(epoch, rows.take(found.column("row_min")), found.column("row_count"))
+    texts = found.column("key").combine_chunks()
+    ranks = pc.index_in(rows.column("encoding_key"), value_set=texts).to_numpy().astype(np.int32)
+    messages = Messages(found.column("row_count").to_numpy(), rows.column("id"), ranks, found.column("key"))
+    return Partition(epoch, rows.take(found.column("row_min")), messages)
 
 
 def _only(rows: pa.Table, column: str, ds: str) -> str:

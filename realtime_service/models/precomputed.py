@@ -34,6 +34,7 @@ class _Epoch:
     name: str
     precision: str
     filter: Bloom
+    id_blocks: int
 
 
 class PrecomputedScores:
@@ -60,6 +61,11 @@ class PrecomputedScores:
     def precision(self) -> str:
         """Precision of the epoch's scores; empty without an epoch."""
         return self._epoch.precision if self._epoch else ""
+
+    @property
+    def id_blocks(self) -> int:
+        """Blocks of the epoch's index by message id; 0 without one."""
+        return self._epoch.id_blocks if self._epoch else 0
 
     async def find(self, text_keys: Sequence[bytes], slack: float) -> list[PublishedScore] | None:
         """The published score of every key, or None if one is missing. `slack`: seconds until the answer is due."""
@@ -102,7 +108,8 @@ class PrecomputedScores:
         if not (filter_bytes and facts):
             return None
         log.info("%s: epoch %s answers: %s texts", self._release, name, facts[b"count"].decode())
-        return _Epoch(name, facts[b"precision"].decode(), Bloom.load_bytes(filter_bytes, key_position))
+        bloom, id_blocks = Bloom.load_bytes(filter_bytes, key_position), int(facts.get(b"id_blocks", 0))
+        return _Epoch(name, facts[b"precision"].decode(), bloom, id_blocks)
 
 
 async def run(followed: Callable[[], Iterable[PrecomputedScores]], client: "redis.asyncio.Redis") -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
+import redis.asyncio
 
 from realtime_service.cluster.forwarder import Forwarder
 from realtime_service.cluster.membership import Membership
@@ -16,6 +17,7 @@ from realtime_service.routing.quotas import Quotas
 from realtime_service.serving.backfill import BackfillWorker
 from realtime_service.serving.deferral import Deferral, Readers
 from realtime_service.serving.dispatcher import Dispatcher
+from realtime_service.serving.message_lookup import MessageLookup
 from realtime_service.serving.result_watcher import Watcher
 from realtime_service.serving.status import ReplicaStatus
 from realtime_service.settings import ServiceSettings
@@ -27,7 +29,7 @@ from realtime_service.transport.open_inference.servicer import OpenInferenceServ
 from realtime_service.transport.peer_stream_server import PeerStreams
 from realtime_service.transport.relay import Relay
 from realtime_service.transport.scoring_v1 import servicer as scoring
-from realtime_service.transport.scoring_v1.servicer import ScoringServicer
+from realtime_service.transport.scoring_v1.servicer import ScoringServicer, Stores
 from realtime_service.transport.streaming import OpenStreams
 from realtime_service.transport.token_keys import TokenKeys
 from shared_model.clock import Clock
@@ -46,6 +48,7 @@ class Parts:
     membership: Membership
     quotas: Quotas
     deferred_queue: DeferredQueue
+    redis: "redis.asyncio.Redis"
     readiness: Readiness
     metrics: Metrics
     clock: Clock
@@ -129,8 +132,7 @@ class Calls:
         return ScoringServicer(
             self._dispatcher,
             reader,
-            self._deferral,
-            self._watcher,
+            Stores(self._deferral, self._watcher, MessageLookup(status.models, self._parts.redis)),
             self._streams,
             lambda internals, model: status.describe(membership.snapshot, internals, model),
             self._parts.metrics,

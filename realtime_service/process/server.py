@@ -253,6 +253,7 @@ class Server:
             membership,
             self._quotas,
             DeferredQueue(self._default_client, self._deferred, self._metrics.unanswered),
+            self._default_client,
             self._readiness,
             self._metrics,
             self._clock,

@@ -136,14 +136,18 @@ class Dispatcher:
             raise unknown(request.release, serving.active)
 
     def charge(self, request: ScoringRequest, call: CallContext) -> None:
-        """Count a request against its caller's quota; a forwarded request was counted where it came in.
+        """As `charge_texts`. The request is not taken as deferred work where it is refused."""
+        self.charge_texts(request.model, len(request.texts), call)
 
-        Raises: Overloaded. The request is not taken as deferred work then.
+    def charge_texts(self, model: str, texts: int, call: CallContext) -> None:
+        """Count texts against their caller's quota; a forwarded request was counted where it came in.
+
+        Raises: Overloaded.
         """
         policy = self._membership.snapshot.policy
         if not call.forwarded and (policy.quota or policy.quotas):
-            key = of_model(call.caller.quota_key, self._models.serving.other(request.model))
-            self._quotas.admit(key, len(request.texts), self._clock.monotonic())
+            key = of_model(call.caller.quota_key, self._models.serving.other(model))
+            self._quotas.admit(key, texts, self._clock.monotonic())
 
     async def _answer_or_defer(self, context: RequestContext) -> Answer | bytes:
         try:

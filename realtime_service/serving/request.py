@@ -131,8 +131,7 @@ def check_request(message: scoring_pb2.ScoreRequest) -> ScoringRequest:
         raise BadInput("priority", f"{message.priority} is unknown; use REAL_TIME, NORMAL or BATCH")
     if timeout_ms < 0:
         raise BadInput("timeout_ms", f"is {timeout_ms}, must not be negative")
-    if top_k > TOP_K:
-        raise BadInput("top_k", f"is {top_k}, must be at most {TOP_K}")
+    check_top_k(top_k)
     check_length("request_id", request_id)
     return ScoringRequest(
         texts=texts,
@@ -157,6 +156,12 @@ def deferred_request(request: ScoringRequest) -> scoring_pb2.ScoreRequest:
         request_id=request.request_id,
         model=request.model,
     )
+
+
+def check_top_k(top_k: int) -> None:
+    """Raises: BadInput."""
+    if top_k > TOP_K:
+        raise BadInput("top_k", f"is {top_k}, must be at most {TOP_K}")
 
 
 def check_length(field: str, request_id: str) -> None:

@@ -63,9 +63,12 @@ class RolledBack:
     now: str
 
 
-def keys_of(release: str, name: str) -> tuple[str, str, str]:
-    """Keys of an epoch's scores, filter and facts."""
-    return keys.epoch_scores(release, name), keys.epoch_filter(release, name), keys.epoch_facts(release, name)
+def keys_of(release: str, name: str) -> tuple[str, str, str, str]:
+    """Keys of an epoch's scores, filter, facts and index by message id, which an empty epoch and those of earlier
+    versions have not."""
+    of_epoch = (keys.epoch_scores, keys.epoch_filter, keys.epoch_facts, keys.epoch_ids)
+    scores, bloom, facts, ids = (key(release, name) for key in of_epoch)
+    return scores, bloom, facts, ids
 
 
 def live(client: "redis.Redis", release: str) -> str:
@@ -87,9 +90,10 @@ def live_keys(client: "redis.Redis", epoch: Epoch) -> int | None:
 
 def whole(client: "redis.Redis", release: str, name: str) -> int | None:
     """Number of keys of a complete epoch; None if a part of it has expired or is lost."""
-    scores, bloom, facts = keys_of(release, name)
-    found, count = int(client.hlen(scores)), client.hget(facts, "count")
-    return found if client.exists(bloom) and count and int(count) == found else None
+    scores, bloom, facts, ids = keys_of(release, name)
+    found, (count, id_fields) = int(client.hlen(scores)), client.hmget(facts, ["count", "id_fields"])
+    complete = client.exists(bloom) and count and int(count) == found and int(client.hlen(ids)) == int(id_fields or 0)
+    return found if complete else None
 
 
 def look(client: "redis.Redis", epoch: Epoch, insist: bool = False) -> Outcome:

@@ -13,12 +13,16 @@ from protos.scoring.v1.storage_pb2 import PublishedScore
 from shared_model.errors import JobError, StoreUnavailable
 from shared_model.published import epochs
 from shared_model.published.epochs import KEEP_SECONDS, Epoch, Outcome
+from shared_model.published.message_ids import ENTRIES_OF_BLOCK, STORED_BYTES, MessageIds, NoIds, blocks_of
 
+NO_IDS = NoIds()
 #: False-positive rate of the filter: share of absent texts that are looked up in Redis.
 FILTER_ERROR = 0.001
 
 #: Entries of one command: it blocks Redis for about a millisecond, and look-ups of the service time out after two.
 _CHUNK = 1_000
+#: The same for blocks of ids.
+_BLOCKS = 100
 #: Seconds until a half-written epoch expires after its writer has died.
 _STAGED_SECONDS = 600
 #: Bytes of a key beside its value: entry, bucket (two while the table grows), name and its share of the filter.
@@ -51,11 +55,12 @@ def publish(
     max_bytes: float = float("inf"),
     keep_seconds: int = KEEP_SECONDS,
     insist: bool = False,
+    ids: MessageIds = NO_IDS,
 ) -> Published:
     """Publish one epoch for `keep_seconds`. The first score of a key wins.
 
-    `scores` are ordered by value: as many of the first are published as fit into `max_bytes` of Redis' memory.
-    `insist`: an operator wants this epoch live although another is newer.
+    `scores` are ordered by value: as many of the first are published as fit into `max_bytes` of Redis' memory, with the
+    `ids` of their messages. `insist`: an operator wants this epoch live although another is newer.
 
     Raises: StoreUnavailable if Redis fails; JobError if Redis holds other data than was written.
     """
@@ -66,21 +71,23 @@ def publish(
         # Under a staging name until it is complete: the live epoch is not touched meanwhile.
         staged = f"{epoch.name}.staged-{uuid.uuid4().hex[:8]}"
         try:
-            return _publish(client, epoch, staged, fitting(scores, max_bytes), keep_seconds, insist)
+            return _publish(client, epoch, staged, fitting(scores, max_bytes, ids), keep_seconds, insist, ids)
         finally:
             client.unlink(*epochs.keys_of(epoch.release, staged))
     except redis.RedisError as error:
         raise StoreUnavailable(f"publishing {epoch.name}: {error}") from error
 
 
-def fitting(scores: Iterable[tuple[bytes, PublishedScore]], max_bytes: float) -> Iterator[tuple[bytes, bytes]]:
-    """The first scores that fit into `max_bytes` of Redis' memory, each key once, serialised."""
+def fitting(
+    scores: Iterable[tuple[bytes, PublishedScore]], max_bytes: float, ids: MessageIds = NO_IDS
+) -> Iterator[tuple[bytes, bytes]]:
+    """The first scores that fit into `max_bytes` of Redis' memory with their ids, each key once, serialised."""
     left, seen = max_bytes - _EPOCH_BYTES, set[bytes]()
     for key, score in scores:
         if key in seen:
             continue
         value = score.SerializeToString()
-        left -= _KEY_BYTES + _VALUE_FACTOR * len(value)
+        left -= _KEY_BYTES + _VALUE_FACTOR * len(value) + STORED_BYTES * ids.times(len(seen))
         if left < 0:
             return
         seen.add(key)
@@ -94,25 +101,44 @@ def _publish(
     items: Iterable[tuple[bytes, bytes]],
     keep_seconds: int,
     insist: bool,
+    ids: MessageIds,
 ) -> Published:
-    table, bloom_key, facts = epochs.keys_of(epoch.release, staged)
+    table, bloom_key, facts, ids_key = epochs.keys_of(epoch.release, staged)
     written: list[bytes] = []
-    checksum = 0
-    for chunk in _chunks(items):
-        client.hset(table, mapping=dict(chunk))
-        client.expire(table, _STAGED_SECONDS)
-        written.extend(key for key, _ in chunk)
-        checksum ^= _checksum(chunk)
-    _verify(client, table, len(written), checksum)
+
+    def noted() -> Iterator[tuple[bytes, bytes]]:
+        for item in items:
+            written.append(item[0])
+            yield item
+
+    checksum = _write(client, table, noted())
+    id_blocks = max(1, sum(map(ids.times, range(len(written)))) // ENTRIES_OF_BLOCK)
+    blocks = dict(blocks_of(ids.entries(len(written)), id_blocks))
+    _write(client, ids_key, blocks.items(), _BLOCKS)
     bloom = Bloom(max(1, len(written)), FILTER_ERROR, key_position)
     bloom.update(written)
     client.set(bloom_key, bloom.save_bytes(), ex=_STAGED_SECONDS)
-    client.hset(facts, mapping={"precision": epoch.precision, "count": len(written), "checksum": f"{checksum:016x}"})
-    used = sum(client.memory_usage(key, samples=1000) or 0 for key in (table, bloom_key, facts))
-    for key in (table, bloom_key, facts):
+    told = {"precision": epoch.precision, "count": len(written), "checksum": f"{checksum:016x}"}
+    if blocks:
+        told |= {"id_blocks": id_blocks, "id_fields": len(blocks)}
+    client.hset(facts, mapping=told)
+    used = sum(client.memory_usage(key, samples=1000) or 0 for key in (table, bloom_key, facts, ids_key))
+    for key in (table, bloom_key, facts, ids_key):
         client.expire(key, keep_seconds)
     outcome = epochs.move(client, epoch, staged, insist)
     return Published(epoch.name, outcome, len(written), used) if outcome.live else Published(epoch.name, outcome, 0)
+
+
+def _write(client: "redis.Redis", table: str, items: Iterable[tuple[bytes, bytes]], together: int = _CHUNK) -> int:
+    """Write a hash and read it back. Returns its checksum. Raises: JobError."""
+    count = checksum = 0
+    for chunk in _chunks(items, together):
+        client.hset(table, mapping=dict(chunk))
+        client.expire(table, _STAGED_SECONDS)
+        count += len(chunk)
+        checksum ^= _checksum(chunk)
+    _verify(client, table, count, checksum)
+    return checksum
 
 
 def _verify(client: "redis.Redis", table: str, count: int, checksum: int) -> None:
@@ -132,7 +158,7 @@ def _checksum(items: Iterable[tuple[bytes, bytes]]) -> int:
     return total
 
 
-def _chunks(items: Iterable[tuple[bytes, bytes]]) -> Iterator[list[tuple[bytes, bytes]]]:
+def _chunks(items: Iterable[tuple[bytes, bytes]], together: int = _CHUNK) -> Iterator[list[tuple[bytes, bytes]]]:
     iterator = iter(items)
-    while chunk := list(itertools.islice(iterator, _CHUNK)):
+    while chunk := list(itertools.islice(iterator, together)):
         yield chunk

@@ -103,6 +103,12 @@ def epoch_filter(release: str, epoch: str) -> str:
     return f"tandem:{{scores:{release}}}:filter:{epoch}"
 
 
+def epoch_ids(release: str, epoch: str) -> str:
+    """Hash of number of a block, 4 bytes → entries of 8 bytes of a message id's hash and its text's encoding key."""
+    return f"tandem:{{scores:{release}}}:ids:{epoch}"
+
+
 def epoch_facts(release: str, epoch: str) -> str:
-    """Hash {precision, count, checksum} of an epoch."""
+    """Hash {precision, count, checksum} of an epoch, and, if it has an index by message id, {id_blocks, id_fields}: of
+    how many blocks ids are dealt to, and how many hold any."""
     return f"tandem:{{scores:{release}}}:facts:{epoch}"

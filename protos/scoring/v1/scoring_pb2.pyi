@@ -247,6 +247,38 @@ class GetResultResponse(_message.Message):
     failure: str
     def __init__(self, request_id: _Optional[str] = ..., state: _Optional[_Union[DeferredState, str]] = ..., response: _Optional[_Union[ScoreResponse, _Mapping]] = ..., computed_by: _Optional[str] = ..., failure: _Optional[str] = ...) -> None: ...
 
+class LookupRequest(_message.Message):
+    __slots__ = ("model", "ids", "top_k")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    IDS_FIELD_NUMBER: _ClassVar[int]
+    TOP_K_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    ids: _containers.RepeatedScalarFieldContainer[str]
+    top_k: int
+    def __init__(self, model: _Optional[str] = ..., ids: _Optional[_Iterable[str]] = ..., top_k: _Optional[int] = ...) -> None: ...
+
+class LookupResponse(_message.Message):
+    __slots__ = ("results", "release", "ds", "precision", "model")
+    RESULTS_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    DS_FIELD_NUMBER: _ClassVar[int]
+    PRECISION_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    results: _containers.RepeatedCompositeFieldContainer[LookupResult]
+    release: str
+    ds: str
+    precision: str
+    model: str
+    def __init__(self, results: _Optional[_Iterable[_Union[LookupResult, _Mapping]]] = ..., release: _Optional[str] = ..., ds: _Optional[str] = ..., precision: _Optional[str] = ..., model: _Optional[str] = ...) -> None: ...
+
+class LookupResult(_message.Message):
+    __slots__ = ("id", "result")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    result: Result
+    def __init__(self, id: _Optional[str] = ..., result: _Optional[_Union[Result, _Mapping]] = ...) -> None: ...
+
 class DescribeRequest(_message.Message):
     __slots__ = ("model",)
     MODEL_FIELD_NUMBER: _ClassVar[int]

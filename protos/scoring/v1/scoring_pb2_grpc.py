@@ -44,6 +44,11 @@ class ScoringServiceStub(object):
                 request_serializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.WatchResultsRequest.SerializeToString,
                 response_deserializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.GetResultResponse.FromString,
                 )
+        self.Lookup = channel.unary_unary(
+                '/scoring.v1.ScoringService/Lookup',
+                request_serializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.LookupRequest.SerializeToString,
+                response_deserializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.LookupResponse.FromString,
+                )
         self.Describe = channel.unary_unary(
                 '/scoring.v1.ScoringService/Describe',
                 request_serializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.DescribeRequest.SerializeToString,
@@ -97,6 +102,14 @@ class ScoringServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Lookup(self, request, context):
+        """Last night's scores of messages, by their ids. They are those of the published epoch, so it needs the permission to
+        see that texts were scored before.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Describe(self, request, context):
         """What this replica serves: release, lanes, other replicas it knows of.
         """
@@ -136,6 +149,11 @@ def add_ScoringServiceServicer_to_server(servicer, server):
                     servicer.WatchResults,
                     request_deserializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.WatchResultsRequest.FromString,
                     response_serializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.GetResultResponse.SerializeToString,
+            ),
+            'Lookup': grpc.unary_unary_rpc_method_handler(
+                    servicer.Lookup,
+                    request_deserializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.LookupRequest.FromString,
+                    response_serializer=protos_dot_scoring_dot_v1_dot_scoring__pb2.LookupResponse.SerializeToString,
             ),
             'Describe': grpc.unary_unary_rpc_method_handler(
                     servicer.Describe,
@@ -251,6 +269,23 @@ class ScoringService(object):
         return grpc.experimental.unary_stream(request, target, '/scoring.v1.ScoringService/WatchResults',
             protos_dot_scoring_dot_v1_dot_scoring__pb2.WatchResultsRequest.SerializeToString,
             protos_dot_scoring_dot_v1_dot_scoring__pb2.GetResultResponse.FromString,
+            options, channel_credentials,
+            insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
+
+    @staticmethod
+    def Lookup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(request, target, '/scoring.v1.ScoringService/Lookup',
+            protos_dot_scoring_dot_v1_dot_scoring__pb2.LookupRequest.SerializeToString,
+            protos_dot_scoring_dot_v1_dot_scoring__pb2.LookupResponse.FromString,
             options, channel_credentials,
             insecure, call_credentials, compression, wait_for_ready, timeout, metadata)
 

@@ -1,7 +1,8 @@
 """Checks the requests of scoring.v1. Every error names the field."""
 
 from protos.scoring.v1 import scoring_pb2
-from realtime_service.serving.request import ScoringRequest, check_length, check_name, check_request
+from realtime_service.serving.message_lookup import MAX_IDS
+from realtime_service.serving.request import ScoringRequest, check_length, check_name, check_request, check_top_k
 from realtime_service.transport.messages import parse
 from shared_model.errors import BadInput
 from shared_model.types import Priority
@@ -53,6 +54,19 @@ def watch_request(raw: bytes) -> dict[str, str]:
     for index, request_id in enumerate(ids):
         _check_asked(f"request_ids[{index}]", request_id)
     return dict(zip(ids, tickets or [""] * len(ids), strict=True))
+
+
+def lookup_request(raw: bytes) -> scoring_pb2.LookupRequest:
+    """Raises: BadInput, MessageTooLarge."""
+    message = parse(scoring_pb2.LookupRequest, raw)
+    if not 1 <= len(message.ids) <= MAX_IDS:
+        raise BadInput("ids", f"holds {len(message.ids)} ids, must hold 1 to {MAX_IDS}")
+    for index, message_id in enumerate(message.ids):
+        if not message_id:
+            raise BadInput(f"ids[{index}]", "is empty")
+    check_name("model", message.model)
+    check_top_k(message.top_k)
+    return message
 
 
 def _check_asked(field: str, request_id: str) -> None:

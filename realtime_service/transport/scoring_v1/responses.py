@@ -1,8 +1,16 @@
-"""Converts errors and states of deferred requests to messages of scoring.v1."""
+"""Converts errors, states of deferred requests and scores of a night to messages of scoring.v1."""
+
+from collections.abc import Sequence
 
 from protos.scoring.v1 import scoring_pb2
+from protos.scoring.v1.storage_pb2 import PublishedHead, PublishedScore
 from realtime_service.errors import Status
+from realtime_service.serving.message_lookup import Found
+from realtime_service.serving.request import DEFAULT_TOP_K
 from shared_model.deferred import Accepted, Item
+from shared_model.heads import Heads
+from shared_model.output import OutputSpec
+from shared_model.releases.manifest import name_of
 
 
 def stream_error(status: Status) -> scoring_pb2.StreamError:
@@ -15,6 +23,41 @@ def submit_response(request_id: str, accepted: Accepted) -> scoring_pb2.SubmitRe
     return scoring_pb2.SubmitResponse(
         request_id=request_id, state=accepted.state.name, duplicate=accepted.duplicate, ticket=accepted.ticket
     )
+
+
+def lookup_response(ids: Sequence[str], found: Found, top_k: int) -> scoring_pb2.LookupResponse:
+    heads, release = found.model.heads, found.model.release
+    ds, model = found.epoch.rpartition(".")[0], name_of(release)
+    response = scoring_pb2.LookupResponse(release=release, ds=ds, precision=found.precision, model=model)
+    for message_id, score in zip(ids, found.scores, strict=True):
+        added = response.results.add(id=message_id)
+        if score is not None:
+            _fill(added.result, score, heads, top_k or DEFAULT_TOP_K)
+    return response
+
+
+def _fill(result: scoring_pb2.Result, score: PublishedScore, heads: Heads, k: int) -> None:
+    """As `score_response.fill` of the same score, in half of its time."""
+    result.tokens, result.truncated = score.tokens, score.truncated
+    _fill_head(result, score, heads.first.output, k)
+    for spec, further in zip(heads.further, score.heads, strict=True):
+        _fill_head(result.heads[spec.name], further, spec.output, k)
+
+
+def _fill_head(
+    result: scoring_pb2.Result | scoring_pb2.HeadResult,
+    score: PublishedScore | PublishedHead,
+    output: OutputSpec,
+    k: int,
+) -> None:
+    if score.abstained:
+        result.abstained = True
+    if not output.names:
+        result.vector.extend(score.scores)
+        return
+    add, names, kept = result.labels.add, output.names, output.kept(k)
+    for index, value in zip(score.labels[:kept], score.scores[:kept], strict=True):
+        add(name=names[index], score=value)
 
 
 def result_response(request_id: str, item: Item, sees_precomputed: bool) -> scoring_pb2.GetResultResponse:

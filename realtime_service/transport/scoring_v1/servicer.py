@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
@@ -16,6 +17,7 @@ from realtime_service.metrics import Metrics, Outcome
 from realtime_service.serving.accounting import outcome_of
 from realtime_service.serving.deferral import Deferral
 from realtime_service.serving.dispatcher import Dispatcher
+from realtime_service.serving.message_lookup import MessageLookup
 from realtime_service.serving.request import MAX_REQUEST_ID, CallContext, ScoringRequest
 from realtime_service.serving.result_watcher import Watcher
 from realtime_service.serving.score_response import score_response
@@ -31,11 +33,20 @@ from shared_model.deferred import Accepted
 from shared_model.errors import BadInput
 
 SERVICE = "scoring.v1.ScoringService"
-SCORE, SUBMIT, DESCRIBE = (f"/{SERVICE}/{method}" for method in ("Score", "Submit", "Describe"))
+SCORE, SUBMIT, LOOKUP, DESCRIBE = (f"/{SERVICE}/{method}" for method in ("Score", "Submit", "Lookup", "Describe"))
 #: Methods that other replicas forward.
-FORWARDED = (SCORE, DESCRIBE)
+FORWARDED = (SCORE, LOOKUP, DESCRIBE)
 
 Checked = TypeVar("Checked")
+
+
+@dataclass(frozen=True)
+class Stores:
+    """Deferred requests, the ends of those that callers watch, and the scores of the night."""
+
+    deferral: Deferral
+    watcher: Watcher
+    lookup: MessageLookup
 
 
 class ScoringServicer:
@@ -45,8 +56,7 @@ class ScoringServicer:
         self,
         dispatcher: Dispatcher,
         context_reader: ContextReader,
-        deferral: Deferral,
-        watcher: Watcher,
+        stores: Stores,
         streams: OpenStreams,
         describe: Callable[[bool, str], scoring_pb2.DescribeResponse],
         metrics: Metrics,
@@ -55,9 +65,10 @@ class ScoringServicer:
         """`describe`: as `ReplicaStatus.describe`; `relay`: for a process without lanes."""
         self._dispatcher = dispatcher
         self._context_reader = context_reader
-        self._deferral = deferral
-        self._watcher = watcher
+        self._deferral = stores.deferral
+        self._watcher = stores.watcher
         self._streams = streams
+        self._lookup = stores.lookup
         self._describe = describe
         self._metrics = metrics
         self._relay = relay
@@ -65,6 +76,7 @@ class ScoringServicer:
     def handlers(self) -> "grpc.GenericRpcHandler[bytes, object]":
         make = rpc_handlers.Handlers(self._context_reader)
         describe = self._relay.method(DESCRIBE) if self._relay else self.describe
+        lookup = self._relay.method(LOOKUP) if self._relay else self.lookup
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
@@ -74,6 +86,7 @@ class ScoringServicer:
                 "SubmitStream": make.bidi_stream(self.submit_stream),
                 "GetResult": make.unary(self.get_result),
                 "WatchResults": make.server_stream(self.watch_results),
+                "Lookup": make.unary(lookup),
                 "Describe": make.unary(describe, scores=False),
             },
         )
@@ -142,6 +155,14 @@ class ScoringServicer:
             async for stored_id, item in ends:
                 await context.write(responses.result_response(named[stored_id], item, caller.sees_precomputed))
                 happened()
+
+    async def lookup(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.LookupResponse:
+        call = self._context_reader.receive(LOOKUP, raw, context, arrival)
+        with self._context_reader.holding(call, raw):
+            asked = await messages.read(requests.lookup_request, raw)
+            self._dispatcher.charge_texts(asked.model, len(asked.ids), call)
+            found = await self._lookup.find(call.caller, asked.model, asked.ids)
+            return responses.lookup_response(asked.ids, found, asked.top_k)
 
     async def describe(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.DescribeResponse:
         asked = await messages.read_message(scoring_pb2.DescribeRequest, raw)

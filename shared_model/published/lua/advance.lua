@@ -1,6 +1,6 @@
 -- Point a release at an epoch, forward only in (ds, token) unless insisted, and rename its staged keys.
 -- KEYS[1] pointer hash {epoch, ds, token, previous (names, newest first), barrier_ds, barrier_token}
--- KEYS[2..4] staged keys of the epoch   KEYS[5..7] their final names
+-- KEYS[2..5] staged keys of the epoch   KEYS[6..9] their final names
 -- ARGV[1] epoch  ARGV[2] ds  ARGV[3] token  ARGV[4] '1' if an operator insists on this epoch, else '0'
 -- ARGV[5] epochs kept for a rollback  ARGV[6] 'look': return the outcome of 'move' without moving
 -- Returns {outcome, epochs that are no longer kept ...}; outcome is
@@ -31,10 +31,10 @@ if ARGV[6] == 'look' then
   return {current and 'standing' or 'moved'}
 end
 
-for i = 2, 4 do
-  redis.call('UNLINK', KEYS[i + 3])
+for i = 2, 5 do
+  redis.call('UNLINK', KEYS[i + 4])
   if redis.call('EXISTS', KEYS[i]) == 1 then
-    redis.call('RENAME', KEYS[i], KEYS[i + 3])
+    redis.call('RENAME', KEYS[i], KEYS[i + 4])
   end
 end
 if current then

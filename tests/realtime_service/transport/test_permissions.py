@@ -24,6 +24,7 @@ from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 from shared_model.types import Priority, ServingPath
+from tests.realtime_service import night
 from tests.realtime_service.conftest import RunningService, eventually, start_service
 from tests.realtime_service.rollout import tiny_releases
 from tests.realtime_service.tokens import Metadata, bearer, key_file, token
@@ -49,6 +50,7 @@ METHODS: dict[str, tuple[Any, tuple[str, ...]]] = {
     f"/{SCORING}/SubmitStream": (scoring_pb2.SubmitRequest(request=TEXT), SCORERS),
     f"/{SCORING}/GetResult": (scoring_pb2.GetResultRequest(request_id="r"), SCORERS),
     f"/{SCORING}/WatchResults": (scoring_pb2.WatchResultsRequest(request_ids=["r"]), SCORERS),
+    f"/{SCORING}/Lookup": (scoring_pb2.LookupRequest(ids=["m"]), ("operator", "night")),
     f"/{SCORING}/Describe": (scoring_pb2.DescribeRequest(), ALL_ROLES),
     f"/{INFERENCE}/ServerLive": (pb.ServerLiveRequest(), ALL_ROLES),
     f"/{INFERENCE}/ServerReady": (pb.ServerReadyRequest(), ALL_ROLES),
@@ -90,6 +92,8 @@ def stage(own_environment: None, tmp_path_factory: pytest.TempPathFactory) -> It
 
 def _started(folder: Path, store: Store, release: Release, redis_server: RedisServer) -> Iterator[Stage]:
     common = {"REDIS_URL": redis_server.url, "TANDEM_AUTH": "required", "TANDEM_TOKEN_KEYS": str(key_file(folder))}
+    # Of no text that any test sends.
+    night.publish(redis_server, release.id, {"m": bytes(16)}, ds="2026-01-13")
     replica = start_service(folder / "replica", Path(store.files.root), **common)
     router = start_service(folder / "router", Path(store.files.root), TANDEM_LANES="none", **common)
     yield Stage(release, redis_server, replica, router)

@@ -82,7 +82,8 @@ class Replica:
         reader = ContextReader(callers, lambda metadata: False, self.inflight, calls, self.watched)
         self.deferral = Deferral()
         dispatcher = SimpleNamespace(check=lambda *_: None, charge=lambda *_: None)
-        parts: Any = (dispatcher, reader, self.deferral, Watcher(), OpenStreams(), None, Metrics([]), None)
+        stores = SimpleNamespace(deferral=self.deferral, watcher=Watcher(), lookup=None)
+        parts: Any = (dispatcher, reader, stores, OpenStreams(), None, Metrics([]), None)
         self.servicer = ScoringServicer(*parts)
 
     def submits(self, arrival: Arrival, client: Client) -> "asyncio.Task[None]":
