@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from realtime_service.http_settings import ADDRESS, HttpSettings
 from shared_model.addresses import is_loopback
 from shared_model.devices import HALF_PRECISION, cores
 from shared_model.errors import SettingError
@@ -19,11 +20,6 @@ _CUDA = "cuda:"
 SINGLE_ROWS = 2
 
 
-def _is_address(value: str) -> bool:
-    host, _, port = value.rpartition(":")
-    return bool(host) and port.isdigit() and int(port) < 65536
-
-
 def _names_devices(value: str) -> bool:
     numbers = value.removeprefix(_CUDA).split(",")
     listed = value.startswith(_CUDA) and all(map(str.isdecimal, numbers)) and len(set(numbers)) == len(numbers)
@@ -37,7 +33,6 @@ def _names_lanes(value: str) -> bool:
 
 NOT_NEGATIVE = Check(lambda value: 0 <= value < math.inf, "0 or more")
 SHARE = Check(lambda value: 0 <= value <= 1, "a share from 0 to 1")
-_ADDRESS = Check(_is_address, "HOST:PORT")
 _DEVICES = Check(_names_devices, "auto, cpu, or GPUs by their numbers, as cuda:0,1")
 _LANES = Check(_names_lanes, f"some of {','.join(SERVED)}")
 _SAID = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
@@ -76,9 +71,9 @@ _THROUGHPUT = LaneSettings(
 
 @dataclass(frozen=True)
 class ServiceSettings:
-    grpc_address: str = setting("127.0.0.1:50051", "Where gRPC listens; port 0 picks a free one.", _ADDRESS)
+    grpc_address: str = setting("127.0.0.1:50051", "Where gRPC listens; port 0 picks a free one.", ADDRESS)
     metrics_address: str = setting(
-        "127.0.0.1:9464", "Where Prometheus scrapes; port 0 picks a free one. Worker i listens i ports above.", _ADDRESS
+        "127.0.0.1:9464", "Where Prometheus scrapes; port 0 picks a free one. Worker i listens i ports above.", ADDRESS
     )
     advertised_host: str = setting("", "Where other hosts find this one; empty: where gRPC listens.")
     reflection: str = setting(
@@ -142,6 +137,7 @@ class ServiceSettings:
     latency_pipeline_parallel: int = setting(
         1, "Stages that the latency lane's model is cut into, each on its own cores, or its own GPU.", POSITIVE
     )
+    http: HttpSettings = group(HttpSettings())
     latency: LaneSettings = group(_LATENCY)
     dynamic: LaneSettings = group(LaneSettings())
     throughput: LaneSettings = group(_THROUGHPUT)
@@ -183,8 +179,8 @@ class ServiceSettings:
 
     @property
     def local(self) -> bool:
-        """Whether gRPC listens where only this host can call."""
-        return is_loopback(self.grpc_address.rpartition(":")[0])
+        """Whether gRPC, and HTTP, listen where only this host can call."""
+        return all(is_loopback(it.rpartition(":")[0]) for it in (self.grpc_address, self.http.address) if it)
 
     @property
     def width(self) -> int:
@@ -307,5 +303,5 @@ def placement(device: Device, spread: Spread, devices: str) -> str:
     return f"{named} in {spread.stages} stages" if spread.stages > 1 else named
 
 
-def address_taken(address: str, why: str) -> SettingError:
-    return SettingError(f"TANDEM_GRPC_ADDRESS={address}: cannot listen there: {why}")
+def address_taken(address: str, why: str, variable: str = "TANDEM_GRPC_ADDRESS") -> SettingError:
+    return SettingError(f"{variable}={address}: cannot listen there: {why}")

@@ -75,10 +75,15 @@ def serial(address: str, ca: Path, own: Certified | None = None) -> int:
 
 def scraped(url: str, ca: Path, own: Certified | None = None) -> str:
     """The page of metrics. Raises: OSError."""
+    return read(f"{url}/metrics", ca, own)
+
+
+def read(url: str, ca: Path, own: Certified | None = None) -> str:
+    """Raises: OSError."""
     context = ssl.create_default_context(cafile=str(ca))
     if own:
         context.load_cert_chain(own.cert, own.key)
-    with urllib.request.urlopen(f"{url}/metrics", context=context, timeout=10) as page:  # noqa: S310 - our own
+    with urllib.request.urlopen(url, context=context, timeout=10) as page:  # noqa: S310 - our own
         return str(page.read().decode())
 
 

@@ -35,8 +35,9 @@ def holding(address: str, state: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def reserved(address: str) -> Iterator[str]:
+def reserved(address: str, variable: str = "TANDEM_GRPC_ADDRESS") -> Iterator[str]:
     """Reserve a port that only this service's workers can share, while the context lasts: "HOST:PORT", port 0 resolved.
+    `variable`: the setting.
 
     The socket never listens, so it gets no call. Raises: SettingError if another process listens there.
     """
@@ -44,7 +45,7 @@ def reserved(address: str) -> Iterator[str]:
     try:
         family, _, _, _, place = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        raise address_taken(address, str(error.strerror)) from error
+        raise address_taken(address, str(error.strerror), variable) from error
     with socket.socket(family) as alone, socket.socket(family) as shared:
         try:
             # With SO_REUSEPORT alone, another service's socket with that option would go unnoticed.
@@ -55,5 +56,5 @@ def reserved(address: str) -> Iterator[str]:
             shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             shared.bind(resolved)
         except OSError as error:
-            raise address_taken(address, f"{error.strerror}; is the port taken?") from error
+            raise address_taken(address, f"{error.strerror}; is the port taken?", variable) from error
         yield f"{host}:{resolved[1]}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Coroutine, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import grpc
 import redis.asyncio
@@ -21,6 +21,7 @@ from realtime_service.serving.message_lookup import MessageLookup
 from realtime_service.serving.result_watcher import Watcher
 from realtime_service.serving.status import ReplicaStatus
 from realtime_service.settings import ServiceSettings
+from realtime_service.transport import rpc_handlers
 from realtime_service.transport.authentication import Callers, TokenRules
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.health import Readiness
@@ -34,6 +35,9 @@ from realtime_service.transport.streaming import OpenStreams
 from realtime_service.transport.token_keys import TokenKeys
 from shared_model.clock import Clock
 from shared_model.deferred import DeferredQueue
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 #: Services that stand for the whole replica in health checks, and that reflection lists.
 SERVICES = (scoring.SERVICE, open_inference.SERVICE)
@@ -72,6 +76,7 @@ class Calls:
         )
         self._watcher = Watcher(parts.deferred_queue)
         self._streams = OpenStreams(parts.settings.stream_idle_seconds)
+        self._offered = self._offer()
 
     def background_tasks(self) -> Iterator[Coroutine[Any, Any, None]]:
         yield self._forwarder.run()
@@ -94,6 +99,25 @@ class Calls:
 
     def handlers(self) -> "tuple[grpc.GenericRpcHandler[Any, Any], ...]":
         """Those of callers, and those of other replicas, which may call the same methods on one stream."""
+        forwarded = (*scoring.FORWARDED, *open_inference.FORWARDED)
+        longest_seconds = self._parts.settings.connection_grace_seconds / 2
+        peer_streams = PeerStreams(self._offered, forwarded, self._streams, self._trust, longest_seconds)
+        return (*self._offered, peer_streams.handlers())
+
+    def http(self) -> "ASGIApp":
+        """The same methods of callers, over HTTP."""
+        # Imported here: most services have no HTTP.
+        from realtime_service.http.application import Application
+
+        parts = self._parts
+
+        def ready() -> bool:
+            return parts.readiness.ready and not parts.status.draining
+
+        methods = rpc_handlers.methods_of(self._offered)
+        return Application(methods, self._bytes_budget(), ready, parts.metrics).asgi()
+
+    def _offer(self) -> "tuple[grpc.GenericRpcHandler[Any, Any], ...]":
         reader = self._context_reader()
         # Only a process without lanes has none of the models that it is asked about.
         relay = (
@@ -101,11 +125,7 @@ class Calls:
             if self._parts.status.device.lanes
             else Relay(self._forwarder, self._parts.membership, self._parts.clock)
         )
-        offered = (self._scoring(reader, relay).handlers(), self._inference(reader, relay).handlers())
-        forwarded = (*scoring.FORWARDED, *open_inference.FORWARDED)
-        longest_seconds = self._parts.settings.connection_grace_seconds / 2
-        peer_streams = PeerStreams(offered, forwarded, self._streams, self._trust, longest_seconds)
-        return (*offered, peer_streams.handlers())
+        return (self._scoring(reader, relay).handlers(), self._inference(reader, relay).handlers())
 
     def close_streams(self) -> None:
         """End all streams, because this replica closes."""
@@ -116,16 +136,17 @@ class Calls:
         await self._forwarder.close()
 
     def _context_reader(self) -> ContextReader:
-        settings, metrics = self._parts.settings, self._parts.metrics
-        most_bytes, most_calls = round(settings.inflight_megabytes * 1e6), settings.max_calls
-        of_caller = round(settings.inflight_caller_share * most_bytes)
-        inflight, watched = (
-            Inflight("bytes", most_bytes, of_caller, refused=lambda: metrics.ended(None, Outcome.REFUSED))
-            for _ in range(2)
-        )
+        settings = self._parts.settings
         callers = Callers(self._keys, TokenRules.of(settings), self._parts.clock)
-        calls = Inflight("calls", most_calls, most_calls // 2)
+        calls = Inflight("calls", settings.max_calls, settings.max_calls // 2)
+        inflight, watched = self._bytes_budget(), self._bytes_budget()
         return ContextReader(callers, self._trust.verifies, inflight, calls, watched)
+
+    def _bytes_budget(self) -> Inflight:
+        settings, metrics = self._parts.settings, self._parts.metrics
+        most = round(settings.inflight_megabytes * 1e6)
+        of_caller = round(settings.inflight_caller_share * most)
+        return Inflight("bytes", most, of_caller, refused=lambda: metrics.ended(None, Outcome.REFUSED))
 
     def _scoring(self, reader: ContextReader, relay: Relay | None) -> ScoringServicer:
         status, membership = self._parts.status, self._parts.membership

@@ -75,6 +75,8 @@ def serve(insecure: bool = False, **flags: Any) -> int:
     tls = settings.load(TlsSettings)
     tls.check_bind("TANDEM_GRPC_ADDRESS", service.grpc_address)
     tls.check_bind("TANDEM_METRICS_ADDRESS", service.metrics_address)
+    if service.http.address:
+        tls.check_bind("TANDEM_HTTP_ADDRESS", service.http.address)
     # Before workers are started: each would say the same.
     CertificateFiles(tls)
     limits = cgroups.limits()
@@ -117,7 +119,12 @@ def _supervise(
     async def run(address: str) -> int:
         return await Supervisor(service, redis_url, address, cores, gpus).run(_stop_event(asked))
 
-    with address_lock.reserved(service.grpc_address) as address:
+    with contextlib.ExitStack() as held:
+        address = held.enter_context(address_lock.reserved(service.grpc_address))
+        if service.http.address:
+            # Workers read it in their environment.
+            http = held.enter_context(address_lock.reserved(service.http.address, "TANDEM_HTTP_ADDRESS"))
+            os.environ["TANDEM_HTTP_ADDRESS"] = http
         return asyncio.run(run(address))
 
 
@@ -146,9 +153,12 @@ def _run(service: ServiceSettings, state: StateSettings, redis_url: str, place: 
         release, address, metrics = running.release, running.address, running.metrics_address
         scheme = "https" if tls.serves else "http"
         line = f"ready in {time.monotonic() - started:.1f} s: {release} on {address}, metrics on {scheme}://{metrics}"
+        line += f" and HTTP on {running.http_url}" if running.http_url else ""
         if place.shared:
             # For the supervisor, which reads it as `supervisor.Ready`.
-            line = json.dumps({"release": release, "address": address, "metrics": f"{scheme}://{metrics}"})
+            line = json.dumps(
+                {"release": release, "address": address, "metrics": f"{scheme}://{metrics}", "http": running.http_url}
+            )
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 

@@ -8,8 +8,6 @@ import socket
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-import grpc.aio
-
 from realtime_service.cluster.membership import Membership
 from realtime_service.cluster.peer_trust import PeerTrust
 from realtime_service.cluster.peers import PeerTls
@@ -21,6 +19,7 @@ from realtime_service.models.registry import Models, Serving
 from realtime_service.process import nightly_metrics, redis_connections, vital_signs
 from realtime_service.process.background import BackgroundTasks
 from realtime_service.process.calls import SERVICES, Calls, Parts
+from realtime_service.process.listeners import Listeners
 from realtime_service.process.log_limit import GRPC, LogLimit
 from realtime_service.process.place import Place
 from realtime_service.process.router_health import RouterHealth
@@ -36,7 +35,6 @@ from realtime_service.routing.snapshot import Snapshot
 from realtime_service.serving.status import ReplicaStatus
 from realtime_service.settings import SERVED, ServiceSettings, lanes, placement, spreads, variants
 from realtime_service.transport.health import Readiness
-from realtime_service.transport.listener import advertised, bind, make_listener, offer_reflection
 from realtime_service.transport.metrics_server import serve_metrics
 from realtime_service.transport.token_keys import TokenKeys
 from shared_model import devices
@@ -99,6 +97,7 @@ class Server:
         self._metrics.set_restarts(place.restarts)
         self._readiness = Readiness(SERVICES, settings.served or SERVED)
         self.metrics_address = ""
+        self.http_url = ""
 
     @property
     def address(self) -> str:
@@ -151,12 +150,10 @@ class Server:
         device = Devices(self._lanes, self._variants, settings.width, bulk_batch_seconds, clock, self._spreads)
         stack.callback(device.close)
         models = await self._load(stack, device)
-        listener = make_listener(self._place.shared, settings, metrics)
-        # Bound before Redis hears of us: the heartbeat carries the address, which is this process's alone.
         certificates = self._certificates
-        public = bind(listener, settings.grpc_address, certificates)
-        own = bind(listener, f"{public.rpartition(':')[0]}:0", certificates) if self._place.shared else public
-        address = advertised(own, settings.advertised_host)
+        # Before Redis hears of us.
+        listeners = Listeners(self._place.shared, settings, metrics, certificates)
+        self.http_url = listeners.http_url
         self.metrics_address = serve_metrics(stack, settings.metrics_address, metrics.registry, certificates)
         snapshot = Snapshot(f"{socket.gethostname()}-{os.getpid()}")
         placements = {
@@ -166,7 +163,7 @@ class Server:
         self._quotas = quotas = Quotas(snapshot)
         self._status = ReplicaStatus(
             replica=snapshot.local,
-            address=address,
+            address=listeners.address,
             tls=bool(certificates),
             models=models,
             device=device,
@@ -181,7 +178,7 @@ class Server:
         self._spawn(stack, vital_signs.watch_loop(metrics, clock))
         self._spawn(stack, stack.enter_context(LogLimit(GRPC, clock).attached()).run())
         self._spawn(stack, precomputed.run(models.published, self._default_client))
-        await self._start_listener(stack, listener)
+        await self._start_listeners(stack, listeners)
 
     async def _load(self, stack: contextlib.AsyncExitStack, device: Devices) -> Models:
         """Load the first release; no model for a router, which has no lanes."""
@@ -267,34 +264,29 @@ class Server:
             self._spawn(stack, task)
         return calls
 
-    async def _start_listener(self, stack: contextlib.AsyncExitStack, listener: grpc.aio.Server) -> None:
-        settings = self._settings
+    async def _start_listeners(self, stack: contextlib.AsyncExitStack, listeners: Listeners) -> None:
         self._calls = await self._start_calls(stack)
-        listener.add_generic_rpc_handlers(self._calls.handlers())
-        if settings.reflects:
-            offer_reflection(listener, SERVICES)
-        listener.add_generic_rpc_handlers((self._readiness.handlers(),))
-        await listener.start()
-        for path in settings.served:
+        await listeners.start(self._calls, self._readiness)
+        for path in self._settings.served:
             lane = self._lanes[path]
             # A lane of single texts may need no more than the variant that is loaded first.
             first = lane.of_singles and lane.precision is next(iter(self._variants))
             if self._place.shared or first:
                 await self._lane_ready(path)
-        stack.push_async_callback(self._drain, listener)
+        stack.push_async_callback(self._drain, listeners)
 
     async def _lane_ready(self, lane: ServingPath) -> None:
         """From now on callers and the router may choose the lane."""
         self._membership.open_lane(lane)
         self._readiness.set(lane, True)
 
-    async def _drain(self, listener: grpc.aio.Server) -> None:
+    async def _drain(self, listeners: Listeners) -> None:
         self._status.draining = True
         self._readiness.close()
         await self._membership.run_once()
         await asyncio.sleep(LAME_DUCK_SECONDS)
         self._calls.close_streams()
-        await listener.stop(DRAIN_SECONDS)
+        await listeners.stop(DRAIN_SECONDS)
 
     def _spawn(self, stack: contextlib.AsyncExitStack, coroutine: Coroutine[Any, Any, None]) -> None:
         stack.push_async_callback(self._background_tasks.stop, self._background_tasks.start(coroutine))

@@ -38,11 +38,13 @@ class CannotStart(Exception):
 
 @dataclass(frozen=True)
 class Ready:
-    """The line that a worker prints once it takes calls: its first release, its own address, the URL of its metrics."""
+    """The line that a worker prints once it takes calls: its first release, its own address, the URL of its metrics,
+    and of HTTP, if that is served."""
 
     release: str
     address: str
     metrics: str
+    http: str = ""
 
 
 @dataclass(eq=False)
@@ -165,6 +167,7 @@ class Supervisor:
             self._changed.clear()
             await self._changed.wait()
         metrics = " ".join(it.metrics for it in ready)
+        metrics += f" and HTTP on {ready[0].http}" if ready[0].http else ""
         seconds, release = time.monotonic() - started, ready[0].release
         sys.stdout.write(
             f"ready in {seconds:.1f} s: {release} on {self._address}, metrics on {metrics} ({len(ready)} workers)\n"

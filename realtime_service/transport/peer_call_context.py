@@ -1,11 +1,11 @@
 """The context of a call on a peer stream, as its handler sees it."""
 
-import time
 from dataclasses import dataclass
 
 import grpc
 
 from realtime_service.rpc.retryable import Trailers
+from realtime_service.transport.plain_call_context import PlainCallContext
 
 
 class Aborted(Exception):
@@ -19,32 +19,7 @@ class Aborted(Exception):
 
 
 @dataclass(slots=True)
-class PeerCallContext:
-    """The gRPC context of a call on a peer stream. `due`: monotonic seconds, or None. `authenticated`: the stream
-    is, so that its calls carry no credentials. `status`, `details`, `trailers`: of its end."""
+class PeerCallContext(PlainCallContext):
+    """`authenticated`: the stream is, so that its calls carry no credentials."""
 
-    metadata: Trailers
-    due: float | None
-    address: str
     authenticated: bool
-    status: grpc.StatusCode = grpc.StatusCode.OK
-    details: str = ""
-    trailers: Trailers = ()
-
-    def invocation_metadata(self) -> Trailers:
-        return self.metadata
-
-    def time_remaining(self) -> float | None:
-        return None if self.due is None else max(0.0, self.due - time.monotonic())
-
-    def peer(self) -> str:
-        return self.address
-
-    def set_code(self, code: grpc.StatusCode) -> None:
-        self.status = code
-
-    def set_details(self, details: str) -> None:
-        self.details = details
-
-    def set_trailing_metadata(self, trailers: Trailers) -> None:
-        self.trailers = trailers

@@ -5,7 +5,7 @@ Handlers parse raw bytes themselves, for the reason in `messages`.
 """
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
@@ -133,6 +133,14 @@ def server_stream(method: Method) -> Handler:
 def bidi_stream(method: Method) -> Handler:
     """As `unary`."""
     return grpc.stream_stream_rpc_method_handler(_answering(method), None, _serialise)
+
+
+def methods_of(offered: "Iterable[grpc.GenericRpcHandler[Any, Any]]") -> dict[str, Method]:
+    """The methods with one request, by path, for calls that do not come by gRPC."""
+    handlers: dict[str, Any] = {}
+    for generic in offered:
+        handlers |= generic._method_handlers  # type: ignore[attr-defined]
+    return {path: method for path, it in handlers.items() if (method := it.unary_unary or it.unary_stream)}
 
 
 def explain(error: Exception) -> Status:

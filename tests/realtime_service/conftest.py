@@ -20,7 +20,7 @@ from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 
-READY = re.compile(r"ready in .* on (?P<grpc>\S+), metrics on (?P<metrics>\S+)")
+READY = re.compile(r"ready in .* on (?P<grpc>\S+), metrics on (?P<metrics>\S+)(?:.* and HTTP on (?P<http>\S+))?")
 #: Longest start of a service, also on a busy machine.
 READY_SECONDS = 120.0
 
@@ -30,6 +30,7 @@ class RunningService:
     process: "subprocess.Popen[str]"
     address: str
     metrics: str
+    http: str = ""
 
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
@@ -55,7 +56,7 @@ def start_service(state: Path, releases: Path, module: str = "realtime_service",
     try:
         for line in process.stdout:
             if match := READY.match(line):
-                return RunningService(process, match["grpc"], match["metrics"])
+                return RunningService(process, match["grpc"], match["metrics"], match["http"] or "")
     finally:
         late.cancel()
     raise AssertionError(f"the service ended with {process.wait()} before it was ready, or took {READY_SECONDS} s")

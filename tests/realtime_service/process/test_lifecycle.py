@@ -66,7 +66,7 @@ def taken_port() -> "socket.socket":
     return listener
 
 
-@pytest.mark.parametrize("setting", ["TANDEM_GRPC_ADDRESS", "TANDEM_METRICS_ADDRESS"])
+@pytest.mark.parametrize("setting", ["TANDEM_GRPC_ADDRESS", "TANDEM_METRICS_ADDRESS", "TANDEM_HTTP_ADDRESS"])
 def test_a_taken_port_is_one_line_and_exit_2(
     setting: str, taken_port: socket.socket, tmp_path: Path, releases: Path
 ) -> None:

@@ -13,7 +13,7 @@ from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
-from tests.certified import Certified, certified, scraped, serial
+from tests.certified import Certified, certified, read, scraped, serial
 from tests.realtime_service.conftest import RunningService, eventually, start_service
 from tests.realtime_service.process.test_lifecycle import serve_and_fail
 from tests.realtime_service.rollout import tiny_releases
@@ -39,7 +39,7 @@ def running(own: Certified, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     pointer.promote(store, None, tiny_releases.seal(store, "tiny").id)
     root = Path(store.files.root)
     with RedisServer(StateSettings(state=folder)) as server:
-        shared = {"REDIS_URL": server.url, **own.environment(mutual=True)}
+        shared = {"REDIS_URL": server.url, "TANDEM_HTTP_ADDRESS": "127.0.0.1:0", **own.environment(mutual=True)}
         endpoint = start_service(folder / "endpoint", root, TANDEM_WORKERS="1", TANDEM_LANES="dynamic", **shared)
         router = start_service(folder / "router", root, TANDEM_LANES="none", **shared)
         yield {"endpoint": endpoint, "router": router}
@@ -63,7 +63,9 @@ def test_a_router_forwards_to_a_worker_over_mutual_tls(running: dict[str, Runnin
 def test_a_renewal_reaches_workers_routers_and_metrics(running: dict[str, RunningService], own: Certified) -> None:
     for service in running.values():
         assert service.metrics.startswith("https://127.0.0.1:")
-    listeners = [address for it in running.values() for address in (it.address, it.metrics.partition("://")[2])]
+        assert service.http.startswith("https://127.0.0.1:")
+    urls = [url for it in running.values() for url in (f"grpc://{it.address}", it.metrics, it.http)]
+    listeners = [url.partition("://")[2] for url in urls]
     before = {serial(address, own.ca, own) for address in listeners}
     own.renew()
     after = {serial(address, own.ca, own) for address in listeners}
@@ -78,6 +80,13 @@ def test_metrics_want_a_certificate_of_who_scrapes(running: dict[str, RunningSer
     with pytest.raises(OSError):  # noqa: PT011 - the connection is closed in one of several ways
         scraped(url, own.ca)
     assert "tandem_redis_up 1.0" in scraped(url, own.ca, own)
+
+
+def test_http_wants_a_certificate_of_who_calls(running: dict[str, RunningService], own: Certified) -> None:
+    for service in running.values():
+        with pytest.raises(OSError):  # noqa: PT011 - as above
+            read(f"{service.http}/v2/health/ready", own.ca)
+        assert read(f"{service.http}/v2/health/ready", own.ca, own) == '{"ready":true}'
 
 
 def test_commands_call_with_tls(
