@@ -21,7 +21,7 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 SEEDED = $(if $(SEED),--hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up setup release unit test readme proof attack bench-release bench-recipes bench-switch bench-online bench-peers bench-router bench-nightly bench-devices bench-gpu check proto wheel docs sbom lock clean
+.PHONY: help demo up setup release unit test readme proof attack bench-release bench-recipes bench-switch bench-online bench-peers bench-router bench-interfaces bench-nightly bench-devices bench-gpu check proto wheel docs sbom lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -83,6 +83,10 @@ bench-peers: release ## Tandem beside other servers of the same graph, by h2load
 
 bench-router: release ## a decision, a hop, a heartbeat among 64, a submission; OUT=router.json ONLY=decide,forward ROUNDS=1
 	@$(RUNTIME) -m tests.benchmarks.bench_router $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
+		$(if $(ROUNDS),--rounds "$(ROUNDS)")
+
+bench-interfaces: release ## HTTP beside gRPC, a look-up by id beside an echo; OUT=interfaces.json ONLY=http,lookup ROUNDS=1
+	@$(RUNTIME) -m tests.benchmarks.bench_interfaces $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
 		$(if $(ROUNDS),--rounds "$(ROUNDS)")
 
 bench-nightly: release ## Spark against the bare engine and against stock Spark; OUT=nightly.json ONLY=half,int8 ROUNDS=1 ROWS=8000 PRICE=0.10 DATA=DIR

@@ -1,0 +1,25 @@
+"""The parts of `make bench-interfaces`; what it measures is tested in tests/realtime_service."""
+
+import re
+
+from shared_model.published.message_ids import ENTRIES_OF_BLOCK, blocks_of
+from tests.benchmarks import rounds
+from tests.benchmarks.bench_interfaces import GROUPS
+from tests.benchmarks.interfaces import looking_up
+
+
+def test_figures_carry_the_bounds_that_were_promised() -> None:
+    promised = {target.name: target.bound for target in rounds.targets(GROUPS, list(GROUPS))}
+    assert promised == {
+        "http_over_grpc_ms": "<= 1.0",
+        "lookup_over_echo_p99_ms": "<= 1.0",
+        "lookup_epoch_mb": "<= 512",
+    }
+    assert all(re.fullmatch(r"[a-z_0-9]+", name) for name in promised)
+
+
+def test_a_night_has_a_million_messages_of_as_many_texts() -> None:
+    messages = looking_up.Messages()
+    found = dict(messages.entries(1_000))
+    assert (looking_up.ROWS, len(found), len(set(found.values()))) == (1_000_000, 1_000, 1_000)
+    assert len(dict(blocks_of(messages.entries(1_000), 1_000 // ENTRIES_OF_BLOCK))) == 1_000 // ENTRIES_OF_BLOCK
