@@ -1,4 +1,4 @@
-"""What a look-up of ten messages by id takes beyond an echo of gRPC: p99 at 500 calls a second, of a million rows."""
+"""A look-up of ten messages by id, beyond an echo of gRPC: p99 at 500 calls a second, of a million rows."""
 
 import hashlib
 import random

@@ -1,4 +1,4 @@
-"""What h2load calls: a method of gRPC, or a path of HTTP, with one body."""
+"""Targets of h2load: a method of gRPC, or a path of HTTP, with one body."""
 
 import json
 import struct

@@ -178,12 +178,13 @@ def test_a_result_is_its_submitters(stage: Stage) -> None:
 
 
 def test_a_caller_over_its_quota_is_429_with_a_hint_on_either_interface(stage: Stage) -> None:
-    texts = {"texts": [TEXT] * 64}
-    answers = [call(f"{stage.replica.http}/v1/score", texts, token(sub="greedy")) for _ in range(20)]
-    [refused, *_] = [it for it in answers if it.status != 200]
-    assert refused.status == 429
-    assert int(refused.headers["retry-after"]) >= 1
-    assert refused.json["retry_after_ms"] > 0
+    for path, body in (("score", {"texts": [TEXT] * 64}), ("lookup", {"ids": ["m-1"] * 64})):
+        greedy = token(sub=f"greedy {path}", sees_precomputed=True)
+        answers = [call(f"{stage.replica.http}/v1/{path}", body, greedy) for _ in range(20)]
+        [refused, *_] = [it for it in answers if it.status != 200]
+        assert refused.status == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        assert refused.json["retry_after_ms"] > 0
     assert call(f"{stage.replica.http}/v1/score", {"texts": [TEXT]}, token(sub="modest")).status == 200
 
 

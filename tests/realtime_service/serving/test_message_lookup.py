@@ -1,4 +1,4 @@
-"""Look-ups by message id: of the epoch that answers, for those who may see it, and clear where there is none."""
+"""Look-ups by message id: of the epoch that answers, for those who may see it, and clear where no epoch is."""
 
 import dataclasses
 from types import SimpleNamespace
