@@ -15,6 +15,7 @@ from tests.batch_job.conftest import DAY, NEXT_DAY, planned
 from tests.integration.nightly.conftest import BAD, LINES, SHARDS, House, check_complete, old_rows
 
 _SECONDS = 120.0
+proof = pytest.mark.proof
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +29,8 @@ def newest(house: House, ds: str) -> RunRecord:
     return run_record.read(lookup.record_files(house.state.runs_dir, ds)[0].path)
 
 
-@pytest.mark.parametrize("house", ["disk", pytest.param("s3", marks=pytest.mark.proof)], indirect=True)
-@pytest.mark.parametrize(("phase", "commits"), [("half the shards", 0), ("committed", 1)])
+@pytest.mark.parametrize("house", ["disk", pytest.param("s3", marks=proof)], indirect=True)
+@pytest.mark.parametrize(("phase", "commits"), [pytest.param("half the shards", 0, marks=proof), ("committed", 1)])
 def test_after_a_killed_driver_the_same_call_loses_nothing_and_scores_nothing_again(
     house: House, in_this_spark: None, phase: str, commits: int
 ) -> None:
@@ -53,6 +54,7 @@ def test_after_a_killed_driver_the_same_call_loses_nothing_and_scores_nothing_ag
         assert sum(worker.rows for worker in run.scoring.workers) == pytest.approx(left, abs=25)
 
 
+@proof
 def test_of_a_nightly_run_of_one_of_the_days_and_that_day_one_commits(house: House) -> None:
     version = house.version
     with ThreadPoolExecutor() as pool:

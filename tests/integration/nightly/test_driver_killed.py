@@ -74,6 +74,7 @@ def test_control_a_commit_in_two_steps_leaves_neither_day(house: House) -> None:
     assert not house.rows()
 
 
+@proof
 def test_a_driver_killed_after_its_commit_leaves_the_new_day_to_be_published(house: House, in_this_spark: None) -> None:
     assert house.night("committed").returncode == -signal.SIGKILL
     assert house.answering() == OLD_EPOCH
