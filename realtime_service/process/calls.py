@@ -25,12 +25,14 @@ from realtime_service.transport import rpc_handlers
 from realtime_service.transport.authentication import Callers, TokenRules
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.health import Readiness
+from realtime_service.transport.listener import read_at_once
 from realtime_service.transport.open_inference import servicer as open_inference
 from realtime_service.transport.open_inference.servicer import OpenInferenceServicer
 from realtime_service.transport.peer_stream_server import PeerStreams
 from realtime_service.transport.relay import Relay
 from realtime_service.transport.scoring_v1 import servicer as scoring
 from realtime_service.transport.scoring_v1.servicer import ScoringServicer, Stores
+from realtime_service.transport.stream_turns import StreamTurns
 from realtime_service.transport.streaming import OpenStreams
 from realtime_service.transport.token_keys import TokenKeys
 from shared_model.clock import Clock
@@ -140,7 +142,8 @@ class Calls:
         callers = Callers(self._keys, TokenRules.of(settings), self._parts.clock)
         calls = Inflight("calls", settings.max_calls, settings.max_calls // 2)
         inflight, watched = self._bytes_budget(), self._bytes_budget()
-        return ContextReader(callers, self._trust.verifies, inflight, calls, watched)
+        turns = StreamTurns(*read_at_once(settings))
+        return ContextReader(callers, self._trust.verifies, inflight, calls, watched, turns)
 
     def _bytes_budget(self) -> Inflight:
         settings, metrics = self._parts.settings, self._parts.metrics

@@ -33,6 +33,8 @@ class AcceptQueue(Generic[Item]):
         self._ready: dict[str, None] = {}
         self._size = 0
         self._turn_is_due = False
+        # Items that went on in this turn without waiting.
+        self._unasked = 0
 
     def __len__(self) -> int:
         return self._size
@@ -41,6 +43,14 @@ class AcceptQueue(Generic[Item]):
         self._waiting.setdefault(address, deque()).append(item)
         self._size += 1
         self._offer(address)
+
+    def passes(self) -> bool:
+        """Whether an item may go on without waiting: no other waits, and few have gone on in this turn."""
+        if self._size or self._unasked >= self._at_once:
+            return False
+        self._unasked += 1
+        self._expect_turn()
+        return True
 
     def waiting(self, address: str) -> int:
         """Items of an address."""
@@ -51,6 +61,9 @@ class AcceptQueue(Generic[Item]):
         if address in self._ready or address not in self._waiting or not self._has_place(address):
             return
         self._ready[address] = None
+        self._expect_turn()
+
+    def _expect_turn(self) -> None:
         if not self._turn_is_due:
             self._turn_is_due = True
             self._loop.call_soon(self._turn)
@@ -59,6 +72,7 @@ class AcceptQueue(Generic[Item]):
         return True
 
     def _turn(self) -> None:
+        self._unasked = 0
         try:
             for _ in range(self._at_once):
                 if self._ready:

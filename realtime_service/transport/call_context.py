@@ -16,6 +16,7 @@ from realtime_service.transport.accept_queue import ARRIVED
 from realtime_service.transport.authentication import Callers
 from realtime_service.transport.peer_call_context import PeerCallContext
 from realtime_service.transport.rpc_handlers import Arrival, Context
+from realtime_service.transport.stream_turns import StreamReader, StreamTurns
 from shared_model.errors import BadInput
 from shared_model.types import ServingPath
 
@@ -30,7 +31,8 @@ _LANES = {str(lane): lane for lane in SERVED}
 
 class ContextReader:
     """`is_peer`: whether a call's metadata shows that a replica sent it. `inflight`: the bytes of all requests under
-    way; `calls`: all calls and streams; `watched`: the bytes of `WatchResults` requests."""
+    way; `calls`: all calls and streams; `watched`: the bytes of `WatchResults` requests; `turns`: of the
+    messages of streams."""
 
     def __init__(
         self,
@@ -39,7 +41,9 @@ class ContextReader:
         inflight: Inflight,
         calls: Inflight,
         watched: Inflight,
+        turns: StreamTurns,
     ) -> None:
+        self._turns = turns
         self._calls = calls
         self._watched = watched
         self._callers = callers
@@ -89,6 +93,10 @@ class ContextReader:
     def counted(self, arrival: Arrival) -> AbstractContextManager[None]:
         """Count a call, or a stream, while it is under way. Raises: Overloaded."""
         return self._calls.holding(_payer(arrival), 1)
+
+    def reader(self, context: Context) -> StreamReader:
+        """Of the messages of a stream."""
+        return self._turns.reader(context)
 
     async def decompressed(self, raw: bytes, arrival: Arrival) -> bytes:
         """A message as it is parsed; its bytes are held before they exist. Raises: Overloaded; BadInput;

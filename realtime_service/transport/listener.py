@@ -34,10 +34,6 @@ def make_listener(
     # Calls that this process has not accepted yet: with fewer places than calls, gRPC ends those of other callers with
     # CANCELLED.
     pending = 2 * settings.max_calls
-    # As many messages are read at once as the budget of bytes has room for; one that is read takes its size twice,
-    # because gRPC copies it.
-    messages = settings.inflight_megabytes * 1e6 / (2 * MAX_MESSAGE_BYTES)
-    of_address = messages * settings.inflight_caller_share
     return known_methods.server(
         options=[
             ("grpc.so_reuseport", int(shared)),
@@ -56,9 +52,16 @@ def make_listener(
             ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS),
             *TAKING_PINGS,
         ],
-        limits=Limits(settings.max_calls, max(1, round(messages)), max(1, round(of_address))),
+        limits=Limits(settings.max_calls, *read_at_once(settings)),
         counts=counts or Metrics(()),
     )
+
+
+def read_at_once(settings: ServiceSettings) -> tuple[int, int]:
+    """Messages that are read at once, in all and of an address: as many as the budget of bytes has room for. One that
+    is read takes its size twice, because gRPC copies it."""
+    messages = settings.inflight_megabytes * 1e6 / (2 * MAX_MESSAGE_BYTES)
+    return max(1, round(messages)), max(1, round(messages * settings.inflight_caller_share))
 
 
 def bind(listener: grpc.aio.Server, address: str, files: CertificateFiles | None = None) -> str:

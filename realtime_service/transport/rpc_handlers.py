@@ -16,6 +16,7 @@ import grpc.aio
 from realtime_service.cluster.forwarded_context import ForwardedContext
 from realtime_service.errors import PermissionDenied, Status, status_of
 from realtime_service.identity import Identity
+from realtime_service.transport.stream_turns import StreamReader
 from shared_model.errors import TandemError
 
 Context = grpc.aio.ServicerContext[Any, Any]
@@ -52,6 +53,9 @@ class Reception(Protocol):
 
     def counted(self, arrival: Arrival) -> AbstractContextManager[None]:
         """Count a call while it is under way. Raises: Overloaded."""
+
+    def reader(self, context: Context) -> StreamReader:
+        """Of the messages of a stream."""
 
     async def decompressed(self, raw: bytes, arrival: Arrival) -> bytes:
         """A request's bytes as they are parsed. Raises: Overloaded; BadInput; MessageTooLarge."""
@@ -94,14 +98,14 @@ class _Messages:
 
     def __init__(self, reception: Reception, context: Context, arrival: Arrival) -> None:
         self._reception = reception
-        self._context = context
+        self._reader = reception.reader(context)
         self._arrival = arrival
 
     def __aiter__(self) -> "_Messages":
         return self
 
     async def __anext__(self) -> bytes:
-        raw = await self._context.read()
+        raw = await self._reader.next()
         if raw is grpc.aio.EOF:  # type: ignore[attr-defined]  # not in its stubs
             raise StopAsyncIteration
         return await self._reception.decompressed(raw, self._arrival)

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 
 from realtime_service.identity import Identity
 from realtime_service.transport.rpc_handlers import Arrival, Context
+from realtime_service.transport.stream_turns import StreamReader, StreamTurns
 
 
 async def anyone(context: Context) -> Identity:
@@ -17,12 +18,16 @@ class Reception:
 
     def __init__(self, identify: Callable[[Context], Awaitable[Identity]] = anyone) -> None:
         self._identify = identify
+        self._turns = StreamTurns(8, 2)
 
     async def arrive(self, context: Context) -> Arrival:
         return Arrival(await self._identify(context))
 
     def counted(self, arrival: Arrival) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
+
+    def reader(self, context: Context) -> StreamReader:
+        return self._turns.reader(context)
 
     async def decompressed(self, raw: bytes, arrival: Arrival) -> bytes:
         return raw

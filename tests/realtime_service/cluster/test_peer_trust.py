@@ -20,6 +20,7 @@ from realtime_service.transport.authentication import Callers, TokenRules
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.listener import bind, make_listener
 from realtime_service.transport.peer_stream_server import PeerStreams
+from realtime_service.transport.stream_turns import StreamTurns
 from realtime_service.transport.streaming import OpenStreams
 from realtime_service.transport.token_keys import TokenKeys
 from shared_model.clock import SimulatedClock, SystemClock
@@ -143,6 +144,7 @@ async def received(metadata: Metadata) -> object:
         Inflight("bytes", 1000, 500),
         Inflight("calls", 10, 5),
         Inflight("bytes", 1000, 500),
+        StreamTurns(8, 2),
     )
 
     class Context:

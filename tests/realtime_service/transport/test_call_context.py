@@ -14,6 +14,7 @@ from realtime_service.settings import ServiceSettings
 from realtime_service.transport.authentication import Callers, TokenRules
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.rpc_handlers import Arrival
+from realtime_service.transport.stream_turns import StreamTurns
 from realtime_service.transport.token_keys import TokenKeys
 from shared_model.clock import SystemClock
 from shared_model.errors import BadInput
@@ -39,6 +40,7 @@ def reader(required: bool = False) -> ContextReader:
         Inflight("bytes", 1000, 500),
         Inflight("calls", 10, 5),
         Inflight("bytes", 1000, 500),
+        StreamTurns(8, 2),
     )
 
 

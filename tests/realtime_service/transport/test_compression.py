@@ -26,6 +26,7 @@ from realtime_service.transport.authentication import Callers, TokenRules
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.messages import MAX_MESSAGE_BYTES
 from realtime_service.transport.rpc_handlers import Arrival, Context, Handlers
+from realtime_service.transport.stream_turns import StreamTurns
 from realtime_service.transport.token_keys import TokenKeys
 from shared_model.clock import SystemClock
 from shared_model.errors import BadInput
@@ -127,8 +128,8 @@ async def test_messages_are_decompressed_within_the_bytes_of_their_caller(monkey
     monkeypatch.setattr(compression, "decompress", waits)
     settings = ServiceSettings()
     callers = Callers(TokenKeys(settings, SystemClock()), TokenRules.of(settings), SystemClock())
-    inflight = Inflight("bytes", 64_000_000, 16_000_000)
-    reader = ContextReader(callers, lambda metadata: False, inflight, Inflight("calls", 100, 100), inflight)
+    inflight, calls = Inflight("bytes", 64_000_000, 16_000_000), Inflight("calls", 100, 100)
+    reader = ContextReader(callers, lambda metadata: False, inflight, calls, inflight, StreamTurns(8, 2))
     _, raw = hostile.long_texts()
     ends: Counter[object] = Counter()
     async with measuring(reader) as address, grpc.aio.insecure_channel(address, compression=COMPRESSIONS[0]) as channel:

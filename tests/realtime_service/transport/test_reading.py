@@ -3,21 +3,22 @@
 import asyncio
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import grpc
 import pytest
 
 from realtime_service.settings import ServiceSettings
-from realtime_service.transport import known_methods, rpc_handlers
+from realtime_service.transport import known_methods, rpc_handlers, stream_turns
 from realtime_service.transport.listener import UNREAD_BYTES
 from realtime_service.transport.messages import MAX_MESSAGE_BYTES
-from realtime_service.transport.rpc_handlers import Context
+from realtime_service.transport.rpc_handlers import Arrival, Context
 from tests.load import wire
 from tests.realtime_service.listeners import listening
+from tests.realtime_service.receptions import Reception
 
 SERVICE = "test.Reading"
-PATH = f"/{SERVICE}/Ask"
+PATH, STREAM = (f"/{SERVICE}/{method}" for method in ("Ask", "Converse"))
 OK, LATE = grpc.StatusCode.OK.value[0], grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
 #: Room for six messages, and for two of one address.
 LIMITS = ServiceSettings(inflight_megabytes=2 * 6 * MAX_MESSAGE_BYTES / 1e6, inflight_caller_share=1 / 3)
@@ -30,16 +31,23 @@ async def ask(raw: bytes, context: Context) -> bytes:
     return raw
 
 
-HANDLERS = grpc.method_handlers_generic_handler(SERVICE, {"Ask": rpc_handlers.unary(ask)})
+async def converse(incoming: AsyncIterator[bytes], context: Context, arrival: Arrival) -> None:
+    async for raw in incoming:
+        await context.write(raw)
+
+
+HANDLERS = grpc.method_handlers_generic_handler(
+    SERVICE, {"Ask": rpc_handlers.unary(ask), "Converse": rpc_handlers.Handlers(Reception()).bidi_stream(converse)}
+)
 
 
 class Caller:
     """A connection from an address. `invited`: calls for whose messages the listener has made room; `ended`: statuses
     by call; `window`: bytes that may come for each call that is not read."""
 
-    def __init__(self, address: str, source: str) -> None:
+    def __init__(self, address: str, source: str, path: str = PATH) -> None:
         host, _, port = address.rpartition(":")
-        self.wire = wire.Wire(address, PATH, 20_000)
+        self.wire = wire.Wire(address, path, 20_000)
         self.invited = set[int]()
         self.ended = dict[int, int]()
         self.window = 0
@@ -93,9 +101,11 @@ class Caller:
             self._unread = self._unread[end:]
 
 
-async def test_few_large_messages_of_an_address_are_taken_at_once() -> None:
+@pytest.mark.parametrize("path", [PATH, STREAM])
+async def test_few_large_messages_of_an_address_are_taken_at_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_turns, "NEW_SECONDS", 60.0)
     async with listening(HANDLERS, settings=LIMITS) as address:
-        with Caller(address, "127.0.0.5") as many, Caller(address, "127.0.0.6") as other:
+        with Caller(address, "127.0.0.5", path) as many, Caller(address, "127.0.0.6") as other:
             for _ in range(12):
                 many.begin_large()
             while len(many.invited) < 2:

@@ -20,6 +20,7 @@ from realtime_service.transport.authentication import Callers, TokenRules
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.rpc_handlers import Arrival
 from realtime_service.transport.scoring_v1.servicer import ScoringServicer
+from realtime_service.transport.stream_turns import StreamTurns
 from realtime_service.transport.streaming import OpenStreams
 from realtime_service.transport.token_keys import TokenKeys
 from shared_model.clock import SystemClock
@@ -79,7 +80,7 @@ class Replica:
         self.inflight, self.watched = (Inflight("bytes", OF_ALL * size, OF_CALLER * size) for _ in range(2))
         callers = Callers(TokenKeys(settings, clock), TokenRules.of(settings), clock)
         calls = Inflight("calls", 100, 100)
-        reader = ContextReader(callers, lambda metadata: False, self.inflight, calls, self.watched)
+        reader = ContextReader(callers, lambda metadata: False, self.inflight, calls, self.watched, StreamTurns(8, 2))
         self.deferral = Deferral()
         dispatcher = SimpleNamespace(check=lambda *_: None, charge=lambda *_: None)
         stores = SimpleNamespace(deferral=self.deferral, watcher=Watcher(), lookup=None)
