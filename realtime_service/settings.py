@@ -120,6 +120,9 @@ class ServiceSettings:
     stream_idle_seconds: float = setting(
         600.0, "A stream of requests or results on which nothing happens ends after so long; 0: never.", NOT_NEGATIVE
     )
+    stream_unread_seconds: float = setting(
+        60.0, "A stream ends after its client has not read an answer for so long; 0: never.", NOT_NEGATIVE
+    )
     connection_idle_seconds: float = setting(600.0, "A connection without calls is closed after so long.", POSITIVE)
     connection_age_seconds: float = setting(3600.0, "An older connection takes no new calls.", POSITIVE)
     connection_grace_seconds: float = setting(21600.0, "How long its calls and streams may go on.", POSITIVE)

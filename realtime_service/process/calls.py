@@ -77,7 +77,7 @@ class Calls:
             status.models, status.device, membership, self._forwarder, parts.quotas, self._deferral, metrics, clock
         )
         self._watcher = Watcher(parts.deferred_queue)
-        self._streams = OpenStreams(parts.settings.stream_idle_seconds)
+        self._streams = OpenStreams(parts.settings.stream_idle_seconds, parts.settings.stream_unread_seconds)
         self._offered = self._offer()
 
     def background_tasks(self) -> Iterator[Coroutine[Any, Any, None]]:

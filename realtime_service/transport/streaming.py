@@ -5,7 +5,8 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
-from realtime_service.errors import DeadlineExpired, ReplicaUnavailable
+from realtime_service.errors import DeadlineExpired, Overloaded, ReplicaUnavailable
+from realtime_service.routing.inflight import RETRY_SECONDS
 
 #: Slots of a stream for requests that are read and whose answers are not written.
 WINDOW = 64
@@ -63,11 +64,12 @@ class Stoppable(Protocol):
 
 class OpenStreams:
     """The open streams of this replica. `idle_seconds`: how long nothing may happen on a stream of requests, or of
-    results; 0: for ever."""
+    results; `unread_seconds`: how long its client may not read an answer; 0: for ever."""
 
-    def __init__(self, idle_seconds: float = 0.0) -> None:
+    def __init__(self, idle_seconds: float = 0.0, unread_seconds: float = 0.0) -> None:
         self._open: set[Stoppable] = set()
         self._idle_seconds = idle_seconds
+        self._unread_seconds = unread_seconds
 
     @contextlib.asynccontextmanager
     async def ending_idle(self) -> AsyncIterator[Callable[[], None]]:
@@ -85,8 +87,8 @@ class OpenStreams:
     async def answer(
         self,
         incoming: AsyncIterator[bytes],
-        answer: Callable[[bytes], Awaitable[object]],
-        write: Callable[[object], Awaitable[None]],
+        answer: Callable[[bytes], Awaitable[Answer]],
+        write: Callable[[Answer], Awaitable[None]],
         *,
         in_order: bool,
     ) -> None:
@@ -95,9 +97,25 @@ class OpenStreams:
         A request keeps its slots until its answer is written, and `write` returns once the transport has taken it. So a
         client that does not read answers is not read from, and buffers stay small. `answer` turns failures into
         answers. Raises: ReplicaUnavailable if this replica closes, after the answers of the requests that it had read;
-        DeadlineExpired after an idle time.
+        DeadlineExpired after an idle time; Overloaded where an answer stays unread.
         """
-        await self.run(_Stream(incoming, answer, write, in_order))
+        await self.run(_Stream(incoming, answer, self.bounded(write), in_order))
+
+    def bounded(self, write: Callable[[Answer], Awaitable[None]]) -> Callable[[Answer], Awaitable[None]]:
+        """`write`, which ends its stream where an answer stays unread: those behind it are in no budget. Raises:
+        Overloaded."""
+
+        async def writing(answer: Answer) -> None:
+            try:
+                async with asyncio.timeout(self._unread_seconds or None) as unread:
+                    await write(answer)
+            except TimeoutError as error:
+                if not unread.expired():
+                    raise
+                why = f"an answer on this stream was not read for {self._unread_seconds:g} s"
+                raise Overloaded(why, RETRY_SECONDS) from error
+
+        return writing
 
     async def run(self, stream: "Stoppable", idle_ends: bool = True) -> None:
         """Run a stream until it has answered all requests. Raises: as `answer`, and the errors of the stream."""

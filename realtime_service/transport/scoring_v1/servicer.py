@@ -130,8 +130,9 @@ class ScoringServicer:
 
     async def submit_stream(self, incoming: AsyncIterator[bytes], context: Context, arrival: Arrival) -> None:
         call = self._context_reader.receive(SUBMIT, b"", context, arrival)
+        write = self._streams.bounded(context.write)
         batcher = SubmitBatcher(
-            incoming, lambda raw: self._held(raw, call), lambda held: self._submit_together(held, call), context.write
+            incoming, lambda raw: self._held(raw, call), lambda held: self._submit_together(held, call), write
         )
         await self._streams.run(batcher)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from realtime_service.errors import DeadlineExpired, ReplicaUnavailable
+from realtime_service.errors import DeadlineExpired, Overloaded, ReplicaUnavailable
 from realtime_service.transport.scoring_v1.submit_stream import Held, SubmitBatcher
 from realtime_service.transport.streaming import SLOT_BYTES, WINDOW, OpenStreams
 
@@ -52,6 +52,14 @@ async def test_who_does_not_read_is_not_read_from(in_order: bool) -> None:
     peer.reads.set()
     await stream
     assert sorted(map(int, peer.answers)) == list(range(1000))
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+async def test_a_stream_whose_answers_stay_unread_ends(in_order: bool) -> None:
+    peer = Peer(b"%d" % number for number in range(1000))
+    with pytest.raises(Overloaded, match=r"not read for 0\.05 s"):
+        await OpenStreams(0.0, 0.05).answer(peer.incoming(), echo, peer.write, in_order=in_order)
+    assert peer.sent == WINDOW
 
 
 async def test_large_requests_take_several_places() -> None:
