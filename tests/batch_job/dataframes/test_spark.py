@@ -22,6 +22,7 @@ from shared_model import demo_messages
 from shared_model.errors import BadInput
 from shared_model.releases.store import Release
 from shared_model.settings import StateSettings
+from tests import spark_classes
 from tests.batch_job.conftest import attempt, planned, write_day
 from tests.batch_job.dataframes import spark_program
 from tests.conftest import REPOSITORY
@@ -90,7 +91,9 @@ def test_a_missing_column_is_named_where_spark_says_why_it_failed(spark: SparkSe
 
 @pytest.mark.heavy
 def test_on_connect_no_spark_context_is_needed(tiny: Release, tmp_path: Path) -> None:
-    found = spark_program.run(tmp_path, "connect", {"PYTHONPATH": str(REPOSITORY)})
+    found = spark_program.run(
+        tmp_path, "connect", {"PYTHONPATH": str(REPOSITORY), "SPARK_SUBMIT_OPTS": spark_classes.OPTIONS}
+    )
     assert found["session"] == "pyspark.sql.connect.session"
     spark_program.check(found)
 
