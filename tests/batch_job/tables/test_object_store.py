@@ -43,7 +43,7 @@ def test_an_attempt_is_refused_on_the_snapshot_it_would_commit_on(s3_url: str) -
     assert ids_of(s3_url) == ["newer"]
 
 
-@pytest.mark.parametrize("days", [FEW_DAYS, pytest.param(len(DAYS), marks=pytest.mark.proof)])
+@pytest.mark.parametrize("days", [FEW_DAYS // 2, pytest.param(len(DAYS), marks=pytest.mark.proof)])
 def test_racing_processes_never_leave_two_attempts_in_a_day(s3_url: str, days: int) -> None:
     assert run_race(s3_url, days, naive=False) == []
 
