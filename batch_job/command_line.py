@@ -64,11 +64,13 @@ def _add_score(steps: Steps) -> None:
     add_record(step, "run record to score; default: the day's newest")
     step.add_argument("--from", dest="first", default="", metavar="DAY", help="first of many days; default: --ds")
     step.add_argument("--to", dest="last", default="", metavar="DAY", help="last of many days; default: --ds")
+    named = "name of these many days: a call of the same name goes on with them; default: the time"
+    step.add_argument("--run", default="", metavar="NAME", help=named)
     publish = "of many days, publish the newest that is committed, at the end; default: do not"
     step.add_argument("--publish", action="store_true", help=publish)
     step.add_argument("--force", action="store_true", help="score again what is committed already; default: do not")
     add_accept(step)
-    codes = f"end with 0 where the day is scored already, else with {spark_submit.CHANGED}"
+    codes = f"end with 0 where the day is scored already, with 7 as without it, else with {spark_submit.CHANGED}"
     check = f"start no Spark: {codes}; default: score it"
     step.add_argument("--check", action="store_true", help=check)
 

@@ -17,6 +17,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--from", dest="first", default="", help="instead of a day: the first of many")
     parser.add_argument("--to", dest="last", default="", help="the last of them")
     parser.add_argument("--prefix", default="", help="of the Python that the command ran on")
+    parser.add_argument("--run", default="", help="name of these many days, by which a later call goes on")
     parser.add_argument("--publish", action="store_true", help="publish the newest of many days at the end")
     parser.add_argument("--force", action="store_true", help="score again what is committed already")
     parser.add_argument("--accept", action="append", default=[], help="a gate whose failure a person lets pass")
@@ -40,7 +41,7 @@ def _run(args: argparse.Namespace) -> None:
     # Airflow starts the driver without the wrapper that would have warned.
     startup.begin()
     if args.first:
-        sys.exit(score_days.score_days(args.first, args.last, args.force, args.publish))
+        sys.exit(score_days.score_days(args.first, args.last, args.force, args.publish, args.run))
     elif args.drain:
         drain.drain_day(args.ds, args.record, args.active)
     else:

@@ -14,6 +14,10 @@ from shared_model.errors import JobError
 from shared_model.objects import Location, join, open_objects
 from shared_model.settings import StateSettings
 
+#: The beginning of the ids of runs of many days, by which they are told from nightly ones.
+MANY_DAYS = "days-"
+#: A run that was planned longer ago, and has no result, was given up.
+DUE = timedelta(hours=12)
 #: Of a run that committed nothing: how it ended, in words.
 _ENDED = {State.REFUSED: "was refused", State.FAILED: "failed"}
 
@@ -94,13 +98,13 @@ def latest_refusal(state: StateSettings, ds: str, wanted: str, besides: str = ""
     return f"the latest attempt at ds={ds}, run {latest.run_id}, {_ENDED[latest.state]}: {problem}"
 
 
-def due_run(state: StateSettings, besides: str, since: datetime) -> RunRecord | None:
-    """A run of any day that was planned after `since` and has no result yet, the newest. `besides`: the beginning of
-    the ids of runs that do not count."""
+def due_run(state: StateSettings, now: datetime) -> RunRecord | None:
+    """A nightly run of any day that goes before those of many days: the newest that was planned lately and has no
+    result yet."""
     for file in record_files(state.runs_dir):
-        if file.modified <= since:
+        if file.modified <= now - DUE:
             return None
-        if file.run_id.startswith(besides):
+        if file.run_id.startswith(MANY_DAYS):
             continue
         try:
             run = run_record.read(file.path)
@@ -110,6 +114,13 @@ def due_run(state: StateSettings, besides: str, since: datetime) -> RunRecord | 
         if run.state is State.PLANNED:
             return run
     return None
+
+
+def goes_first(due: RunRecord, left: int) -> str:
+    return (
+        f"{left} days are left: run {due.run_id} of ds={due.ds}, planned at {due.planned_at}, has no result yet and "
+        "goes first; call again when it has ended"
+    )
 
 
 def identity_of(state: StateSettings, epoch: str, release: str) -> str:

@@ -1,14 +1,16 @@
 """The tasks of DAGs that are not about one night, as Airflow operators."""
 
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException
 
 from batch_job.launch import commands, spark_submit
-from dags.operators import Score, fail
+from dags import links
+from dags.operators import Score, Submitted, fail
 
 #: Key of the XCom in which `check` leaves the run that requests are answered beside.
 RUN = "run"
@@ -70,3 +72,30 @@ class Drain(Score):
     def execute(self, context: Any) -> None:
         self.env_vars.update(commands.drain_environment(context["params"]))
         self._score(context)
+
+
+class Backfill(Submitted):
+    """`score` of many days. Where a nightly run goes first, it gives the device back and goes on later, as the same try
+    and with the days that are left."""
+
+    operator_extra_links = links.of_spark_alone()
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(application=spark_submit.APPLICATION, **kwargs)
+
+    def execute(self, context: Any) -> None:
+        params = context["params"]
+        flags, chosen = commands.backfill_flags(params, context["run_id"]), commands.model_environment(params)
+        look = commands.command("batch_job", "score", *flags, "--check")
+        looked = SubprocessHook().run_command(look, env={**spark_submit.step_environment(), **chosen})
+        if looked.exit_code != spark_submit.CHANGED:
+            self._end(looked.exit_code, looked.output)
+        self.application_args = [*flags, f"--prefix={spark_submit.runtime_prefix()}"]
+        self.env_vars.update(chosen)
+        self._score(context)
+
+    def _end(self, code: int, line: str) -> None:
+        if code == spark_submit.YIELDED:
+            self.log.info(line)
+            raise AirflowRescheduleException(datetime.now(UTC) + timedelta(seconds=commands.YIELD_SECONDS))
+        fail(self, code, line)

@@ -73,3 +73,15 @@ If they have changed for good, set `TANDEM_DRIFT_BASELINE` to later days. Otherw
 wrong: its line says which. After three tries, the store did not answer: clear the task.
 """,
 }
+
+BACKFILL_TASKS = {
+    "score": """
+Plans, scores and commits each day of a range in one Spark application. Before each day it looks for a nightly run that
+is due: that goes first, this task waits as *up for reschedule* without the device, and goes on with the days that are
+left.
+
+**When it fails** its log ends with a table of each day's verdict. A refused day stopped no other: look at its report,
+then commit it by `batch_job commit`. Without a table, input, settings or the range are wrong, and its line says which.
+After three tries, Redis, the store or Spark was lost each time. Clear the task: it goes on with the days that are left.
+""",
+}

@@ -44,4 +44,9 @@ def of_step() -> tuple[BaseOperatorLink, ...]:
 
 def of_spark() -> tuple[BaseOperatorLink, ...]:
     """Of a task that runs Spark. Raises: ValueError."""
-    return (*of_step(), *((SparkLink(),) if operating.link(operating.SPARK_URL) else ()))
+    return (*of_step(), *of_spark_alone())
+
+
+def of_spark_alone() -> tuple[BaseOperatorLink, ...]:
+    """Of one that has no report. Raises: ValueError."""
+    return (SparkLink(),) if operating.link(operating.SPARK_URL) else ()

@@ -91,11 +91,33 @@ class Plan(BaseSensorOperator, Step):  # type: ignore[misc]  # Airflow has no ty
         return code == 0
 
 
-class Score(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no types here
-    """`score` in spark-submit, by the Spark connection; without Spark where the day is scored already. It has done its
-    work also where a gate refuses what it scored: the next task says whether a person may accept that."""
+class Submitted(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no types here
+    """A step in spark-submit, by the Spark connection. It fails with the line and the code of the step."""
 
-    template_fields = (*SparkSubmitOperator.template_fields, "ds", "record")
+    def _score(self, context: Any) -> None:
+        try:
+            super().execute(context)
+        except AirflowException as error:
+            code, said = self._ended()
+            if not code:
+                raise
+            self._end(code, spark_submit.complaint(said) or str(error))
+
+    def _end(self, code: int, line: str) -> None:
+        """What comes of a code that is not 0."""
+        fail(self, code, line)
+
+    def _ended(self) -> tuple[int, list[str]]:
+        """Exit code of spark-submit and its last lines; code 0 where it was not what failed."""
+        process = self._hook._submit_sp if self._hook else None
+        return (process.returncode or 0, list(self._hook._last_submit_log_lines)) if process else (0, [])
+
+
+class Score(Submitted):
+    """`score`; without Spark where the day is scored already. It has done its work also where a gate refuses what it
+    scored: the next task says whether a person may accept that."""
+
+    template_fields = (*Submitted.template_fields, "ds", "record")
     #: Exit codes of spark-submit after which the next task says what is to be done.
     passes = frozenset({spark_submit.REFUSED})
     #: Further arguments of the driver.
@@ -118,19 +140,7 @@ class Score(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no types 
         if looked.exit_code == spark_submit.CHANGED:
             self._score(context)
 
-    def _score(self, context: Any) -> None:
-        try:
-            super().execute(context)
-        except AirflowException as error:
-            code, said = self._ended()
-            if not code:
-                raise
-            line = spark_submit.complaint(said) or str(error)
-            if code not in self.passes:
-                fail(self, code, line)
-            self.log.warning(line)
-
-    def _ended(self) -> tuple[int, list[str]]:
-        """Exit code of spark-submit and its last lines; code 0 where it was not what failed."""
-        process = self._hook._submit_sp if self._hook else None
-        return (process.returncode or 0, list(self._hook._last_submit_log_lines)) if process else (0, [])
+    def _end(self, code: int, line: str) -> None:
+        if code not in self.passes:
+            fail(self, code, line)
+        self.log.warning(line)

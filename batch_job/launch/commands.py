@@ -11,6 +11,8 @@ from batch_job.launch import spark_submit
 
 #: Airflow's pool of the tasks that take the device. It has one slot, so that two never share it.
 DEVICE_POOL = "tandem_device"
+#: Seconds after which many days that let a nightly run go first ask for the device again.
+YIELD_SECONDS = 30.0
 #: Seconds before the first retry, and most before a later one. Each waits twice as long as the one before.
 FIRST_RETRY_SECONDS, MOST_RETRY_SECONDS = 30.0, 600.0
 
@@ -31,6 +33,17 @@ def drift_flags(params: Mapping[str, Any]) -> list[str]:
     """Flags of `drift` for the choices of Airflow's trigger form."""
     named = [f"--{name}={params[name]}" for name in ("to", "model") if params[name]]
     return [*named, *(f"--days={days}" for days in params["days"])]
+
+
+def backfill_flags(params: Mapping[str, Any], run_id: str) -> list[str]:
+    """Flags of `score` for many days, for the choices of Airflow's trigger form. Each try of a run has its name."""
+    chosen = [f"--{name}" for name in ("force", "publish") if params[name]]
+    return [f"--from={params['from']}", f"--to={params['to']}", f"--run={run_id}", *chosen]
+
+
+def model_environment(params: Mapping[str, Any]) -> dict[str, str]:
+    """The model that the trigger form names, as a setting of the step."""
+    return {"TANDEM_NIGHTLY_MODEL": params["model"]} if params["model"] else {}
 
 
 def drain_environment(params: Mapping[str, Any]) -> dict[str, str]:

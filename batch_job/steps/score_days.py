@@ -7,10 +7,10 @@ because each is held against the day before. No day begins while a nightly run i
 
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
@@ -18,7 +18,7 @@ from batch_job import identity, lookup, run_record
 from batch_job.launch import exit_codes, spark_submit
 from batch_job.progress import log
 from batch_job.reporting import plain_text
-from batch_job.run_record import RunRecord
+from batch_job.run_record import RunRecord, State
 from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import InputSettings
 from batch_job.steps.context import StepContext, open_context, open_session, recorded
@@ -31,12 +31,10 @@ from shared_model.objects import Location, located
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 
-#: The beginning of the ids of its runs, by which it tells them from nightly ones.
-RUN = "days-"
 #: Days that are scored side by side.
 _AT_ONCE = 2
-#: A run that was planned longer ago, and has no result, was given up.
-_DUE = timedelta(hours=12)
+#: States of a run that has a result.
+_DONE = (State.COMMITTED, State.UNCHANGED, State.PUBLISHED)
 #: After these no other day would fare better: whatever broke is not of one day.
 _ENDING = (spark_submit.UNEXPECTED, spark_submit.UNAVAILABLE)
 #: Exit codes, the one that counts most first.
@@ -94,7 +92,7 @@ class Queue:
 
 @dataclass(frozen=True)
 class Days:
-    """All that days have in common: `run_id` names their runs."""
+    """All that days have in common: `run_id` names their runs. `earlier`: by day, those that an earlier call began."""
 
     context: StepContext
     inputs: InputSettings
@@ -102,6 +100,7 @@ class Days:
     spark: SparkSession
     options: ScoringOptions
     force: bool
+    earlier: Mapping[str, RunRecord]
 
     def score(self, queue: Queue) -> list[Verdict]:
         """The verdict of each day that was begun, in order."""
@@ -131,6 +130,8 @@ class Days:
 
     def _verdict(self, ds: str, turn: Callable[[], object]) -> Verdict:
         path = located(spark_submit.record_path(ds, self.run_id))
+        if (run := self.earlier.get(ds)) and run.state in _DONE:
+            return Verdict(ds, 0, str(run.state), run=run, path=path)
         self.spark.sparkContext.setLocalProperty("spark.scheduler.pool", ds)
         try:
             run = self._run(ds, path, turn)
@@ -155,19 +156,22 @@ class Days:
             return score_day(context, planned, self.spark, self.options, self.force, (), turn)
 
 
-def score_days(first: str, last: str, force: bool = False, publish: bool = False) -> int:
-    """Score all days from `first` to `last`; returns the exit code. A last table has each day's verdict.
+def score_days(first: str, last: str, force: bool = False, publish: bool = False, name: str = "") -> int:
+    """Score all days from `first` to `last`; returns the exit code. A last table has each day's verdict. A call of the
+    same `name` goes on where the one before ended, with its release, also where `force` scores committed days again.
 
     Raises: what keeps all of them from being scored: SettingError, ReleaseError, JobError, StoreUnavailable.
     """
     state, inputs = settings.load(StateSettings), settings.load(InputSettings)
     days, now = lookup.days(first, last), datetime.now(UTC)
     with open_context(state.runs_dir, identity.input_name(state, inputs)) as context:
-        release = active_release(Store.from_settings(state), context.client, inputs.nightly_model)
-        queue = Queue(days, lambda: lookup.due_run(state, RUN, datetime.now(UTC) - _DUE))
+        run_id = f"{lookup.MANY_DAYS}{name or f'{now:%Y%m%dT%H%M%SZ}'}"
+        earlier = _earlier(state, run_id) if name else {}
+        began = next((run.release for run in earlier.values()), "")
+        release = began or active_release(Store.from_settings(state), context.client, inputs.nightly_model)
+        queue = Queue(days, lambda: lookup.due_run(state, datetime.now(UTC)))
         with open_session(context, f"tandem {first} to {last}", release, this_runtime()) as (spark, options):
-            run_id = f"{RUN}{now:%Y%m%dT%H%M%SZ}"
-            verdicts = Days(context, inputs, run_id, spark, options, force).score(queue)
+            verdicts = Days(context, inputs, run_id, spark, options, force, earlier).score(queue)
         published = _publish(context, verdicts) if publish and len(verdicts) == len(days) else ""
     print("\n".join([*table(verdicts, days), *filter(None, [published, _left(queue)])]))
     codes = {verdict.code for verdict in verdicts} | ({spark_submit.YIELDED} if queue.due else set())
@@ -183,12 +187,13 @@ def table(verdicts: Sequence[Verdict], days: Sequence[str]) -> list[str]:
 
 
 def _left(queue: Queue) -> str:
-    if (due := queue.due) is None:
-        return ""
-    return (
-        f"{len(queue.days) - queue.taken} days are left: run {due.run_id} of ds={due.ds}, planned at {due.planned_at}, "
-        "has no result yet and goes first; call again when it has ended"
-    )
+    return lookup.goes_first(queue.due, len(queue.days) - queue.taken) if queue.due else ""
+
+
+def _earlier(state: StateSettings, run_id: str) -> dict[str, RunRecord]:
+    """By day. Raises: RecordError."""
+    found = lookup.record_files(state.runs_dir)
+    return {file.day: run_record.read(file.path) for file in found if file.run_id == run_id}
 
 
 def _publish(context: StepContext, verdicts: Sequence[Verdict]) -> str:

@@ -5,7 +5,9 @@ The look whether a day is scored already needs no JVM.
 
 import argparse
 import os
+import re
 import sys
+from datetime import UTC, datetime
 
 from batch_job import lookup
 from batch_job.identity import Tables
@@ -19,13 +21,16 @@ from shared_model.errors import JobError
 from shared_model.objects import Location, open_objects
 from shared_model.settings import StateSettings
 
+#: Of `--run`: it becomes the name of files. Airflow's run ids are such names.
+_NAME = r"[\w.~:+-]*"
+
 
 def score(args: argparse.Namespace, state: StateSettings) -> None:
     if args.first or args.last:
-        _score_days(args)
+        _score_days(args, state)
         return
-    if args.publish:
-        raise JobError("--publish is of many days, --from and --to; `publish` is the step of one")
+    if args.publish or args.run:
+        raise JobError("--publish and --run are of many days, --from and --to")
     path = lookup.find(args.record, args.ds, state)
     scores = _announce(args.ds, path, state)
     if scores and not args.force and _settle_unchanged(args.ds, path, scores):
@@ -36,13 +41,21 @@ def score(args: argparse.Namespace, state: StateSettings) -> None:
     _submit(args.ds, path, [*(["--force"] if args.force else []), *accepted])
 
 
-def _score_days(args: argparse.Namespace) -> None:
+def _score_days(args: argparse.Namespace, state: StateSettings) -> None:
     """Raises: JobError where the days, or flags that are of one day, are wrong."""
-    if args.ds or args.record or args.accept or args.check:
-        raise JobError("--from and --to name many days: --ds, --record, --accept and --check are of one")
-    lookup.days(args.first, args.last)
+    if args.ds or args.record or args.accept:
+        raise JobError("--from and --to name many days: --ds, --record and --accept are of one")
+    if not re.fullmatch(_NAME, args.run):
+        raise JobError(f"--run {args.run!r}: expected letters, digits and _ . ~ : + -")
+    left = lookup.days(args.first, args.last)
+    if due := lookup.due_run(state, datetime.now(UTC)):
+        print(lookup.goes_first(due, len(left)))
+        sys.exit(spark_submit.YIELDED)
+    if args.check:
+        sys.exit(spark_submit.CHANGED)
     flags = [f"--{name}" for name in ("force", "publish") if getattr(args, name)]
-    _start(["--from", args.first, "--to", args.last, "--prefix", sys.prefix, *flags])
+    named = ["--run", args.run] if args.run else []
+    _start(["--from", args.first, "--to", args.last, "--prefix", sys.prefix, *flags, *named])
 
 
 def drain(args: argparse.Namespace, state: StateSettings) -> None:

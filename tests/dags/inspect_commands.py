@@ -2,11 +2,13 @@
 
 import json
 import sys
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock, patch
 
 from airflow.dag_processing.dagbag import DagBag
-from airflow.sdk.exceptions import AirflowException, AirflowSkipException
+from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException, AirflowSkipException
 
 from batch_job.launch import commands
 from dags.operators import OnlyUnexpected, Score
@@ -59,6 +61,29 @@ def drained(code: int, *said: str) -> list[object]:
     return ["done", drain.env_vars["TANDEM_DEFERRED_DRAIN_LIMIT"]]
 
 
+def backfilled(looked: int, code: int = 0, *said: str) -> dict[str, object]:
+    """How a backfill ends where its look and spark-submit end so; what Spark is given, None where it is not started."""
+    score, log = task("backfill_scoring", "score"), Mock()
+    score._ended = lambda: (code, list(said))
+    error = AirflowException("spark-submit failed") if code else None
+    run = Mock(return_value=SimpleNamespace(exit_code=looked, output="the line of the look"))
+    form = {"from": "2026-01-01", "to": "2026-01-07", "model": "side", "force": True, "publish": False}
+    with (
+        patch.object(type(score), "log", log),
+        patch("dags.commands.SubprocessHook", lambda: SimpleNamespace(run_command=run)),
+        patch("dags.operators.SparkSubmitOperator.execute", side_effect=error) as spark,
+    ):
+        try:
+            score.execute({"params": form, "run_id": "manual__1"})
+            ended: object = "done"
+        except AirflowRescheduleException as later:
+            ended = ["later", round((later.reschedule_date - datetime.now(UTC)).total_seconds())]
+        except SystemExit as failed:
+            ended = [failed.code, *(call.args[0] for call in log.error.call_args_list)]
+    (command,), given = run.call_args.args, [*score.application_args, score.env_vars["TANDEM_NIGHTLY_MODEL"]]
+    return {"look": command[1:], "ended": ended, "spark": given if spark.called else None}
+
+
 def retried(failure: BaseException, tries: int = 1) -> list[object]:
     decision = OnlyUnexpected().evaluate(failure, tries, 2)
     return [decision.action.value, decision.retry_delay.total_seconds() if decision.retry_delay else None]
@@ -81,6 +106,13 @@ json.dump(
             "moved": measured(1, to=None, days=[7], model=""),
         },
         "retried": {code: retried(SystemExit(code)) for code in (1, 2, 3, 4, 70, 75, -9, 137)},
+        "backfill": {
+            "done": backfilled(5),
+            "due": backfilled(7),
+            "yielded": backfilled(5, 7, "noise", "2 days are left"),
+            "wrong": backfilled(2),
+            "refused": backfilled(5, 1, "the last line"),
+        },
         "lost": retried(AirflowException("spark-submit was lost")),
         "waits": [retried(SystemExit(75), tries)[1] for tries in (1, 2, 3, 9, 2000)],
         "night": Score.passes == {1},

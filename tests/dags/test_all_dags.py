@@ -15,16 +15,25 @@ pytestmark = pytest.mark.heavy
 
 REPOSITORY = Path(__file__).parents[2]
 PYTHON = REPOSITORY / ".venv-airflow" / "bin" / "python"
-FILES = {f"{name}.py": name for name in ("drain_deferred", "drift", "nightly_scoring")}
+FILES = {f"{name}.py": name for name in ("backfill_scoring", "drain_deferred", "drift", "nightly_scoring")}
 DAGS = list(FILES.values())
+SPAN: dict[str, object] = {"from": "2026-01-01", "to": "2026-01-07"}
 #: Values that the trigger form must refuse.
 REFUSED: dict[str, list[dict[str, object]]] = {
+    "backfill_scoring": [
+        {},
+        {"from": "2026-01-14"},
+        {"from": "Monday", "to": "2026-01-14"},
+        {**SPAN, "publish": "yes"},
+        {**SPAN, "model": "no/name"},
+    ],
     "drain_deferred": [{"limit": 0}, {"limit": "many"}, {"limit": 1.5}],
     "drift": [{"to": "Monday"}, {"days": []}, {"days": [0]}, {"days": 7}, {"model": 3}, {"model": "no/name"}],
     "nightly_scoring": [{"day": "14 January"}, {"force": "yes"}, {"accept": ["finite"]}],
 }
 #: And values that it must take.
 TAKEN: dict[str, list[dict[str, object]]] = {
+    "backfill_scoring": [SPAN, {**SPAN, "model": None, "force": True, "publish": True}],
     "drain_deferred": [{}, {"limit": 1}, {"limit": None}],
     "drift": [{}, {"to": "2026-01-14", "days": [7], "model": "side"}, {"to": None, "model": None}],
     "nightly_scoring": [{}, {"day": "2026-01-14", "force": True, "accept": ["labels"]}],
@@ -119,3 +128,11 @@ def test_the_drain_looks_every_quarter_of_an_hour_one_run_at_a_time(files: dict[
     pools = {name: task["pool"] for name, task in drain["tasks"].items()}
     assert pools == {"check": "default_pool", "drain": commands.DEVICE_POOL}
     assert drain["tasks"]["drain"]["priority"] < night["tasks"]["score"]["priority"]
+
+
+def test_a_backfill_is_started_by_people_and_takes_the_device_after_a_night(files: dict[str, Any]) -> None:
+    backfill, night = (files[f"{name}.py"]["dags"][name] for name in ("backfill_scoring", "nightly_scoring"))
+    assert backfill["schedule"] is None
+    task = backfill["tasks"]["score"]
+    assert task["pool"] == commands.DEVICE_POOL
+    assert task["priority"] < night["tasks"]["score"]["priority"]

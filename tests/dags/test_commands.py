@@ -61,6 +61,22 @@ def test_drift_is_measured_as_the_form_says_and_fails_with_its_line(tasks: dict[
     }
 
 
+def test_a_backfill_lets_a_nightly_run_go_first_and_goes_on_later_as_the_same_try(tasks: dict[str, Any]) -> None:
+    backfill = tasks["backfill"]
+    flags = ["--from=2026-01-01", "--to=2026-01-07", "--run=manual__1", "--force"]
+    given = [*flags, f"--prefix={sys.prefix}", "side"]
+    assert backfill["done"] == {
+        "look": ["-m", "batch_job", "score", *flags, "--check"],
+        "ended": "done",
+        "spark": given,
+    }
+    later = ["later", commands.YIELD_SECONDS]
+    assert [backfill["due"][it] for it in ("ended", "spark")] == [later, None]
+    assert [backfill["yielded"][it] for it in ("ended", "spark")] == [later, given]
+    assert [backfill["wrong"][it] for it in ("ended", "spark")] == [[2, "the line of the look"], None]
+    assert [backfill["refused"][it] for it in ("ended", "spark")] == [[1, "the last line"], given]
+
+
 def test_what_would_end_in_the_same_way_is_never_tried_again_and_all_else_after_a_wait(tasks: dict[str, Any]) -> None:
     final = {code: ["fail", None] for code in "1234"}
     passing = {code: ["retry", 30.0] for code in ("70", "75", "-9", "137")}

@@ -38,8 +38,8 @@ class House:
     state: StateSettings
     client: "redis.Redis"
 
-    def score(self, *days: str, force: bool = False, publish: bool = False) -> int:
-        return score_days.score_days(days[0], days[-1], force, publish)
+    def score(self, *days: str, force: bool = False, publish: bool = False, name: str = "") -> int:
+        return score_days.score_days(days[0], days[-1], force, publish, name)
 
     def runs(self, ds: str) -> list[RunRecord]:
         """The newest first."""
@@ -177,8 +177,33 @@ def test_a_nightly_run_that_is_planned_meanwhile_goes_first(
     assert house.committed() == DAYS
 
 
+def test_a_call_of_the_same_name_goes_on_where_it_yielded_also_by_force_and_with_its_release(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examine = score.examine
+
+    def meanwhile(run: RunRecord, *arguments: object) -> Findings:
+        if run.ds == FIRST and not house.runs(LAST):
+            nightly(house, LAST)
+        return examine(run, *arguments)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as during:
+        during.setattr(score, "examine", meanwhile)
+        assert house.score(*DAYS, force=True, name="forced") == spark_submit.YIELDED
+    done = house.committed()
+    [night] = house.runs(LAST)
+    run_record.write(house.state.runs_dir / LAST / "night.json", replace(night, state=State.FAILED))
+    [first] = house.runs(FIRST)
+    monkeypatch.setattr(score_days, "active_release", lambda *_: "another-0000")
+    assert house.score(*DAYS, force=True, publish=True, name="forced") == 0
+    assert (done, house.committed()) == (DAYS[: len(done)], DAYS)
+    assert house.runs(FIRST) == [first]
+    assert {run.release for ds in DAYS for run in house.runs(ds)} == {first.release}
+    assert house.runs(LAST)[0].state is State.PUBLISHED
+
+
 @pytest.mark.parametrize(
-    ("run_id", "age"), [("night", score_days._DUE + timedelta(minutes=1)), (f"{score_days.RUN}killed", timedelta())]
+    ("run_id", "age"), [("night", lookup.DUE + timedelta(minutes=1)), (f"{lookup.MANY_DAYS}killed", timedelta())]
 )
 def test_a_run_that_was_given_up_and_one_of_many_days_are_not_waited_for(
     house: House, run_id: str, age: timedelta

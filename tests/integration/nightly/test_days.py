@@ -78,4 +78,4 @@ def test_of_a_nightly_run_of_one_of_the_days_and_that_day_one_commits(house: Hou
 def begun(house: House) -> list[RunRecord]:
     """Runs of the first of many days."""
     files = lookup.record_files(house.state.runs_dir, DAY)
-    return [run_record.read(file.path) for file in files if file.run_id.startswith(score_days.RUN)]
+    return [run_record.read(file.path) for file in files if file.run_id.startswith(lookup.MANY_DAYS)]
