@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
-from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState, ServedModel
+from protos.scoring.v1.storage_pb2 import Figures, ReplicaProfile, ReplicaState, ServedModel
 from realtime_service.routing.snapshot import Option, Replica
 from realtime_service.settings import SERVED
 from shared_model.types import ServingPath
@@ -51,8 +51,10 @@ def state(
     loads: Mapping[ServingPath, LaneLoad] | None = None,
     demand: Mapping[str, float] | None = None,
     following: Following = _UNKNOWN,
+    figures: Figures | None = None,
 ) -> ReplicaState:
-    """`loads`: of the lanes that take requests; `demand`: texts a second by caller."""
+    """`loads`: of the lanes that take requests; `demand`: texts a second by caller; `figures`: None without a
+    canary."""
     by_lane = {path: loads[path] for path in SERVED if path in loads} if loads else {}
     lanes = by_lane.values()
     return ReplicaState(
@@ -74,6 +76,7 @@ def state(
         real_time_finish_ms=[it.real_time * 1000 for it in lanes],
         per_text_ms=[it.per_text * 1000 for it in lanes],
         load=[it.utilisation for it in lanes],
+        figures=figures.SerializeToString() if figures else b"",
     )
 
 

@@ -30,6 +30,8 @@ _OUTCOMES: dict[type[BaseException], Outcome] = {
     DeadlineExpired: Outcome.EXPIRED,
     asyncio.CancelledError: Outcome.CANCELLED,
 }
+#: Ends that the caller did not cause.
+UNSERVED = frozenset({Outcome.REFUSED, Outcome.EXPIRED, Outcome.FAILED})
 
 
 def outcome_of(error: BaseException) -> Outcome:
@@ -51,12 +53,13 @@ class Accounting:
         target, due = context.snapshot.policy.targets.get(answer.path), context.deadline
         if due is None and target:
             due = context.arrived + target
-        seconds = now - context.arrived
-        self._metrics.answered(
-            answer.path, seconds, answer.queued, answer.batch_rows, met=due is None or now <= due, model=context.name
-        )
+        seconds, met = now - context.arrived, due is None or now <= due
+        self._metrics.answered(answer.path, seconds, answer.queued, answer.batch_rows, met=met, model=context.name)
         if context.model:
             self.scored(context.model, answer, seconds)
+            if answer.batch_rows:
+                slow = bool(target) and seconds > (target or 0.0)
+                context.model.statistics.add_lane(answer.path, seconds, late=not met, slow=slow)
         return context.left(now)
 
     def scored(self, model: Model, answer: Answer, seconds: float) -> None:
@@ -70,6 +73,10 @@ class Accounting:
         """Count an end without an answer. The replica that refused a forwarded call has counted it."""
         if isinstance(error, Relayed):
             return
-        self._metrics.ended(context.path, outcome_of(error), context.name)
+        outcome, now = outcome_of(error), self._clock.monotonic()
+        self._metrics.ended(context.path, outcome, context.name)
         if context.model:
-            context.model.statistics.failed.add(self._clock.monotonic() - context.arrived)
+            # gRPC cancels a call when its deadline has passed.
+            expired = context.deadline is not None and context.deadline <= now
+            unserved = outcome in UNSERVED or (outcome is Outcome.CANCELLED and expired)
+            context.model.statistics.add_failed(now - context.arrived, unserved)

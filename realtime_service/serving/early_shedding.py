@@ -72,7 +72,7 @@ class EarlyShedding:
         if soonest <= left:
             return None
         self._metrics.ended(None, Outcome.REFUSED, serving.default_name)
-        model.statistics.failed.add(now - arrived)
+        model.statistics.add_failed(now - arrived, unserved=True)
         return status_of(Overloaded("the answer would come too late", max(0.001, soonest - left)))
 
     def _soonest(self, model: Model, request: RoutedRequest, flow: str, ahead: int, tokens: int) -> float:

@@ -9,6 +9,7 @@ from realtime_service.cluster import heartbeat
 from realtime_service.cluster.heartbeat import Following, LaneLoad
 from realtime_service.errors import ReplicaUnavailable
 from realtime_service.execution.devices import Devices
+from realtime_service.models import release_figures
 from realtime_service.models.registry import Model, Models, Serving
 from realtime_service.rollout.rollout import Rollout
 from realtime_service.routing.snapshot import Snapshot
@@ -53,7 +54,7 @@ class ReplicaStatus:
         following = Following(pinned=self.pinned)
         if self.rollout:
             following = self._following(self.rollout)
-        return heartbeat.state(replica, loads, self.demand(), following)
+        return heartbeat.state(replica, loads, self.demand(), following, release_figures.compared(serving))
 
     def _following(self, rollout: Rollout) -> Following:
         failures = {release: failure.why for release, failure in rollout.failures.items()}

@@ -15,7 +15,7 @@ _sym_db = _symbol_database.Default()
 from protos.scoring.v1 import scoring_pb2 as protos_dot_scoring_dot_v1_dot_scoring__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/scoring/v1/storage.proto\x12\nscoring.v1\x1a\x1fprotos/scoring/v1/scoring.proto\"Q\n\x0c\x44\x65\x66\x65rredWork\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.scoring.v1.ScoreRequest\x12\x16\n\x0e\x61\x63\x63\x65pted_at_ms\x18\x02 \x01(\x03\"\xcb\x02\n\x0cReplicaState\x12\x0f\n\x07profile\x18\x05 \x01(\x0c\x12\x34\n\x06wanted\x18\x06 \x03(\x0b\x32$.scoring.v1.ReplicaState.WantedEntry\x12\x0f\n\x07waiting\x18\x07 \x03(\r\x12\x1f\n\x17max_concurrent_requests\x18\x08 \x03(\r\x12\x1b\n\x13predicted_finish_ms\x18\t \x03(\x01\x12\x1b\n\x13real_time_finish_ms\x18\n \x03(\x01\x12\x13\n\x0bper_text_ms\x18\x0b \x03(\x01\x12\x0c\n\x04load\x18\x0c \x03(\x01\x12\x0f\n\x07\x63ounter\x18\r \x01(\x04\x12\x12\n\nsent_at_ms\x18\x0e \x01(\x03\x12\x0b\n\x03mac\x18\x0f \x01(\x0c\x1a-\n\x0bWantedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01J\x04\x08\x01\x10\x05\"\xfb\x03\n\x0eReplicaProfile\x12/\n\x07replica\x18\x01 \x01(\x0b\x32\x1e.scoring.v1.ReplicaDescription\x12\r\n\x05lanes\x18\x02 \x03(\t\x12\x17\n\x0fpointer_version\x18\x03 \x01(\x03\x12:\n\x08\x66\x61ilures\x18\x04 \x03(\x0b\x32(.scoring.v1.ReplicaProfile.FailuresEntry\x12\x0e\n\x06pinned\x18\x05 \x01(\x08\x12:\n\x08variants\x18\x06 \x03(\x0b\x32(.scoring.v1.ReplicaProfile.VariantsEntry\x12\x12\n\nslow_lanes\x18\x07 \x03(\t\x12\x36\n\x06models\x18\n \x03(\x0b\x32&.scoring.v1.ReplicaProfile.ModelsEntry\x12\x12\n\nall_models\x18\x0b \x01(\x08\x1a/\n\rFailuresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a/\n\rVariantsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x46\n\x0bModelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.scoring.v1.ServedModel:\x02\x38\x01\"Y\n\x0bServedModel\x12\x17\n\x0fpointer_version\x18\x01 \x01(\x03\x12\x0e\n\x06\x61\x63tive\x18\x02 \x01(\t\x12\x0e\n\x06\x63\x61nary\x18\x03 \x01(\t\x12\x11\n\ton_demand\x18\x04 \x01(\x08\"!\n\rReplicaStates\x12\x10\n\x08replicas\x18\x01 \x03(\x0c\"\xa9\x04\n\rRoutingPolicy\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x1d\n\x10latency_below_ms\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12 \n\x13throughput_above_ms\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x34\n\x06p95_ms\x18\x04 \x03(\x0b\x32$.scoring.v1.RoutingPolicy.P95MsEntry\x12>\n\x0bload_target\x18\x05 \x03(\x0b\x32).scoring.v1.RoutingPolicy.LoadTargetEntry\x12\x12\n\x05quota\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x35\n\x06quotas\x18\x07 \x03(\x0b\x32%.scoring.v1.RoutingPolicy.QuotasEntry\x12\x30\n\tsignature\x18\x0f \x01(\x0b\x32\x1d.scoring.v1.OperatorSignature\x1a,\n\nP95MsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x31\n\x0fLoadTargetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a-\n\x0bQuotasEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x13\n\x11_latency_below_msB\x16\n\x14_throughput_above_msB\x08\n\x06_quotaJ\x04\x08\x08\x10\tR\x06hedged\"C\n\x11OperatorSignature\x12\x0f\n\x07version\x18\x01 \x01(\x06\x12\x0e\n\x06signer\x18\x02 \x01(\x0c\x12\r\n\x05value\x18\x03 \x01(\x0c\"\x90\x01\n\x0ePublishedScore\x12\x0e\n\x06labels\x18\x01 \x03(\r\x12\x0e\n\x06scores\x18\x02 \x03(\x02\x12\x0e\n\x06tokens\x18\x03 \x01(\r\x12\x11\n\ttruncated\x18\x04 \x01(\x08\x12\x11\n\tabstained\x18\x06 \x01(\x08\x12(\n\x05heads\x18\x05 \x03(\x0b\x32\x19.scoring.v1.PublishedHead\"B\n\rPublishedHead\x12\x0e\n\x06labels\x18\x01 \x03(\r\x12\x0e\n\x06scores\x18\x02 \x03(\x02\x12\x11\n\tabstained\x18\x03 \x01(\x08\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1fprotos/scoring/v1/storage.proto\x12\nscoring.v1\x1a\x1fprotos/scoring/v1/scoring.proto\"Q\n\x0c\x44\x65\x66\x65rredWork\x12)\n\x07request\x18\x01 \x01(\x0b\x32\x18.scoring.v1.ScoreRequest\x12\x16\n\x0e\x61\x63\x63\x65pted_at_ms\x18\x02 \x01(\x03\"\xdc\x02\n\x0cReplicaState\x12\x0f\n\x07profile\x18\x05 \x01(\x0c\x12\x34\n\x06wanted\x18\x06 \x03(\x0b\x32$.scoring.v1.ReplicaState.WantedEntry\x12\x0f\n\x07waiting\x18\x07 \x03(\r\x12\x1f\n\x17max_concurrent_requests\x18\x08 \x03(\r\x12\x1b\n\x13predicted_finish_ms\x18\t \x03(\x01\x12\x1b\n\x13real_time_finish_ms\x18\n \x03(\x01\x12\x13\n\x0bper_text_ms\x18\x0b \x03(\x01\x12\x0c\n\x04load\x18\x0c \x03(\x01\x12\x0f\n\x07\x63ounter\x18\r \x01(\x04\x12\x12\n\nsent_at_ms\x18\x0e \x01(\x03\x12\x0f\n\x07\x66igures\x18\x10 \x01(\x0c\x12\x0b\n\x03mac\x18\x0f \x01(\x0c\x1a-\n\x0bWantedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01J\x04\x08\x01\x10\x05\"7\n\x07\x46igures\x12,\n\x08releases\x18\x01 \x03(\x0b\x32\x1a.scoring.v1.ReleaseFigures\"Y\n\x0eReleaseFigures\x12\x0f\n\x07release\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x02 \x01(\x04\x12&\n\x05lanes\x18\x03 \x03(\x0b\x32\x17.scoring.v1.LaneFigures\"Z\n\x0bLaneFigures\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x10\n\x08\x61nswered\x18\x02 \x01(\x04\x12\x0c\n\x04late\x18\x03 \x01(\x04\x12\x0c\n\x04slow\x18\x04 \x01(\x04\x12\x0f\n\x07seconds\x18\x05 \x01(\x01\"\xfb\x03\n\x0eReplicaProfile\x12/\n\x07replica\x18\x01 \x01(\x0b\x32\x1e.scoring.v1.ReplicaDescription\x12\r\n\x05lanes\x18\x02 \x03(\t\x12\x17\n\x0fpointer_version\x18\x03 \x01(\x03\x12:\n\x08\x66\x61ilures\x18\x04 \x03(\x0b\x32(.scoring.v1.ReplicaProfile.FailuresEntry\x12\x0e\n\x06pinned\x18\x05 \x01(\x08\x12:\n\x08variants\x18\x06 \x03(\x0b\x32(.scoring.v1.ReplicaProfile.VariantsEntry\x12\x12\n\nslow_lanes\x18\x07 \x03(\t\x12\x36\n\x06models\x18\n \x03(\x0b\x32&.scoring.v1.ReplicaProfile.ModelsEntry\x12\x12\n\nall_models\x18\x0b \x01(\x08\x1a/\n\rFailuresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a/\n\rVariantsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x1a\x46\n\x0bModelsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.scoring.v1.ServedModel:\x02\x38\x01\"Y\n\x0bServedModel\x12\x17\n\x0fpointer_version\x18\x01 \x01(\x03\x12\x0e\n\x06\x61\x63tive\x18\x02 \x01(\t\x12\x0e\n\x06\x63\x61nary\x18\x03 \x01(\t\x12\x11\n\ton_demand\x18\x04 \x01(\x08\"!\n\rReplicaStates\x12\x10\n\x08replicas\x18\x01 \x03(\x0c\"\xa9\x04\n\rRoutingPolicy\x12\x0f\n\x07version\x18\x01 \x01(\x03\x12\x1d\n\x10latency_below_ms\x18\x02 \x01(\x01H\x00\x88\x01\x01\x12 \n\x13throughput_above_ms\x18\x03 \x01(\x01H\x01\x88\x01\x01\x12\x34\n\x06p95_ms\x18\x04 \x03(\x0b\x32$.scoring.v1.RoutingPolicy.P95MsEntry\x12>\n\x0bload_target\x18\x05 \x03(\x0b\x32).scoring.v1.RoutingPolicy.LoadTargetEntry\x12\x12\n\x05quota\x18\x06 \x01(\x01H\x02\x88\x01\x01\x12\x35\n\x06quotas\x18\x07 \x03(\x0b\x32%.scoring.v1.RoutingPolicy.QuotasEntry\x12\x30\n\tsignature\x18\x0f \x01(\x0b\x32\x1d.scoring.v1.OperatorSignature\x1a,\n\nP95MsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a\x31\n\x0fLoadTargetEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1a-\n\x0bQuotasEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x42\x13\n\x11_latency_below_msB\x16\n\x14_throughput_above_msB\x08\n\x06_quotaJ\x04\x08\x08\x10\tR\x06hedged\"C\n\x11OperatorSignature\x12\x0f\n\x07version\x18\x01 \x01(\x06\x12\x0e\n\x06signer\x18\x02 \x01(\x0c\x12\r\n\x05value\x18\x03 \x01(\x0c\"\x90\x01\n\x0ePublishedScore\x12\x0e\n\x06labels\x18\x01 \x03(\r\x12\x0e\n\x06scores\x18\x02 \x03(\x02\x12\x0e\n\x06tokens\x18\x03 \x01(\r\x12\x11\n\ttruncated\x18\x04 \x01(\x08\x12\x11\n\tabstained\x18\x06 \x01(\x08\x12(\n\x05heads\x18\x05 \x03(\x0b\x32\x19.scoring.v1.PublishedHead\"B\n\rPublishedHead\x12\x0e\n\x06labels\x18\x01 \x03(\r\x12\x0e\n\x06scores\x18\x02 \x03(\x02\x12\x11\n\tabstained\x18\x03 \x01(\x08\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -39,33 +39,39 @@ if _descriptor._USE_C_DESCRIPTORS == False:
   _globals['_DEFERREDWORK']._serialized_start=80
   _globals['_DEFERREDWORK']._serialized_end=161
   _globals['_REPLICASTATE']._serialized_start=164
-  _globals['_REPLICASTATE']._serialized_end=495
-  _globals['_REPLICASTATE_WANTEDENTRY']._serialized_start=444
-  _globals['_REPLICASTATE_WANTEDENTRY']._serialized_end=489
-  _globals['_REPLICAPROFILE']._serialized_start=498
-  _globals['_REPLICAPROFILE']._serialized_end=1005
-  _globals['_REPLICAPROFILE_FAILURESENTRY']._serialized_start=837
-  _globals['_REPLICAPROFILE_FAILURESENTRY']._serialized_end=884
-  _globals['_REPLICAPROFILE_VARIANTSENTRY']._serialized_start=886
-  _globals['_REPLICAPROFILE_VARIANTSENTRY']._serialized_end=933
-  _globals['_REPLICAPROFILE_MODELSENTRY']._serialized_start=935
-  _globals['_REPLICAPROFILE_MODELSENTRY']._serialized_end=1005
-  _globals['_SERVEDMODEL']._serialized_start=1007
-  _globals['_SERVEDMODEL']._serialized_end=1096
-  _globals['_REPLICASTATES']._serialized_start=1098
-  _globals['_REPLICASTATES']._serialized_end=1131
-  _globals['_ROUTINGPOLICY']._serialized_start=1134
-  _globals['_ROUTINGPOLICY']._serialized_end=1687
-  _globals['_ROUTINGPOLICY_P95MSENTRY']._serialized_start=1476
-  _globals['_ROUTINGPOLICY_P95MSENTRY']._serialized_end=1520
-  _globals['_ROUTINGPOLICY_LOADTARGETENTRY']._serialized_start=1522
-  _globals['_ROUTINGPOLICY_LOADTARGETENTRY']._serialized_end=1571
-  _globals['_ROUTINGPOLICY_QUOTASENTRY']._serialized_start=1573
-  _globals['_ROUTINGPOLICY_QUOTASENTRY']._serialized_end=1618
-  _globals['_OPERATORSIGNATURE']._serialized_start=1689
-  _globals['_OPERATORSIGNATURE']._serialized_end=1756
-  _globals['_PUBLISHEDSCORE']._serialized_start=1759
-  _globals['_PUBLISHEDSCORE']._serialized_end=1903
-  _globals['_PUBLISHEDHEAD']._serialized_start=1905
-  _globals['_PUBLISHEDHEAD']._serialized_end=1971
+  _globals['_REPLICASTATE']._serialized_end=512
+  _globals['_REPLICASTATE_WANTEDENTRY']._serialized_start=461
+  _globals['_REPLICASTATE_WANTEDENTRY']._serialized_end=506
+  _globals['_FIGURES']._serialized_start=514
+  _globals['_FIGURES']._serialized_end=569
+  _globals['_RELEASEFIGURES']._serialized_start=571
+  _globals['_RELEASEFIGURES']._serialized_end=660
+  _globals['_LANEFIGURES']._serialized_start=662
+  _globals['_LANEFIGURES']._serialized_end=752
+  _globals['_REPLICAPROFILE']._serialized_start=755
+  _globals['_REPLICAPROFILE']._serialized_end=1262
+  _globals['_REPLICAPROFILE_FAILURESENTRY']._serialized_start=1094
+  _globals['_REPLICAPROFILE_FAILURESENTRY']._serialized_end=1141
+  _globals['_REPLICAPROFILE_VARIANTSENTRY']._serialized_start=1143
+  _globals['_REPLICAPROFILE_VARIANTSENTRY']._serialized_end=1190
+  _globals['_REPLICAPROFILE_MODELSENTRY']._serialized_start=1192
+  _globals['_REPLICAPROFILE_MODELSENTRY']._serialized_end=1262
+  _globals['_SERVEDMODEL']._serialized_start=1264
+  _globals['_SERVEDMODEL']._serialized_end=1353
+  _globals['_REPLICASTATES']._serialized_start=1355
+  _globals['_REPLICASTATES']._serialized_end=1388
+  _globals['_ROUTINGPOLICY']._serialized_start=1391
+  _globals['_ROUTINGPOLICY']._serialized_end=1944
+  _globals['_ROUTINGPOLICY_P95MSENTRY']._serialized_start=1733
+  _globals['_ROUTINGPOLICY_P95MSENTRY']._serialized_end=1777
+  _globals['_ROUTINGPOLICY_LOADTARGETENTRY']._serialized_start=1779
+  _globals['_ROUTINGPOLICY_LOADTARGETENTRY']._serialized_end=1828
+  _globals['_ROUTINGPOLICY_QUOTASENTRY']._serialized_start=1830
+  _globals['_ROUTINGPOLICY_QUOTASENTRY']._serialized_end=1875
+  _globals['_OPERATORSIGNATURE']._serialized_start=1946
+  _globals['_OPERATORSIGNATURE']._serialized_end=2013
+  _globals['_PUBLISHEDSCORE']._serialized_start=2016
+  _globals['_PUBLISHEDSCORE']._serialized_end=2160
+  _globals['_PUBLISHEDHEAD']._serialized_start=2162
+  _globals['_PUBLISHEDHEAD']._serialized_end=2228
 # @@protoc_insertion_point(module_scope)

@@ -15,7 +15,7 @@ class DeferredWork(_message.Message):
     def __init__(self, request: _Optional[_Union[_scoring_pb2.ScoreRequest, _Mapping]] = ..., accepted_at_ms: _Optional[int] = ...) -> None: ...
 
 class ReplicaState(_message.Message):
-    __slots__ = ("profile", "wanted", "waiting", "max_concurrent_requests", "predicted_finish_ms", "real_time_finish_ms", "per_text_ms", "load", "counter", "sent_at_ms", "mac")
+    __slots__ = ("profile", "wanted", "waiting", "max_concurrent_requests", "predicted_finish_ms", "real_time_finish_ms", "per_text_ms", "load", "counter", "sent_at_ms", "figures", "mac")
     class WantedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class ReplicaState(_message.Message):
     LOAD_FIELD_NUMBER: _ClassVar[int]
     COUNTER_FIELD_NUMBER: _ClassVar[int]
     SENT_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    FIGURES_FIELD_NUMBER: _ClassVar[int]
     MAC_FIELD_NUMBER: _ClassVar[int]
     profile: bytes
     wanted: _containers.ScalarMap[str, float]
@@ -44,8 +45,39 @@ class ReplicaState(_message.Message):
     load: _containers.RepeatedScalarFieldContainer[float]
     counter: int
     sent_at_ms: int
+    figures: bytes
     mac: bytes
-    def __init__(self, profile: _Optional[bytes] = ..., wanted: _Optional[_Mapping[str, float]] = ..., waiting: _Optional[_Iterable[int]] = ..., max_concurrent_requests: _Optional[_Iterable[int]] = ..., predicted_finish_ms: _Optional[_Iterable[float]] = ..., real_time_finish_ms: _Optional[_Iterable[float]] = ..., per_text_ms: _Optional[_Iterable[float]] = ..., load: _Optional[_Iterable[float]] = ..., counter: _Optional[int] = ..., sent_at_ms: _Optional[int] = ..., mac: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, profile: _Optional[bytes] = ..., wanted: _Optional[_Mapping[str, float]] = ..., waiting: _Optional[_Iterable[int]] = ..., max_concurrent_requests: _Optional[_Iterable[int]] = ..., predicted_finish_ms: _Optional[_Iterable[float]] = ..., real_time_finish_ms: _Optional[_Iterable[float]] = ..., per_text_ms: _Optional[_Iterable[float]] = ..., load: _Optional[_Iterable[float]] = ..., counter: _Optional[int] = ..., sent_at_ms: _Optional[int] = ..., figures: _Optional[bytes] = ..., mac: _Optional[bytes] = ...) -> None: ...
+
+class Figures(_message.Message):
+    __slots__ = ("releases",)
+    RELEASES_FIELD_NUMBER: _ClassVar[int]
+    releases: _containers.RepeatedCompositeFieldContainer[ReleaseFigures]
+    def __init__(self, releases: _Optional[_Iterable[_Union[ReleaseFigures, _Mapping]]] = ...) -> None: ...
+
+class ReleaseFigures(_message.Message):
+    __slots__ = ("release", "failed", "lanes")
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
+    release: str
+    failed: int
+    lanes: _containers.RepeatedCompositeFieldContainer[LaneFigures]
+    def __init__(self, release: _Optional[str] = ..., failed: _Optional[int] = ..., lanes: _Optional[_Iterable[_Union[LaneFigures, _Mapping]]] = ...) -> None: ...
+
+class LaneFigures(_message.Message):
+    __slots__ = ("path", "answered", "late", "slow", "seconds")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    ANSWERED_FIELD_NUMBER: _ClassVar[int]
+    LATE_FIELD_NUMBER: _ClassVar[int]
+    SLOW_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    answered: int
+    late: int
+    slow: int
+    seconds: float
+    def __init__(self, path: _Optional[str] = ..., answered: _Optional[int] = ..., late: _Optional[int] = ..., slow: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class ReplicaProfile(_message.Message):
     __slots__ = ("replica", "lanes", "pointer_version", "failures", "pinned", "variants", "slow_lanes", "models", "all_models")
