@@ -1,6 +1,7 @@
 """python -m shared_model: build, look at, sign, promote and remove releases; keys, certificates, audit; demo messages.
 
-Exit status: 1 if the gate refuses a release, 2 for a wrong argument, setting or file, 3 if Redis was not reached.
+Exit status: 1 if the gate refuses a release, 2 for a wrong argument, setting or file, 3 if Redis was not reached. Those
+of `watch` are in its help.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from shared_model.commands import (
     sign,
     train_head,
     trust,
+    watch,
 )
 from shared_model.errors import StoreUnavailable, TandemError
 from shared_model.settings import StateSettings
@@ -47,8 +49,8 @@ def main(arguments: list[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(prog="python -m shared_model", description=__doc__)
     commands = whole.add_subparsers(dest="command", required=True)
-    subjects = (make_release, train_head, list_releases, inspect_release, promote, sign, trust, certificates, messages)
-    for subject in subjects:
+    own = (make_release, train_head, list_releases, inspect_release, promote, watch)
+    for subject in (*own, sign, trust, certificates, messages):
         subject.add_to(commands)
     return whole
 

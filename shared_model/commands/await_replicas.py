@@ -12,11 +12,13 @@ from google.protobuf.message import DecodeError
 
 from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState
 from shared_model.commands import common
-from shared_model.errors import StoreUnavailable
+from shared_model.errors import StoreUnavailable, Untrusted
 from shared_model.redis_store import keys
 from shared_model.releases import pointer
 from shared_model.releases.pointer import Pointer
 from shared_model.settings import StateSettings
+from shared_model.trust import mac
+from shared_model.trust.keyring import WITHOUT_KEYS, Keyring
 
 #: Seconds that `--wait` waits by default. A replica on two busy cores loads a small release in 15.
 DEFAULT_SECONDS = 120.0
@@ -88,15 +90,31 @@ def follow(args: argparse.Namespace, state: StateSettings, choose: common.Choose
 
 def read(client: "redis.Redis") -> list[ReplicaProfile]:
     """The replicas that accept requests. Raises: StoreUnavailable."""
+    return [profile for _, profile in beats(client)]
+
+
+def beats(client: "redis.Redis", trusted: Keyring = WITHOUT_KEYS) -> list[tuple[ReplicaState, ReplicaProfile]]:
+    """The heartbeats of replicas that accept requests; with a cluster key, those that were written with it. Raises:
+    StoreUnavailable."""
     try:
         names = sorted(client.smembers(keys.replicas()))
-        beats = client.mget([keys.replica(name.decode()) for name in names]) if names else []
-        profiles = [ReplicaProfile.FromString(ReplicaState.FromString(beat).profile) for beat in beats if beat]
+        stored = client.mget([keys.replica(name.decode()) for name in names]) if names else []
+        states = [ReplicaState.FromString(it) for it in stored if it and _is_trusted(it, trusted)]
+        found = [(state, ReplicaProfile.FromString(state.profile)) for state in states]
     except redis.RedisError as error:
-        raise StoreUnavailable(f"Redis did not say which replicas follow: {error}") from error
+        raise StoreUnavailable(f"Redis did not say what replicas serve: {error}") from error
     except DecodeError as error:
         raise StoreUnavailable(f"a replica's heartbeat cannot be read: {error}") from error
-    return [it for it in profiles if it.lanes and not it.replica.draining]
+    return [(state, profile) for state, profile in found if profile.lanes and not profile.replica.draining]
+
+
+def _is_trusted(stored: bytes, trusted: Keyring) -> bool:
+    if trusted.cluster:
+        try:
+            mac.check(trusted.cluster, stored, trusted.accept_unsigned)
+        except Untrusted:
+            return False
+    return True
 
 
 def progress(replicas: Sequence[ReplicaProfile], wanted: Pointer, model: str = "") -> Progress:

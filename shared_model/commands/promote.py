@@ -5,9 +5,9 @@ from typing import Any
 
 import redis
 
-from shared_model.commands import await_replicas, common
+from shared_model.commands import await_replicas, common, roles
 from shared_model.evaluation import judged, report
-from shared_model.releases import pointer, pointers
+from shared_model.releases import manifest, pointer, pointers
 from shared_model.releases.pointer import Pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
@@ -25,6 +25,9 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     common.add_release(promote)
     common.add_model(promote, "make it")
+    promote.add_argument(
+        "--canary", action="store_true", help="only if it is a canary, and of the model whose canary it is"
+    )
     await_replicas.add_to(promote)
 
     canary = common.add_command(
@@ -49,6 +52,12 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
         example="",
     )
     rollback.add_argument("--model", default="", metavar="NAME", help="that of a model (default: the default model)")
+    rollback.add_argument(
+        "--canary",
+        default="",
+        metavar="RELEASE",
+        help="drop this canary, whichever model's it is, and nothing else (default: as above)",
+    )
     await_replicas.add_to(rollback)
 
 
@@ -57,8 +66,11 @@ def _promote(args: argparse.Namespace, state: StateSettings) -> int:
     if refusal := _refusal(release, state):
         print(refusal)
         return 1
-    common.promote(state, release.id, args.default)
-    return await_replicas.follow(args, state, common.model_of(release.id, args.default))
+    default = args.default
+    if args.canary:
+        default = not roles.model_of(state, release.id, "canary", "active")
+    common.promote(state, release.id, default)
+    return await_replicas.follow(args, state, common.model_of(release.id, default))
 
 
 def _canary(args: argparse.Namespace, state: StateSettings) -> int:
@@ -81,20 +93,29 @@ def _canary(args: argparse.Namespace, state: StateSettings) -> int:
 
 
 def _rollback(args: argparse.Namespace, state: StateSettings) -> int:
+    canary = common.release_id(state, args.canary) if args.canary else ""
+
     def choose(store: Store, client: "redis.Redis | None") -> str:
-        return pointers.pointed_by(store, client, args.model)
+        if not canary:
+            return pointers.pointed_by(store, client, args.model)
+        found = pointers.read(store, client)
+        if role := roles.find(found, canary, "canary"):
+            return role.model
+        name = manifest.name_of(canary)
+        return name if name in found.others else ""
 
     def change(store: Store, client: "redis.Redis | None", model: str) -> Pointer:
         old = pointer.read(store, client, model)
-        if old.previous and not old.canary:
+        if old.previous and not old.canary and not canary:
             _verified(state, old.previous)
-        return pointer.rollback(store, client, model)
+        return pointer.rollback(store, client, model, canary)
 
     moved = common.move(state, choose, change)
     undone = ""
-    if moved.old:
-        canary, active = moved.old.canary, moved.old.active
-        undone = f"; the canary {canary} was dropped" if canary else f"; it replaced {active}"
+    if moved.old and moved.old.canary != moved.new.canary:
+        undone = f"; the canary {moved.old.canary} was dropped"
+    elif moved.old and not canary:
+        undone = f"; it replaced {moved.old.active}"
     print(f"release {moved.new.active} is active (version {moved.new.version}){undone}{moved.note}")
     return await_replicas.follow(args, state, choose)
 

@@ -24,18 +24,19 @@ _ROUNDING = 1e-9
 Counts = NDArray[np.int64]
 
 
-def wilson_upper(successes: int, trials: int) -> float:
-    """One-sided 95 % upper bound of a share, by Wilson's score interval; 1 if all of the trials succeeded."""
+def wilson_upper(successes: int, trials: int, z: float = _Z) -> float:
+    """One-sided upper bound of a share, by Wilson's score interval; 1 if all of the trials succeeded. `z`: of the
+    confidence, 95 % by default."""
     if successes == trials:
         return 1.0
-    share, square = successes / trials, _Z * _Z / trials
-    half = _Z * math.sqrt(share * (1 - share) / trials + square / (4 * trials))
+    share, square = successes / trials, z * z / trials
+    half = z * math.sqrt(share * (1 - share) / trials + square / (4 * trials))
     return (share + square / 2 + half) / (1 + square)
 
 
-def wilson_lower(successes: int, trials: int) -> float:
+def wilson_lower(successes: int, trials: int, z: float = _Z) -> float:
     """The lower bound; 0 if none of the trials succeeded."""
-    return 1 - wilson_upper(trials - successes, trials)
+    return 1 - wilson_upper(trials - successes, trials, z)
 
 
 def loss_p(gained: int, lost: int) -> float:

@@ -97,10 +97,16 @@ def start_canary(
     return _move(store, client, change, "canary", model)
 
 
-def rollback(store: Store, client: "redis.Redis | None", model: str = "") -> Pointer:
-    """Drop the canary; without one, return to the previous release. Raises: ReleaseError; StoreUnavailable."""
+def rollback(store: Store, client: "redis.Redis | None", model: str = "", canary: str = "") -> Pointer:
+    """Drop the canary; without one, return to the previous release. `canary`: drop this one, and change
+    nothing else. Raises: ReleaseError; StoreUnavailable."""
 
     def change(old: Pointer | None) -> Pointer:
+        if canary and old and old.canary != canary:
+            if old.active == canary:
+                raise ReleaseError(f"release {canary} is active: it was promoted; nothing was changed")
+            # Written again: an earlier try may have reached one copy alone.
+            return old
         if old and old.canary:
             return replace(old, canary="", weight=0.0)
         if old is None or not old.previous:
