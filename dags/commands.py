@@ -27,10 +27,10 @@ class Command(BaseOperator):  # type: ignore[misc]  # Airflow has no types here
         self._hook = SubprocessHook()
 
     def run_command(self) -> tuple[int, str]:
-        """Exit code and last line; the log has all that it prints."""
+        """Exit code, as of a step, and last line; the log has all that it prints."""
         command = commands.command(self.package, *self.arguments)
         ended = self._hook.run_command(command, env=spark_submit.step_environment())
-        return ended.exit_code, ended.output
+        return commands.step_code(self.package, ended.exit_code), ended.output
 
     def execute(self, context: Any) -> None:
         code, line = self.run_command()

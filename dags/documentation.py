@@ -85,3 +85,41 @@ then commit it by `batch_job commit`. Without a table, input, settings or the ra
 After three tries, Redis, the store or Spark was lost each time. Clear the task: it goes on with the days that are left.
 """,
 }
+
+RELEASE_TASKS = {
+    "verify": """
+Checks every file of the release by its hash, and its signature where one is asked for.
+
+**When it fails** the release is not there or is damaged: its line names the file. Copy or build the release again.
+""",
+    "gate": """
+Judges the release on this host, with texts of the generator: each variant against fp32. Callers notice nothing yet.
+
+**When it fails** at once, the release was refused: `report.md` in its folder says why. `python -m shared_model gate`
+with `--eval` judges it on your own texts.
+""",
+    "canary": """
+Lets the release answer its share of the callers. Replicas load it within a minute.
+
+**When it fails** at once, the release is the active one already, or its model has none yet: its line says which. After
+three tries, Redis did not answer: clear the task when it does.
+""",
+    "watch": """
+Compares the calls of the canary with those of the active release, and goes on to `promote` or to `roll_back`.
+
+**When it fails** nothing was decided and the canary stays as it is: its line says why. Too few calls: clear the task to
+watch for longer. After three tries, Redis did not answer: clear the task when it does.
+""",
+    "promote": """
+Makes the canary the active release, and waits until all replicas follow. It is skipped where the canary was rolled
+back.
+
+**When it fails** its line names the replica that does not follow, or says that the release is no canary any more.
+""",
+    "roll_back": """
+Drops the canary. It is skipped where the canary was promoted.
+
+**When it fails** as it always does, the line says why the canary was rolled back. Look at the release; its callers have
+the active one again. Where the line does not begin with *rolled back*, the canary is still there: clear the task.
+""",
+}

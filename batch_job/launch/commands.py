@@ -13,6 +13,12 @@ from batch_job.launch import spark_submit
 DEVICE_POOL = "tandem_device"
 #: Seconds after which many days that let a nightly run go first ask for the device again.
 YIELD_SECONDS = 30.0
+#: What exit codes of a command mean where they differ from those of a step, which retries go by.
+CODES: Mapping[str, Mapping[int, int]] = {"shared_model": {3: spark_submit.UNAVAILABLE}}
+#: Exit code of `shared_model watch` for a canary that is worse than the active release.
+WORSE = 5
+#: A release as commands take it: its id or the beginning of it, its name, or @canary and the like.
+RELEASE = r"^@?[a-z0-9][a-z0-9:-]{0,99}(?!\n)$"
 #: Seconds before the first retry, and most before a later one. Each waits twice as long as the one before.
 FIRST_RETRY_SECONDS, MOST_RETRY_SECONDS = 30.0, 600.0
 
@@ -21,6 +27,16 @@ def command(package: str, *arguments: str, environ: Mapping[str, str] = os.envir
     """`python -m PACKAGE …` on the runtime's Python; no shell reads it. `package`: as in a checkout."""
     python = os.path.join(spark_submit.runtime_prefix(environ), "bin", "python")
     return [python, "-m", spark_submit.PACKAGE.removesuffix("batch_job") + package, *arguments]
+
+
+def step_code(package: str, code: int) -> int:
+    """The exit code of a step that means what this one of a command means."""
+    return CODES.get(package, {}).get(code, code)
+
+
+def canary_flags(params: Mapping[str, Any]) -> list[str]:
+    """Flags of `canary` for the choices of Airflow's trigger form."""
+    return [f"--weight={params['weight']}", *(["--default"] if params["default"] else [])]
 
 
 def retry_seconds(failures: int) -> float:

@@ -84,6 +84,28 @@ def backfilled(looked: int, code: int = 0, *said: str) -> dict[str, object]:
     return {"look": command[1:], "ended": ended, "spark": given if spark.called else None}
 
 
+def released(name: str, code: int, **context: Any) -> list[object]:
+    """How a task of `release_model` ends where its command ends so, and the command's arguments."""
+    of = task("release_model", name)
+    before = of.arguments
+    of._hook = Mock()
+    of._hook.run_command.return_value = Mock(exit_code=code, output="its line")
+    ti, log = context.pop("ti", Mock()), Mock()
+    with patch.object(type(of), "log", log):
+        try:
+            said = of.choose_branch({"ti": ti}) if name == "watch" else of.execute({"ti": ti, **context})
+        except SystemExit as failed:
+            said = [failed.code, *(call.args[0] for call in log.error.call_args_list)]
+    given, of.arguments = of.arguments, before
+    return [said, given, [call.kwargs["value"] for call in ti.xcom_push.call_args_list]]
+
+
+def rolled_back(code: int) -> list[object]:
+    left = Mock()
+    left.xcom_pull.return_value = "5% failed"
+    return released("roll_back", code, ti=left)
+
+
 def retried(failure: BaseException, tries: int = 1) -> list[object]:
     decision = OnlyUnexpected().evaluate(failure, tries, 2)
     return [decision.action.value, decision.retry_delay.total_seconds() if decision.retry_delay else None]
@@ -104,6 +126,14 @@ json.dump(
         "drift": {
             "all": measured(0, to="2026-01-14", days=[7, 30], model="side"),
             "moved": measured(1, to=None, days=[7], model=""),
+        },
+        "release": {
+            "canary": [
+                released("canary", 0, params={"weight": 0.1, "default": default})[:2] for default in (False, True)
+            ],
+            "watch": {code: released("watch", code) for code in (0, 2, 3, 4, 5)},
+            "roll_back": {code: rolled_back(code)[0] for code in (0, 2, 3)},
+            "promote": released("promote", 3),
         },
         "retried": {code: retried(SystemExit(code)) for code in (1, 2, 3, 4, 70, 75, -9, 137)},
         "backfill": {

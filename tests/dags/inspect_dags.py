@@ -43,10 +43,15 @@ def shown(dag: Any) -> dict[str, Any]:
         "catchup": dag.catchup,
         "max_active_runs": dag.max_active_runs,
         "schedule": getattr(dag.timetable, "expression", None),
-        "params": {name: dag.params.get_param(name).dump() for name in dag.params},
+        "params": {name: of_param(dag.params.get_param(name)) for name in dag.params},
         "refused": [conf for conf in tries.get(dag.dag_id, []) if is_refused(dag, conf)],
         "tasks": {task.task_id: of_task(task) for task in dag.tasks},
     }
+
+
+def of_param(param: Any) -> dict[str, Any]:
+    """Without its value: a required one has none that JSON knows."""
+    return {"description": param.description, "schema": param.schema}
 
 
 def is_refused(dag: Any, conf: dict[str, object]) -> bool:

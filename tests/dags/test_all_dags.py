@@ -15,7 +15,9 @@ pytestmark = pytest.mark.heavy
 
 REPOSITORY = Path(__file__).parents[2]
 PYTHON = REPOSITORY / ".venv-airflow" / "bin" / "python"
-FILES = {f"{name}.py": name for name in ("backfill_scoring", "drain_deferred", "drift", "nightly_scoring")}
+FILES = {
+    f"{name}.py": name for name in ("backfill_scoring", "drain_deferred", "drift", "nightly_scoring", "release_model")
+}
 DAGS = list(FILES.values())
 SPAN: dict[str, object] = {"from": "2026-01-01", "to": "2026-01-07"}
 #: Values that the trigger form must refuse.
@@ -30,6 +32,15 @@ REFUSED: dict[str, list[dict[str, object]]] = {
     "drain_deferred": [{"limit": 0}, {"limit": "many"}, {"limit": 1.5}],
     "drift": [{"to": "Monday"}, {"days": []}, {"days": [0]}, {"days": 7}, {"model": 3}, {"model": "no/name"}],
     "nightly_scoring": [{"day": "14 January"}, {"force": "yes"}, {"accept": ["finite"]}],
+    "release_model": [
+        {},
+        {"release": "no/release"},
+        {"release": "--default"},
+        {"release": "one", "weight": 1},
+        {"release": "one", "weight": 0},
+        {"release": "one", "minutes": 0},
+        {"release": "one", "calls": 0},
+    ],
 }
 #: And values that it must take.
 TAKEN: dict[str, list[dict[str, object]]] = {
@@ -37,6 +48,10 @@ TAKEN: dict[str, list[dict[str, object]]] = {
     "drain_deferred": [{}, {"limit": 1}, {"limit": None}],
     "drift": [{}, {"to": "2026-01-14", "days": [7], "model": "side"}, {"to": None, "model": None}],
     "nightly_scoring": [{}, {"day": "2026-01-14", "force": True, "accept": ["labels"]}],
+    "release_model": [
+        {"release": "one-0123456789ab"},
+        {"release": "@previous:side", "weight": 0.5, "minutes": 0.5, "calls": 1, "default": True},
+    ],
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from batch_job.launch import commands
+from shared_model.commands import watch
 from tests.dags.test_all_dags import PYTHON, REPOSITORY
 
 pytestmark = pytest.mark.heavy
@@ -75,6 +76,27 @@ def test_a_backfill_lets_a_nightly_run_go_first_and_goes_on_later_as_the_same_tr
     assert [backfill["yielded"][it] for it in ("ended", "spark")] == [later, given]
     assert [backfill["wrong"][it] for it in ("ended", "spark")] == [[2, "the line of the look"], None]
     assert [backfill["refused"][it] for it in ("ended", "spark")] == [[1, "the last line"], given]
+
+
+def test_a_canary_is_promoted_rolled_back_with_the_reason_or_left_alone(tasks: dict[str, Any]) -> None:
+    release, watched = "{{ params.release }}", "--minutes={{ params.minutes }}"
+    found = tasks["release"]
+    assert found["canary"] == [
+        [None, ["canary", release, "--weight=0.1"]],
+        [None, ["canary", release, "--weight=0.1", "--default"]],
+    ]
+    arguments = ["watch", release, watched, "--calls={{ params.calls }}"]
+    assert found["watch"] == {
+        "0": ["promote", arguments, []],
+        "2": [[2, "its line"], arguments, []],
+        # Redis was not reached, which for a step is another code: one that is tried again.
+        "3": [[75, "its line"], arguments, []],
+        "4": [[4, "its line"], arguments, []],
+        "5": ["roll_back", arguments, ["its line"]],
+    }
+    assert (commands.WORSE, 4) == (watch.WORSE, watch.UNDECIDED)
+    assert found["roll_back"] == {"0": [1, "rolled back: 5% failed"], "2": [2, "its line"], "3": [75, "its line"]}
+    assert found["promote"][:2] == [[75, "its line"], ["promote", release, "--canary", "--wait"]]
 
 
 def test_what_would_end_in_the_same_way_is_never_tried_again_and_all_else_after_a_wait(tasks: dict[str, Any]) -> None:
