@@ -5,9 +5,10 @@ Two days are scored side by side: one uses the slots that the other leaves idle.
 because each is held against the day before. No day begins while a nightly run is due.
 """
 
+import functools
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -109,7 +110,7 @@ class Days:
 
         def work() -> None:
             while (place := queue.take()) is not None:
-                turn = ended[place - 1].wait if place else lambda: True
+                turn = functools.partial(_wait_for, ended[:place])
                 try:
                     verdicts[place] = self._verdict(queue.days[place], turn)
                     if verdicts[place].code in _ENDING:
@@ -154,6 +155,12 @@ class Days:
             if committed:
                 return record_unchanged(context, planned, committed)
             return score_day(context, planned, self.spark, self.options, self.force, (), turn)
+
+
+def _wait_for(earlier: Iterable[threading.Event]) -> None:
+    """Of all of them: the day before may have ended early, without a turn of its own."""
+    for it in earlier:
+        it.wait()
 
 
 def score_days(first: str, last: str, force: bool = False, publish: bool = False, name: str = "") -> int:

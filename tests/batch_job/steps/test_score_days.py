@@ -80,11 +80,31 @@ def house(
     return House(state, client)
 
 
+def judge_first_day_after_writing(monkeypatch: pytest.MonkeyPatch, ds: str) -> None:
+    written = threading.Event()
+    write, examine = Attempt.write, score.examine
+
+    def noting(attempt: Attempt) -> Written:
+        done = write(attempt)
+        if attempt.run.ds == ds:
+            written.set()
+        return done
+
+    def late(run: RunRecord, *arguments: object) -> Findings:
+        assert run.ds != FIRST or written.wait(_SECONDS)
+        return examine(run, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Attempt, "write", noting)
+    monkeypatch.setattr(score, "examine", late)
+
+
 def test_each_day_has_a_record_and_a_commit_and_a_refused_one_stops_no_other(
-    house: House, capsys: pytest.CaptureFixture[str]
+    house: House, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """Those between the first and the last end early, and still the last is judged and committed after the first."""
     write_day(house.state, [message(1, "hello"), b"no message"], SECOND)
     (house.state.messages_dir / f"ds={THIRD}" / "messages.jsonl").unlink()
+    judge_first_day_after_writing(monkeypatch, LAST)
     assert house.score(*DAYS) == 1
     [first], [second], [last] = (house.runs(ds) for ds in (FIRST, SECOND, LAST))
     assert (first.state, second.state, last.state) == (State.COMMITTED, State.REFUSED, State.COMMITTED)
@@ -110,22 +130,7 @@ def test_each_day_has_a_record_and_a_commit_and_a_refused_one_stops_no_other(
 def test_a_day_is_written_beside_the_one_before_and_judged_after_it(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first day is judged once the second is written."""
-    written = threading.Event()
-    write, examine = Attempt.write, score.examine
-
-    def noting(attempt: Attempt) -> Written:
-        done = write(attempt)
-        if attempt.run.ds == SECOND:
-            written.set()
-        return done
-
-    def late(run: RunRecord, *arguments: object) -> Findings:
-        assert run.ds != FIRST or written.wait(_SECONDS)
-        return examine(run, *arguments)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Attempt, "write", noting)
-    monkeypatch.setattr(score, "examine", late)
+    judge_first_day_after_writing(monkeypatch, SECOND)
     assert house.score(FIRST, THIRD) == 0
     assert house.committed() == [FIRST, SECOND, THIRD]
     held_against = [run.findings.before if run.findings else None for ds in DAYS[:3] for run in house.runs(ds)]
