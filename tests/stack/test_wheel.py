@@ -207,9 +207,8 @@ def test_an_example_runs_from_the_distribution_alone(
     EXAMPLES[extra](Place(sys.executable, ("-S",), {**environ, "PYTHONPATH": packages}, tmp_path))
 
 
-@pytest.mark.proof
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("extra", EXTRAS)
+@pytest.mark.parametrize("extra", ["client", *(pytest.param(it, marks=pytest.mark.proof) for it in EXTRAS[1:])])
 def test_an_example_runs_in_an_environment_with_its_extra_alone(
     extra: str, built: Path, environ: dict[str, str], tmp_path: Path
 ) -> None:
