@@ -1,4 +1,4 @@
-"""What HTTP and JSON add to a call: the same text by either, in turn, on one connection that stays open."""
+"""The time that HTTP and JSON add to a call: the same text by either, in turn, on one connection that stays open."""
 
 import tempfile
 from pathlib import Path
