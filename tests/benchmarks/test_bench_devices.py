@@ -26,6 +26,7 @@ def test_figures_carry_the_bounds_that_were_promised() -> None:
     }
 
 
+@pytest.mark.proof
 def test_it_measures_and_writes_what_it_found(
     release: Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
