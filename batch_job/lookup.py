@@ -14,7 +14,7 @@ from shared_model.errors import JobError
 from shared_model.objects import Location, join, open_objects
 from shared_model.settings import StateSettings
 
-#: The beginning of the ids of runs of many days, by which they are told from nightly ones.
+#: The beginning of the ids of runs of many days, which nightly ones do not have.
 MANY_DAYS = "days-"
 #: A run that was planned longer ago, and has no result, was given up.
 DUE = timedelta(hours=12)

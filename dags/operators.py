@@ -104,7 +104,7 @@ class Submitted(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no ty
             self._end(code, spark_submit.complaint(said) or str(error))
 
     def _end(self, code: int, line: str) -> None:
-        """What comes of a code that is not 0."""
+        """How a code that is not 0 ends the task."""
         fail(self, code, line)
 
     def _ended(self) -> tuple[int, list[str]]:

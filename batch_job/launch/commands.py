@@ -13,7 +13,7 @@ from batch_job.launch import spark_submit
 DEVICE_POOL = "tandem_device"
 #: Seconds after which many days that let a nightly run go first ask for the device again.
 YIELD_SECONDS = 30.0
-#: What exit codes of a command mean where they differ from those of a step, which retries go by.
+#: The meaning of exit codes of a command where they differ from those of a step, which retries go by.
 CODES: Mapping[str, Mapping[int, int]] = {"shared_model": {3: spark_submit.UNAVAILABLE}}
 #: Exit code of `shared_model watch` for a canary that is worse than the active release.
 WORSE = 5

@@ -9,7 +9,7 @@ from starlette.types import Receive
 
 
 class CallerLeft(Exception):
-    """The caller has closed its connection: there is nobody to answer."""
+    """The caller has closed its connection: no answer can reach it."""
 
 
 @contextlib.asynccontextmanager

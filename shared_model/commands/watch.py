@@ -58,7 +58,7 @@ def _watch(args: argparse.Namespace, state: StateSettings) -> int:
     release = common.release_id(state, args.release)
     model = roles.model_of(state, release, "canary")
     stays = f"the canary {release} stays as it is"
-    # Whoever ends this leaves the pointer alone, and reads so.
+    # An interrupted watch leaves the pointer alone, and says so.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         with common.redis_client(state) as client:

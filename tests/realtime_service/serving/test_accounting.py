@@ -1,4 +1,4 @@
-"""What a release's statistics say of the ends of its requests, for a comparison with another release."""
+"""Figures of a release about the ends of its requests, for a comparison with another release."""
 
 import asyncio
 from types import SimpleNamespace
