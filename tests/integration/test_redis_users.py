@@ -112,6 +112,8 @@ async def test_a_night_drains_and_only_an_operator_replays(server: Server) -> No
     async def fail_one() -> int:
         async with clients.connect_asyncio(server.url("nightly"), 5.0, 5.0) as client:
             queue = DeferredQueue(client)
+            # As `drain --check` does.
+            assert (await queue.backlog()).waiting == 0
             await queue.submit("poison", DeferredWork(request=ScoreRequest(texts=["a"])))
             (claimed,) = await queue.claim("night", 1)
             assert await queue.dead_letter(claimed, "it kills", "night", 3)
