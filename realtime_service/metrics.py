@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from realtime_service.service_levels import Totals
 from realtime_service.settings import Lane
 from shared_model.types import ServingPath
 
@@ -61,6 +62,7 @@ class Metrics:
         calls = self._counter("tandem_calls_total", "Calls and streams by gRPC's status.", "method", "code")
         # "": of requests that end before their model is known.
         self._known_models = {""}
+        self._all_requests, self._all_seconds = requests, seconds
         self._timed_paths = (*(it.path for it in lanes), ServingPath.PRECOMPUTED)
         # Cached by labels: `labels` takes longer than the increment that every request makes.
         self._requests, self._reasons = functools.cache(requests.labels), functools.cache(reasons.labels)
@@ -121,6 +123,10 @@ class Metrics:
         self._lag = self._histogram(
             "tandem_event_loop_lag_seconds", "By how much the event loop wakes up too late.", _LAG_EDGES
         )
+
+    def totals(self, at: float) -> Totals:
+        """Since the start, of all models."""
+        return Totals.of(at, self._all_requests.collect(), self._all_seconds.collect())
 
     def expect_models(self, names: Iterable[str]) -> None:
         """Begin the series of models that are served."""

@@ -1,10 +1,11 @@
 """Settings of one serving process, documented in README.md."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from realtime_service.board_settings import BoardSettings
 from realtime_service.http_settings import ADDRESS, HttpSettings
+from realtime_service.lane_settings import LATENCY, NOT_NEGATIVE, SHARE, THROUGHPUT, LaneSettings
 from shared_model.addresses import is_loopback
 from shared_model.devices import HALF_PRECISION, cores
 from shared_model.errors import SettingError
@@ -31,42 +32,11 @@ def _names_lanes(value: str) -> bool:
     return names == [NO_LANES] or (set(names) <= set(SERVED) and len(set(names)) == len(names))
 
 
-NOT_NEGATIVE = Check(lambda value: 0 <= value < math.inf, "0 or more")
-SHARE = Check(lambda value: 0 <= value <= 1, "a share from 0 to 1")
 _DEVICES = Check(_names_devices, "auto, cpu, or GPUs by their numbers, as cuda:0,1")
 _LANES = Check(_names_lanes, f"some of {','.join(SERVED)}")
 _SAID = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _AUTO_OR_SAID = Check(lambda value: value == "auto" or value.lower() in _SAID, "auto, true or false")
 _AUTH = Check(lambda value: value in ("optional", "required"), "optional or required")
-_PRECISION = Check(lambda value: value in ("int8", "half", "auto"), "int8, half or auto")
-
-
-@dataclass(frozen=True)
-class LaneSettings:
-    """The numbers of one lane. `workers` and `threads` are those of a large host; `process.cores` scales them down."""
-
-    precision: str = setting(
-        "auto", "int8; half: FP16 on a GPU, BF16 on CPU; auto: int8 on CPU, half on a GPU.", _PRECISION
-    )
-    max_rows: int = setting(64, "Rows of a batch, at most.", POSITIVE)
-    token_budget: int = setting(2048, "Tokens of a batch, at most, padding included.", POSITIVE)
-    max_delay_ms: float = setting(50.0, "Longest batching delay of a request.", NOT_NEGATIVE)
-    concurrency: int = setting(256, "Texts the lane holds at once.", POSITIVE)
-    load_target: float = setting(0.0, "Utilisation above which an alert is raised; 0 means never.", SHARE)
-    p95_ms: float = setting(0.0, "p95 target; 0 means the request's own deadline.", NOT_NEGATIVE)
-    rate: float = setting(0.0, "Target of requests per second; 0 means no target.", NOT_NEGATIVE)
-    assumed_timeout_ms: float = setting(250.0, "Orders a request without a timeout in its lane's queue.", POSITIVE)
-    workers: int = setting(0, "Worker processes of a host for this lane; 0 means one.", NOT_NEGATIVE)
-    threads: int = setting(0, "Cores of each of them; 0 means all.", NOT_NEGATIVE)
-
-
-_LATENCY = LaneSettings(
-    precision="int8", max_rows=1, max_delay_ms=0.0, concurrency=64, load_target=0.60, p95_ms=50.0, rate=50.0,
-    assumed_timeout_ms=50.0, workers=8, threads=4,
-)  # fmt: skip
-_THROUGHPUT = LaneSettings(
-    precision="half", load_target=0.95, p95_ms=500.0, rate=1000.0, assumed_timeout_ms=500.0, workers=4, threads=8
-)
 
 
 @dataclass(frozen=True)
@@ -141,9 +111,10 @@ class ServiceSettings:
         1, "Stages that the latency lane's model is cut into, each on its own cores, or its own GPU.", POSITIVE
     )
     http: HttpSettings = group(HttpSettings())
-    latency: LaneSettings = group(_LATENCY)
+    board: BoardSettings = group(BoardSettings())
+    latency: LaneSettings = group(LATENCY)
     dynamic: LaneSettings = group(LaneSettings())
-    throughput: LaneSettings = group(_THROUGHPUT)
+    throughput: LaneSettings = group(THROUGHPUT)
 
     def __post_init__(self) -> None:
         if self.latency_below_ms > self.throughput_above_ms:

@@ -54,6 +54,8 @@ _COLUMNS = (
     "heads",
 )
 _BATCH = 10_000
+#: Nights that the SLA board lists.
+_RECENT_RUNS = 10
 
 _NO_ROWS = "the day holds no rows"
 _NEWER_DAY = "a newer day, {} of {}, is committed; `publish --force` makes this one live all the same"
@@ -244,6 +246,10 @@ def _publish_figures(client: "redis.Redis", run: RunRecord, epoch: Epoch) -> Non
         "finished_at": datetime.now(UTC).timestamp(),
     }
     try:
-        client.set(keys.last_run(), json.dumps(figures))
+        with client.pipeline() as pipe:
+            pipe.set(keys.last_run(), json.dumps(figures))
+            pipe.lpush(keys.recent_runs(), json.dumps(figures))
+            pipe.ltrim(keys.recent_runs(), 0, _RECENT_RUNS - 1)
+            pipe.execute()
     except redis.RedisError as error:
         raise StoreUnavailable(f"ds={run.ds} is published, but its figures are not: {error}") from error

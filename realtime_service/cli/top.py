@@ -1,140 +1,109 @@
-"""`top`: both service levels side by side in a terminal, from the metrics of replicas."""
+"""`top`: the SLA board in a terminal. It asks replicas for their figures, as the page does."""
 
 import contextlib
 import itertools
-import math
+import json
 import ssl
 import time
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from prometheus_client.parser import text_string_to_metric_families
-
+from realtime_service import service_levels
+from realtime_service.service_levels import ReplicaFigures, Shared
 from shared_model.errors import BadInput
 
-#: Seconds that a replica has for its metrics.
-_TIMEOUT_SECONDS = 2.0
-_LANES = ("latency", "throughput")
-_MISSED = ("late", "refused", "expired", "failed")
+#: Seconds that a replica has for its answer.
+_TIMEOUT_SECONDS = 5.0
 #: To the top left, and the rest of the screen is cleared.
 _HOME = "\033[H\033[J"
-
-Labels = frozenset[tuple[str, str]]
-
-
-@dataclass
-class Reading:
-    """The metrics of all replicas. `at`: seconds; `samples`: by name; `silent`: addresses without an answer."""
-
-    at: float
-    samples: dict[str, list[tuple[Labels, float]]] = field(default_factory=dict)
-    silent: list[str] = field(default_factory=list)
-
-    def add(self, text: str) -> None:
-        """Add what a replica has exported."""
-        for family in text_string_to_metric_families(text):
-            for it in family.samples:
-                self.samples.setdefault(it.name, []).append((frozenset(it.labels.items()), it.value))
-
-    def of(self, name: str, **labels: str) -> Iterator[tuple[dict[str, str], float]]:
-        """The samples that have these labels."""
-        wanted = labels.items()
-        return ((dict(found), value) for found, value in self.samples.get(name, ()) if wanted <= found)
-
-    def sum(self, name: str, **labels: str) -> float:
-        return math.fsum(value for _, value in self.of(name, **labels))
-
-    def most(self, name: str, **labels: str) -> float:
-        return max((value for _, value in self.of(name, **labels)), default=0.0)
 
 
 def watch(addresses: Sequence[str], ca: Path | None, seconds: float, frames: int, say: Callable[[str], None]) -> None:
     """Print so many frames, one every few `seconds`; 0: until interrupted. Raises: BadInput if no replica answers."""
     context = ssl.create_default_context(cafile=ca) if ca else None
-    before = read(addresses, context)
     with contextlib.suppress(KeyboardInterrupt):
-        for _ in range(frames) if frames else itertools.count():
-            time.sleep(seconds)
-            now = read(addresses, context)
-            say(frame(before, now) if frames else f"{_HOME}{frame(before, now)}")
-            before = now
+        for number in range(frames) if frames else itertools.count():
+            if number:
+                time.sleep(seconds)
+            shown = frame(*read(addresses, context))
+            say(shown if frames else f"{_HOME}{shown}")
 
 
-def read(addresses: Sequence[str], context: ssl.SSLContext | None) -> Reading:
-    """Raises: BadInput if no replica answers."""
-    reading = Reading(time.time())
+def read(addresses: Sequence[str], context: ssl.SSLContext | None) -> tuple[dict[str, Any], list[str]]:
+    """The board of all replicas that these know of, and those of these without an answer: one address is enough where
+    replicas share a Redis. Raises: BadInput if none answers."""
+    replicas, shared, silent = dict[str, ReplicaFigures](), list[Shared](), list[str]()
     for address in addresses:
-        url = address if "://" in address else f"{'https' if context else 'http'}://{address}/metrics"
-        if not url.startswith(("http://", "https://")):
-            raise BadInput("--metrics", f"{address!r} is no address of metrics, HOST:PORT or a URL")
         try:
-            with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS, context=context) as page:  # noqa: S310 - checked
-                reading.add(page.read().decode())
-        except (OSError, ValueError):
-            reading.silent.append(address)
-    if len(reading.silent) == len(addresses):
+            told = _ask(address, context)
+            replicas |= {it["replica"]: ReplicaFigures.of(it) for it in told["replicas"]}
+            shared.append(Shared(**told["shared"]))
+        except (OSError, ValueError, TypeError, KeyError):
+            silent.append(address)
+    if not shared:
         raise BadInput("--metrics", f"{', '.join(addresses)} does not answer; replicas print their address when ready")
-    return reading
+    # One that has reached Redis knows more.
+    best = max(shared, key=lambda it: it.redis)
+    return service_levels.board([replicas[it] for it in sorted(replicas)], best), silent
 
 
-def frame(before: Reading, now: Reading) -> str:
-    """The changes between two readings, as a table; pure."""
-    latency, throughput = (list(_lane(before, now, lane)) for lane in _LANES)
-    rows = [("", *_LANES), *((name, one, other) for (name, one), (_, other) in zip(latency, throughput, strict=True))]
-    return "\n".join([*(f"{name:<24}{one:>18}{other:>18}" for name, one, other in rows), "", *_whole(now)])
+def _ask(address: str, context: ssl.SSLContext | None) -> Any:
+    url = address if "://" in address else f"{'https' if context else 'http'}://{address}/board.json"
+    if not url.startswith(("http://", "https://")):
+        raise BadInput("--metrics", f"{address!r} is no address of metrics, HOST:PORT or a URL")
+    # The URL of the metrics, as replicas print it, will do.
+    url = f"{url.removesuffix('/metrics').removesuffix('/board.json')}/board.json"
+    with urllib.request.urlopen(url, timeout=_TIMEOUT_SECONDS, context=context) as page:  # noqa: S310 - checked
+        return json.loads(page.read())
 
 
-def _lane(before: Reading, now: Reading, lane: str) -> Iterator[tuple[str, str]]:
-    def grown(outcome: str) -> float:
-        name = "tandem_requests_total"
-        return max(0.0, now.sum(name, path=lane, outcome=outcome) - before.sum(name, path=lane, outcome=outcome))
-
-    seconds, met, late = max(1e-9, now.at - before.at), grown("met"), grown("late")
-    ended = met + sum(map(grown, _MISSED))
-    p95 = quantile(0.95, _buckets(before, now, lane))
-    yield "answers a second", f"{(met + late) / seconds:.1f}"
-    yield "  target", _or_dash(now.most("tandem_lane_target_requests_per_second", path=lane), "{:.0f}")
-    yield "p95", _or_dash(1000 * p95, "{:.1f} ms")
-    yield "  target", _or_dash(1000 * now.most("tandem_lane_target_seconds", path=lane), "{:.0f} ms")
-    yield "in time", _or_dash(100 * met / ended if ended else math.nan, "{:.1f} %")
-    yield "refused a second", f"{grown('refused') / seconds:.1f}"
-    yield "waiting", f"{now.sum('tandem_waiting', path=lane):.0f}"
-    yield "load, highest", _or_dash(100 * now.most("tandem_load", path=lane), "{:.0f} %")
+def frame(board: dict[str, Any], silent: Sequence[str] = ()) -> str:
+    """A board as a table; pure."""
+    lanes = {it["lane"]: it for it in board["lanes"]}
+    columns = [list(_lane(lanes[it])) for it in service_levels.LEVELS]
+    rows = [
+        ("", *service_levels.LEVELS),
+        *((name, one, other) for (name, one), (_, other) in zip(*columns, strict=True)),
+    ]
+    return "\n".join([*(f"{name:<24}{one:>18}{other:>18}" for name, one, other in rows), "", *_whole(board, silent)])
 
 
-def quantile(share: float, buckets: Sequence[tuple[float, float]]) -> float:
-    """As Prometheus' histogram_quantile; nan without samples. `buckets`: upper edges and cumulative counts."""
-    total = buckets[-1][1] if buckets else 0.0
-    if not total:
-        return math.nan
-    low, below = 0.0, 0.0
-    for edge, count in buckets:
-        if count >= share * total:
-            return low if math.isinf(edge) else low + (edge - low) * (share * total - below) / (count - below)
-        low, below = edge, count
-    return low
+def _lane(lane: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    budget = {name: it["left"] for name, it in lane["budget"].items()}
+    yield "answers a second", f"{lane['answers_per_second']:.1f}"
+    yield "  target", _or_dash(lane["rate_target"], "{:.0f}")
+    yield "p95", _or_dash(lane["p95_ms"], "{:.1f} ms")
+    yield "  target", _or_dash(lane["p95_target_ms"], "{:.0f} ms")
+    yield "in time", _or_dash(lane["in_time"], "{:.1%}")
+    yield "refused a second", f"{lane['refused_per_second']:.1f}"
+    yield "waiting", f"{lane['waiting']:.0f}"
+    yield "load, highest", _or_dash(lane["load"], "{:.0%}")
+    yield "spare texts a second", _or_dash(lane["spare_texts_per_second"], "{:.0f}")
+    yield "budget left, 1 hour", _or_dash(budget.get("hour"), "{:.1%}")
+    yield "budget left, 28 days", _or_dash(budget.get("days"), "{:.1%}")
 
 
-def _buckets(before: Reading, now: Reading, lane: str) -> list[tuple[float, float]]:
-    name = "tandem_request_seconds_bucket"
-    edges = sorted({labels["le"] for labels, _ in now.of(name, path=lane)}, key=float)
-    grown = [(float(it), now.sum(name, path=lane, le=it) - before.sum(name, path=lane, le=it)) for it in edges]
-    return [(edge, max(0.0, count)) for edge, count in grown]
+def _whole(board: dict[str, Any], silent: Sequence[str]) -> Iterator[str]:
+    yield "paths: " + (", ".join("{path} {share:.0%}".format(**it) for it in board["paths"]) or "–")
+    for it in board["models"]:
+        canary = ", canary {canary} for {weight:.0%}".format(**it) if it["canary"] else ""
+        yield f"model {it['model']}: {it['release']}{canary}, on {it['replicas']} replicas"
+    for it in board["replicas"]:
+        yield f"replica {it['replica']}: {it['state']}" + (f", load {it['load']:.0%}" if "load" in it else "")
+    yield f"Redis: {'reached' if board['redis'] else 'not reached'}"
+    if waits := board["deferred"]:
+        due = _or_dash(waits["due_in_seconds"], "in {:.0f} s")
+        yield f"deferred: {waits['waiting']:.0f} wait, earliest deadline {due}"
+    nights = board["nights"]
+    ago = f"{nights[0]['ds']}, published {(board['at'] - nights[0]['finished_at']) / 3600:.1f} h ago" if nights else "–"
+    yield f"last night: {ago}"
+    if board["problem"]:
+        yield board["problem"]
+    if silent:
+        yield f"no answer: {', '.join(silent)}"
 
 
-def _whole(now: Reading) -> Iterator[str]:
-    releases = sorted({labels["release"] for labels, _ in now.of("tandem_release_info")})
-    yield f"releases: {', '.join(releases) or '–'}"
-    yield f"Redis: {'reached' if now.most('tandem_redis_up') else 'not reached'}"
-    published = now.most("tandem_nightly_last_success_timestamp_seconds")
-    days = sorted(labels["ds"] for labels, _ in now.of("tandem_nightly_rows"))
-    yield f"last night: {days[-1]}, published {(now.at - published) / 3600:.1f} h ago" if days else "last night: –"
-    if now.silent:
-        yield f"no answer: {', '.join(now.silent)}"
-
-
-def _or_dash(value: float, form: str) -> str:
-    return form.format(value) if value and not math.isnan(value) else "–"
+def _or_dash(value: float | None, form: str) -> str:
+    return "–" if value is None else form.format(value)

@@ -18,6 +18,7 @@ from realtime_service.models.precomputed import PrecomputedScores
 from realtime_service.models.registry import Models, Serving
 from realtime_service.process import nightly_metrics, redis_connections, vital_signs
 from realtime_service.process.background import BackgroundTasks
+from realtime_service.process.board import Board
 from realtime_service.process.calls import SERVICES, Calls, Parts
 from realtime_service.process.listeners import Listeners
 from realtime_service.process.log_limit import GRPC, LogLimit
@@ -35,7 +36,6 @@ from realtime_service.routing.snapshot import Snapshot
 from realtime_service.serving.status import ReplicaStatus
 from realtime_service.settings import SERVED, ServiceSettings, lanes, placement, spreads, variants
 from realtime_service.transport.health import Readiness
-from realtime_service.transport.metrics_server import serve_metrics
 from realtime_service.transport.token_keys import TokenKeys
 from shared_model import devices
 from shared_model import settings as settings_reader
@@ -154,7 +154,6 @@ class Server:
         # Before Redis hears of us.
         listeners = Listeners(self._place.shared, settings, metrics, certificates)
         self.http_url = listeners.http_url
-        self.metrics_address = serve_metrics(stack, settings.metrics_address, metrics.registry, certificates)
         snapshot = Snapshot(f"{socket.gethostname()}-{os.getpid()}")
         placements = {
             it: placement(self._variants[it], spread, settings.devices) for it, spread in self._spreads.items()
@@ -244,17 +243,12 @@ class Server:
     async def _start_calls(self, stack: contextlib.AsyncExitStack) -> Calls:
         keys = await asyncio.to_thread(TokenKeys, self._settings, self._clock)
         membership, status = self._membership, self._status
-        parts = Parts(
-            self._settings,
-            status,
-            membership,
-            self._quotas,
-            DeferredQueue(self._default_client, self._deferred, self._metrics.unanswered),
-            self._default_client,
-            self._readiness,
-            self._metrics,
-            self._clock,
-        )
+        client, metrics, clock = self._default_client, self._metrics, self._clock
+        queue = DeferredQueue(client, self._deferred, metrics.unanswered)
+        parts = Parts(self._settings, status, membership, self._quotas, queue, client, self._readiness, metrics, clock)
+        board = Board(parts)
+        self.metrics_address = board.serve(stack, self._certificates)
+        self._spawn(stack, board.run())
         trust = PeerTrust(
             self._trusted, status.address, lambda: membership.snapshot.cluster_token, self._clock, self._tls.insecure
         )

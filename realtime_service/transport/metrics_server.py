@@ -1,4 +1,4 @@
-"""Serves metrics over HTTP: prometheus_client's application, on a server that bounds connections and their time."""
+"""Serves metrics and the SLA board over HTTP: WSGI, on a server that bounds connections and their time."""
 
 import contextlib
 import socket
@@ -6,13 +6,14 @@ import sys
 import threading
 import time
 from socketserver import ThreadingMixIn
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
-
-from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from shared_model.errors import SettingError
 from shared_model.tls import CertificateFiles
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
 
 #: Seconds from the opening of a connection to its end, and connections at once. Further ones are closed.
 REQUEST_SECONDS = 5.0
@@ -20,13 +21,13 @@ MAX_CONNECTIONS = 16
 
 
 def serve_metrics(
-    stack: contextlib.AsyncExitStack, address: str, registry: CollectorRegistry, files: CertificateFiles | None = None
+    stack: contextlib.AsyncExitStack, address: str, app: "WSGIApplication", files: CertificateFiles | None = None
 ) -> str:
-    """Serve metrics until the stack closes, with TLS by `files`. Returns the address with its port. Raises:
+    """Serve `app` until the stack closes, with TLS by `files`. Returns the address with its port. Raises:
     SettingError."""
     host, _, port = address.rpartition(":")
     try:
-        server = _Server(host, int(port), registry, files)
+        server = _Server(host, int(port), app, files)
     except OSError as error:
         raise SettingError(f"TANDEM_METRICS_ADDRESS={address}: cannot listen there: {error.strerror}") from error
     thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
@@ -54,7 +55,7 @@ class _Server(ThreadingMixIn, WSGIServer):
     # A thread whose connection was ended needs no wait.
     block_on_close = False
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry, files: CertificateFiles | None) -> None:
+    def __init__(self, host: str, port: int, app: "WSGIApplication", files: CertificateFiles | None) -> None:
         family, *_, place = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
         self.address_family = family
         self._files = files
@@ -62,7 +63,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         # When each is to end, in monotonic seconds.
         self._ends: dict[socket.socket, float] = {}
         super().__init__((str(place[0]), port), _Handler)
-        self.set_app(make_wsgi_app(registry))
+        self.set_app(app)
 
     def get_request(self) -> tuple[Any, Any]:
         connection, peer = super().get_request()

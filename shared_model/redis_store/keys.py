@@ -25,6 +25,17 @@ def replicas() -> str:
     return "tandem:{routing}:replicas"
 
 
+def replica_figures(replica_id: str) -> str:
+    """JSON of a replica's figures for the SLA board, with a TTL."""
+    return f"tandem:{{routing}}:figures:{replica_id}"
+
+
+def error_budget(period: str) -> str:
+    """Hash of requests that missed, and of all that count, with a TTL: of a day ("2026-01-14") by lane, of an hour
+    ("2026-01-14T02", UTC) by minute and lane."""
+    return f"tandem:{{routing}}:budget:{period}"
+
+
 def replica_word() -> str:
     """Cluster token: random bytes that authenticate replicas to each other and permit a call to select its lane."""
     return "tandem:{routing}:word"
@@ -77,6 +88,11 @@ def partition_token(ds: str, model: str = "") -> str:
 def last_run() -> str:
     """JSON record of the last nightly run that published."""
     return "tandem:{nightly}:last_run"
+
+
+def recent_runs() -> str:
+    """List of the same records, the newest first."""
+    return "tandem:{nightly}:recent_runs"
 
 
 def epoch_pointer(release: str) -> str:

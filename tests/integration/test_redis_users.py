@@ -14,7 +14,7 @@ import redis
 from batch_job.tables import fence
 from protos.scoring.v1.scoring_pb2 import ScoreRequest
 from protos.scoring.v1.storage_pb2 import DeferredWork, PublishedScore, RoutingPolicy
-from realtime_service.cli import policy_command
+from realtime_service.cli import policy_command, top
 from realtime_service.client import Client
 from shared_model.deferred import DeadLetters, DeferredQueue
 from shared_model.errors import StoreUnavailable
@@ -82,6 +82,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         process.wait(20)
 
 
+def board_of(metrics: str) -> str:
+    return top.frame(*top.read([metrics], None))
+
+
 def test_a_service_its_callers_an_operator_and_a_night_do_their_work(server: Server, tmp_path: Path) -> None:
     store = Store(tmp_path / "releases")
     release = tiny_releases.seal(store, "first", 0)
@@ -94,6 +98,9 @@ def test_a_service_its_callers_an_operator_and_a_night_do_their_work(server: Ser
         (ended,) = caller.watch(["ticket-1"], seconds=60.0)
         assert ended.answer
         assert caller.describe().replicas
+    # The board reads and writes keys of its own.
+    assert "Redis: reached" in (shown := board_of(service.metrics))
+    assert "not in Redis" not in shown
     with server.client("operator") as client:
         policy_command.move(
             client, WITHOUT_KEYS, "policy set", lambda _: RoutingPolicy(version=1, quota=9.0).SerializeToString()

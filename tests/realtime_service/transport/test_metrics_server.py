@@ -7,7 +7,7 @@ import urllib.request
 from collections.abc import AsyncIterator
 
 import pytest
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, make_wsgi_app
 
 from realtime_service.transport import metrics_server
 from realtime_service.transport.metrics_server import MAX_CONNECTIONS, serve_metrics
@@ -20,7 +20,7 @@ async def address() -> AsyncIterator[str]:
     registry = CollectorRegistry()
     Counter("calls", "Calls.", registry=registry).inc()
     async with contextlib.AsyncExitStack() as stack:
-        yield serve_metrics(stack, "127.0.0.1:0", registry)
+        yield serve_metrics(stack, "127.0.0.1:0", make_wsgi_app(registry))
 
 
 def scrape(address: str) -> str:
@@ -95,4 +95,4 @@ def test_a_request_that_trickles_in_is_ended(address: str, monkeypatch: pytest.M
 async def test_a_taken_port_is_named(address: str) -> None:
     async with contextlib.AsyncExitStack() as stack:
         with pytest.raises(SettingError, match=f"TANDEM_METRICS_ADDRESS={address}: cannot listen there"):
-            serve_metrics(stack, address, CollectorRegistry())
+            serve_metrics(stack, address, make_wsgi_app(CollectorRegistry()))

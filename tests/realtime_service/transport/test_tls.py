@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, make_wsgi_app
 
 from realtime_service.rpc.credentials import ChannelTls
 from realtime_service.transport.listener import bind, make_listener
@@ -36,7 +36,7 @@ async def listening(settings: TlsSettings) -> AsyncIterator[dict[str, str]]:
         server = make_listener(shared=False)
         server.add_generic_rpc_handlers((Stub(),))
         address = bind(server, "127.0.0.1:0", files)
-        metrics = serve_metrics(stack, "127.0.0.1:0", registry, files)
+        metrics = serve_metrics(stack, "127.0.0.1:0", make_wsgi_app(registry), files)
         await server.start()
         stack.push_async_callback(server.stop, None)
         yield {"gRPC": address, "metrics": metrics}
