@@ -16,8 +16,8 @@ from google.protobuf.message import DecodeError
 
 from protos.scoring.v1.storage_pb2 import RoutingPolicy
 from realtime_service.identity import address_key, without_model
-from realtime_service.lane_settings import NOT_NEGATIVE, SHARE
 from realtime_service.settings import SERVED, ServiceSettings
+from realtime_service.settings.lanes import NOT_NEGATIVE, SHARE
 from shared_model.errors import BadInput
 from shared_model.settings import POSITIVE, Check
 from shared_model.types import ServingPath

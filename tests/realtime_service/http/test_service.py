@@ -14,8 +14,8 @@ import pytest
 from realtime_service.client import Client
 from realtime_service.http import pages
 from realtime_service.http.routes import ROUTES
-from realtime_service.http_settings import HttpSettings
 from realtime_service.settings import ServiceSettings
+from realtime_service.settings.http import HttpSettings
 from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Store

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from realtime_service.board_settings import BoardSettings
-from realtime_service.http_settings import ADDRESS, HttpSettings
-from realtime_service.lane_settings import LATENCY, NOT_NEGATIVE, SHARE, THROUGHPUT, LaneSettings
+from realtime_service.settings.board import BoardSettings
+from realtime_service.settings.http import ADDRESS, HttpSettings
+from realtime_service.settings.lanes import LATENCY, NOT_NEGATIVE, SHARE, THROUGHPUT, LaneSettings
 from shared_model.addresses import is_loopback
 from shared_model.devices import HALF_PRECISION, cores
 from shared_model.errors import SettingError
