@@ -17,8 +17,10 @@ from dags.operators import Step, fail
 #: Key of the XCom in which `judge` leaves the question.
 QUESTION = "question"
 APPROVE, REJECT = "Approve", "Reject"
-#: The form beside them: params of the task `approve`.
-ANSWER = {"comment": Param("", type="string", title="Comment", description="Why. It is kept with the scores.")}
+#: The form beside them: params of the task `approve`. The comment may stay empty, which a browser sends as null.
+ANSWER = {
+    "comment": Param(None, type=["null", "string"], title="Comment", description="Why. It is kept with the scores.")
+}
 
 
 class Judge(BaseBranchOperator, Step):  # type: ignore[misc]  # Airflow has no types here
