@@ -32,7 +32,7 @@ def add_step(
         name,
         help=help,
         description=textwrap.fill(f"{help[0].upper()}{help[1:]}. {about}", _COLUMNS),
-        epilog=f"exit codes: {ends}\nexample:    python -m batch_job {name} {example}",
+        epilog=f"exit codes: {ends}\nexample:    python -m batch_job {name} {example}".rstrip(),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     if day is not None:

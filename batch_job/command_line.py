@@ -23,7 +23,16 @@ def parser() -> argparse.ArgumentParser:
     )
     steps = parser.add_subparsers(dest="step", required=True, metavar="STEP")
     before = (_add_plan, _add_score, _add_judge, _add_commit, _add_reject)
-    after = (_add_drain, _add_publish, _add_rollback, _add_report, _add_read, _add_listings, _add_drift)
+    after = (
+        _add_drain,
+        _add_publish,
+        _add_rollback,
+        _add_report,
+        _add_read,
+        _add_listings,
+        _add_drift,
+        _add_housekeeping,
+    )
     for add in (*before, *after):
         add(steps)
     return parser
@@ -239,3 +248,17 @@ def _add_drift(steps: Steps) -> None:
     step.add_argument("--from", default="", dest="first", metavar="DAY", help=first)
     days = "days of a window; may be given again; default: 7, and 30"
     step.add_argument("--days", action="append", type=positive, metavar="N", help=days)
+
+
+def _add_housekeeping(steps: Steps) -> None:
+    add_step(
+        steps,
+        "housekeeping",
+        "let old runs, quarantined lines and epochs expire, and check that all paths serve one release",
+        "TANDEM_KEEP_RUNS_DAYS and TANDEM_KEEP_QUARANTINE_DAYS say how old; runs whose scores wait for a person stay. "
+        "Small files of days before the last three are merged, and files that nothing needs are deleted. "
+        "Of published epochs it removes what a killed publisher and releases that were deleted have left.",
+        "",
+        "1 a replica does not serve the release that is active",
+        day=None,
+    )

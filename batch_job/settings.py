@@ -93,6 +93,18 @@ class DriftSettings:
         return (first, last) if last else None
 
 
+#: Staged scores wait for a person for a week.
+_KEEP = Check(lambda days: days == 0 or days >= 7, "7 or more, or 0")
+
+
+@dataclass(frozen=True)
+class HousekeepingSettings:
+    """How long `housekeeping` keeps things."""
+
+    keep_runs_days: int = setting(90, "How long records and reports of runs are kept; 0: for ever.", _KEEP)
+    keep_quarantine_days: int = setting(90, "How long quarantined lines are kept; 0: for ever.", _KEEP)
+
+
 @dataclass(frozen=True)
 class NightlySettings:
     """Where Spark is, how a partition is cut, how much deferred work one run takes, and what is published."""

@@ -123,3 +123,13 @@ Drops the canary. It is skipped where the canary was promoted.
 the active one again. Where the line does not begin with *rolled back*, the canary is still there: clear the task.
 """,
 }
+
+HOUSEKEEPING_TASKS = {
+    "expire": """
+Deletes old runs, quarantined lines and what is left of epochs, merges small files of the tables, prints how many, and
+says which replicas serve the release that is active.
+
+**When it fails** at once, a replica serves another release: its line names it; `shared_model list` says what is active.
+Otherwise a setting or a file is wrong. After three tries, Redis or the store did not answer: clear the task.
+""",
+}

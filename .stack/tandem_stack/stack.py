@@ -22,7 +22,8 @@ from tandem_stack.processes import Supervisor
 from tandem_stack.progress import say, step
 from tandem_stack.uv import ROOT
 
-DAG, DRAIN, DRIFT, BACKFILL = "nightly_scoring", "drain_deferred", "drift", "backfill_scoring"
+DAG, DRAIN, DRIFT = "nightly_scoring", "drain_deferred", "drift"
+BACKFILL, HOUSEKEEPING = "backfill_scoring", "housekeeping"
 _BUILD_SECONDS = 900.0
 READY_SECONDS = 120.0
 _ALERTS = "AIRFLOW_CONN_TANDEM_ALERTS"

@@ -82,12 +82,16 @@ def already_committed(tables: Tables, run: RunRecord, fingerprint: str) -> Scori
         return None
     facts = table.commit_facts(delta, run.ds, committed.token)
     version = facts.get("tandem.quarantine_version")
+    lines = table.quarantined(tables.quarantine, run.ds, committed.token)
+    if version and not lines:
+        # They have expired. Without them its counts would not add up.
+        return None
     return Scoring(
         token=committed.token,
         plan_id=fingerprint,
         table_version=committed.table_version,
         rows=committed.rows,
-        quarantined=table.quarantined(tables.quarantine, run.ds, committed.token),
+        quarantined=lines,
         quarantine_version=int(version) if version else None,
         content=facts.get("tandem.content", ""),
     )

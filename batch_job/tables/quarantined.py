@@ -3,15 +3,18 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from itertools import chain, islice, zip_longest
 
 import pyarrow as pa
+from deltalake.exceptions import DeltaError
 
 from batch_job.inputs.delta import find_table
 from batch_job.run_record import QuarantinedLine
 from batch_job.shards import shard_files
 from batch_job.shards.shard_files import FileReport
 from batch_job.tables import table
+from shared_model.errors import JobError
 from shared_model.objects import Location, join
 
 #: Columns that `examples` needs.
@@ -45,6 +48,25 @@ def lines(folder: Location, ds: str, attempt: int) -> Iterator[Line]:
         for row in batch.to_pylist():
             if row.pop("attempt") == attempt:
                 yield Line(**row)
+
+
+def expire(folder: Location, before: datetime) -> int:
+    """Delete the lines of days whose last ones were added before a moment; returns how many days. Readers of an earlier
+    version keep its files until the table is vacuumed. Raises: JobError."""
+    if (found := find_table(folder)) is None:
+        return 0
+    # In milliseconds.
+    newest = dict[str, int]()
+    for file in pa.table(found.get_add_actions(flatten=True)).to_pylist():
+        ds, added = file["partition.ds"], int(file["modification_time"])
+        newest[ds] = max(added, newest.get(ds, 0))
+    old = sorted(ds for ds, added in newest.items() if added < before.timestamp() * 1000)
+    if old:
+        try:
+            found.delete(f"ds IN ({', '.join(map(repr, old))})")
+        except DeltaError as error:
+            raise JobError(f"{folder}: quarantined lines did not expire: {error}; call again") from error
+    return len(old)
 
 
 def examples(batches: Iterable[pa.RecordBatch], most: int = MOST) -> tuple[QuarantinedLine, ...]:

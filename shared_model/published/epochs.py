@@ -7,6 +7,7 @@
 Epochs up to the watermark are published again only if an operator insists.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,12 +19,15 @@ from shared_model.redis_store import keys
 
 #: Epochs kept for a rollback.
 KEPT = 2
+#: Seconds until a half-written epoch expires after its writer has died.
+STAGED_SECONDS = 600
 #: Default lifetime of an epoch in seconds: scores outlive a missed night, but not a missed week.
 KEEP_SECONDS = 3 * 24 * 3600
 
 _LUA = Path(__file__).parent / "lua"
 _ADVANCE = (_LUA / "advance.lua").read_text()
 _ROLL_BACK = (_LUA / "roll_back.lua").read_text()
+_END_SOON = (_LUA / "end_soon.lua").read_text()
 
 
 @dataclass(frozen=True)
@@ -139,6 +143,24 @@ def roll_back(
     except redis.RedisError as error:
         raise StoreUnavailable(f"rolling back release {release}: {error}") from error
     return RolledBack(release, was, now)
+
+
+def expire(client: "redis.Redis", releases: Collection[str]) -> int:
+    """Delete pointers of releases that are no more and that no epoch answers for, and have keys that a killed publisher
+    left without an end end soon; returns how many keys. Raises: StoreUnavailable."""
+    try:
+        return sum(_expire(client, key.decode(), releases) for key in client.scan_iter(match=keys.every_epoch()))
+    except redis.RedisError as error:
+        raise StoreUnavailable(f"looking for epochs that are no longer needed: {error}") from error
+
+
+def _expire(client: "redis.Redis", key: str, releases: Collection[str]) -> int:
+    release = keys.release_of(key)
+    if key != keys.epoch_pointer(release):
+        # Its publisher may be at work, and gives it another end then.
+        return int(client.register_script(_END_SOON)(keys=[key], args=[STAGED_SECONDS]))
+    answers = client.exists(keys.epoch_facts(release, live(client, release)))
+    return 0 if release in releases or answers else int(client.unlink(key))
 
 
 def _advance(client: "redis.Redis", epoch: Epoch, staged: str, insist: bool, mode: str) -> list[str]:

@@ -12,7 +12,7 @@ from rbloom import Bloom
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from shared_model.errors import JobError, StoreUnavailable
 from shared_model.published import epochs
-from shared_model.published.epochs import KEEP_SECONDS, Epoch, Outcome
+from shared_model.published.epochs import KEEP_SECONDS, STAGED_SECONDS, Epoch, Outcome
 from shared_model.published.message_ids import ENTRIES_OF_BLOCK, STORED_BYTES, MessageIds, NoIds, blocks_of
 
 NO_IDS = NoIds()
@@ -23,8 +23,6 @@ FILTER_ERROR = 0.001
 _CHUNK = 1_000
 #: The same for blocks of ids.
 _BLOCKS = 100
-#: Seconds until a half-written epoch expires after its writer has died.
-_STAGED_SECONDS = 600
 #: Bytes of a key beside its value: entry, bucket (two while the table grows), name and its share of the filter.
 _KEY_BYTES = 106
 #: Factor by which the allocator may round a value's size up.
@@ -117,7 +115,7 @@ def _publish(
     _write(client, ids_key, blocks.items(), _BLOCKS)
     bloom = Bloom(max(1, len(written)), FILTER_ERROR, key_position)
     bloom.update(written)
-    client.set(bloom_key, bloom.save_bytes(), ex=_STAGED_SECONDS)
+    client.set(bloom_key, bloom.save_bytes(), ex=STAGED_SECONDS)
     told = {"precision": epoch.precision, "count": len(written), "checksum": f"{checksum:016x}"}
     if blocks:
         told |= {"id_blocks": id_blocks, "id_fields": len(blocks)}
@@ -134,7 +132,7 @@ def _write(client: "redis.Redis", table: str, items: Iterable[tuple[bytes, bytes
     count = checksum = 0
     for chunk in _chunks(items, together):
         client.hset(table, mapping=dict(chunk))
-        client.expire(table, _STAGED_SECONDS)
+        client.expire(table, STAGED_SECONDS)
         count += len(chunk)
         checksum ^= _checksum(chunk)
     _verify(client, table, count, checksum)

@@ -95,6 +95,16 @@ def recent_runs() -> str:
     return "tandem:{nightly}:recent_runs"
 
 
+def every_epoch() -> str:
+    """Pattern of the keys of all epochs and their pointers."""
+    return "tandem:{scores:*}:*"
+
+
+def release_of(key: str) -> str:
+    """The release of one of them."""
+    return key.removeprefix("tandem:{scores:").partition("}")[0]
+
+
 def epoch_pointer(release: str) -> str:
     """Hash {epoch, ds, token, previous, barrier_ds, barrier_token}: a release's live epoch, the names of the epochs
     kept for a rollback, and the rollback watermark."""

@@ -9,7 +9,7 @@ from batch_job.checks.gate import ACCEPTABLE
 from batch_job.command_line import parser
 
 NAMES = ["plan", "score", "judge", "commit", "reject"]
-NAMES += ["drain", "publish", "rollback", "report", "read", "runs", "quarantine", "drift"]
+NAMES += ["drain", "publish", "rollback", "report", "read", "runs", "quarantine", "drift", "housekeeping"]
 
 
 def steps() -> dict[str, argparse.ArgumentParser]:
@@ -42,7 +42,7 @@ def test_a_step_describes_itself_its_arguments_and_its_exit_codes(name: str) -> 
 def test_the_example_of_a_step_is_one_that_it_takes(name: str) -> None:
     step = steps()[name]
     assert step.epilog
-    example = re.search(rf"example: +python -m batch_job ({name} .+)$", step.epilog)
+    example = re.search(rf"example: +python -m batch_job ({name}(?: .+)?)$", step.epilog)
     assert example
     assert parser().parse_args(example[1].split()).step == name
 

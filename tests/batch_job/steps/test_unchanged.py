@@ -5,8 +5,10 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import redis
 
@@ -19,7 +21,7 @@ from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import NightlySettings
 from batch_job.shards import schemas
 from batch_job.shards.shard_files import FileReport, Target, write_file
-from batch_job.tables import table
+from batch_job.tables import quarantined, table
 from batch_job.tables.fence import Fence
 from shared_model import devices
 from shared_model.settings import StateSettings
@@ -107,6 +109,26 @@ def test_spark_starts_by_force_for_another_day_and_for_requests_that_wait(
     assert run_record.read(path).state is State.PLANNED
     monkeypatch.setenv("TANDEM_DEFERRED_DRAIN_LIMIT", "0")
     assert score() == 0
+
+
+def test_a_day_whose_quarantined_lines_have_expired_is_scored_again(path: Path, state: StateSettings) -> None:
+    committed, folder = table.committed(table.open_table(state.scores_table, table.SCORES), DAY), state.quarantine_table
+    assert committed
+    line = {"attempt": 2, "file": "a", "reason": "json", "raw": b"x", "raw_bytes": 1}
+    rows = pa.RecordBatch.from_pylist([line], schema=schemas.QUARANTINE)
+    lines = FileReport(*write_file(Target(str(folder), DAY, "plan", 2), schemas.QUARANTINE, [rows]))
+    version = table.add_quarantined(folder, DAY, [lines], 2)
+    target = Target(str(state.scores_table), DAY, committed.fingerprint, 2)
+    file = FileReport(*write_file(target, schemas.SCORES, [written.batch(["hello"] * 3, ["yes"] * 3)]))
+    facts = {"tandem.ds": DAY, "tandem.attempt": "2", "tandem.quarantine_version": str(version)}
+    table.replace_partition(state.scores_table, DAY, [file], 2, lambda: None, facts)
+    planned_record = path.read_bytes()
+    assert score() == 0
+    assert run_record.read(path).state is State.UNCHANGED
+    assert quarantined.expire(folder, datetime.now(UTC) + timedelta(seconds=1)) == 1
+    path.write_bytes(planned_record)
+    with pytest.raises(Started):
+        score()
 
 
 def test_a_redis_that_does_not_answer_is_for_the_run_to_report(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
