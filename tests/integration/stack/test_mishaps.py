@@ -1,0 +1,126 @@
+"""What goes wrong, on the real scheduler: a killed driver or JVM, a Redis that does not answer while a night is
+published, one day that is triggered twice, and a release that is promoted meanwhile."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+
+import psutil
+import pytest
+import redis
+from deltalake import DeltaTable
+from tandem_stack.airflow_api import RunState
+from tandem_stack.stack import DAG
+
+from batch_job import run_record
+from batch_job.run_record import RunRecord
+from shared_model.redis_store.server import RedisServer
+from shared_model.releases import pointer
+from shared_model.releases.store import Release, Store
+from tests.integration.stack.conftest import RUN_SECONDS, Night, Up, write_day
+from tests.realtime_service.conftest import eventually
+from tests.realtime_service.rollout import tiny_releases
+
+pytestmark = pytest.mark.proof
+
+ROWS = 300
+
+
+def write(running: Up, day: str) -> None:
+    lines = (json.dumps({"id": f"m{number}", "text": f"my card {number} broke"}) for number in range(ROWS))
+    write_day(running, day, "\n".join(lines))
+
+
+def processes(running: Up, of: str) -> list[psutil.Process]:
+    """Those that have this in their command line, and are not its shells."""
+    found = list[psutil.Process]()
+    for process in running.descendants():
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            found += [process] if of in " ".join(process.cmdline()) else []
+    return found
+
+
+@contextlib.contextmanager
+def stopped(running: Up, of: str) -> Iterator[None]:
+    eventually(lambda: processes(running, of), RUN_SECONDS, every=0.05)
+    held = processes(running, of)
+    for process in held:
+        process.suspend()
+    try:
+        yield
+    finally:
+        for process in held:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
+def commits(running: Up, day: str) -> int:
+    return sum(it.get("tandem.ds") == day for it in DeltaTable(running.plan.state.scores_table).history())
+
+
+def record(running: Up, run: RunState) -> RunRecord:
+    return run_record.read(running.plan.state.runs_dir / run.partition / f"{run.run_id}.json")
+
+
+def test_one_day_that_is_triggered_twice_at_once_is_committed_once(running: Up, night: Night) -> None:
+    day = "2026-02-01"
+    write(running, day)
+    triggered = [running.api.trigger(DAG, {}, day) for _ in range(2)]
+    runs = [running.api.wait_run(DAG, it, RUN_SECONDS) for it in triggered]
+    assert [it.state for it in runs] == ["success", "success"]
+    assert commits(running, day) == 1
+    # One waits for the device, and finds the day committed.
+    assert sorted("an earlier run had committed the day" in it.note for it in runs) == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("day", "killed"), [("2026-02-02", "/spark_application.py"), ("2026-02-03", "org.apache.spark")]
+)
+def test_a_night_whose_spark_is_killed_is_tried_again_and_commits_once(
+    running: Up, night: Night, day: str, killed: str
+) -> None:
+    write(running, day)
+    run_id = running.api.trigger(DAG, {"day": day})
+    eventually(lambda: processes(running, killed), RUN_SECONDS, every=0.05)
+    for process in processes(running, killed):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    run = running.api.wait_run(DAG, run_id, 2 * RUN_SECONDS)
+    assert (run.state, run.tries["score"], commits(running, day)) == ("success", 2, 1)
+
+
+def test_where_redis_does_not_answer_publishing_is_tried_again_and_done_once(running: Up, night: Night) -> None:
+    day = "2026-02-04"
+    write(running, day)
+    run_id = running.api.trigger(DAG, {"day": day})
+    eventually(lambda: running.api.run_state(DAG, run_id).tasks.get("judge") == "success", RUN_SECONDS, every=0.05)
+    with stopped(running, "redis-server"):
+        running.api.wait_started(DAG, run_id, "publish", RUN_SECONDS)
+        eventually(
+            lambda: running.api.run_state(DAG, run_id).tasks["publish"] == "up_for_retry", RUN_SECONDS, every=0.2
+        )
+    run = running.api.wait_run(DAG, run_id, RUN_SECONDS)
+    assert (run.state, run.tries["publish"], run.tries["score"], commits(running, day)) == ("success", 2, 1, 1)
+    publication = record(running, run).publication
+    assert publication is not None
+    assert (publication.live, publication.moved) == (True, True)
+
+
+def test_a_release_that_is_promoted_meanwhile_scores_the_next_night_and_not_this_one(
+    running: Up, night: Night, release: Release
+) -> None:
+    day = "2026-02-05"
+    write(running, day)
+    store = Store.from_settings(running.plan.state)
+    other = tiny_releases.seal(store, "tiny", favourite=3)
+    run_id = running.api.trigger(DAG, {"day": day})
+    with (
+        RedisServer(running.plan.state) as server,
+        redis.Redis.from_url(server.url) as client,
+        stopped(running, "spark_application.py"),
+    ):
+        pointer.promote(store, client, other.id)
+    run = running.api.wait_run(DAG, run_id, RUN_SECONDS)
+    rows = DeltaTable(running.plan.state.scores_table).to_pyarrow_table(partitions=[("ds", "=", day)])
+    assert run.state == "success"
+    assert set(rows["release"].to_pylist()) == {record(running, run).release} == {release.id}
