@@ -107,6 +107,22 @@ def make(
     files = {**checkpoint.files, **_placed(FP32, graph)}
     encoder = Encoder(files["tokenizer.json"], checkpoint.reads, release="")
     say(_step(2, f"scoring {len(texts.gate.texts)} {texts.gate.source} texts with fp32, the reference"))
+    evaluator = _reference(encoder, checkpoint, texts, bounds, graph)
+    evaluator = evaluator.calibrated(abstain or {})
+    checkpoint = replace(checkpoint, output=evaluator.output, further=evaluator.all_heads.further)
+    calibration, validation = encoder.encode_many(texts.calibration), encoder.encode_many(texts.validation)
+    say(_step(3, f"making INT8; a weak recipe is followed by a stronger one, {len(RECIPES)} at most"))
+    int8, tried = quantise.quantise(model, calibration, validation, evaluator, RECIPES, say)
+    release = store.seal({**files, **_placed(INT8, int8.files if int8 else {})}, _facts(checkpoint, name, texts, int8))
+    scored = {Precision.INT8: int8.scores} if int8 else {}
+    return Built(release, evaluator, scored, tried, texts.calibrated_on(int8.texts) if int8 else "")
+
+
+def _reference(
+    encoder: Encoder, checkpoint: Checkpoint, texts: Texts, bounds: GateSettings, graph: Mapping[str, bytes]
+) -> Evaluator:
+    """An evaluator that has scored the texts of the gate in fp32. Raises: ReleaseError if fp32 fails its own
+    comparison."""
     evaluator = gate.make_evaluator(
         encoder,
         checkpoint.heads,
@@ -118,14 +134,7 @@ def make(
     if useless := evaluator.compare(evaluator.reference).failures:
         judged_on = f"on {len(texts.gate.texts)} {texts.gate.source} texts"
         raise ReleaseError(f"{FP32} cannot be a reference: {judged_on} it {useless[0]}")
-    evaluator = evaluator.calibrated(abstain or {})
-    checkpoint = replace(checkpoint, output=evaluator.output, further=evaluator.all_heads.further)
-    calibration, validation = encoder.encode_many(texts.calibration), encoder.encode_many(texts.validation)
-    say(_step(3, f"making INT8; a weak recipe is followed by a stronger one, {len(RECIPES)} at most"))
-    int8, tried = quantise.quantise(model, calibration, validation, evaluator, RECIPES, say)
-    release = store.seal({**files, **_placed(INT8, int8.files if int8 else {})}, _facts(checkpoint, name, texts, int8))
-    scored = {Precision.INT8: int8.scores} if int8 else {}
-    return Built(release, evaluator, scored, tried, texts.calibrated_on(int8.texts) if int8 else "")
+    return evaluator
 
 
 def _step(number: int, what: str) -> str:
