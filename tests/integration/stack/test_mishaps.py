@@ -1,4 +1,4 @@
-"""What goes wrong, on the real scheduler: a killed driver or JVM, a Redis that does not answer while a night is
+"""Mishaps on the real scheduler: a killed driver or JVM, a Redis that does not answer while a night is
 published, one day that is triggered twice, and a release that is promoted meanwhile."""
 
 import contextlib
