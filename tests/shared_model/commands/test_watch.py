@@ -18,6 +18,7 @@ from shared_model.releases import pointer
 from shared_model.releases.pointer import Pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
+from tests.realtime_service.conftest import eventually
 from tests.shared_model.commands import Run
 from tests.shared_model.small_release import passed
 
@@ -52,11 +53,15 @@ def trial(run: Run, one: Release, two: Release, redis_client: "redis.Redis") -> 
 
 
 def later(client: "redis.Redis", *beats: dict[str, tuple[int, int]]) -> threading.Thread:
-    """Replica `a` goes on to these counts while a watch runs."""
+    """Replica `a` goes on to these counts, each time once a watch has looked at the ones before."""
+
+    def looks() -> int:
+        return int(client.info("commandstats").get("cmdstat_mget", {"calls": 0})["calls"])
 
     def go_on() -> None:
         for counts in beats:
-            time.sleep(0.8)
+            before = looks()
+            eventually(lambda before=before: looks() > before)
             beat(client, "a", counts)
 
     thread = threading.Thread(target=go_on)
