@@ -92,17 +92,26 @@ async def test_no_hostile_message_holds_the_event_loop(parser: Parser, size: int
         assert taken < CALLBACK_SECONDS, f"{name} of {len(raw)} bytes: {taken * 1000:.0f} ms"
 
 
+def cost(parse: Callable[[bytes], object], raw: bytes, error: type[Exception]) -> float:
+    """CPU seconds of parsing a message that may be damaged: the least of three, because a neighbour on the core empties
+    its caches."""
+    taken = []
+    for _ in range(3):
+        began = time.thread_time()
+        with contextlib.suppress(error):
+            parse(raw)
+        taken.append(time.thread_time() - began)
+    return min(taken)
+
+
 @pytest.mark.parametrize("parser", KINDS)
 def test_refusing_a_message_costs_at_most_twice_its_parsing(parser: Parser) -> None:
     for name, raw in hostile(MAX_MESSAGE_BYTES - 64).items():
-        began = time.thread_time()
-        with contextlib.suppress(DecodeError):
-            KINDS[parser].FromString(raw)
-        parsed = time.thread_time()
         with pytest.raises(TandemError):
             parser(raw)
+        parsed = cost(KINDS[parser].FromString, raw, DecodeError)
         # Ten milliseconds of counting fields, whatever the size: most of these are parsed in less.
-        assert time.thread_time() - parsed < 2 * (parsed - began) + 0.010, name
+        assert cost(parser, raw, TandemError) < 2 * parsed + 0.010, name
 
 
 async def test_a_large_message_is_parsed_beside_the_event_loop() -> None:
