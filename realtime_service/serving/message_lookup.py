@@ -11,7 +11,7 @@ from realtime_service.errors import NotFound, PermissionDenied, ReplicaUnavailab
 from realtime_service.identity import Identity
 from realtime_service.models.registry import Model, Models
 from realtime_service.serving import release_choice
-from shared_model.published.message_ids import keys_in, place
+from shared_model.published import message_ids
 from shared_model.redis_store import keys
 
 #: Ids of one call.
@@ -31,7 +31,7 @@ class Found:
 class MessageLookup:
     def __init__(self, models: Models, client: "redis.asyncio.Redis") -> None:
         self._models = models
-        self._redis = client
+        self._find = client.register_script(message_ids.FIND)
 
     async def find(self, caller: Identity, name: str, ids: Sequence[str]) -> Found:
         """`name`: of the model, "" for the default one.
@@ -61,13 +61,6 @@ class MessageLookup:
         return model
 
     async def _read(self, release: str, epoch: str, blocks: int, ids: Sequence[str]) -> list[PublishedScore | None]:
-        """In two round trips: the scores of a text are stored once, however many messages have it."""
-        places = [place(it, blocks) for it in ids]
-        held = await self._redis.hmget(keys.epoch_ids(release, epoch), [field for field, _ in places])
-        text_keys = keys_in(held, [mark for _, mark in places])
-        wanted = [key for key in text_keys if key is not None]
-        if not wanted:
-            return [None] * len(ids)
-        values = await self._redis.hmget(keys.epoch_scores(release, epoch), wanted)
-        scores = iter([None if value is None else PublishedScore.FromString(value) for value in values])
-        return [None if key is None else next(scores) for key in text_keys]
+        names = keys.epoch_scores(release, epoch), keys.epoch_ids(release, epoch)
+        values = await self._find(args=message_ids.question(*names, ids, blocks))
+        return [None if value is None else PublishedScore.FromString(value) for value in values]

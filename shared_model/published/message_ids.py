@@ -7,6 +7,7 @@ whose ids fall into it, about 64: a field for each id would take five times as m
 import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Protocol
 
 MARK_BYTES, KEY_BYTES = 8, 16
@@ -14,6 +15,8 @@ ENTRY_BYTES = MARK_BYTES + KEY_BYTES
 ENTRIES_OF_BLOCK = 64
 #: Memory that Redis takes for an entry: its share of the block's field, and the allocator's rounding.
 STORED_BYTES = 33
+#: Reads the scores of messages, in one round trip.
+FIND = (Path(__file__).parent / "lua" / "find_messages.lua").read_text()
 
 
 class MessageIds(Protocol):
@@ -52,14 +55,6 @@ def place(message_id: str, count: int) -> tuple[bytes, bytes]:
     return number.to_bytes(4, "little"), digest[:MARK_BYTES]
 
 
-def keys_in(blocks: Sequence[bytes | None], marks: Sequence[bytes]) -> list[bytes | None]:
-    """The encoding key of each mark in its block; None where it is not there."""
-    return [_key_in(block or b"", mark) for block, mark in zip(blocks, marks, strict=True)]
-
-
-def _key_in(block: bytes, mark: bytes) -> bytes | None:
-    start = block.find(mark)
-    # Found across entries, or in a key, it is another one's.
-    while start >= 0 and start % ENTRY_BYTES:
-        start = block.find(mark, start + 1)
-    return block[start + MARK_BYTES : start + ENTRY_BYTES] if start >= 0 else None
+def question(scores: str, index: str, ids: Sequence[str], count: int) -> list[str | bytes | int]:
+    """The arguments of `find_messages.lua`. `scores`, `index`: names of an epoch's hashes; `count`: of all blocks."""
+    return [index, scores, MARK_BYTES, ENTRY_BYTES, *(part for it in ids for part in place(it, count))]

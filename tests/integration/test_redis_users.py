@@ -20,6 +20,7 @@ from realtime_service.client import Client
 from shared_model.deferred import DeadLetters, DeferredQueue
 from shared_model.errors import StoreUnavailable
 from shared_model.published.epochs import Epoch
+from shared_model.published.message_ids import FIND, question
 from shared_model.published.publish import publish
 from shared_model.redis_store import clients, keys
 from shared_model.redis_store.server import find_binary
@@ -30,6 +31,7 @@ from shared_model.trust import audit
 from shared_model.trust.keyring import WITHOUT_KEYS
 from tests.conftest import REPOSITORY
 from tests.realtime_service.conftest import eventually, start_service
+from tests.realtime_service.night import Messages
 from tests.realtime_service.rollout import tiny_releases
 from tests.redis_nodes import free_port
 
@@ -112,8 +114,12 @@ def test_a_service_its_callers_an_operator_and_a_night_do_their_work(server: Ser
     with server.client("nightly") as client:
         assert pointer.read(store, client).active == release.id
         assert fence.Fence.take(client, "2026-01-14", 0).token == 1
-        assert publish(client, Epoch(release.id, "bf16", "2026-01-14", 1), [(b"k" * 16, PublishedScore())]).keys == 1
+        epoch = Epoch(release.id, "bf16", "2026-01-14", 1)
+        assert publish(client, epoch, [(b"k" * 16, PublishedScore())], ids=Messages({"a": b"k" * 16})).keys == 1
         client.set(keys.last_run(), "{}")
+    with server.client("service") as client:
+        hashes = keys.epoch_scores(release.id, epoch.name), keys.epoch_ids(release.id, epoch.name)
+        assert client.register_script(FIND)(args=question(*hashes, ["a", "b"], 1)) == [b"", None]
 
 
 async def test_a_night_drains_and_only_an_operator_replays(server: Server) -> None:

@@ -29,7 +29,7 @@ from batch_job.tables.fence import Fence
 from protos.scoring.v1.storage_pb2 import PublishedScore
 from shared_model.errors import JobError
 from shared_model.published.epochs import Epoch, Outcome, keys_of, live_keys
-from shared_model.published.message_ids import keys_in, place
+from shared_model.published.message_ids import FIND, question
 from shared_model.published.publish import key_position, publish
 from shared_model.redis_store import keys
 from shared_model.releases.store import Release
@@ -282,9 +282,11 @@ def test_each_message_finds_the_text_that_it_had(  # type: ignore[no-untyped-def
     publishing.publish_run(state, NIGHTLY, client, commit(1, numbers))
     epoch = f"{DAY}.1"
     blocks = int(client.hget(keys.epoch_facts(release.id, epoch), "id_blocks"))
-    places = [place(str(row), blocks) for row in range(len(numbers) + 1)]
-    held = client.hmget(keys.epoch_ids(release.id, epoch), [field for field, _ in places])
-    assert keys_in(held, [mark for _, mark in places]) == [*map(encoding_key, numbers), None]
+    scores, index = keys.epoch_scores(release.id, epoch), keys.epoch_ids(release.id, epoch)
+    asked = question(scores, index, [str(row) for row in range(len(numbers) + 1)], blocks)
+    # Each text's score was the same one; a value of its own tells which text was found.
+    client.hset(scores, mapping={encoding_key(number): str(number) for number in set(numbers)})
+    assert client.register_script(FIND)(args=asked) == [*(str(number).encode() for number in numbers), None]
 
 
 def test_where_memory_is_short_the_most_frequent_texts_go_in_and_the_rest_is_reported(  # type: ignore[no-untyped-def]

@@ -84,6 +84,6 @@ async def test_without_redis_another_replica_may_know(
 ) -> None:
     night(redis_client, "2026-01-14", 1, ids=Messages(KEYS))
     await replica.published.refresh(client)
-    replica.lookup._redis = redis.asyncio.Redis(port=1)
+    replica.lookup._find.registered_client = redis.asyncio.Redis(port=1)
     with pytest.raises(ReplicaUnavailable, match="published scores cannot be read now"):
         await replica.lookup.find(SEEING, "", ["m-0"])

@@ -10,7 +10,15 @@ from shared_model.errors import JobError
 from shared_model.published import epochs
 from shared_model.published import publish as store
 from shared_model.published.epochs import KEEP_SECONDS, keys_of
-from shared_model.published.message_ids import ENTRIES_OF_BLOCK, ENTRY_BYTES, STORED_BYTES, blocks_of, keys_in, place
+from shared_model.published.message_ids import (
+    ENTRIES_OF_BLOCK,
+    ENTRY_BYTES,
+    FIND,
+    STORED_BYTES,
+    blocks_of,
+    place,
+    question,
+)
 from shared_model.published.publish import fitting, publish
 from shared_model.redis_store import keys
 from tests.shared_model.published.test_publish import RELEASE, epoch, key, scores
@@ -29,25 +37,32 @@ class Messages:
         return ((f"{rank}/{copy}", key(rank)) for rank in range(ranks) for copy in range(self._copies))
 
 
-def found(client: "redis.Redis", name: str, ids: list[str]) -> list[bytes | None]:
+def found(client: "redis.Redis", name: str, ids: list[str]) -> list[PublishedScore | None]:
     blocks = int(client.hget(keys.epoch_facts(RELEASE, name), "id_blocks") or 0)
-    places = [place(it, blocks) for it in ids]
-    held = client.hmget(keys.epoch_ids(RELEASE, name), [field for field, _ in places])
-    return keys_in(held, [mark for _, mark in places])
+    return asked(client, keys.epoch_scores(RELEASE, name), keys.epoch_ids(RELEASE, name), ids, blocks)
+
+
+def asked(client: "redis.Redis", held: str, index: str, ids: list[str], blocks: int) -> list[PublishedScore | None]:
+    values = client.register_script(FIND)(args=question(held, index, ids, blocks))
+    return [None if value is None else PublishedScore.FromString(value) for value in values]
 
 
 def test_every_id_finds_its_text_and_no_other_finds_any(redis_client: "redis.Redis") -> None:
-    publish(redis_client, epoch(), scores(3_000).items(), ids=Messages(copies=2))
+    written = {key(rank): PublishedScore(tokens=rank) for rank in range(3_000)}
+    publish(redis_client, epoch(), written.items(), ids=Messages(copies=2))
     ids = [f"{rank}/{copy}" for rank in range(3_000) for copy in range(2)]
-    assert found(redis_client, epoch().name, ids) == [key(rank) for rank in range(3_000) for _ in range(2)]
+    assert found(redis_client, epoch().name, ids) == [score for score in written.values() for _ in range(2)]
     assert found(redis_client, epoch().name, [f"{rank}/2" for rank in range(3_000)]) == [None] * 3_000
     assert epochs.whole(redis_client, RELEASE, epoch().name) == 3_000
 
 
-def test_a_mark_across_entries_is_that_of_none() -> None:
-    _, mark = place("a", 1)
+def test_a_mark_across_entries_is_that_of_none(redis_client: "redis.Redis") -> None:
+    (field, mark), score = place("a", 1), PublishedScore(tokens=7)
     elsewhere = mark.rjust(ENTRY_BYTES - 4, b"\0").ljust(ENTRY_BYTES, b"\0")
-    assert keys_in([elsewhere, elsewhere + mark + key(1), None], [mark] * 3) == [None, key(1), None]
+    redis_client.hset("scores", key(1), score.SerializeToString())
+    for block, expected in ((elsewhere, None), (elsewhere + mark + key(1), score), (elsewhere + mark + key(2), None)):
+        redis_client.hset("index", field, block)
+        assert asked(redis_client, "scores", "index", ["a"], 1) == [expected]
 
 
 def test_blocks_are_about_as_large_as_they_are_to_be() -> None:
