@@ -55,7 +55,9 @@ def setting_names() -> Iterator[str]:
 
 def metric_names() -> set[str]:
     """Names as Prometheus sees them, without the suffixes a histogram's series have."""
-    return set(re.findall(r'"(tandem_[a-z_]+)"', (REPOSITORY / "realtime_service" / "metrics.py").read_text()))
+    return set(
+        re.findall(r'"(tandem_[a-z_]+)"', (REPOSITORY / "realtime_service" / "metrics" / "__init__.py").read_text())
+    )
 
 
 def watched_metrics() -> set[str]:

@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from realtime_service import service_levels
-from realtime_service.metrics import Metrics, Outcome
-from realtime_service.service_levels import LaneFigures, ModelFigures, ReplicaFigures, Shared, Totals
+from realtime_service.metrics import Metrics, Outcome, service_levels
+from realtime_service.metrics.service_levels import LaneFigures, ModelFigures, ReplicaFigures, Shared, Totals
 from realtime_service.settings import ServiceSettings, lanes
 from shared_model.types import Device, ServingPath
 

@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from realtime_service.service_levels import Totals
+from realtime_service.metrics.service_levels import Totals
 from realtime_service.settings import Lane
 from shared_model.types import ServingPath
 
