@@ -169,18 +169,16 @@ class RecordFile(NamedTuple):
 
 def record_files(runs: Location, ds: str = "") -> list[RecordFile]:
     """The records of a day, or of all days, the newest first. Raises: RecordError."""
+    # DAY/RUN.json; a run's folder holds its report.
+    folder, depth = (join(runs, ds), 0) if ds else (runs, 1)
     try:
-        found = [it for it in open_objects(join(runs, ds) if ds else runs).list() if _is_record(it.path, ds)]
+        listed = open_objects(folder).list()
+        found = [it for it in listed if it.path.endswith(".json") and it.path.count("/") == depth]
     except OSError as error:
         raise RecordError(f"{runs} cannot be read: {error.strerror}") from error
     newest_first = sorted(found, key=lambda it: it.modified, reverse=True)
     day = [ds] if ds else []
     return [RecordFile(join(runs, *day, it.path), it.modified) for it in newest_first]
-
-
-def _is_record(path: str, ds: str) -> bool:
-    """DAY/RUN.json; a run's folder holds its report."""
-    return path.endswith(".json") and path.count("/") == (0 if ds else 1)
 
 
 def run_id(record: Location) -> str:

@@ -38,7 +38,7 @@ def read_labels(spark: SparkSession, uris: Sequence[str], remedy: str) -> Counte
     if not uris:
         return Counter()
     parts = spark.sparkContext.parallelize(uris, _tasks(spark, len(uris)))
-    return sum(parts.mapPartitions(partial(_read_labels, remedy=remedy)).collect(), Counter[str]())
+    return sum(parts.mapPartitions(lambda part: [contents.read_labels(part, remedy)]).collect(), Counter[str]())
 
 
 def _tasks(spark: SparkSession, files: int) -> int:
@@ -49,7 +49,3 @@ def _read(places: Iterator[tuple[str, str]], sample: int, done: Accumulator[int]
     files = list(places)
     yield contents.read(files, sample)
     done.add(len(files))
-
-
-def _read_labels(uris: Iterator[str], remedy: str) -> Iterator[Counter[str]]:
-    yield contents.read_labels(uris, remedy)

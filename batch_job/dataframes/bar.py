@@ -8,7 +8,8 @@ from contextlib import contextmanager
 @contextmanager
 def progress_bar(rows: int, shown: bool | None) -> Iterator[Callable[[int], object]]:
     """Gives a function that is to be called with the number of rows done so far. `shown`: None where it helps."""
-    if not (_is_watched() if shown is None else shown):
+    watched = "ipykernel" in sys.modules or sys.stderr.isatty()
+    if not (watched if shown is None else shown):
         yield lambda done: None
         return
     # Imported here: in notebooks it loads widgets.
@@ -16,7 +17,3 @@ def progress_bar(rows: int, shown: bool | None) -> Iterator[Callable[[int], obje
 
     with tqdm(total=rows, unit=" rows") as bar:
         yield lambda done: bar.update(done - bar.n)
-
-
-def _is_watched() -> bool:
-    return "ipykernel" in sys.modules or sys.stderr.isatty()

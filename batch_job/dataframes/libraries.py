@@ -42,10 +42,6 @@ def _beside_polars(frame: Any, scores: pa.Table) -> Any:
     return frame.hstack(pl.from_arrow(scores))
 
 
-def _beside_table(frame: pa.Table, scores: pa.Table) -> pa.Table:
-    return pa.table([*frame.columns, *scores.columns], schema=pa.schema([*frame.schema, *scores.schema]))
-
-
 def _beside_batch(frame: pa.RecordBatch, scores: pa.Table) -> pa.RecordBatch:
     columns = [*frame.columns, *(column.combine_chunks() for column in scores.columns)]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema([*frame.schema, *scores.schema]))
@@ -68,6 +64,12 @@ _LIBRARIES = {
     ("polars", "DataFrame"): Library(
         lambda frame: frame.columns, lambda frame, name: frame.get_column(name).to_list(), _beside_polars
     ),
-    ("pyarrow", "Table"): Library(_arrow_names, _arrow_values, _beside_table),
+    ("pyarrow", "Table"): Library(
+        _arrow_names,
+        _arrow_values,
+        lambda frame, scores: pa.table(
+            [*frame.columns, *scores.columns], schema=pa.schema([*frame.schema, *scores.schema])
+        ),
+    ),
     ("pyarrow", "RecordBatch"): Library(_arrow_names, _arrow_values, _beside_batch),
 }

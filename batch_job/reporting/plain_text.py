@@ -130,16 +130,14 @@ def facts(run: RunRecord) -> dict[str, object]:
 
 def verdict(run: RunRecord) -> str:
     """The outcome of a run in one line."""
-    if run.problem or not run.scoring:
-        return f"{status(run)}{f': {_without_day(run)}' if run.problem else ''}"
+    if run.problem:
+        return f"{status(run)}: {run.problem.removeprefix(f'ds={run.ds}: ')}"
+    if not run.scoring:
+        return status(run)
     scoring = run.scoring
     shown = f"{status(run)}; {scoring.rows:,} rows, {speed(scoring)}; {sum(scoring.quarantined.values()):,} quarantined"
     accepted = f"; accepted by {run.approval.by}" if run.approval else ""
     return f"{shown}{accepted}"
-
-
-def _without_day(run: RunRecord) -> str:
-    return run.problem.removeprefix(f"ds={run.ds}: ")
 
 
 def _verdict(verdict: Verdict) -> str:

@@ -245,13 +245,9 @@ def in_columns(file: pq.ParquetFile, columns: Sequence[str]) -> Iterator[pa.Reco
         nulls = [pa.nulls(batch.num_rows, schemas.SCORES.field(name).type) for name in lacking]
         whole = pa.RecordBatch.from_arrays([*batch.columns, *nulls], [*batch.schema.names, *lacking])
         asked = whole.select(list(columns))
-        yield asked.cast(_as_today(asked.schema))
-
-
-def _as_today(schema: pa.Schema) -> pa.Schema:
-    """With the columns of the scores table as this version has them."""
-    known = schemas.SCORES
-    return pa.schema([known.field(it.name) if it.name in known.names else it for it in schema])
+        # The table's columns as this version has them.
+        fields = [schemas.SCORES.field(it.name) if it.name in schemas.SCORES.names else it for it in asked.schema]
+        yield asked.cast(pa.schema(fields))
 
 
 @contextmanager

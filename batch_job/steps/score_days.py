@@ -167,13 +167,15 @@ def score_days(first: str, last: str, force: bool = False, publish: bool = False
     """Score all days from `first` to `last`; returns the exit code. A last table has each day's verdict. A call of the
     same `name` goes on where the one before ended, with its release, also where `force` scores committed days again.
 
-    Raises: what keeps all of them from being scored: SettingError, ReleaseError, JobError, StoreUnavailable.
+    Raises: what keeps all of them from being scored: SettingError, ReleaseError, JobError, RecordError,
+    StoreUnavailable.
     """
     state, inputs = settings.load(StateSettings), settings.load(InputSettings)
     days, now = lookup.days(first, last), datetime.now(UTC)
     with open_context(state.runs_dir, identity.input_name(state, inputs)) as context:
         run_id = f"{lookup.MANY_DAYS}{name or f'{now:%Y%m%dT%H%M%SZ}'}"
-        earlier = _earlier(state, run_id) if name else {}
+        records = lookup.record_files(state.runs_dir) if name else []
+        earlier = {it.day: run_record.read(it.path) for it in records if it.run_id == run_id}
         began = next((run.release for run in earlier.values()), "")
         release = began or active_release(Store.from_settings(state), context.client, inputs.nightly_model)
         queue = Queue(days, lambda: lookup.due_run(state, datetime.now(UTC)))
@@ -195,12 +197,6 @@ def table(verdicts: Sequence[Verdict], days: Sequence[str]) -> list[str]:
 
 def _left(queue: Queue) -> str:
     return lookup.goes_first(queue.due, len(queue.days) - queue.taken) if queue.due else ""
-
-
-def _earlier(state: StateSettings, run_id: str) -> dict[str, RunRecord]:
-    """By day. Raises: RecordError."""
-    found = lookup.record_files(state.runs_dir)
-    return {file.day: run_record.read(file.path) for file in found if file.run_id == run_id}
 
 
 def _publish(context: StepContext, verdicts: Sequence[Verdict]) -> str:

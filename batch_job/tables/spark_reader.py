@@ -48,16 +48,12 @@ def read_scores(
     if verify:
         warn_unchecked(found, ds, source)
     if is_url(folder):
-        return _read_by_executors(spark, files)
+        # By executors, through this package: Spark needs no driver for the URL. Hashes are always verified.
+        uris = spark.createDataFrame(pa.table({"uri": pa.array(files, pa.string())})).repartition(len(files))
+        return uris.mapInArrow(_rows_of, schemas.SCORES_DDL)
     if verify:
         _refuse_damaged(spark, files)
     return frames.parquet_files(spark, schemas.SCORES_DDL, folder, files)
-
-
-def _read_by_executors(spark: "SparkSession", files: Sequence[str]) -> "DataFrame":
-    """Files behind a URL, through this package: Spark needs no driver for it. Hashes are always verified."""
-    uris = spark.createDataFrame(pa.table({"uri": pa.array(files, pa.string())})).repartition(len(files))
-    return uris.mapInArrow(_rows_of, schemas.SCORES_DDL)
 
 
 def _rows_of(uris: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

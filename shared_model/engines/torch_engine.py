@@ -80,10 +80,12 @@ class TorchEngine(WholeDevice):
             return _BUCKET_TOKENS
         if self.device is Device.CPU:
             return LEAST_PACKED_TOKENS
+        lengths = np.full(_PROBE_TOKENS // _PROBE_ROW, _PROBE_ROW, np.int64)
+        probe = PackedBatch(np.ones(_PROBE_TOKENS, np.int64), lengths)
         with on(self._at):
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
-            self.start(_probe()).result()
+            self.start(probe).result()
             needed = torch.cuda.max_memory_allocated() - before
             torch.cuda.empty_cache()
             free, _ = torch.cuda.mem_get_info()
@@ -153,8 +155,3 @@ class _Running:
     def result(self) -> NDArray[np.float32]:
         self.ended.synchronize()
         return np.asarray(self.raw.numpy(), dtype=np.float32)
-
-
-def _probe() -> PackedBatch:
-    lengths = np.full(_PROBE_TOKENS // _PROBE_ROW, _PROBE_ROW, np.int64)
-    return PackedBatch(np.ones(_PROBE_TOKENS, np.int64), lengths)

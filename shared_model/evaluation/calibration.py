@@ -174,6 +174,8 @@ def measure(output: OutputSpec, scores: Floats, truth: Truth, folds: Folds | Non
     probabilities, true = _claims(output.kind, calibrated, truth)
     confidence, right = output.confidence(calibrated), _right(output, scores, truth)
     answered = ~output.abstained(calibrated) if output.abstains else None
+    ordered = np.sort(confidence)[::-1]
+    thresholds = [float(ordered[max(round(share * len(ordered)), 1) - 1]) for share in _COVERAGES]
     return Calibration(
         temperature=output.temperature,
         cross_fitted=fitted,
@@ -182,7 +184,7 @@ def measure(output: OutputSpec, scores: Floats, truth: Truth, folds: Folds | Non
         ece_after=ece(probabilities, true),
         ece_perfect=perfect_ece(probabilities),
         bins=_bins(probabilities, true),
-        curve=_curve(confidence, right),
+        curve=tuple(_covered(confidence, right, confidence >= least) for least in thresholds),
         abstains=output.abstaining,
         answered=None if answered is None else _covered(confidence, right, answered),
     )
@@ -255,12 +257,6 @@ def _bins(probabilities: Probabilities, true: Bools) -> tuple[Bin, ...]:
         for number in range(BINS)
         if (held := places == number).any()
     )
-
-
-def _curve(confidence: Floats, right: Bools) -> tuple[Covered, ...]:
-    ordered = np.sort(confidence)[::-1]
-    least = [float(ordered[max(round(share * len(ordered)), 1) - 1]) for share in _COVERAGES]
-    return tuple(_covered(confidence, right, confidence >= threshold) for threshold in least)
 
 
 def _covered(confidence: Floats, right: Bools, held: Bools) -> Covered:

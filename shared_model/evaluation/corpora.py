@@ -109,7 +109,9 @@ def choose(
     lines, places = samples.read(sample, reads, least) if sample else ([], [])
     own = samples.distinct(lines, barred)
     parts = [own[start::_PART] for start in range(_PART)]
-    held_out = _held_out(samples.drawn(parts.pop(), _GATE), lines, places)
+    drawn = samples.drawn(parts.pop(), _GATE)
+    texts = [lines[number] for number in drawn]
+    held_out = GateTexts(texts, [places[number] for number in drawn], HELD_OUT, digest(texts))
     validation = [lines[number] for number in samples.drawn(parts.pop(), _VALIDATION)]
     calibration = [lines[number] for number in samples.drawn([n for part in parts for n in part], _CALIBRATION)]
     barred |= {samples.normalised(text) for text in (*held_out.texts, *generated.texts)}
@@ -172,11 +174,6 @@ def digest(texts: Sequence[Text]) -> str:
 
 def shown(text: Text) -> str:
     return text if isinstance(text, str) else " ⏵ ".join(text)
-
-
-def _held_out(numbers: Sequence[int], lines: Sequence[Text], places: Sequence[str]) -> GateTexts:
-    texts = [lines[number] for number in numbers]
-    return GateTexts(texts, [places[number] for number in numbers], HELD_OUT, digest(texts))
 
 
 def _generated(seed: int, count: int, reads: InputSpec, barred: Collection[Hashable] = ()) -> list[Text]:

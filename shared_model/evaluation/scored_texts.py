@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from shared_model.encoding import Encoder, Encoding, Text
 from shared_model.engine import Engine
 from shared_model.evaluation import benchmark
-from shared_model.evaluation.agreement import RULES, Bools
+from shared_model.evaluation.agreement import RULES
 from shared_model.evaluation.corpora import GateTexts
 from shared_model.evaluation.significance import MIN_CLEAR
 from shared_model.heads import Heads, HeadSpec
@@ -37,7 +37,11 @@ class ScoredTexts:
             if missing <= 0:
                 break
             more = self.rows_of(found.texts)
-            taken = _enough(clear(self.scores[more, columns]), missing) if compared else len(more)
+            taken = len(more)
+            if compared:
+                # The first texts that hold the missing clear ones; all if they hold fewer.
+                held = np.cumsum(clear(self.scores[more, columns]))
+                taken = min(taken, int(np.searchsorted(held, missing)) + 1)
             rows = np.concatenate([rows, more[:taken]])
             compared.append(found.first(taken) if compared else found)
         return compared, rows
@@ -51,8 +55,3 @@ class ScoredTexts:
             self.encodings += encoded
             self.scores = np.concatenate([self.scores, scores])
         return np.array([self._rows[text] for text in texts], np.int64)
-
-
-def _enough(clear: Bools, missing: int) -> int:
-    """Number of first texts that hold `missing` clear ones; all if they hold fewer."""
-    return int(np.searchsorted(np.cumsum(clear), missing)) + 1 if clear.sum() >= missing else len(clear)

@@ -143,7 +143,10 @@ def make(folder: Path, cluster: bool, operator: bool) -> list[Path]:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _locked(folder):
-            made = [*_make_cluster(folder, cluster), *_make_operator(folder, operator)]
+            made, path = list[Path](), folder / CLUSTER
+            if cluster and not path.exists():
+                made.append(_write_new(path, secrets.token_hex(_CLUSTER_BYTES).encode() + b"\n"))
+            made += _make_operator(folder, operator)
     except OSError as error:
         raise SettingError(f"TANDEM_KEYS={folder}: no keys can be made there: {error.strerror}") from error
     return made
@@ -157,13 +160,6 @@ def trust(folder: Path, public_key: bytes) -> None:
 
 def encoded(key_or_value: bytes) -> str:
     return base64.b64encode(key_or_value).decode()
-
-
-def _make_cluster(folder: Path, wanted: bool) -> list[Path]:
-    path = folder / CLUSTER
-    if not wanted or path.exists():
-        return []
-    return [_write_new(path, secrets.token_hex(_CLUSTER_BYTES).encode() + b"\n")]
 
 
 def _make_operator(folder: Path, wanted: bool) -> list[Path]:
