@@ -2,8 +2,10 @@
 
 import asyncio
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 import redis.asyncio
 from deltalake import DeltaTable
@@ -22,6 +24,8 @@ from shared_model.redis_store import keys
 from shared_model.releases.store import Release
 from tests.shared_model import further_heads
 
+Done = TypeVar("Done")
+
 
 async def submit(client: "redis.asyncio.Redis", *texts: str, top_k: int = 0, release: str = "", model: str = "") -> str:
     request_id = uuid.uuid4().hex
@@ -31,23 +35,29 @@ async def submit(client: "redis.asyncio.Redis", *texts: str, top_k: int = 0, rel
 
 
 def submit_to(url: str, text: str) -> str:
-    """`submit` for tests that have no event loop."""
+    """`submit` for tests that are not asynchronous."""
 
     async def connected() -> str:
         async with redis.asyncio.Redis.from_url(url) as client:
             return await submit(client, text)
 
-    return asyncio.run(connected())
+    return in_a_thread(connected())
 
 
 def result(url: str, request_id: str) -> Item | None:
-    """A request's state and answer, for tests that have no event loop."""
+    """A request's state and answer, for tests that are not asynchronous."""
 
     async def run() -> Item | None:
         async with redis.asyncio.Redis.from_url(url) as client:
             return await DeferredQueue(client).get(request_id)
 
-    return asyncio.run(run())
+    return in_a_thread(run())
+
+
+def in_a_thread(work: Coroutine[Any, Any, Done]) -> Done:
+    """A browser may have an event loop in this one."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, work).result()
 
 
 async def letters(client: "redis.asyncio.Redis") -> list[DeadLetter]:

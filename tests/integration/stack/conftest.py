@@ -1,5 +1,5 @@
 """The whole local stack, as `make up` starts it, in a state and on ports of its own, and real nights in it: one that
-succeeds, one that the gate refuses, one that a person accepts all the same, one that no answer comes for, one whose
+succeeds, one that the gate refuses, one that a person accepts in a browser, one that no answer comes for, one whose
 messages are missing, and one of no day. The tests of this folder share it; those of `test_stopping.py` come last."""
 
 import contextlib
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import psutil
 import pytest
+from playwright.sync_api import Page
 from tandem_stack import airflow_standalone, stack
 from tandem_stack.airflow_api import FINAL, AirflowApi, RunState
 from tandem_stack.checks import Problem
@@ -27,6 +28,7 @@ from shared_model import demo_messages, settings
 from shared_model.demo_messages import FIRST_DAY
 from shared_model.releases.store import Release
 from shared_model.settings import StateSettings
+from tests.integration.stack import browsing
 from tests.realtime_service.conftest import eventually
 from tests.sink import Sink
 from tests.stack.helpers import REPOSITORY
@@ -41,11 +43,11 @@ LATE_SECONDS = 60
 SPARK, BOARD = "http://spark.example/", "http://board.example/"
 RUN_SECONDS = 220.0
 REFUSED, INTERRUPTED = "2026-01-20", "2026-01-21"
-ACCEPTED, UNANSWERED = "2026-01-15", "2026-01-16"
+ACCEPTED, UNANSWERED, COMMENTED = "2026-01-15", "2026-01-16", "2026-01-17"
 #: No JSON, and markup: reports show quarantined lines.
 HOSTILE_LINE = "<script>document.title=1</script>"
 #: Days of another label than the one before.
-SHIFTED = {ACCEPTED: "my card is slowly 7", UNANSWERED: "where is my card 8"}
+SHIFTED = {ACCEPTED: "my card is slowly 7", UNANSWERED: "where is my card 8", COMMENTED: "where is my card 8"}
 
 
 @dataclass(frozen=True)
@@ -222,35 +224,53 @@ class Beside:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """The question of a refused run, the refusal of a user who may not answer, the run of the unanswered day, and a
-    backfill beside it."""
+class Accepted:
+    """A run that was refused and then approved: its question, the refusal of a user who may not answer, and its end."""
 
     question: dict[str, Any]
     intruder: str
     run: RunState
-    unanswered: str
+
+
+@dataclass(frozen=True)
+class Unanswered:
+    """The run of a day whose question gets no answer, and a backfill beside it."""
+
+    run_id: str
     beside: Beside
 
 
 @pytest.fixture(scope="package")
-def asked(running: Up, night: Night) -> Asked:
-    for day, text in SHIFTED.items():
-        lines = (json.dumps({"id": f"m{number}", "text": text}) for number in range(ROWS))
-        write_day(running, day, "\n".join(lines))
-    run_id = running.api.trigger(DAG, {"day": ACCEPTED})
+def page(running: Up, night: Night) -> Iterator[Page]:
+    """A page of the approver, who has signed in."""
+    with browsing.signed_in(running.plan.airflow, APPROVER) as page:
+        yield page
+
+
+@pytest.fixture(scope="package")
+def accepted(running: Up, page: Page) -> Accepted:
+    write_shifted(running, ACCEPTED)
+    run_id = browsing.trigger(page, running.api, ACCEPTED)
+    browsing.watch_scoring(page, running.api, run_id, ACCEPTED, RUN_SECONDS)
     question = running.api.wait_question(DAG, run_id, "approve", RUN_SECONDS)
     with pytest.raises(Problem) as refused:
         # The administrator is not an approver.
         running.api.answer(DAG, run_id, "approve", "Approve")
-    airflow = running.plan.airflow
-    person = AirflowApi(airflow.address, APPROVER, airflow.password(APPROVER))
-    person.wait_ready(30)
-    person.answer(DAG, run_id, "approve", "Approve", comment="a new product")
-    run = running.api.wait_run(DAG, run_id, RUN_SECONDS)
-    # Not sooner: it is compared with the day that was accepted.
-    unanswered = running.api.trigger(DAG, {"day": UNANSWERED})
-    return Asked(question, str(refused.value), run, unanswered, backfill(running, unanswered))
+    browsing.approve(page, running.api, run_id)
+    return Accepted(question, str(refused.value), running.api.wait_run(DAG, run_id, RUN_SECONDS))
+
+
+@pytest.fixture(scope="package")
+def unanswered(running: Up, accepted: Accepted) -> Unanswered:
+    """Compared with the day that was accepted."""
+    write_shifted(running, UNANSWERED)
+    run_id = running.api.trigger(DAG, {"day": UNANSWERED})
+    return Unanswered(run_id, backfill(running, run_id))
+
+
+def write_shifted(running: Up, day: str) -> None:
+    lines = (json.dumps({"id": f"m{number}", "text": SHIFTED[day]}) for number in range(ROWS))
+    write_day(running, day, "\n".join(lines))
 
 
 def backfill(running: Up, waiting: str) -> Beside:

@@ -10,7 +10,7 @@ from tandem_stack.stack import DAG
 from batch_job.launch import operating
 from shared_model.demo_messages import FIRST_DAY
 from shared_model.releases.store import Release
-from tests.integration.stack.conftest import ACCEPTED, BOARD, ROWS, SPARK, Asked, Night, Up, ask
+from tests.integration.stack.conftest import ACCEPTED, BOARD, ROWS, SPARK, Accepted, Night, Unanswered, Up, ask
 from tests.realtime_service.conftest import eventually
 from tests.sink import Sink
 
@@ -28,8 +28,8 @@ def test_tasks_link_to_the_report_to_spark_and_to_the_board(running: Up, night: 
     assert ask(running, report.removeprefix("/plugin/tandem"), running.api.token).code == 200
 
 
-def test_a_waiting_approval_holds_up_no_other_day_and_holds_no_device(asked: Asked) -> None:
-    beside = asked.beside
+def test_a_waiting_approval_holds_up_no_other_day_and_holds_no_device(unanswered: Unanswered) -> None:
+    beside = unanswered.beside
     assert (beside.run.state, beside.waiting["approve"]) == ("success", "awaiting_input")
     assert (beside.pool["slots"], beside.pool["occupied_slots"]) == (1, 0)
 
@@ -40,8 +40,8 @@ def test_only_scoring_takes_the_device(running: Up, night: Night) -> None:
     assert {it["task_id"] for it in tasks if it["pool"] == "tandem_device"} == {"score"}
 
 
-def test_a_backfill_by_key_runs_the_day_and_changes_nothing_that_is_committed(asked: Asked) -> None:
-    run = asked.beside.run
+def test_a_backfill_by_key_runs_the_day_and_changes_nothing_that_is_committed(unanswered: Unanswered) -> None:
+    run = unanswered.beside.run
     assert (run.partition, run.tasks["score"], run.tasks["approve"]) == (str(FIRST_DAY), "success", "skipped")
     assert run.note.startswith(f"{FIRST_DAY}: ")
     assert "an earlier run had committed the day" in run.note
@@ -105,11 +105,11 @@ def test_the_log_of_score_begins_with_what_it_does_and_ends_with_the_verdict(
 
 
 def test_the_asset_scores_has_an_event_of_each_day_that_was_published(
-    running: Up, night: Night, asked: Asked, release: Release
+    running: Up, night: Night, accepted: Accepted, unanswered: Unanswered, release: Release
 ) -> None:
     listed = ask(running, f"/api/v2/assets/events?source_dag_id={DAG}&limit=100", running.api.token)
     events = {event["source_run_id"]: event for event in json.loads(listed.text)["asset_events"]}
-    assert set(events) == {night.run.run_id, asked.run.run_id, asked.beside.run.run_id}
+    assert set(events) == {night.run.run_id, accepted.run.run_id, unanswered.beside.run.run_id}
     event = events[night.run.run_id]
     assert event["partition_key"] == str(FIRST_DAY)
     extra = event["extra"]
@@ -123,4 +123,4 @@ def test_the_asset_scores_has_an_event_of_each_day_that_was_published(
     assert extra["rows_per_second"] > 0
     assert {"quarantined", "drift"} <= extra.keys()
     # The form gave its day; the run itself has no key.
-    assert events[asked.run.run_id]["partition_key"] == ACCEPTED
+    assert events[accepted.run.run_id]["partition_key"] == ACCEPTED

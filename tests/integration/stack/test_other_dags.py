@@ -5,13 +5,23 @@ from collections.abc import Iterator
 
 import psutil
 from deltalake import DeltaTable
-from tandem_stack.stack import DAG, DRAIN, DRIFT
+from tandem_stack.stack import DRAIN, DRIFT
 
 from shared_model.demo_messages import FIRST_DAY
 from shared_model.redis_store.server import RedisServer
 from shared_model.types import DeferredState
 from tests.batch_job.deferred.deferring import result, submit_to
-from tests.integration.stack.conftest import ACCEPTED, REFUSED, ROWS, RUN_SECONDS, Asked, Up, task_log
+from tests.integration.stack.conftest import (
+    ACCEPTED,
+    REFUSED,
+    ROWS,
+    RUN_SECONDS,
+    Accepted,
+    Night,
+    Unanswered,
+    Up,
+    task_log,
+)
 
 
 @contextlib.contextmanager
@@ -31,15 +41,14 @@ def service_stopped(running: Up) -> Iterator[None]:
             process.resume()
 
 
-def test_a_drain_finds_nothing_and_starts_no_spark(running: Up, asked: Asked) -> None:
+def test_a_drain_finds_nothing_and_starts_no_spark(running: Up, night: Night) -> None:
     run = running.api.wait_run(DRAIN, running.api.trigger(DRAIN, {}), RUN_SECONDS)
 
     assert (run.state, run.tasks) == ("success", {"check": "skipped", "drain": "skipped"})
     assert "0 deferred requests wait" in task_log(running, run.run_id, "check", DRAIN)
 
 
-def test_what_lanes_left_is_drained_in_spark_beside_the_latest_planned_day(running: Up, asked: Asked) -> None:
-    running.api.wait_run(DAG, asked.unanswered, RUN_SECONDS)
+def test_what_lanes_left_is_drained_in_spark_beside_the_latest_planned_day(running: Up, unanswered: Unanswered) -> None:
     with RedisServer(running.plan.state) as server, service_stopped(running):
         request_id = submit_to(server.url, "a text of no message")
         run = running.api.wait_run(DRAIN, running.api.trigger(DRAIN, {"limit": 1}), RUN_SECONDS)
@@ -53,7 +62,7 @@ def test_what_lanes_left_is_drained_in_spark_beside_the_latest_planned_day(runni
     assert table["ds"].to_pylist() == [REFUSED]
 
 
-def test_drift_is_measured_and_its_page_is_beside_the_scores(running: Up, asked: Asked) -> None:
+def test_drift_is_measured_and_its_page_is_beside_the_scores(running: Up, accepted: Accepted) -> None:
     """The accepted day against the one before it. `make up` leaves this DAG to operators."""
     running.api.pause(DRIFT, False)
     run = running.api.wait_run(DRIFT, running.api.trigger(DRIFT, {"to": ACCEPTED, "days": [1, 30]}), RUN_SECONDS)
