@@ -1,4 +1,4 @@
-"""A fleet for each module, and the measured figures of the proofs at the end of a run."""
+"""Fleets, and the measured figures of the proofs at the end of a run."""
 
 from collections.abc import Callable, Iterator
 
@@ -16,6 +16,14 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     """A fleet of this module's own, because parts of it will be killed."""
     with fleet(tmp_path_factory.mktemp("fleet")) as running:
         yield running
+
+
+@pytest.fixture(scope="package")
+def sleeping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Fleet, float]]:
+    """A fleet whose replica sleeps, for tests that kill none, and the calls a second that it can answer. The result
+    does not depend on the machine. A test ends its own routers."""
+    with fleet(tmp_path_factory.mktemp("sleeping")) as running:
+        yield running, running.sleeping_replica().opened["capacity"]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
-from tests.integration.serving.fleet import Fleet, wait_until_answered
+from tests.integration.serving.fleet import Fleet, end, wait_until_answered
 from tests.realtime_service.tokens import bearer, key_file, token
 
 #: Calls of the flood at once: 0.4 s of a replica's work.
@@ -17,9 +17,9 @@ FLOOD, CALLS = 40, 12
 
 
 @pytest.mark.timed
-def test_a_flood_through_a_router_does_not_delay_another_caller(ours: Fleet) -> None:
-    ours.sleeping_replica()
-    router = ours.router(TANDEM_TOKEN_KEYS=str(key_file(ours.folder)))
+def test_a_flood_through_a_router_does_not_delay_another_caller(sleeping: tuple[Fleet, float]) -> None:
+    fleet, _ = sleeping
+    router = fleet.router(TANDEM_TOKEN_KEYS=str(key_file(fleet.folder)))
     wait_until_answered(router)
 
     async def calls() -> tuple[list[float], list[float]]:
@@ -50,4 +50,5 @@ def test_a_flood_through_a_router_does_not_delay_another_caller(ours: Fleet) -> 
         return flooded[FLOOD:], polite
 
     flooded, polite = asyncio.run(calls())
+    end(router)
     assert median(polite) < 0.5 * median(flooded)
