@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -81,8 +82,16 @@ def test_a_word_leaves_and_another_helps(service: RunningService, leave: str) ->
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, 2 * f"{chat.HELP}\n", "")
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Background jobs of a shell ignore Ctrl-C, and so do all that they start: a person's chat does not."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
 @pytest.mark.parametrize("leave", ["ctrl-c", "ctrl-d"])
-def test_a_person_is_prompted_and_may_leave(service: RunningService, leave: str) -> None:
+def test_a_person_is_prompted_and_may_leave(service: RunningService, interruptible: None, leave: str) -> None:
     ours, theirs = pty.openpty()
     process = subprocess.Popen(command(service.address), stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
