@@ -56,11 +56,11 @@ def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
 @pytest.fixture(scope="package")
 def tiny(tiny_checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> tuple[Release, ReleaseReport]:
     """The release built from it, which passed its gate."""
-    return tiny_builds.built(tmp_path_factory.mktemp("releases"), tiny_checkpoint)
+    return tiny_builds.built_once(tmp_path_factory, tiny_checkpoint, "tiny")
 
 
 @pytest.fixture(scope="package")
 def regression(tmp_path_factory: pytest.TempPathFactory) -> tuple[Release, ReleaseReport]:
     """A release that gives one value."""
     folder = tiny_models.make(tmp_path_factory.mktemp("bert"), "bert", labels=["stars"], problem_type="regression")
-    return tiny_builds.built(tmp_path_factory.mktemp("releases"), checkpoint.load(folder))
+    return tiny_builds.built_once(tmp_path_factory, checkpoint.load(folder), "regression")

@@ -1,9 +1,13 @@
 """Releases built from models of a few kilobytes, through the whole pipeline, in seconds."""
 
+import fcntl
+import os
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import safetensors.torch
 
 from shared_model import devices
@@ -44,6 +48,20 @@ def few_texts(checkpoint: Checkpoint, gate: int = 200) -> Texts:
 def built(root: Path, checkpoint: Checkpoint, name: str = "tiny") -> tuple[Release, ReleaseReport]:
     """Through the gate at BOUNDS, on few texts."""
     return build.build(Store(root), checkpoint, name, few_texts(checkpoint), BOUNDS, say=lambda line: None)
+
+
+def built_once(temporary: pytest.TempPathFactory, checkpoint: Checkpoint, name: str) -> tuple[Release, ReleaseReport]:
+    """As `built`, by the first of the run's workers that needs it; the release is for reading alone."""
+    worker = temporary.getbasetemp()
+    root = (worker.parent if "PYTEST_XDIST_WORKER" in os.environ else worker) / f"built-{name}"
+    root.mkdir(exist_ok=True)
+    report = root / "report"
+    with open(root / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not report.exists():
+            report.write_bytes(pickle.dumps(built(root / "releases", checkpoint)[1]))
+    found: ReleaseReport = pickle.loads(report.read_bytes())  # noqa: S301 - our own
+    return Store(root / "releases").open(found.release), found
 
 
 def resealed(release: Release, root: Path, files: dict[str, bytes] | None = None, **facts: Any) -> Release:
