@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 import torch
-from sentence_transformers import SentenceTransformer
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from batch_job.scoring import windows
@@ -73,6 +72,9 @@ def transformers(subject: Subject, texts: Sequence[str]) -> float:
 
 def sentence_transformers(subject: Subject, texts: Sequence[str]) -> float:
     """rows/s of `encode` in half precision."""
+    # Not sooner: it takes a second, in each of the suite's workers.
+    from sentence_transformers import SentenceTransformer
+
     options = {"dtype": "float16"}
     model = SentenceTransformer(str(subject.folder), device=subject.engine.device.value, model_kwargs=options)
     started = time.perf_counter()

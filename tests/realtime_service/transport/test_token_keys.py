@@ -46,6 +46,7 @@ def private_pem(key: Any) -> bytes:
     return bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
 
+DSA = dsa.generate_private_key(1024)  # noqa: S505 - the service must refuse it, and a longer one takes a second
 SMALL = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505 - the service must refuse it
 WRONG = {
     "empty": (b"", "holds no public key"),
@@ -57,7 +58,7 @@ WRONG = {
     "no jwk": (b'{"keys": [7]}', "neither JWKS nor PEM"),
     "damaged json": (b'{"keys": ', "neither JWKS nor PEM"),
     "damaged pem": (pem(ED).replace(b"MC", b"%%"), "neither JWKS nor PEM"),
-    "for other things": (pem(dsa.generate_private_key(2048)), "of a kind that signs no tokens"),
+    "for other things": (pem(DSA), "of a kind that signs no tokens"),
     "small": (pem(ED) + pem(SMALL), "holds an RSA key of 1024 bits, and 2048 are the least"),
     "small jwk": (json.dumps(jwk(SMALL, "RS256")).encode(), "holds an RSA key of 1024 bits, and 2048 are the least"),
 }
