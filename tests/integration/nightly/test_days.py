@@ -1,4 +1,8 @@
-"""Many days in one Spark application whose driver is killed, or that meets a nightly run of one of its days."""
+"""Many days in one Spark application whose driver is killed, or that meets a nightly run of one of its days.
+
+In every run of the suite `test_driver_killed.py` kills the driver of one day, and `batch_job/steps/test_score_days.py`
+calls many days again.
+"""
 
 import signal
 import time
@@ -14,8 +18,9 @@ from shared_model.objects import open_objects
 from tests.batch_job.conftest import DAY, NEXT_DAY, planned
 from tests.integration.nightly.conftest import BAD, LINES, SHARDS, House, check_complete, old_rows
 
+pytestmark = pytest.mark.proof
+
 _SECONDS = 120.0
-proof = pytest.mark.proof
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +34,8 @@ def newest(house: House, ds: str) -> RunRecord:
     return run_record.read(lookup.record_files(house.state.runs_dir, ds)[0].path)
 
 
-@pytest.mark.parametrize("house", ["disk", pytest.param("s3", marks=proof)], indirect=True)
-@pytest.mark.parametrize(("phase", "commits"), [pytest.param("half the shards", 0, marks=proof), ("committed", 1)])
+@pytest.mark.parametrize("house", ["disk", "s3"], indirect=True)
+@pytest.mark.parametrize(("phase", "commits"), [("half the shards", 0), ("committed", 1)])
 def test_after_a_killed_driver_the_same_call_loses_nothing_and_scores_nothing_again(
     house: House, in_this_spark: None, phase: str, commits: int
 ) -> None:
@@ -54,7 +59,6 @@ def test_after_a_killed_driver_the_same_call_loses_nothing_and_scores_nothing_ag
         assert sum(worker.rows for worker in run.scoring.workers) == pytest.approx(left, abs=25)
 
 
-@proof
 def test_of_a_nightly_run_of_one_of_the_days_and_that_day_one_commits(house: House) -> None:
     version = house.version
     with ThreadPoolExecutor() as pool:
