@@ -44,6 +44,13 @@ class AcceptQueue(Generic[Item]):
         self._size += 1
         self._offer(address)
 
+    def hand(self, item: Item, address: str) -> None:
+        """As `put`; an item for which nothing is to wait goes on in this turn."""
+        if self._has_place(address) and self.passes():
+            self._pass(item, address)
+        else:
+            self.put(item, address)
+
     def passes(self) -> bool:
         """Whether an item may go on without waiting: no other waits, and few have gone on in this turn."""
         if self._size or self._unasked >= self._at_once:

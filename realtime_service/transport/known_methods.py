@@ -35,6 +35,8 @@ _READ, _BEGIN = 4, 2
 #: Until the message of a call has come, once it is read.
 READ_SECONDS = 10.0
 LOOK_SECONDS = 1.0
+#: A handler that ends sooner is not told that its caller has left: to listen for that costs each call a task.
+WATCHED_SECONDS = 0.020
 _UNKNOWN = status_of(UnknownMethod())
 _TOO_SLOW = status_of(DeadlineExpired(f"the message of the call did not come within {READ_SECONDS:.0f} s"))
 _TOO_MANY = status_of(Overloaded("this replica has too many calls under way", RETRY_SECONDS))
@@ -110,7 +112,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
         context = cygrpc._ServicerContext(state, None, None, self._loop)
         address = peer_key(context.peer())
         if len(self._accepted) < self._most_calls:
-            self._accepted.put(_Accepted(state, context, method, address, time.monotonic()), address)
+            self._accepted.hand(_Accepted(state, context, method, address, time.monotonic()), address)
         else:
             self._refuse(method, state, _TOO_MANY)
 
@@ -138,7 +140,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
                     await _end(call.state, self._loop, status, context.time_remaining())
                     return
                 begin = self._loop.create_future()
-                self._read.put(begin, call.address)
+                self._read.hand(begin, call.address)
                 await begin
             answering = self._watched(handler, call.state, asyncio.current_task())
             finished = (call.state, answering, raw, context, handler.response_serializer, self._loop)
@@ -170,10 +172,10 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
         self._counts.call_ended(method.decode(), status.code.name)
 
     def _watched(self, handler: SingleHandler, call: Any, task: asyncio.Task[Any] | None) -> Method:
-        """The handler's method, cancelled where its caller leaves. Only one that waits for something needs to hear."""
+        """The handler's method, cancelled where its caller leaves. Only one that waits for long needs to hear."""
 
         async def answering(raw: bytes, context: Context) -> Any:
-            watch = self._loop.call_soon(self._watch, call, task)
+            watch = self._loop.call_later(WATCHED_SECONDS, self._watch, call, task)
             try:
                 return await handler.method(raw, context)
             finally:

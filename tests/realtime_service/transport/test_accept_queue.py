@@ -106,6 +106,30 @@ async def test_items_are_passed_in_their_order_and_few_in_a_turn_of_the_event_lo
     assert passed[-1] == 10
 
 
+async def test_an_item_that_nothing_waits_before_goes_on_at_once_and_few_do_in_a_turn() -> None:
+    passed, turns = list[int](), list[int]()
+    queue = AcceptQueue[int](asyncio.get_running_loop(), 4, passed.append)
+    for number in range(10):
+        queue.hand(number, "a")
+    turns.append(len(passed))
+    while len(passed) < 10:
+        await asyncio.sleep(0)
+        turns.append(len(passed))
+    assert passed == list(range(10))
+    assert turns == [4, 8, 10]
+
+
+async def test_an_item_without_a_place_waits_for_it() -> None:
+    passed = list[str]()
+    queue = ReadQueue[str](asyncio.get_running_loop(), 4, passed.append, places=1, places_of_address=1)
+    for call in ("a 0", "a 1"):
+        queue.hand(call, "a")
+    assert passed == ["a 0"]
+    queue.ended("a")
+    await asyncio.sleep(0)
+    assert passed == ["a 0", "a 1"]
+
+
 async def test_a_flood_from_one_address_delays_no_call_of_another() -> None:
     passed = list[str]()
     queue = AcceptQueue[str](asyncio.get_running_loop(), 2, passed.append)
