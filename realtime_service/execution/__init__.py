@@ -1,13 +1,17 @@
 """Drives the schedulers on real engines: one scheduler for each device, one thread for each stream.
 
-The budget of one call with one text of 16 tokens, in µs of CPU on a core of 2.6 GHz with AVX-512 VNNI:
+The budget of one call with one text of 16 tokens, in µs of CPU on a core of 2.3 GHz with AVX-512 VNNI:
 
-    parse                    5    run, alone           2,100
-    encode                  49    run, of two together 1,400 each
-    collate                  4    scores                  31
-    answer and response     40    metrics                  4
+    run                  1,390    parse                  15
+    gRPC sends             205    decide, dispatch       46
+    gRPC reads             114    queue                  70
+    accept, loop            81    call of the engine     45
+    caller, budgets         17    scores                 38
+    encode                  45    answer and response    65
+                                  metrics                13
 
-With two callers the event loop's thread takes 1,050 a call, of which 100 are listed. The rest, by subtraction, is
-grpc.aio, asyncio and the hand-over of the interpreter lock: a busy device gains by fewer hand-overs, not by shorter
-parts. Two texts run together where TANDEM_LATENCY_MAX_ROWS allows it.
+Of a worker with one core, 16 connections, an interpreter without profile-guided optimisation; the run is what is left,
+the others are shares of samples. In a process with two cores a call takes 350 more, for hand-overs between threads and
+of the interpreter lock, and streams wait for the event loop to hand them work: a busy device gains by fewer hand-overs,
+not by shorter parts. Two texts run together where TANDEM_LATENCY_MAX_ROWS allows it.
 """

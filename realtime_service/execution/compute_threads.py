@@ -1,4 +1,5 @@
-"""Threads that compute, one for each stream of a device. Their results are delivered on the event loop."""
+"""Threads that compute, one for each stream of a device, or the event loop itself for work that is shorter than two
+hand-overs are worth. Results are delivered on the event loop."""
 
 import asyncio
 import os
@@ -52,9 +53,17 @@ class ComputeThreads:
         if taken is None:
             return False
         work, done, loop = taken
-        try:
-            found = work()
-        except Exception as error:  # noqa: BLE001 - an engine may raise anything; the callback gets it
-            found = error
-        loop.call_soon_threadsafe(done, found)
+        loop.call_soon_threadsafe(done, _end_of(work))
         return True
+
+
+def run_soon(work: Callable[[], Found], done: Callable[[Found | Exception], None]) -> None:
+    """As `ComputeThreads.submit`, in the next turn of the event loop itself, which does nothing else meanwhile."""
+    asyncio.get_running_loop().call_soon(lambda: done(_end_of(work)))
+
+
+def _end_of(work: Callable[[], Found]) -> Found | Exception:
+    try:
+        return work()
+    except Exception as error:  # noqa: BLE001 - an engine may raise anything; the callback gets it
+        return error

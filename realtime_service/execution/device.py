@@ -1,4 +1,5 @@
-"""Runs a scheduler's batches on engines: one thread per stream computes, the event loop never does."""
+"""Runs a scheduler's batches on engines: one thread per stream computes; the event loop itself runs short batches that
+need all cores of the process, because two hand-overs take a tenth of their time."""
 
 import asyncio
 import functools
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from realtime_service.errors import DeadlineExpired, ReplicaUnavailable, ScoringFailed
-from realtime_service.execution.compute_threads import ComputeThreads
+from realtime_service.execution.compute_threads import ComputeThreads, run_soon
 from realtime_service.models.registry import Model
 from realtime_service.models.warmup import WarmVariant
 from realtime_service.scheduling.latency_model import VariantLatency
@@ -26,6 +27,10 @@ from shared_model.clock import Clock
 from shared_model.encoding import Encoding, coarse_bucket, collate
 from shared_model.engine import Engine
 from shared_model.types import Precision, ServingPath
+
+#: The event loop itself runs batches that are predicted to take so long, while no more work than this waits: the more
+#: calls come, the more it has to refuse at once.
+ON_LOOP_SECONDS, ON_LOOP_WAITING = 0.003, 0.020
 
 log = logging.getLogger(__name__)
 
@@ -77,10 +82,15 @@ class _Scored(NamedTuple):
 
 class Device:
     """The lanes of this process that run on one device, of all releases. `quiet` is set while no batch runs; other
-    threads may wait for it."""
+    threads may wait for it. `on_loop`: the event loop may run short batches."""
 
     def __init__(
-        self, lanes: Mapping[ServingPath, Lane], streams: int, bulk_batch_seconds: float, clock: Clock
+        self,
+        lanes: Mapping[ServingPath, Lane],
+        streams: int,
+        bulk_batch_seconds: float,
+        clock: Clock,
+        on_loop: bool = False,
     ) -> None:
         self.lanes = lanes
         self.utilisation = Utilisation(lanes, streams)
@@ -88,6 +98,7 @@ class Device:
         self.quiet = threading.Event()
         self.quiet.set()
         self._clock = clock
+        self._on_loop = on_loop
         self._streams = ComputeThreads(streams)
         self._batches: set[Batch] = set()
         self._batch_ended = asyncio.Event()
@@ -216,10 +227,16 @@ class Device:
         self.quiet.clear()
         jobs = [task for task in batch.tasks if isinstance(task, _Job)]
         engine = _engine(jobs[0].model.engines[self.lanes[batch.lane].precision], batch)
-        self._streams.submit(
+        submit = run_soon if self._runs_on_loop(batch) else self._streams.submit
+        submit(
             functools.partial(_score, jobs, engine, self.lanes[batch.lane].of_singles),
             functools.partial(self._ended, batch, jobs, engine.precision, now),
         )
+
+    def _runs_on_loop(self, batch: Batch) -> bool:
+        """Only a batch that keeps all cores of the process busy: no other could begin meanwhile."""
+        alone = self._on_loop and (batch.wide or self._streams.count == 1)
+        return alone and batch.predicted <= ON_LOOP_SECONDS and self.scheduler.backlog <= ON_LOOP_WAITING
 
     def _ended(
         self, batch: Batch, jobs: Sequence[_Job], compiled: Precision, started: float, found: _Scored | Exception

@@ -35,10 +35,12 @@ class Devices:
         self.lanes = lanes
         self._of: dict[ServingPath, Device] = {}
         self._all: list[Device] = []
+        # A GPU's stream needs the event loop between two calls.
+        on_loop = set(variants.values()) == {DeviceKind.CPU}
         for kind in dict.fromkeys(variants.values()):
             own = {path: lane for path, lane in lanes.items() if variants[lane.precision] is kind}
             width = Width.on(kind, cores, [it for precision, it in spreads.items() if variants[precision] is kind])
-            device = Device(own, width.streams, bulk_batch_seconds, clock)
+            device = Device(own, width.streams, bulk_batch_seconds, clock, on_loop)
             self._all.append(device)
             self._of |= dict.fromkeys(own, device)
 

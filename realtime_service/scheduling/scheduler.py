@@ -168,6 +168,11 @@ class Scheduler:
                 # Bounded below, so that a busy hour without other work costs no more than one batch.
                 self._credit[path] = max(-self._bulk_batch_seconds, credit + FAIR_SHARE[path] * used - own)
 
+    @property
+    def backlog(self) -> float:
+        """Device time of all queued tasks."""
+        return sum([queue.backlog for queue in self._queues.values()])
+
     def queue_depth(self, path: ServingPath) -> int:
         return self._queues[path].size
 

@@ -34,7 +34,7 @@ BROKEN = 40
 class GatedEngine:
     """Answers a text with its number of tokens once its gate is open; a failure closes the gate.
 
-    `ran`: tokens of the texts that were begun. `begun`: set when any was begun.
+    `ran`: tokens of the texts that were begun; `threads`: of the calls. `begun`: set when any was begun.
     """
 
     precision = Precision.INT8
@@ -44,10 +44,12 @@ class GatedEngine:
         self.gate.set()
         self.begun = threading.Event()
         self.ran: list[int] = []
+        self.threads: list[str] = []
 
     def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
         tokens = batch.mask.sum(axis=1)
         self.ran += tokens.tolist()
+        self.threads.append(threading.current_thread().name)
         self.begun.set()
         assert self.gate.wait(20)
         if BROKEN in tokens:
@@ -77,8 +79,9 @@ async def device(engine: GatedEngine) -> AsyncIterator[Device]:
     assert not complaints
 
 
-def model(engine: GatedEngine) -> Model:
-    variant = WarmVariant(engine, None, *(VariantLatency(LatencyModel(0.0005, 0.0, 0.0)) for _ in range(2)))  # type: ignore[arg-type]
+def model(engine: GatedEngine, seconds: float = 0.0005) -> Model:
+    """`seconds`: that each call is predicted to take."""
+    variant = WarmVariant(engine, None, *(VariantLatency(LatencyModel(seconds, 0.0, 0.0)) for _ in range(2)))  # type: ignore[arg-type]
     encoder = Encoder(tiny_releases.tokenizer(), InputSpec(256), "any")
     return Model("any", OutputSpec(OutputKind.EMBEDDING, (), 2), encoder, dict.fromkeys(Precision, variant))
 
