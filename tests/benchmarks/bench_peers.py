@@ -2,7 +2,7 @@
 
 Every server has the release's INT8 graph and tokeniser and gets one text of 16 tokens a call, by h2load, in one run:
 servers take turns row by row, and nothing else runs. The floor is a process for each core on one port, whose event
-loop calls a fixed-shape engine itself.
+loop calls a fixed-shape engine itself; so has one of the two Tandems.
 """
 
 import argparse
@@ -15,7 +15,7 @@ from tests.benchmarks import harness, replicas, rounds
 from tests.benchmarks.harness import CannotMeasure, Target
 from tests.benchmarks.peers import environments, h2load
 from tests.benchmarks.peers.h2load import Row
-from tests.benchmarks.peers.stage import AIO, DYNAMIC, FLOOR, LATENCY, PEERS, TRITON, Stage
+from tests.benchmarks.peers.stage import AIO, DYNAMIC, FLOOR, LATENCY, PEERS, TRITON, WORKERS, Stage
 from tests.benchmarks.rounds import Measured, Round
 
 PROGRAM = "bench-peers"
@@ -30,9 +30,12 @@ _BURSTS = 5
 TARGETS = (
     Target("latency_c16_of_floor", "ratio", ">= 0.95"),
     Target("latency_c16_over_aio", "ratio", ">= 1.1"),
+    Target("workers_c16_of_floor", "ratio", ">= 0.95"),
+    Target("workers_c16_over_aio", "ratio", ">= 1.1"),
     Target("c1_over_best_peer", "ratio", ">= 1.2"),
     Target("dynamic_c64_over_triton", "ratio", ">= 1.0"),
     Target("c1_p99_over_p50", "ratio", "<= 1.6"),
+    Target("workers_c1_p99_over_p50", "ratio", "<= 1.6"),
 )
 #: Server → row → figure → value in each round.
 Table = dict[str, dict[str, dict[str, list[float]]]]
@@ -86,9 +89,12 @@ def figures(closed: Mapping[str, Mapping[str, Row]]) -> Round:
     return {
         "latency_c16_of_floor": busy[LATENCY].rate / busy[FLOOR].rate,
         "latency_c16_over_aio": busy[LATENCY].rate / busy[AIO].rate,
+        "workers_c16_of_floor": busy[WORKERS].rate / busy[FLOOR].rate,
+        "workers_c16_over_aio": busy[WORKERS].rate / busy[AIO].rate,
         "c1_over_best_peer": alone[LATENCY].rate / max(alone[peer].rate for peer in PEERS),
         "dynamic_c64_over_triton": closed["c64"][DYNAMIC].rate / closed["c64"][TRITON].rate,
         "c1_p99_over_p50": alone[LATENCY].p(0.99) / alone[LATENCY].p(0.5),
+        "workers_c1_p99_over_p50": alone[WORKERS].p(0.99) / alone[WORKERS].p(0.5),
     }
 
 

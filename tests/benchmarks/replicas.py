@@ -54,7 +54,7 @@ def replica(place: Place, module: str = "realtime_service", **environment: str) 
     """A service that follows the pointer, with settings of its own. `module`: as in `start_service`."""
     with tempfile.TemporaryDirectory(prefix="tandem-bench-") as state:
         running = start_service(
-            Path(state), Path(place.store.files.root), module, REDIS_URL=place.redis_url, **environment
+            Path(state), Path(place.store.files.root), module, **{"REDIS_URL": place.redis_url, **environment}
         )
         try:
             yield running

@@ -1,5 +1,7 @@
 """The arithmetic of `make bench-peers`: a refusal is no answer, and each figure compares the rows that it names."""
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ from tests.benchmarks.bench_peers import TARGETS
 from tests.benchmarks.harness import CannotMeasure
 from tests.benchmarks.peers import environments, table
 from tests.benchmarks.peers.h2load import Row, check_answers
-from tests.benchmarks.peers.stage import AIO, DYNAMIC, FLOOR, LATENCY, LITSERVE, TRITON
+from tests.benchmarks.peers.stage import AIO, DYNAMIC, FLOOR, LATENCY, LITSERVE, TRITON, WORKERS
 from tests.benchmarks.rounds import runs
 
 
@@ -25,14 +27,16 @@ def test_figures_compare_the_rows_that_they_name() -> None:
         return {server: Row(rate, [4.0] * 99 + [6.0]) for server, rate in rates.items()}
 
     closed = {
-        "c1": row({LATENCY: 300, AIO: 240, LITSERVE: 100, TRITON: 90, FLOOR: 400}),
-        "c16": row({LATENCY: 600, AIO: 500, FLOOR: 800}),
+        "c1": row({LATENCY: 300, WORKERS: 300, AIO: 240, LITSERVE: 100, TRITON: 90, FLOOR: 400}),
+        "c16": row({LATENCY: 600, WORKERS: 720, AIO: 500, FLOOR: 800}),
         "c64": row({DYNAMIC: 900, TRITON: 600}),
     }
     figures = bench_peers.figures(closed)
     assert list(figures) == [target.name for target in TARGETS]
     assert figures["latency_c16_of_floor"] == 0.75
     assert figures["latency_c16_over_aio"] == 1.2
+    assert figures["workers_c16_of_floor"] == 0.9
+    assert figures["workers_c16_over_aio"] == 1.44
     assert figures["c1_over_best_peer"] == 1.25
     assert figures["dynamic_c64_over_triton"] == 1.5
     assert 1.0 <= figures["c1_p99_over_p50"] <= 1.5
@@ -41,7 +45,7 @@ def test_figures_compare_the_rows_that_they_name() -> None:
 @pytest.mark.heavy
 def test_a_package_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(environments, "FOLDER", tmp_path)
-    monkeypatch.setattr(environments, "_PYTHON", "/no/such/python")
+    monkeypatch.setitem(environments._PYTHONS, "litserve", "/no/such/python")
     with pytest.raises(CannotMeasure) as missing:
         environments.python("litserve")
     assert "\n" not in str(missing.value)
@@ -49,6 +53,25 @@ def test_a_package_that_is_missing_is_one_line(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(CannotMeasure, match="apt-get install nghttp2-client"):
         environments.h2load()
+
+
+def test_peers_have_the_interpreter_of_tandem_and_another_one_makes_them_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    commands = list[str]()
+
+    def run(name: str, command: Sequence[str]) -> None:
+        (tmp_path / name).mkdir(exist_ok=True)
+        commands.append(command[0])
+
+    monkeypatch.setattr(environments, "FOLDER", tmp_path)
+    monkeypatch.setattr(environments, "_run", run)
+    for _ in range(2):
+        environments.python("grpc")
+    assert commands == [sys.executable, str(tmp_path / "grpc/bin/pip")]
+    monkeypatch.setitem(environments._PYTHONS, "grpc", "/another/python")
+    environments.python("grpc")
+    assert commands[2:3] == ["/another/python"]
 
 
 def test_the_page_gets_the_tables_of_the_last_run() -> None:

@@ -1,16 +1,20 @@
-"""Environments of the peers, one each in `.tandem/peers/`, made when they are missing or their packages changed."""
+"""Environments of the peers, one each in `.tandem/peers/`, made when they are missing, or packages or Python changed.
+
+They have Tandem's own Python, because one that was built with optimisations runs the same code in two thirds of the
+time; Triton's Python needs a shared library, which Debian's has.
+"""
 
 import importlib.metadata
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from tests.benchmarks.harness import REPOSITORY, CannotMeasure
 
 FOLDER = REPOSITORY / ".tandem" / "peers"
-#: Debian's has the shared library that Triton's Python needs.
-_PYTHON = "/usr/bin/python3"
+_PYTHONS = {"grpc": sys.executable, "litserve": sys.executable, "triton": "/usr/bin/python3"}
 _SAME_AS_OURS = ("openvino", "tokenizers")
 _PACKAGES = {
     "grpc": ("grpcio", "protobuf"),
@@ -22,11 +26,11 @@ _PACKAGES = {
 def python(name: str) -> str:
     """The Python of an environment. Raises: CannotMeasure with one line where it cannot be made."""
     packages = [*_PACKAGES[name], *(f"{it}=={importlib.metadata.version(it)}" for it in _SAME_AS_OURS)]
-    folder, wanted = FOLDER / name, "\n".join(packages)
+    folder, wanted = FOLDER / name, "\n".join([_PYTHONS[name], *packages])
     installed = folder / "installed"
     if not (installed.exists() and installed.read_text() == wanted):
         shutil.rmtree(folder, ignore_errors=True)
-        _run(name, [_PYTHON, "-m", "venv", str(folder)])
+        _run(name, [_PYTHONS[name], "-m", "venv", str(folder)])
         _run(name, [str(folder / "bin/pip"), "install", "--quiet", *packages])
         installed.write_text(wanted)
     return str(folder / "bin/python")

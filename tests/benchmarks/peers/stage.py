@@ -19,14 +19,19 @@ import grpc
 
 from protos.inference import open_inference_pb2 as inference
 from protos.scoring.v1 import scoring_pb2
+from shared_model.redis_store.server import RedisServer
+from shared_model.settings import StateSettings
 from shared_model.types import Device, Precision
 from tests.benchmarks import replicas
 from tests.benchmarks.harness import REPOSITORY, CannotMeasure
 from tests.benchmarks.peers import environments
 from tests.benchmarks.peers.h2load import Target
 from tests.benchmarks.replicas import Place
+from tests.realtime_service.conftest import RunningService
 
 LATENCY, DYNAMIC, FLOOR = "Tandem, latency lane", "Tandem, dynamic lane", "floor"
+#: As the floor: a process for each core.
+WORKERS = "Tandem, a worker a core, latency lane"
 AIO, LITSERVE, TRITON = "plain grpc.aio", "LitServe", "Triton"
 PEERS = (AIO, LITSERVE, TRITON)
 #: Of the default release 15 tokens, padded to 16.
@@ -45,16 +50,21 @@ class Stage:
         self._place = place
         self._stack = contextlib.ExitStack()
         self.targets: dict[str, Target] = {}
-        self.metrics_url = ""
+        self._metrics_urls: list[str] = []
 
     def __enter__(self) -> "Stage":
         with self._stack:
             self._folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-peers-")))
             self._export()
             running = self._stack.enter_context(replicas.replica(self._place, TANDEM_PRECOMPUTED="false"))
-            self.metrics_url = running.metrics
-            for name, priority in ((LATENCY, "REAL_TIME"), (DYNAMIC, "NORMAL")):
-                self.targets[name] = self._grpc(running.address, SCORE, _scoring_request(priority), name)
+            workers = self._workers()
+            self._metrics_urls.append(running.metrics)
+            for name, address, priority in (
+                (LATENCY, running.address, "REAL_TIME"),
+                (WORKERS, workers.address, "REAL_TIME"),
+                (DYNAMIC, running.address, "NORMAL"),
+            ):
+                self.targets[name] = self._grpc(address, SCORE, _scoring_request(priority), name)
             starts = {AIO: self._aio, FLOOR: self._floor, LITSERVE: self._litserve, TRITON: self._triton}
             for name, start in starts.items():
                 self.targets[name] = start()
@@ -67,8 +77,10 @@ class Stage:
 
     def unanswered(self) -> float:
         """Calls of Tandem that it refused or failed. h2load cancels those that are under way when a row ends."""
-        with urllib.request.urlopen(self.metrics_url, timeout=10) as page:  # noqa: S310 - of this host
-            lines = page.read().decode().splitlines()
+        lines = list[str]()
+        for url in self._metrics_urls:
+            with urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310 - of this host
+                lines += page.read().decode().splitlines()
         ends = (
             re.match(r'tandem_requests_total\{.*outcome="(?:refused|expired|failed|invalid)".*\} (\S+)', line)
             for line in lines
@@ -83,6 +95,20 @@ class Stage:
             (self._folder / name).write_bytes(release.read(path))
         (self._folder / "tokenizer.json").write_bytes(release.read("tokenizer.json"))
         (self._folder / "labels.json").write_text(json.dumps(release.heads.specs[0].output.names))
+
+    def _workers(self) -> RunningService:
+        """A service of its own, which forwards nothing to the first one: that would be idle."""
+        state = StateSettings(state=self._folder / "workers")
+        url, port, count = self._stack.enter_context(RedisServer(state)).url, _free_port(), os.cpu_count() or 1
+        settings = {
+            "REDIS_URL": url,
+            "TANDEM_WORKERS": str(count),
+            "TANDEM_PRECOMPUTED": "false",
+            "TANDEM_METRICS_ADDRESS": f"127.0.0.1:{port}",
+        }
+        running = self._stack.enter_context(replicas.replica(self._place, **settings))
+        self._metrics_urls += [f"http://127.0.0.1:{port + number}/metrics" for number in range(count)]
+        return running
 
     def _aio(self) -> Target:
         return self._grpc(self._start("grpc", "grpc_server", 1, "executor"), SCORE, _scoring_request(""), AIO)
