@@ -52,6 +52,9 @@ _NOT_OURS = (
     "TANDEM_MESSAGES",
     "TANDEM_SCORES",
     "TANDEM_TRUSTED_KEYS",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "TRACEPARENT",
 )
 
 #: Options that make short-lived processes cheaper.

@@ -10,7 +10,7 @@ import grpc.aio
 
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
-from realtime_service.client import calls, channel, errors
+from realtime_service.client import calls, channel, errors, traces
 from realtime_service.client.answers import Answer, Deferred
 from realtime_service.client.calls import (
     Call,
@@ -155,9 +155,11 @@ class AsyncClient:
         return await self._call(calls.describe(model))
 
     async def _call(self, call: Call[Reply]) -> Reply:
-        method, metadata = getattr(self._connected(), call.method), self._caller.metadata(call.lane)
+        method = getattr(self._connected(), call.method)
         try:
-            reply = await method(call.request, timeout=call.left, metadata=metadata)
+            with traces.calling(call.method):
+                metadata = (*self._caller.metadata(call.lane), *traces.propagated())
+                reply = await method(call.request, timeout=call.left, metadata=metadata)
         except grpc.RpcError as error:
             raise errors.read(error, self._service, call.seconds) from None
         return self._tickets.kept(call.read(reply))

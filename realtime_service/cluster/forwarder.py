@@ -32,6 +32,7 @@ from realtime_service.rpc.retryable import (
     retry_after,
     trailers_of,
 )
+from realtime_service.telemetry.calls import Hop
 from shared_model.clock import Clock
 from shared_model.errors import TandemError
 
@@ -181,15 +182,21 @@ class Forwarder:
         # A heartbeat may change what a text takes before the call comes back.
         seconds = reached[0].per_text * texts if reached else 0.0
         _count_as_sent(reached, decision, seconds, texts, urgent)
+        hop, code = Hop(call.method, decision.replica, decision.path), grpc.StatusCode.CANCELLED
+        metadata = (*forwarded_context.metadata(), *hop.metadata(call.metadata))
         try:
-            answer = await peer.call(call.method, call.raw, left, (*forwarded_context.metadata(), *call.metadata))
+            answer = await peer.call(call.method, call.raw, left, metadata)
+            code = grpc.StatusCode.OK
         except ReplicaUnavailable:
+            code = grpc.StatusCode.UNAVAILABLE
             life.failures.append(Failure.NOT_SENT)
             raise
         except grpc.aio.AioRpcError as error:
+            code = error.code()
             self._note(life, decision, error, self._clock.monotonic() - began)
             raise
         finally:
+            hop.ended(code)
             _count_as_sent(reached, decision, -seconds, -texts, urgent)
         self._metrics.forwarded(decision.path, "answered")
         self._hear(decision.replica, Sign.ALIVE)

@@ -23,6 +23,9 @@ from realtime_service.scheduling.queue import Task
 from realtime_service.scheduling.scheduler import Batch, Scheduler
 from realtime_service.scheduling.utilisation import Utilisation
 from realtime_service.settings import Lane
+from realtime_service.telemetry import batches
+from realtime_service.telemetry.batches import QueuedWork, RanBatch
+from shared_model import tracing
 from shared_model.clock import Clock
 from shared_model.encoding import Encoding, coarse_bucket, collate
 from shared_model.engine import Engine
@@ -70,14 +73,17 @@ class _Wait:
 class _Job(Task):
     model: Model
     wait: _Wait
+    trace: QueuedWork | None = None
     computed: Computed | None = None
 
 
 class _Scored(NamedTuple):
-    """The result of a batch: scores (rows, width), and the seconds it took, collating included."""
+    """The result of a batch: scores (rows, width), and the seconds it took, collating included, since `began`, in
+    nanoseconds since 1970."""
 
     scores: NDArray[np.float32]
     seconds: float
+    began: int
 
 
 class Device:
@@ -124,8 +130,11 @@ class Device:
         latency = self._latency(model, path)
         if latency is None:
             raise ReplicaUnavailable(f"the {path} lane is not here, or still warming up")
+        work = tracing.current()
+        trace = None if work is None else QueuedWork(work, time.time_ns())
         jobs = [
-            _Job(path, it, latency, arrived, deadline, real_time, caller, model=model, wait=wait) for it in encodings
+            _Job(path, it, latency, arrived, deadline, real_time, caller, model=model, wait=wait, trace=trace)
+            for it in encodings
         ]
         lane = self.lanes[path]
         seconds = sum([latency.share(lane.rows(job.tokens), job.tokens) for job in jobs])
@@ -245,9 +254,12 @@ class Device:
         self._batch_ended.set()
         if not self._batches:
             self.quiet.set()
-        self.scheduler.finished(batch, self._clock.monotonic() - started)
+        seconds = self._clock.monotonic() - started
+        self.scheduler.finished(batch, seconds)
         # The stream gets its next batch first: answers need only this thread.
         self._start_what_can_run()
+        if traced := [job.trace for job in jobs if job.trace is not None]:
+            batches.note(_ran(batch, jobs[0].model.release, compiled, seconds, found), traced, found)
         if isinstance(found, Exception):
             # An engine may raise anything: the batch fails, and the device goes on.
             log.error("a %s batch of %d failed on %s", batch.lane, len(jobs), jobs[0].model.release, exc_info=found)
@@ -260,14 +272,21 @@ class Device:
             job.wait.end_one()
 
 
+def _ran(batch: Batch, release: str, precision: Precision, seconds: float, found: _Scored | Exception) -> RanBatch:
+    ended = time.time_ns()
+    engine = (0, 0.0) if isinstance(found, Exception) else (found.began, found.seconds)
+    rows, began = len(batch.tasks), ended - round(seconds * 1e9)
+    return RanBatch(batch.lane, release, precision, rows, rows * batch.tokens, began, ended, *engine)
+
+
 def _engine(variant: WarmVariant, batch: Batch) -> Engine:
     return variant.wide if batch.wide and variant.wide else variant.narrow
 
 
 def _score(jobs: Sequence[_Job], engine: Engine, single: bool) -> _Scored:
     """Runs on a stream. `single`: as in `Engine.score`."""
-    started = time.perf_counter()
+    began, started = time.time_ns(), time.perf_counter()
     model = jobs[0].model
     encodings = [job.encoding for job in jobs]
     raw = engine.score(collate(encodings), single)
-    return _Scored(model.heads.scores(raw), time.perf_counter() - started)
+    return _Scored(model.heads.scores(raw), time.perf_counter() - started, began)

@@ -24,6 +24,7 @@ from realtime_service.http.routes import ROUTES, Asked, Route
 from realtime_service.identity import peer_key
 from realtime_service.metrics import Metrics, Outcome
 from realtime_service.routing.inflight import Inflight
+from realtime_service.telemetry.scope import HttpCall
 from realtime_service.transport import messages, rpc_handlers
 from realtime_service.transport.accept_queue import ARRIVED
 from realtime_service.transport.rpc_handlers import Method
@@ -73,7 +74,7 @@ class Application:
     async def _answer(self, route: Route, request: Request) -> Response:
         ARRIVED.set(time.monotonic())
         try:
-            context = context_of(request)
+            context = context_of(request, HttpCall(route.verb, route.path, statuses.STATUSES.__getitem__))
             raw = await self._message(route, request)
         except ClientDisconnect:
             return self._ended(route, Status(grpc.StatusCode.CANCELLED, ""))

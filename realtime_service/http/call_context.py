@@ -7,6 +7,8 @@ from typing import Any
 
 from starlette.requests import Request
 
+from realtime_service.telemetry.calls import TRACEPARENT, TRACESTATE
+from realtime_service.telemetry.scope import HttpCall
 from realtime_service.transport.authentication import AUTHORIZATION, CALLER_ID
 from realtime_service.transport.call_context import LANE
 from realtime_service.transport.plain_call_context import PlainCallContext
@@ -15,7 +17,7 @@ from shared_model.errors import BadInput
 #: Header, and parameter of a stream that a browser opens without headers: milliseconds until the caller's deadline.
 TIMEOUT, TIMEOUT_PARAMETER = "x-timeout-ms", "timeout_ms"
 #: Headers that become metadata. No other does: some that replicas exchange let a call select its place.
-_TAKEN = frozenset(name.encode() for name in (AUTHORIZATION, CALLER_ID, LANE, "traceparent", "tracestate"))
+_TAKEN = frozenset(name.encode() for name in (AUTHORIZATION, CALLER_ID, LANE, TRACEPARENT, TRACESTATE))
 
 
 async def _no_stream(answer: Any) -> None:
@@ -29,11 +31,11 @@ class HttpCallContext(PlainCallContext):
     write: Callable[[Any], Awaitable[None]] = _no_stream
 
 
-def context_of(request: Request) -> HttpCallContext:
+def context_of(request: Request, http: HttpCall) -> HttpCallContext:
     """Raises: BadInput."""
     left = _left(request)
     due = None if left is None else time.monotonic() + left
-    return HttpCallContext(tuple(_metadata(request)), due, peer_of(request))
+    return HttpCallContext(tuple(_metadata(request)), due, peer_of(request), http=http)
 
 
 def peer_of(request: Request) -> str:

@@ -11,6 +11,7 @@ from realtime_service.metrics.service_levels import Totals
 from realtime_service.settings import Lane
 from shared_model.types import ServingPath
 
+Ids = dict[str, str] | None
 #: Seconds. The lanes' targets (50 ms, 500 ms) are edges, so that the share inside the SLO is exact.
 _LATENCY_EDGES = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.5, 10.0)
 _QUEUE_EDGES = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
@@ -115,6 +116,7 @@ class Metrics:
         self._ejected = self._gauge("tandem_ejected", "Replicas that are ejected now.")
 
     def _add_process(self) -> None:
+        self.spans_dropped = self._counter("tandem_spans_dropped_total", "Spans that were not exported.").inc
         self._restarts = self._gauge("tandem_worker_restarts", "Workers that died in this one's place.")
         self._redis = self._gauge("tandem_redis_up", "1 while Redis answers.")
         self._certificate_ends = self._gauge(
@@ -143,14 +145,15 @@ class Metrics:
         self._calls(method, code).inc()
 
     def answered(
-        self, path: ServingPath, seconds: float, queued: float, batch_rows: int, met: bool, model: str
+        self, path: ServingPath, seconds: float, queued: float, rows: int, met: bool, model: str, ids: Ids = None
     ) -> None:
+        """`ids`: of a sampled request's trace, for exemplars."""
         label = self._model(model)
         self._requests(path, Outcome.MET if met else Outcome.LATE, label).inc()
-        self._seconds(path, label).observe(seconds)
-        if batch_rows:
-            self._queue(path).observe(queued)
-            self._rows(path).observe(batch_rows)
+        self._seconds(path, label).observe(seconds, ids)
+        if rows:
+            self._queue(path).observe(queued, ids)
+            self._rows(path).observe(rows)
 
     def ended(self, path: ServingPath | None, outcome: Outcome, model: str = "") -> None:
         """Count a request that ended without an answer; `path`: None if it ended before the decision; `model`: "" if

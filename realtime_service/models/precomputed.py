@@ -15,6 +15,7 @@ import redis.asyncio
 from rbloom import Bloom
 
 from protos.scoring.v1.storage_pb2 import PublishedScore
+from shared_model import tracing
 from shared_model.clock import Clock
 from shared_model.published.publish import key_position
 from shared_model.redis_store import keys
@@ -75,7 +76,8 @@ class PrecomputedScores:
         if not all(key in epoch.filter for key in text_keys):
             return None
         try:
-            found = await self._redis.hmget(keys.epoch_scores(self._release, epoch.name), list(text_keys))
+            with tracing.redis_call("HMGET"):
+                found = await self._redis.hmget(keys.epoch_scores(self._release, epoch.name), list(text_keys))
         except redis.exceptions.MaxConnectionsError:
             # A burst of look-ups uses all connections, which says nothing about Redis.
             return None

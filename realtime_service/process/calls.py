@@ -21,6 +21,7 @@ from realtime_service.serving.message_lookup import MessageLookup
 from realtime_service.serving.result_watcher import Watcher
 from realtime_service.serving.status import ReplicaStatus
 from realtime_service.settings import ServiceSettings
+from realtime_service.telemetry.calls import CallTracer
 from realtime_service.transport import rpc_handlers
 from realtime_service.transport.authentication import Callers, TokenRules
 from realtime_service.transport.call_context import ContextReader
@@ -41,6 +42,8 @@ from shared_model.deferred import DeferredQueue
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+    from shared_model.tracing.tracer import Tracer
+
 #: Services that stand for the whole replica in health checks, and that reflection lists.
 SERVICES = (scoring.SERVICE, open_inference.SERVICE)
 
@@ -58,6 +61,7 @@ class Parts:
     readiness: Readiness
     metrics: Metrics
     clock: Clock
+    tracer: "Tracer | None" = None
 
 
 class Calls:
@@ -68,6 +72,7 @@ class Calls:
         self._parts = parts
         self._keys = keys
         self._trust = trust
+        self._tracer = CallTracer(parts.tracer)
         membership, metrics, clock = parts.membership, parts.metrics, parts.clock
         self._forwarder = Forwarder(membership, metrics, clock, trust, tls=peer_tls)
         readers = Readers.of(parts.settings)
@@ -96,6 +101,7 @@ class Calls:
             parts.metrics,
             parts.clock,
             parts.status.replica,
+            self._tracer,
         )
         return worker.run()
 
@@ -143,7 +149,7 @@ class Calls:
         calls = Inflight("calls", settings.max_calls, settings.max_calls // 2)
         inflight, watched = self._bytes_budget(), self._bytes_budget()
         turns = StreamTurns(*read_at_once(settings))
-        return ContextReader(callers, self._trust.verifies, inflight, calls, watched, turns)
+        return ContextReader(callers, self._trust.verifies, inflight, calls, watched, turns, self._tracer)
 
     def _bytes_budget(self) -> Inflight:
         settings, metrics = self._parts.settings, self._parts.metrics

@@ -22,7 +22,8 @@ from realtime_service.process.cores import Cores, worker_cores
 from realtime_service.process.gpus import Gpus, hide, worker_gpus
 from realtime_service.process.place import Place
 from realtime_service.settings import ServiceSettings
-from shared_model import cgroups, devices, settings, startup
+from realtime_service.telemetry import json_logs
+from shared_model import cgroups, devices, settings, startup, tracing
 from shared_model.errors import ReleaseError, TandemError
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.redis_store import clients
@@ -70,6 +71,8 @@ def serve(insecure: bool = False, **flags: Any) -> int:
         # Workers are to know, too.
         os.environ["TANDEM_INSECURE"] = "yes"
     state, service = settings.load(StateSettings), settings.load(ServiceSettings, **flags)
+    json_logs.install(service.log_format)
+    tracing.endpoint()
     if service.token_required and not service.token_audience:
         log.warning(_ANY_AUDIENCE)
     tls = settings.load(TlsSettings)
@@ -103,6 +106,7 @@ def work(place: Place) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(levelname)s %(message)s")
     try:
         state, service = settings.load(StateSettings), settings.load(ServiceSettings)
+        json_logs.install(service.log_format)
         with RedisServer(state) as server:
             _run(service, state, server.url, place, asked_to_stop)
     except TandemError as error:

@@ -37,7 +37,7 @@ from realtime_service.serving.status import ReplicaStatus
 from realtime_service.settings import SERVED, ServiceSettings, lanes, placement, spreads, variants
 from realtime_service.transport.health import Readiness
 from realtime_service.transport.token_keys import TokenKeys
-from shared_model import devices
+from shared_model import devices, tracing
 from shared_model import settings as settings_reader
 from shared_model.clock import SystemClock
 from shared_model.deferred import DeferredQueue
@@ -146,6 +146,9 @@ class Server:
         self._default_client = redis_connections.default_client(self._redis_url)
         stack.push_async_callback(self._default_client.aclose)
         settings, clock, metrics = self._settings, self._clock, self._metrics
+        if tracer := tracing.start("tandem", metrics.spans_dropped):
+            stack.push_async_callback(asyncio.to_thread, tracer.close)
+        self._tracer = tracer
         bulk_batch_seconds = settings.interactive_unit_ms / 1000
         device = Devices(self._lanes, self._variants, settings.width, bulk_batch_seconds, clock, self._spreads)
         stack.callback(device.close)
@@ -245,7 +248,8 @@ class Server:
         membership, status = self._membership, self._status
         client, metrics, clock = self._default_client, self._metrics, self._clock
         queue = DeferredQueue(client, self._deferred, metrics.unanswered)
-        parts = Parts(self._settings, status, membership, self._quotas, queue, client, self._readiness, metrics, clock)
+        shared = (client, self._readiness, metrics, clock, self._tracer)
+        parts = Parts(self._settings, status, membership, self._quotas, queue, *shared)
         board = Board(parts)
         self.metrics_address = board.serve(stack, self._certificates)
         self._spawn(stack, board.run())

@@ -10,10 +10,11 @@ from realtime_service.errors import (
     Relayed,
     ReplicaUnavailable,
 )
-from realtime_service.metrics import Metrics, Outcome
+from realtime_service.metrics import UNDECIDED, Metrics, Outcome
 from realtime_service.models.registry import Model
 from realtime_service.serving.answer import Answer
 from realtime_service.serving.request import RequestContext
+from shared_model import tracing
 from shared_model.clock import Clock
 from shared_model.errors import AlreadyExists, BadInput, QueueFull, StoreUnavailable, UnknownRelease
 
@@ -46,6 +47,9 @@ class Accounting:
 
     def answered(self, context: RequestContext, answer: Answer) -> float | None:
         """Count an end with an answer. Returns the slack: the deadline less the finish, None without a deadline."""
+        work = tracing.current()
+        if work is not None:
+            work.span.set_attributes(_noted(context, answer))
         if answer.ticket:
             self._metrics.ended(None, Outcome.DEFERRED, context.name)
             return None
@@ -54,7 +58,10 @@ class Accounting:
         if due is None and target:
             due = context.arrived + target
         seconds, met = now - context.arrived, due is None or now <= due
-        self._metrics.answered(answer.path, seconds, answer.queued, answer.batch_rows, met=met, model=context.name)
+        ids = None if work is None else work.ids
+        self._metrics.answered(
+            answer.path, seconds, answer.queued, answer.batch_rows, met=met, model=context.name, ids=ids
+        )
         if context.model:
             self.scored(context.model, answer, seconds)
             if answer.batch_rows:
@@ -74,9 +81,23 @@ class Accounting:
         if isinstance(error, Relayed):
             return
         outcome, now = outcome_of(error), self._clock.monotonic()
+        if (work := tracing.current()) is not None:
+            work.span.set_attributes({"tandem.outcome": outcome, "tandem.path": context.path or UNDECIDED})
         self._metrics.ended(context.path, outcome, context.name)
         if context.model:
             # gRPC cancels a call when its deadline has passed.
             expired = context.deadline is not None and context.deadline <= now
             unserved = outcome in UNSERVED or (outcome is Outcome.CANCELLED and expired)
             context.model.statistics.add_failed(now - context.arrived, unserved)
+
+
+def _noted(context: RequestContext, answer: Answer) -> dict[str, str | int]:
+    """The attributes of a sampled request's span. No text of a caller is in them."""
+    return {
+        "tandem.path": str(answer.path),
+        "tandem.release": answer.release,
+        "tandem.model": context.name,
+        "tandem.texts": len(context.request.texts),
+        "tandem.tokens": sum(score.tokens for score in answer.scores),
+        "tandem.batch.rows": answer.batch_rows,
+    }

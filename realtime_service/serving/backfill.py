@@ -13,6 +13,7 @@ from realtime_service.metrics import Metrics
 from realtime_service.serving.dispatcher import Dispatcher
 from realtime_service.serving.request import check_request
 from realtime_service.serving.score_response import score_response
+from realtime_service.telemetry.calls import NO_TRACER, CallTracer
 from shared_model.clock import Clock
 from shared_model.deferred import Claimed, DeferredQueue, Lease
 from shared_model.errors import BadInput, StoreUnavailable, UnknownRelease
@@ -49,6 +50,7 @@ class BackfillWorker:
         metrics: Metrics,
         clock: Clock,
         consumer: str,
+        tracer: CallTracer = NO_TRACER,
     ) -> None:
         self._deferred_queue = deferred_queue
         self._dispatcher = dispatcher
@@ -56,6 +58,7 @@ class BackfillWorker:
         self._metrics = metrics
         self._clock = clock
         self._consumer = consumer
+        self._tracer = tracer
 
     async def run(self) -> None:
         """Claim and answer until cancelled."""
@@ -90,8 +93,9 @@ class BackfillWorker:
 
     async def _answer(self, item: Claimed) -> _Outcome:
         try:
-            request = check_request(item.work.request)
-            answer = await self._dispatcher.score_deferred(request)
+            with self._tracer.resumed(item.work.traceparent):
+                request = check_request(item.work.request)
+                answer = await self._dispatcher.score_deferred(request)
         except (BadInput, UnknownRelease, ScoringFailed) as error:
             return _Failure(str(error))
         except (Overloaded, ReplicaUnavailable, ModelLoading) as error:

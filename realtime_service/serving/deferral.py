@@ -13,6 +13,7 @@ from realtime_service.errors import NotFound
 from realtime_service.identity import Identity
 from realtime_service.serving.request import ScoringRequest, deferred_request
 from realtime_service.settings import ServiceSettings
+from shared_model import tracing
 from shared_model.clock import Clock
 from shared_model.deferred import Accepted, DeferredQueue, Item, Outcome, Submission
 from shared_model.deferred.owners import is_owned, owned
@@ -70,10 +71,7 @@ class Deferral:
         """
         now_ms = round(self._clock.wall() * 1000)
         return await self._deferred_queue.submit_many(
-            [
-                self._submission(caller, request, DeferredWork(accepted_at_ms=now_ms), deliver_within_ms)
-                for request, deliver_within_ms in requests
-            ]
+            [self._submission(caller, request, now_ms, deliver_within_ms) for request, deliver_within_ms in requests]
         )
 
     def check_id(self, request_id: str) -> None:
@@ -122,10 +120,9 @@ class Deferral:
             return None
         return Ticket(named.request_id, accepted.ticket)
 
-    def _submission(
-        self, caller: Identity, request: ScoringRequest, work: DeferredWork, deliver_within_ms: int
-    ) -> Submission:
-        work.request.CopyFrom(deferred_request(request))
+    def _submission(self, caller: Identity, request: ScoringRequest, now_ms: int, deliver_within_ms: int) -> Submission:
+        stored, traceparent = deferred_request(request), tracing.traceparent()
+        work = DeferredWork(request=stored, accepted_at_ms=now_ms, traceparent=traceparent)
         if self._readers is Readers.OWNER:
             return Submission(owned(caller.key, request.request_id), work, deliver_within_ms)
         # Also on a loopback address: another replica may answer other hosts.

@@ -35,6 +35,7 @@ from realtime_service.serving.deferral import Deferral
 from realtime_service.serving.early_shedding import EarlyShedding
 from realtime_service.serving.finish_times import FinishTimes
 from realtime_service.serving.request import IDENTITY, CallContext, RequestContext, ScoringRequest
+from realtime_service.telemetry.scope import name_request
 from shared_model.clock import Clock
 from shared_model.encoding import Encoding
 from shared_model.types import ServingPath
@@ -72,6 +73,7 @@ class Dispatcher:
         Raises: UnknownRelease, BadInput, PermissionDenied, Overloaded, DeadlineExpired, ScoringFailed,
         ReplicaUnavailable, Relayed.
         """
+        name_request(request.request_id)
         now = self._clock.monotonic()
         arrived = now if call.arrived is None else call.arrived
         # A deadline of the transport tightens when the answer is due; the path depends on the request's own field only.
@@ -125,6 +127,7 @@ class Dispatcher:
     def check(self, request: ScoringRequest, call: CallContext) -> None:
         """Raises: UnknownRelease, BadInput where a submitted request could not be answered by the releases served now,
         as far as a process that may have loaded none can know; PermissionDenied."""
+        name_request(request.request_id)
         if not call.caller.may_use(ServingPath.DEFERRED):
             raise PermissionDenied("the token does not permit deferred work")
         serving, snapshot = self._models.serving, self._membership.snapshot

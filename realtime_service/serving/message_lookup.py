@@ -11,6 +11,7 @@ from realtime_service.errors import NotFound, PermissionDenied, ReplicaUnavailab
 from realtime_service.identity import Identity
 from realtime_service.models.registry import Model, Models
 from realtime_service.serving import release_choice
+from shared_model import tracing
 from shared_model.published import message_ids
 from shared_model.redis_store import keys
 
@@ -62,5 +63,6 @@ class MessageLookup:
 
     async def _read(self, release: str, epoch: str, blocks: int, ids: Sequence[str]) -> list[PublishedScore | None]:
         names = keys.epoch_scores(release, epoch), keys.epoch_ids(release, epoch)
-        values = await self._find(args=message_ids.question(*names, ids, blocks))
+        with tracing.redis_call("EVALSHA", "find_messages"):
+            values = await self._find(args=message_ids.question(*names, ids, blocks))
         return [None if value is None else PublishedScore.FromString(value) for value in values]

@@ -36,6 +36,7 @@ _DEVICES = Check(_names_devices, "auto, cpu, or GPUs by their numbers, as cuda:0
 _LANES = Check(_names_lanes, f"some of {','.join(SERVED)}")
 _SAID = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 _AUTO_OR_SAID = Check(lambda value: value == "auto" or value.lower() in _SAID, "auto, true or false")
+_LOG = Check(lambda value: value in ("text", "json"), "text or json")
 _AUTH = Check(lambda value: value in ("optional", "required"), "optional or required")
 
 
@@ -46,6 +47,9 @@ class ServiceSettings:
         "127.0.0.1:9464", "Where Prometheus scrapes; port 0 picks a free one. Worker i listens i ports above.", ADDRESS
     )
     advertised_host: str = setting("", "Where other hosts find this one; empty: where gRPC listens.")
+    log_format: str = setting(
+        "text", "How the log is written; json: an object a line, with the ids of request, trace and caller.", _LOG
+    )
     reflection: str = setting(
         "auto", "Serve gRPC reflection, for grpcurl and the like; auto: where only this host can call.", _AUTO_OR_SAID
     )

@@ -11,10 +11,13 @@ from realtime_service.identity import Identity
 from realtime_service.routing.inflight import Inflight
 from realtime_service.serving.request import IDENTITY, CallContext, check_name
 from realtime_service.settings import SERVED
+from realtime_service.telemetry.calls import NO_TRACER, TRACEPARENT, TRACESTATE, CallTracer
+from realtime_service.telemetry.scope import SCOPE, Scope
 from realtime_service.transport import compression, messages
 from realtime_service.transport.accept_queue import ARRIVED
 from realtime_service.transport.authentication import Callers
 from realtime_service.transport.peer_call_context import PeerCallContext
+from realtime_service.transport.plain_call_context import PlainCallContext
 from realtime_service.transport.rpc_handlers import Arrival, Context
 from realtime_service.transport.stream_turns import StreamReader, StreamTurns
 from shared_model.errors import BadInput
@@ -25,14 +28,14 @@ LANE = "x-tandem-lane"
 #: Metadata that gRPC adds when it makes a call again.
 _ATTEMPTS = "grpc-previous-rpc-attempts"
 #: Metadata that a forwarded call keeps: caller and trace.
-_PASSED = ("x-caller-id", "traceparent", "tracestate")
+_PASSED = ("x-caller-id", TRACEPARENT, TRACESTATE)
 _LANES = {str(lane): lane for lane in SERVED}
 
 
 class ContextReader:
     """`is_peer`: whether a call's metadata shows that a replica sent it. `inflight`: the bytes of all requests under
     way; `calls`: all calls and streams; `watched`: the bytes of `WatchResults` requests; `turns`: of the
-    messages of streams."""
+    messages of streams; `tracer`: of requests."""
 
     def __init__(
         self,
@@ -42,7 +45,9 @@ class ContextReader:
         calls: Inflight,
         watched: Inflight,
         turns: StreamTurns,
+        tracer: CallTracer = NO_TRACER,
     ) -> None:
+        self._tracer = tracer
         self._turns = turns
         self._calls = calls
         self._watched = watched
@@ -63,6 +68,7 @@ class ContextReader:
     def receive(self, method: str, raw: bytes, context: Context, arrival: Arrival) -> CallContext:
         """The context of one request of a call that has arrived. Raises: BadInput for an unknown lane, or a name that
         cannot be shown."""
+        SCOPE.set(Scope(arrival.caller.key, context.http if isinstance(context, PlainCallContext) else None))
         metadata = context.invocation_metadata() or ()
         passed = tuple((name, value) for name, value in metadata if name in _PASSED)
         for name, value in passed:
@@ -112,6 +118,11 @@ class ContextReader:
     def holding(self, call: CallContext, raw: bytes) -> AbstractContextManager[None]:
         """Hold the bytes of a request while it is under way. Raises: Overloaded."""
         return self._inflight.holding(call.payer, len(raw))
+
+    def serving(self, call: CallContext, raw: bytes) -> AbstractContextManager[None]:
+        """As `holding`, in a span of its own if the request is sampled. Raises: Overloaded."""
+        held, forwarded = self.holding(call, raw), call.forwarded is not None
+        return self._tracer.traced(call.method, call.passed, held, forwarded=forwarded, arrived=call.arrived)
 
     def watching(self, arrival: Arrival, raw: bytes) -> AbstractContextManager[None]:
         """Hold the bytes of a `WatchResults` request, for as long as it lasts, and so in a budget of their own. Raises:

@@ -24,6 +24,7 @@ from realtime_service.errors import DeadlineExpired, Overloaded, Status, Unknown
 from realtime_service.identity import peer_key
 from realtime_service.metrics import UNKNOWN_METHOD
 from realtime_service.routing.inflight import RETRY_SECONDS
+from realtime_service.telemetry.refusals import REFUSALS
 from realtime_service.transport import wakeups
 from realtime_service.transport.accept_queue import ARRIVED, AcceptQueue, ReadQueue
 from realtime_service.transport.rpc_handlers import Context, Handler, Method, SingleHandler
@@ -137,6 +138,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
             if handler.shed:
                 if status := handler.shed(raw, context, self._read.waiting(call.address)):
                     self._count(call.method, status)
+                    REFUSALS.note(status, call.address)
                     await _end(call.state, self._loop, status, context.time_remaining())
                     return
                 begin = self._loop.create_future()
@@ -166,6 +168,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
 
     def _refuse(self, method: bytes, state: Any, status: Status) -> None:
         self._count(method, status)
+        REFUSALS.note(status)
         self._spawn(_end(state, self._loop, status), self._others)
 
     def _count(self, method: bytes, status: Status) -> None:

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 import grpc
 
 from realtime_service.rpc.retryable import Trailers
+from realtime_service.telemetry.scope import HttpCall
 
 
 @dataclass(slots=True)
 class PlainCallContext:
     """`metadata`: of the call; `due`: monotonic seconds, or None; `address`: of the caller, as gRPC names it. `status`,
-    `details`, `trailers`: of its end."""
+    `details`, `trailers`: of its end. `http`: for a call that came so."""
 
     metadata: Trailers
     due: float | None
@@ -19,6 +20,7 @@ class PlainCallContext:
     status: grpc.StatusCode = field(default=grpc.StatusCode.OK, init=False)
     details: str = field(default="", init=False)
     trailers: Trailers = field(default=(), init=False)
+    http: HttpCall | None = field(default=None, kw_only=True)
 
     def invocation_metadata(self) -> Trailers:
         return self.metadata

@@ -16,6 +16,7 @@ import grpc.aio
 from realtime_service.cluster.forwarded_context import ForwardedContext
 from realtime_service.errors import PermissionDenied, Status, status_of
 from realtime_service.identity import Identity
+from realtime_service.telemetry.refusals import REFUSALS
 from realtime_service.transport.stream_turns import StreamReader
 from shared_model.errors import TandemError
 
@@ -148,10 +149,12 @@ def methods_of(offered: "Iterable[grpc.GenericRpcHandler[Any, Any]]") -> dict[st
 
 
 def explain(error: Exception) -> Status:
-    """The status that a caller gets for an error; an unexpected one is logged."""
+    """The status that a caller gets for an error. An unexpected one is logged, and refusals are, some of many."""
     if not isinstance(error, TandemError):
         log.exception("a request failed with an unexpected error", exc_info=error)
-    return status_of(error)
+    status = status_of(error)
+    REFUSALS.note(status)
+    return status
 
 
 def _answering(method: Method) -> Method:

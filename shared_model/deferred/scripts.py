@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import redis
 import redis.asyncio
 
+from shared_model import tracing
 from shared_model.errors import StoreUnavailable
 from shared_model.redis_store import keys
 from shared_model.settings import DeferredSettings
@@ -59,7 +60,8 @@ class Scripts:
 
     async def run(self, name: str, more_keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         """Run the script `name`. Returns its reply. All begin with the same key and arguments: see `common.lua`."""
-        return await self._reply(self._scripts[name](**self._call(more_keys, arguments)))
+        with tracing.redis_call("EVALSHA", name):
+            return await self._reply(self._scripts[name](**self._call(more_keys, arguments)))
 
     async def run_replicated(self, name: str, more_keys: Sequence[str], arguments: Sequence[Any]) -> Any:
         """As `run`, but waits until as many replicas as the settings ask for hold all earlier writes.
@@ -68,7 +70,8 @@ class Scripts:
         """
         if not self._settings.redis_replicas:
             return await self.run(name, more_keys, arguments)
-        return await self._reply(self._run_and_wait(self._scripts[name], **self._call(more_keys, arguments)))
+        with tracing.redis_call("EVALSHA", name):
+            return await self._reply(self._run_and_wait(self._scripts[name], **self._call(more_keys, arguments)))
 
     def _call(self, more_keys: Sequence[str], arguments: Sequence[Any]) -> dict[str, list[Any]]:
         kept = self._settings.deferred_keep_seconds

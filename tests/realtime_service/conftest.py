@@ -1,5 +1,6 @@
 """Fixtures: a real service in its own process, on a real Redis, called over a real socket."""
 
+import contextlib
 import os
 import re
 import signal
@@ -19,6 +20,8 @@ from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
+from tests import otlp
+from tests.otlp import Collector
 
 READY = re.compile(r"ready in .* on (?P<grpc>\S+), metrics on (?P<metrics>\S+)(?:.* and HTTP on (?P<http>\S+))?")
 #: Longest start of a service, also on a busy machine.
@@ -37,10 +40,12 @@ class RunningService:
         return self.process.wait(timeout=30)
 
 
-def start_service(state: Path, releases: Path, module: str = "realtime_service", **environment: str) -> RunningService:
+def start_service(
+    state: Path, releases: Path, module: str = "realtime_service", log: Path | None = None, **environment: str
+) -> RunningService:
     """Start `serve` of the service, or of a `module` that wraps it, and wait for its ready line; ports are free ones
-    unless set. A service that is not ready in time is killed, and the test fails: pytest's own time-out cannot end a
-    thread that reads."""
+    unless set. `log`: the file of its log; None: that of the test. A service that is not ready in time is killed, and
+    the test fails: pytest's own time-out cannot end a thread that reads."""
     env = {
         **os.environ,
         "TANDEM_STATE": str(state),
@@ -49,7 +54,9 @@ def start_service(state: Path, releases: Path, module: str = "realtime_service",
         "TANDEM_METRICS_ADDRESS": "127.0.0.1:0",
         **environment,
     }
-    process = subprocess.Popen([sys.executable, "-m", module, "serve"], env=env, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", module, "serve"]
+    with contextlib.nullcontext() if log is None else log.open("w") as error:
+        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=error, text=True)
     assert process.stdout
     late = threading.Timer(READY_SECONDS, process.kill)
     late.start()
@@ -77,12 +84,24 @@ def private_redis(own_environment: None, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.fixture(scope="package")
+def collector() -> Iterator[Collector]:
+    """The spans of the package's service."""
+    with otlp.collecting() as made:
+        yield made
+
+
+@pytest.fixture(scope="package")
 def service(
-    release: Release, releases_dir: Path, redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory
+    release: Release,
+    releases_dir: Path,
+    redis_server: RedisServer,
+    collector: Collector,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[RunningService]:
-    """One service for tests that leave no trace in it."""
+    """One service for tests that change nothing in it. It traces the calls whose callers do."""
     assert pointer.read(Store(releases_dir), None).active == release.id
-    running = start_service(tmp_path_factory.mktemp("service"), releases_dir, REDIS_URL=redis_server.url)
+    traced = collector.environment(OTEL_TRACES_SAMPLER="parentbased_always_off")
+    running = start_service(tmp_path_factory.mktemp("service"), releases_dir, REDIS_URL=redis_server.url, **traced)
     yield running
     assert running.stop() == 0
 

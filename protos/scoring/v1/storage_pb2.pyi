@@ -7,12 +7,14 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DeferredWork(_message.Message):
-    __slots__ = ("request", "accepted_at_ms")
+    __slots__ = ("request", "accepted_at_ms", "traceparent")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    TRACEPARENT_FIELD_NUMBER: _ClassVar[int]
     request: _scoring_pb2.ScoreRequest
     accepted_at_ms: int
-    def __init__(self, request: _Optional[_Union[_scoring_pb2.ScoreRequest, _Mapping]] = ..., accepted_at_ms: _Optional[int] = ...) -> None: ...
+    traceparent: str
+    def __init__(self, request: _Optional[_Union[_scoring_pb2.ScoreRequest, _Mapping]] = ..., accepted_at_ms: _Optional[int] = ..., traceparent: _Optional[str] = ...) -> None: ...
 
 class ReplicaState(_message.Message):
     __slots__ = ("profile", "wanted", "waiting", "max_concurrent_requests", "predicted_finish_ms", "real_time_finish_ms", "per_text_ms", "load", "counter", "sent_at_ms", "figures", "mac")

@@ -105,7 +105,7 @@ class OpenInferenceServicer:
 
     async def model_infer(self, raw: bytes, context: Context, arrival: Arrival) -> pb.ModelInferResponse | bytes:
         call = self._context_reader.receive(INFER, raw, context, arrival)
-        with self._context_reader.holding(call, raw):
+        with self._context_reader.serving(call, raw):
             return await self._infer(raw, call)
 
     async def _infer(self, raw: bytes, call: CallContext) -> pb.ModelInferResponse | bytes:

@@ -21,6 +21,7 @@ from realtime_service.serving.message_lookup import MessageLookup
 from realtime_service.serving.request import MAX_REQUEST_ID, CallContext, ScoringRequest
 from realtime_service.serving.result_watcher import Watcher
 from realtime_service.serving.score_response import score_response
+from realtime_service.telemetry.scope import name_request
 from realtime_service.transport import messages, rpc_handlers
 from realtime_service.transport.accept_queue import ARRIVED
 from realtime_service.transport.call_context import ContextReader
@@ -93,7 +94,7 @@ class ScoringServicer:
 
     async def score(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.ScoreResponse | bytes:
         call = self._context_reader.receive(SCORE, raw, context, arrival)
-        with self._context_reader.holding(call, raw):
+        with self._context_reader.serving(call, raw):
             request = await self._checked(requests.score_request, raw)
             return await self._score(request, call)
 
@@ -120,7 +121,7 @@ class ScoringServicer:
 
     async def submit(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.SubmitResponse:
         call = self._context_reader.receive(SUBMIT, raw, context, arrival)
-        with self._context_reader.holding(call, raw):
+        with self._context_reader.serving(call, raw):
             request, deliver_within_ms = await self._checked(requests.submit_request, raw)
             with self._unaccepted_counted():
                 self._dispatcher.check(request, call)
@@ -159,7 +160,7 @@ class ScoringServicer:
 
     async def lookup(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.LookupResponse:
         call = self._context_reader.receive(LOOKUP, raw, context, arrival)
-        with self._context_reader.holding(call, raw):
+        with self._context_reader.serving(call, raw):
             asked = await messages.read(requests.lookup_request, raw)
             self._dispatcher.charge_texts(asked.model, len(asked.ids), call)
             found = await self._lookup.find(call.caller, asked.model, asked.ids)
@@ -201,6 +202,7 @@ class ScoringServicer:
                 if isinstance(outcome, Exception):
                     self._metrics.ended(None, outcome_of(outcome))
             if isinstance(outcome, Exception):
+                name_request(request_id)
                 failure = responses.stream_error(rpc_handlers.explain(outcome))
                 response.outcomes.add(request_id=request_id, error=failure)
             else:
@@ -236,7 +238,7 @@ class ScoringServicer:
         request = None
         try:
             call = self._context_reader.receive(SCORE, raw, context, arrival)
-            with self._context_reader.holding(call, raw):
+            with self._context_reader.serving(call, raw):
                 request = await self._checked(requests.score_request, raw)
                 if not request.request_id:
                     raise BadInput("request_id", "is empty; on a stream it tells the answers apart")

@@ -6,12 +6,14 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Iterator, Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
 import pytest
 import pytest_asyncio
 from numpy.typing import NDArray
+from opentelemetry.trace import Span
 
 from realtime_service.errors import DeadlineExpired, ScoringFailed
 from realtime_service.execution.device import Computed, Device
@@ -19,11 +21,15 @@ from realtime_service.models.registry import Model
 from realtime_service.models.warmup import WarmVariant
 from realtime_service.scheduling.latency_model import LatencyModel, VariantLatency
 from realtime_service.settings import ServiceSettings, lanes
+from shared_model import tracing
 from shared_model.clock import SystemClock
 from shared_model.encoding import Encoder, Encoding, InputSpec, TokenBatch
 from shared_model.output import OutputKind, OutputSpec
+from shared_model.tracing import Work
+from shared_model.tracing.tracer import Tracer
 from shared_model.types import Device as DeviceKind
 from shared_model.types import Precision, ServingPath
+from tests import otlp
 from tests.realtime_service.rollout import tiny_releases
 
 LATENCY, DYNAMIC = ServingPath.LATENCY, ServingPath.DYNAMIC
@@ -116,6 +122,38 @@ async def test_texts_are_answered_in_their_order_whatever_ran_first(device: Devi
     assert scores(rows) == [30, 5, 30, 60, 5]
     assert engine.ran[1:] != [30, 5, 30, 60, 5]
     assert [row.batch_rows for row in rows] == [2, 2, 2, 1, 2]
+
+
+async def test_a_batch_is_a_span_that_links_to_all_its_requests(
+    device: Device, engine: GatedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with otlp.collecting() as collector:
+        for name, value in collector.environment().items():
+            monkeypatch.setenv(name, value)
+        tracer, one = Tracer("test", lambda count: None), model(engine)
+        calls = [span for _ in range(2) if (span := tracer.begin("call", {}))]
+
+        async def traced(span: Span, *tokens: int) -> None:
+            with tracing.working(Work(tracer, span)):
+                await compute(device, one, *tokens)
+
+        blocking = await occupied(device, engine, one)
+        beside = [traced(calls[0], 5, 6), traced(calls[1], 7), compute(device, one, 8), traced(calls[1], BROKEN)]
+        running = asyncio.gather(*beside, return_exceptions=True)
+        await asyncio.sleep(0)
+        engine.gate.set()
+        assert [type(it) for it in await running] == [NoneType, NoneType, list, ScoringFailed]
+        engine.gate.set()
+        await blocking
+        tracer.close()
+    ids = tuple(f"{span.get_span_context().span_id:016x}" for span in calls)
+    [full, broken] = sorted((it for it in collector.spans if it.name == "batch"), key=lambda it: it.failed)
+    assert (full.links, full.parent, full.attributes["tandem.batch.rows"]) == (ids, ids[0], 4)
+    assert (broken.links, broken.attributes["error.type"]) == (ids[1:], "RuntimeError")
+    # One for each request and batch, however many of its texts are in it.
+    waits = [(it.parent, it.links) for it in collector.spans if it.name == "queue"]
+    assert sorted(waits) == sorted([(ids[0], (full.id,)), (ids[1], (full.id,)), (ids[1], (broken.id,))])
+    assert [it.parent for it in collector.spans if it.name == "engine"] == [full.id]
 
 
 async def test_the_first_text_that_fails_ends_its_request_and_the_others_do_not_run(
