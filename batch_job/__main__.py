@@ -17,7 +17,7 @@ def main(arguments: list[str] | None = None) -> int:
     if args.model:
         # Settings and child processes read it there.
         os.environ["TANDEM_NIGHTLY_MODEL"] = args.model
-    return exit_codes.exit_code(args.step, lambda: _run(args, settings.load(StateSettings)))
+    return exit_codes.traced(args.step, lambda: _run(args, settings.load(StateSettings)))
 
 
 def _run(args: argparse.Namespace, state: StateSettings) -> None:

@@ -23,7 +23,7 @@ from batch_job.run_record import Findings, QuarantinedLine, RunRecord, Scoring
 from batch_job.scoring import rows, shard_task
 from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import NightlySettings
-from batch_job.shards import binning, quarantining, schemas, shard_files, tally
+from batch_job.shards import binning, quarantining, schemas, shard_files, shard_spans, tally
 from batch_job.shards.binning import Bin, Load
 from batch_job.shards.shard_files import FileReport, Target
 from batch_job.spark import gpus, session
@@ -190,7 +190,9 @@ class Attempt:
         score = partial(shard_task.score_shards, options=self.options, target=self.scores, shard_rows=self._shard_rows)
         with Progress(f"ds={self.run.ds}: scoring", "rows", count, tally.RowsDone(self.scores)):
             profile = gpus.scoring_profile(self.spark)
-            return _reports(arranged.mapInArrow(score, shard_files.REPORT_DDL, profile=profile))
+            reports = _reports(arranged.mapInArrow(score, shard_files.REPORT_DDL, profile=profile))
+        shard_spans.note(reports)
+        return reports
 
     def _quarantine(
         self, reasons: Mapping[str, int], files: Sequence[FileReport]

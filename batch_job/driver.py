@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from batch_job import run_record
 from batch_job.launch import spark_submit
-from batch_job.launch.exit_codes import complain, exit_code
+from batch_job.launch.exit_codes import complain, traced
 from shared_model.objects import located
 
 
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
         return complain("score", str(error))
     if problem := spark_submit.wrong_python(prefix, sys.prefix, "the driver"):
         return complain("score", problem)
-    return exit_code("drain" if args.drain else "score", lambda: _run(args))
+    return traced("drain" if args.drain else "score", lambda: _run(args), "in Spark")
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TypeVar
 
+from shared_model import tracing
+
 T = TypeVar("T")
 
 _SECONDS = 5.0
@@ -92,7 +94,7 @@ def _span(seconds: float) -> str:
 
 @dataclass
 class Stopwatch:
-    """Seconds per stage, all its parts together."""
+    """Seconds per stage, all its parts together; each part is a span, if the program is traced."""
 
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -100,6 +102,7 @@ class Stopwatch:
     def stage(self, name: str) -> Iterator[None]:
         started = time.perf_counter()
         try:
-            yield
+            with tracing.stage(name):
+                yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - started

@@ -9,7 +9,7 @@ from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowRescheduleException, AirflowSkipException
 
 from batch_job.launch import commands, spark_submit
-from dags import links
+from dags import links, traces
 from dags.operators import Score, Submitted, fail
 
 #: Key of the XCom in which `check` leaves the run that requests are answered beside.
@@ -29,7 +29,7 @@ class Command(BaseOperator):  # type: ignore[misc]  # Airflow has no types here
     def run_command(self) -> tuple[int, str]:
         """Exit code, as of a step, and last line; the log has all that it prints."""
         command = commands.command(self.package, *self.arguments)
-        ended = self._hook.run_command(command, env=spark_submit.step_environment())
+        ended = self._hook.run_command(command, env=traces.step_environment())
         return commands.step_code(self.package, ended.exit_code), ended.output
 
     def execute(self, context: Any) -> None:
@@ -87,7 +87,7 @@ class Backfill(Submitted):
         params = context["params"]
         flags, chosen = commands.backfill_flags(params, context["run_id"]), commands.model_environment(params)
         look = commands.command("batch_job", "score", *flags, "--check")
-        looked = SubprocessHook().run_command(look, env={**spark_submit.step_environment(), **chosen})
+        looked = SubprocessHook().run_command(look, env={**traces.step_environment(), **chosen})
         if looked.exit_code != spark_submit.CHANGED:
             self._end(looked.exit_code, looked.output)
         self.application_args = [*flags, f"--prefix={spark_submit.runtime_prefix()}"]

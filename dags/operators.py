@@ -13,7 +13,7 @@ from airflow.sdk import BaseOperator, BaseSensorOperator, RetryDecision, RetryPo
 from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout
 
 from batch_job.launch import commands, spark_submit
-from dags import links
+from dags import links, traces
 
 
 class OnlyUnexpected(RetryPolicy):  # type: ignore[misc]  # Airflow has no types here
@@ -45,7 +45,7 @@ class Step(BaseOperator):  # type: ignore[misc]  # Airflow has no types here
         """Exit code and last line of a step, the one that the task is called after; the log has all that it prints.
         `more`: further arguments."""
         command = [*spark_submit.step_command(step or self.task_id, self.ds, self.record), *more]
-        ended = self._hook.run_command(command, env=spark_submit.step_environment())
+        ended = self._hook.run_command(command, env=traces.step_environment())
         return ended.exit_code, ended.output
 
     def execute(self, context: Any) -> None:
@@ -95,6 +95,7 @@ class Submitted(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no ty
     """A step in spark-submit, by the Spark connection. It fails with the line and the code of the step."""
 
     def _score(self, context: Any) -> None:
+        self.env_vars.update(traces.carried())
         try:
             super().execute(context)
         except AirflowException as error:
@@ -134,7 +135,7 @@ class Score(Submitted):
         self.application_args.extend(flags)
         self.env_vars.update(chosen)
         command = [*spark_submit.step_command("score", self.ds, self.record), *flags]
-        looked = SubprocessHook().run_command(command, env={**spark_submit.step_environment(), **chosen})
+        looked = SubprocessHook().run_command(command, env={**traces.step_environment(), **chosen})
         if looked.exit_code not in (0, spark_submit.CHANGED):
             fail(self, looked.exit_code, looked.output)
         if looked.exit_code == spark_submit.CHANGED:

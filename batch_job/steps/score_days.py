@@ -5,6 +5,7 @@ Two days are scored side by side: one uses the slots that the other leaves idle.
 because each is held against the day before. No day begins while a nightly run is due.
 """
 
+import contextvars
 import functools
 import threading
 import traceback
@@ -119,7 +120,7 @@ class Days:
                     ended[place].set()
 
         with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="day") as pool:
-            threads = [pool.submit(work) for _ in range(_AT_ONCE)]
+            threads = [pool.submit(contextvars.copy_context().run, work) for _ in range(_AT_ONCE)]
             try:
                 for thread in threads:
                     thread.result()

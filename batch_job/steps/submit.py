@@ -16,7 +16,7 @@ from batch_job.progress import log
 from batch_job.reporting import plain_text
 from batch_job.run_record import RecordError
 from batch_job.settings import NightlySettings
-from shared_model import settings
+from shared_model import settings, tracing
 from shared_model.errors import JobError
 from shared_model.objects import Location, open_objects
 from shared_model.settings import StateSettings
@@ -110,4 +110,5 @@ def _start(arguments: list[str]) -> None:
     if missing := spark_submit.missing_program(environment):
         raise JobError(missing)
     sys.stdout.flush()
+    tracing.leave()
     os.execvpe(command[0], command, environment)  # noqa: S606 (spark-submit replaces this process, so its exit code is the step's)

@@ -120,6 +120,13 @@ def program(name: str, service: str) -> Iterator[Callable[[int], None]]:
         tracer.close()
 
 
+def leave() -> None:
+    """End and export the current work, before another program takes the place of this process and continues it."""
+    if work := _WORK.get():
+        work.span.end()
+        work.tracer.close()
+
+
 @contextlib.contextmanager
 def working(work: Work) -> Iterator[None]:
     """Until this context ends, `work` is the current one."""

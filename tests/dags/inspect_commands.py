@@ -9,8 +9,12 @@ from unittest.mock import Mock, patch
 
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowException, AirflowRescheduleException, AirflowSkipException
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from batch_job.launch import commands
+from dags import traces
 from dags.operators import OnlyUnexpected, Score
 
 folder = sys.argv[1]
@@ -106,6 +110,18 @@ def rolled_back(code: int) -> list[object]:
     return released("roll_back", code, ti=left)
 
 
+def traced() -> list[str]:
+    """TRACEPARENT as a step gets it without a span of the task; the task's span; TRACEPARENT of a step and a driver."""
+    task_span = TracerProvider().get_tracer("airflow").start_span("task")
+    before = traces.step_environment().get("TRACEPARENT", "")
+    with trace.use_span(task_span):
+        step = traces.step_environment()["TRACEPARENT"]
+        drained(0)
+    headers: dict[str, str] = {}
+    TraceContextTextMapPropagator().inject(headers, trace.set_span_in_context(task_span))
+    return [before, headers["traceparent"], step, drain.env_vars["TRACEPARENT"]]
+
+
 def retried(failure: BaseException, tries: int = 1) -> list[object]:
     decision = OnlyUnexpected().evaluate(failure, tries, 2)
     return [decision.action.value, decision.retry_delay.total_seconds() if decision.retry_delay else None]
@@ -146,6 +162,7 @@ json.dump(
         "lost": retried(AirflowException("spark-submit was lost")),
         "waits": [retried(SystemExit(75), tries)[1] for tries in (1, 2, 3, 9, 2000)],
         "night": Score.passes == {1},
+        "traced": traced(),
     },
     sys.stdout,
 )

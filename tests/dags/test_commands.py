@@ -53,6 +53,13 @@ def test_a_drain_that_fails_says_its_line_and_no_code_passes_for_success(tasks: 
     assert tasks["night"]
 
 
+def test_steps_and_drivers_continue_the_trace_of_their_task(tasks: dict[str, Any]) -> None:
+    without, of_task, step, driver = tasks["traced"]
+    assert without == ""
+    assert of_task.startswith("00-")
+    assert step == driver == of_task
+
+
 def test_drift_is_measured_as_the_form_says_and_fails_with_its_line(tasks: dict[str, Any]) -> None:
     given = ["-m", "batch_job", "drift"]
     flags = ["--to=2026-01-14", "--model=side", "--days=7", "--days=30"]

@@ -33,10 +33,15 @@ from shared_model.errors import Stale
 from shared_model.redis_store import keys
 from shared_model.releases.store import Release
 from shared_model.settings import DeferredSettings, StateSettings
+from tests import otlp
 from tests.batch_job.cluster import other_python
 from tests.batch_job.conftest import DAY, NEXT_DAY, Cli, message, planned, write_day
 from tests.batch_job.deferred.deferring import result, submit_to
 from tests.batch_job.shards import written
+from tests.otlp import Collector
+
+#: Of the Airflow task that starts the steps.
+TRACE, TASK = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 @pytest.fixture
@@ -145,6 +150,30 @@ def roll_back_and_publish_again(cli: Cli, state: StateSettings, release: Release
     assert f"keys as epoch {NEXT_DAY}.1" in succeed(cli, "publish", "--ds", NEXT_DAY, "--force")
 
 
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with otlp.collecting() as made:
+        yield made
+
+
+def steps_are_one_trace(collector: Collector) -> None:
+    """Of the caller's: `plan`, and `score` with its stages in Spark, and what each Python worker did."""
+    spans = {span.name: span for span in collector.of(TRACE)}
+    assert {spans[it].parent for it in ("batch_job plan", "batch_job score")} == {TASK}
+    in_spark = spans["batch_job score in Spark"]
+    assert in_spark.parent == spans["batch_job score"].id
+    # Spark takes the place of the process that starts it.
+    assert {spans[it].attributes["process.exit.code"] for it in ("batch_job plan", in_spark.name)} == {0}
+    stages = {span.name: span for span in spans.values() if span.parent == in_spark.id}
+    assert {"read", "score", "gate", "merge"} <= set(stages)
+    shards = [span for span in collector.of(TRACE) if span.name == "shards"]
+    assert {span.parent for span in shards} == {stages["score"].id}
+    assert sum(span.attributes["tandem.rows"] for span in shards) == 1_100
+    for span in shards:
+        assert in_spark.began < span.began < span.ended < in_spark.ended
+    assert b"my own message" not in collector.raw
+
+
 @pytest.mark.proof
 @pytest.mark.timeout(480)
 @pytest.mark.parametrize("idle", [False, True])
@@ -199,7 +228,12 @@ def test_two_days_from_messages_to_redis(
 
 @pytest.mark.timeout(480)
 def test_own_messages_are_scored_beside_the_archive_that_the_state_has(
-    cli: Cli, environment: dict[str, str], state: StateSettings, client: "redis.Redis", tmp_path: Path
+    cli: Cli,
+    environment: dict[str, str],
+    state: StateSettings,
+    client: "redis.Redis",
+    tmp_path: Path,
+    collector: Collector,
 ) -> None:
     """README's own CSV, on a day that is committed of the default archive, as is one before it."""
     for day in (DAY, NEXT_DAY):
@@ -217,11 +251,14 @@ def test_own_messages_are_scored_beside_the_archive_that_the_state_has(
         "TANDEM_INPUT_ID": "message_id",
         "TANDEM_INPUT_TEXT": "body",
     }
+    environment |= {"TRACEPARENT": f"00-{TRACE}-{TASK}-01", **collector.environment()}
     mine, own = f"{days}/{{ds}} (body)", state.state / "inputs"
     said = succeed(cli, "plan", "--ds", NEXT_DAY)
     assert f"ds={NEXT_DAY}: 1,100 lines in 1 files of {days}/{NEXT_DAY}, release" in said
     assert f"\ninput {mine}; its scores: {own}/" in said
     scored = succeed(cli, "score", "--ds", NEXT_DAY)
+    steps_are_one_trace(collector)
+    del environment["OTEL_EXPORTER_OTLP_ENDPOINT"]
     for gate in ("labels", "agreement-drop"):
         assert f"gate {gate}: report-only: " in scored
     assert scored.count("no earlier day of this input is committed, so there is nothing to compare with") == 2
