@@ -85,7 +85,7 @@ bench-router: release ## a decision, a hop, a heartbeat among 64, a submission; 
 	@$(RUNTIME) -m tests.benchmarks.bench_router $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
 		$(if $(ROUNDS),--rounds "$(ROUNDS)")
 
-bench-interfaces: release ## HTTP beside gRPC, a look-up by id beside an echo; OUT=interfaces.json ONLY=http,lookup ROUNDS=1
+bench-interfaces: release ## HTTP beside gRPC, a look-up by id beside an echo, tracing; OUT=interfaces.json ONLY=http,lookup,tracing ROUNDS=1
 	@$(RUNTIME) -m tests.benchmarks.bench_interfaces $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
 		$(if $(ROUNDS),--rounds "$(ROUNDS)")
 

@@ -1,4 +1,4 @@
-"""python -m tests.benchmarks.bench_interfaces: HTTP beside gRPC, and a look-up by message id beside an echo.
+"""python -m tests.benchmarks.bench_interfaces: HTTP beside gRPC, a look-up by message id beside an echo, and tracing.
 
 Both sides of a difference are called by h2load in turn, in one run.
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.benchmarks import harness, replicas, rounds
 from tests.benchmarks.harness import Target
-from tests.benchmarks.interfaces import looking_up, over_grpc
+from tests.benchmarks.interfaces import looking_up, over_grpc, tracing_cost
 from tests.benchmarks.peers import environments
 from tests.benchmarks.replicas import Place
 from tests.benchmarks.rounds import Group, Measured, Round
@@ -18,7 +18,7 @@ from tests.benchmarks.rounds import Group, Measured, Round
 PROGRAM = "bench-interfaces"
 ROUNDS = 3
 DEFAULT_OUT = Path(".tandem/bench/interfaces.json")
-PACKAGES = ("grpcio", "uvicorn", "httptools", "starlette", "orjson", "redis", "protobuf")
+PACKAGES = ("grpcio", "uvicorn", "httptools", "starlette", "orjson", "redis", "protobuf", "opentelemetry-sdk")
 
 GROUPS: Mapping[str, Group[Place]] = {
     "http": Group(over_grpc.measure, (Target("http_over_grpc_ms", "ms", "<= 1.0"),)),
@@ -29,6 +29,7 @@ GROUPS: Mapping[str, Group[Place]] = {
             Target("lookup_epoch_mb", "MB", f"<= {looking_up.MEGABYTES:.0f}"),
         ),
     ),
+    "tracing": Group(tracing_cost.measure, (Target("tracing_cost", "share", "<= 0.03"),)),
 }
 
 

@@ -1,11 +1,14 @@
 """The parts of `make bench-interfaces`; what it measures is tested in tests/realtime_service."""
 
+import math
 import re
+
+import pytest
 
 from shared_model.published.message_ids import ENTRIES_OF_BLOCK, blocks_of
 from tests.benchmarks import rounds
 from tests.benchmarks.bench_interfaces import GROUPS
-from tests.benchmarks.interfaces import looking_up
+from tests.benchmarks.interfaces import looking_up, tracing_cost
 
 
 def test_figures_carry_the_bounds_that_were_promised() -> None:
@@ -14,6 +17,7 @@ def test_figures_carry_the_bounds_that_were_promised() -> None:
         "http_over_grpc_ms": "<= 1.0",
         "lookup_over_echo_p99_ms": "<= 1.0",
         "lookup_epoch_mb": "<= 512",
+        "tracing_cost": "<= 0.03",
     }
     assert all(re.fullmatch(r"[a-z_0-9]+", name) for name in promised)
 
@@ -23,3 +27,11 @@ def test_a_night_has_a_million_messages_of_as_many_texts() -> None:
     found = dict(messages.entries(1_000))
     assert (looking_up.ROWS, len(found), len(set(found.values()))) == (1_000_000, 1_000, 1_000)
     assert len(dict(blocks_of(messages.entries(1_000), 1_000 // ENTRIES_OF_BLOCK))) == 1_000 // ENTRIES_OF_BLOCK
+
+
+def test_the_cost_of_tracing_is_an_upper_bound_over_pairs() -> None:
+    # Student's t of four pairs is 2.353.
+    assert tracing_cost.upper_bound([0.01, 0.02, 0.02, 0.03]) == pytest.approx(
+        math.expm1(0.02 + 2.353 * 0.004082), abs=1e-5
+    )
+    assert tracing_cost.upper_bound([0.0] * 4) == 0
