@@ -180,7 +180,8 @@ class ScoringServicer:
         try:
             stack.enter_context(self._context_reader.holding(call, raw))
         except Overloaded as error:
-            return Held(b"", stack.close, error, _submitted_id(raw))
+            # The frames of its traceback would keep the request, which is in no budget.
+            return Held(b"", stack.close, error.with_traceback(None), _submitted_id(raw))
         return Held(raw, stack.close)
 
     async def _submit_together(self, held: Sequence[Held], call: CallContext) -> scoring_pb2.SubmitStreamResponse:

@@ -64,6 +64,8 @@ class SubmitBatcher:
         try:
             while chunk := await self._next_chunk():
                 answer = await self._stored(chunk)
+                # Its requests are in no budget any more, and the next chunk may come late, or never.
+                del chunk
                 await self._written()
                 self._writing = asyncio.ensure_future(self._write(answer))
                 self._writing.add_done_callback(self._ended_writing)

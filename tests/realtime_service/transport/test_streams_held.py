@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -80,11 +81,12 @@ class Replica:
         self.inflight, self.watched = (Inflight("bytes", OF_ALL * size, OF_CALLER * size) for _ in range(2))
         callers = Callers(TokenKeys(settings, clock), TokenRules.of(settings), clock)
         calls = Inflight("calls", 100, 100)
-        reader = ContextReader(callers, lambda metadata: False, self.inflight, calls, self.watched, StreamTurns(8, 2))
+        turns = StreamTurns(8, 2)
+        self.reader = ContextReader(callers, lambda metadata: False, self.inflight, calls, self.watched, turns)
         self.deferral = Deferral()
         dispatcher = SimpleNamespace(check=lambda *_: None, charge=lambda *_: None)
         stores = SimpleNamespace(deferral=self.deferral, watcher=Watcher(), lookup=None)
-        parts: Any = (dispatcher, reader, stores, OpenStreams(), None, Metrics([]), None)
+        parts: Any = (dispatcher, self.reader, stores, OpenStreams(), None, Metrics([]), None)
         self.servicer = ScoringServicer(*parts)
 
     def submits(self, arrival: Arrival, client: Client) -> "asyncio.Task[None]":
@@ -137,6 +139,17 @@ async def test_submit_streams_of_a_caller_share_its_bytes_and_an_unread_answer_h
     assert all("this caller's requests under way hold" in it for it in refusals[OF_CALLER:])
     assert sum("requests under way hold" in it for it in told(others)) == len(others) - (OF_ALL - OF_CALLER)
     await ended(streams)
+
+
+def test_a_refusal_keeps_nothing_of_its_request() -> None:
+    replica = Replica()
+    raw = scoring_pb2.SubmitRequest(request=scoring_pb2.ScoreRequest(texts=[TEXT])).SerializeToString()
+    call = replica.reader.receive("Submit", b"", cast(Any, Client()), ALICE)
+    references = sys.getrefcount(raw)
+    with replica.inflight.holding(call.payer, OF_CALLER * len(raw)):
+        held = replica.servicer._held(raw, call)
+    assert isinstance(held.refusal, Overloaded)
+    assert sys.getrefcount(raw) == references
 
 
 async def test_watches_have_a_budget_of_their_own_as_long_as_they_last() -> None:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import time
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -131,6 +132,30 @@ async def test_a_client_that_reads_no_answer_keeps_no_request_here() -> None:
     await stream
     assert len(peer.answers) == 100
     assert peer.held == 0
+
+
+async def test_requests_that_are_stored_are_not_kept_until_the_next_ones_come() -> None:
+    """Their bytes are in no budget any more."""
+
+    class Seen(Held):
+        """One that weak references can be made to."""
+
+    peer, seen = Peer(numbers(10)), weakref.WeakSet[Held]()
+
+    def hold(raw: bytes) -> Held:
+        made = Seen(raw, lambda: None)
+        seen.add(made)
+        return made
+
+    peer.hold = hold  # type: ignore[method-assign]
+    stream = asyncio.create_task(peer.intake().run())
+    await until(lambda: len(seen) == 10)
+    peer.open.set()
+    await until(lambda: len(peer.chunks) > 0)
+    await settle()
+    assert not seen
+    peer.reads.set()
+    await stream
 
 
 async def test_a_client_that_cannot_be_written_to_ends_the_stream() -> None:
