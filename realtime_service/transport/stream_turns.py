@@ -55,33 +55,37 @@ class StreamReader:
         self._patience = NEW_SECONDS
 
     async def next(self) -> Any:
-        """The next message, or gRPC's EOF, once its address has its turn."""
-        if not self._patience:
-            return await self._in_turn(await self._read())
-        place = _Place(self._turns.reading, self._address)
-        try:
-            await place.granted
-            place.give_back_after(self._patience)
-            raw = await self._read()
-            place.give_back_after(0.0 if raw is _EOF else len(raw) / BYTES_PER_SECOND)
-            return await self._in_turn(raw)
-        except BaseException:
-            place.give_back()
-            raise
-
-    async def _in_turn(self, raw: Any) -> Any:
+        """The next message, or gRPC's EOF, once its address has its turn. A large message that has come without a place
+        waits for one."""
+        raw, in_place = await self._read_in_place() if self._patience else (await self._read(), False)
         if raw is not _EOF:
-            self._patience = PATIENCE_SECONDS if len(raw) > SMALL_BYTES else 0.0
+            large = len(raw) > SMALL_BYTES
+            if large and not in_place:
+                await self._take_place(len(raw))
+            self._patience = PATIENCE_SECONDS if large else 0.0
             if not self._turns.going_on.passes():
                 begin = asyncio.get_running_loop().create_future()
                 self._turns.going_on.put(begin, self._address)
                 await begin
         return raw
 
+    async def _read_in_place(self) -> tuple[Any, bool]:
+        """The next message, and whether it has a place."""
+        with _Place(self._turns.reading, self._address) as place:
+            await place.granted
+            place.give_back_after(self._patience)
+            raw = await self._read()
+            return raw, place.give_back_after(0.0 if raw is _EOF else len(raw) / BYTES_PER_SECOND)
+
+    async def _take_place(self, size: int) -> None:
+        with _Place(self._turns.reading, self._address) as place:
+            await place.granted
+            place.give_back_after(size / BYTES_PER_SECOND)
+
 
 class _Place:
-    """A place for a message that is read, waited for from the start. A reader that leaves while it waits gives its
-    place back when it gets it."""
+    """A place for a message that is read, waited for from the start. A reader that fails gives it back at once, or when
+    it gets it."""
 
     def __init__(self, queue: "ReadQueue[_Place]", address: str) -> None:
         self.granted: _Waiting = asyncio.get_running_loop().create_future()
@@ -98,13 +102,21 @@ class _Place:
         else:
             _go_on(self.granted)
 
-    def give_back_after(self, seconds: float) -> None:
-        """In so many seconds from now, instead of at an earlier call's time."""
+    def __enter__(self) -> "_Place":
+        return self
+
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        if failure:
+            self._give_back()
+
+    def give_back_after(self, seconds: float) -> bool:
+        """In so many seconds from now, instead of at an earlier call's time. False where that time is over."""
         if self._timer:
             self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(seconds, self.give_back)
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._give_back)
+        return not self._given_back
 
-    def give_back(self) -> None:
+    def _give_back(self) -> None:
         if self._timer:
             self._timer.cancel()
         if self._held and not self._given_back:

@@ -86,6 +86,28 @@ async def test_large_messages_of_an_address_come_no_faster_than_its_places_take(
         task.cancel()
 
 
+@pytest.mark.parametrize("before", ["silence", "a small message"])
+async def test_a_large_message_that_comes_without_a_place_waits_for_one(
+    before: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams = Streams()
+    reader = streams.open("10.0.0.1")
+    if before == "a small message":
+        reader._patience = 0.0
+    late = asyncio.create_task(reader.next())
+    await until(lambda: not streams.turns.reading._all_taken and len(streams.reading) == 1)
+    monkeypatch.setattr(stream_turns, "NEW_SECONDS", 60.0)
+    others = begin(streams, "10.0.0.1", OF_ADDRESS)
+    await until(lambda: len(streams.reading) == 1 + OF_ADDRESS)
+    streams.reading[0].set_result(LARGE)
+    await settle()
+    assert not late.done()
+    streams.reading[1].set_result(SMALL)
+    assert await late == LARGE
+    for task in others:
+        task.cancel()
+
+
 async def test_idle_streams_keep_no_places() -> None:
     streams = Streams()
     tasks = begin(streams, "10.0.0.1", 9)
