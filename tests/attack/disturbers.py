@@ -22,7 +22,6 @@ import grpc.aio
 
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.link_pb2 import LinkCall, LinkCalls
-from shared_model.types import MAX_TEXT_BYTES
 from tests.attack import hostile
 from tests.load.wire import Wire, prepare
 
@@ -48,11 +47,12 @@ _CHUNK = 1 << 16
 @dataclass
 class Sent:
     """Counts of one disturber: messages, streams or connections; their bytes as they travel; the connections that it
-    keeps for calls; wrong ends by status; seconds that it took."""
+    keeps for calls; calls of one request that got no answer; wrong ends by status; seconds that it took."""
 
     messages: int = 0
     bytes: int = 0
     connections: int = 1
+    failed: int = 0
     seconds: float = 0.0
     wrong: Counter[str] = field(default_factory=Counter)
 
@@ -62,6 +62,7 @@ class Sent:
                 "sent": self.messages,
                 "bytes": self.bytes,
                 "connections": self.connections,
+                "failed": self.failed,
                 "seconds": self.seconds,
                 "wrong": sorted(self.wrong.items()),
             }
@@ -87,11 +88,9 @@ class Place:
 
 
 async def valid(place: Place, sent: Sent) -> None:
-    """Calls within the quota, at an attack's rate of bytes as far as their texts can be so long, over as many
-    connections."""
+    """Calls within the quota, at an attack's rate of bytes, over as many connections."""
     rate = min(0.9 * place.quota, max(1.0, place.bytes_per_second / _SHORT_BYTES))
-    size = round(min(MAX_TEXT_BYTES, place.bytes_per_second / rate))
-    raw = scoring_pb2.ScoreRequest(texts=[hostile.words(size)], timeout_ms=99).SerializeToString()
+    raw = hostile.padded(round(place.bytes_per_second / rate))
     async with AsyncExitStack() as stack, asyncio.TaskGroup() as calls:
         sent.connections = place.connections
         channels = itertools.cycle([await stack.enter_async_context(it) for it in _channels(place, sent.connections)])
@@ -348,6 +347,7 @@ async def _call(
     try:
         await channel.unary_unary(method)(raw, timeout=_PATIENCE_SECONDS, metadata=metadata)
     except grpc.aio.AioRpcError as error:
+        sent.failed += 1
         if error.code() in WRONG:
             sent.wrong[f"{error.code().name}: {method}: {error.details()}"] += 1
 

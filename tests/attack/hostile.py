@@ -7,6 +7,7 @@ from google.protobuf.message import Message
 
 from protos.inference import open_inference_pb2 as open_inference
 from protos.scoring.v1 import scoring_pb2 as scoring
+from realtime_service.transport.messages import MAX_MESSAGE_BYTES
 from shared_model.types import MAX_TEXT_BYTES, MAX_TEXTS
 
 SCORE = "/scoring.v1.ScoringService/Score"
@@ -20,6 +21,8 @@ _FIELDS = 1_400_000
 #: Sizes near which a length changes its own size, or a limit lies.
 _EDGES = (0, 1, 127, 128, 16_383, 16_384, 65_535, 65_536, 65_537)
 _DEPTH = 120
+#: The number of a field that ScoreRequest does not have, and bytes before its content.
+_UNKNOWN, _HEAD = 14, 4
 
 Unary = tuple[str, bytes]
 
@@ -44,6 +47,13 @@ def long_requests() -> tuple[bytes, bytes, bytes]:
     tensor.contents.bytes_contents.extend(it.encode() for it in request.texts)
     submitted = scoring.SubmitRequest(request=request)
     return request.SerializeToString(), submitted.SerializeToString(), inferred.SerializeToString()
+
+
+def padded(size: int) -> bytes:
+    """A valid request of about so many bytes. Its one text is short, because long ones would fill the device; the other
+    bytes are a field of a later version."""
+    raw = scoring.ScoreRequest(texts=["where is my card"], timeout_ms=99).SerializeToString()
+    return raw + _field(_UNKNOWN, bytes(max(0, min(size, MAX_MESSAGE_BYTES) - len(raw) - _HEAD)))
 
 
 def words(size: int) -> str:

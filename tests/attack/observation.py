@@ -47,12 +47,13 @@ class Target:
 
 @dataclass(frozen=True)
 class Disturbance:
-    """The load beside the good caller: sent messages, their bytes, its connections, its seconds, and statuses that no
-    input may cause."""
+    """The load beside the good caller: sent messages, their bytes, its connections, its calls without an answer, its
+    seconds, and statuses that no input may cause."""
 
     sent: int
     bytes: int
     connections: int
+    failed: int
     seconds: float
     wrong: tuple[tuple[str, int], ...]
 
@@ -98,6 +99,7 @@ def observe(target: Target, seconds: float, disturb: Disturb) -> Seen:
         sent=found.sent,
         bytes_per_second=found.bytes / found.seconds,
         connections=found.connections,
+        failed=found.failed,
         wrong=found.wrong,
     )
 
@@ -126,7 +128,7 @@ def _disturber(name: str, **of_place: float) -> Disturb:
                 raise CannotMeasure(f"the disturber {name} failed; its last lines say why")
             said = json.loads(written)
             wrong = tuple(map(tuple, said["wrong"]))
-            return Disturbance(said["sent"], said["bytes"], said["connections"], said["seconds"], wrong)
+            return Disturbance(**{**said, "wrong": wrong})
 
         return end
 

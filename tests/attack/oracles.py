@@ -20,8 +20,8 @@ class Seen:
     """One run. `calls`: of the good caller; `in_time`: the share of them that was answered in time; `p99_ms`: of their
     answers; `accept_ms`: p99 of a health check, which waits for nothing but to be accepted; `callback_ms`: CPU time of
     the event loop's longest callback; `growth_mb`: highest memory above that before the run; `sent` messages,
-    `bytes_per_second`, `connections`: of the disturber; `wrong`: the disturber's
-    calls that ended with a status that no input may cause, by status."""
+    `bytes_per_second`, `connections`: of the disturber; `failed`: its calls without an answer; `wrong`: those of them
+    that ended with a status that no input may cause, by status."""
 
     calls: int
     in_time: float
@@ -32,6 +32,7 @@ class Seen:
     sent: int
     bytes_per_second: float
     connections: int
+    failed: int = 0
     wrong: tuple[tuple[str, int], ...] = ()
 
 
@@ -45,6 +46,8 @@ def steady(seen: Seen) -> Iterator[str]:
 def broken(seen: Seen, control: Seen) -> Iterator[str]:
     """All broken promises. `control`: valid calls at the same rate of bytes instead of the attack."""
     yield from steady(seen)
+    if control.failed > (1 - IN_TIME) * control.sent:
+        yield f"{control.failed} of {control.sent} valid calls were not answered: there is nothing to compare with"
     if seen.in_time < IN_TIME:
         yield f"{seen.in_time:.3f} of the good caller's calls in time, at least {IN_TIME}"
     if seen.p99_ms > P99_RATIO * control.p99_ms:

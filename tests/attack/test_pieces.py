@@ -11,7 +11,7 @@ from tests.benchmarks import harness
 from tests.benchmarks.harness import CannotMeasure
 
 FIRST, *_, LAST = DISTURBERS
-SEEN = Seen(1200, 1.0, 10.0, 5.0, 0.0, 20.0, 100, 1000.0, 1, (("INTERNAL: /m: x", 3),))
+SEEN = Seen(1200, 1.0, 10.0, 5.0, 0.0, 20.0, 100, 1000.0, 1, 0, (("INTERNAL: /m: x", 3),))
 
 
 def run(out: Path, name: str, monkeypatch: pytest.MonkeyPatch, *options: str) -> int:
