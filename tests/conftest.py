@@ -25,6 +25,7 @@ from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 from tests import object_store, spark_classes
 from tests.object_store import Proxy
+from tests.realtime_service.rollout import tiny_releases
 
 REPOSITORY = Path(__file__).parents[1]
 
@@ -158,15 +159,15 @@ def redis_url(redis_server: RedisServer, redis_client: "redis.Redis") -> str:
 
 
 @pytest.fixture(scope="session")
-def releases_dir() -> Path:
+def default_releases_dir() -> Path:
     """The releases that tests, `make demo` and `make up` share, so that one build serves all of them."""
     return Path(settings.load(StateSettings, state=REPOSITORY / ".tandem").releases_root)
 
 
 @pytest.fixture(scope="session")
-def release(releases_dir: Path) -> Release:
+def default_release(default_releases_dir: Path) -> Release:
     """The default release: the active one if it is of that name, else built (minutes) and promoted."""
-    store = Store(releases_dir)
+    store = Store(default_releases_dir)
     try:
         active = pointer.read(store, None).active
         if active.rpartition("-")[0] == DEFAULT_NAME:
@@ -174,6 +175,31 @@ def release(releases_dir: Path) -> Release:
     except ReleaseError:
         pass
     return _build_default(store)
+
+
+@pytest.fixture(scope="session")
+def tiny_releases_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("tiny-releases")
+
+
+@pytest.fixture(scope="session")
+def tiny_release(tiny_releases_dir: Path) -> Release:
+    """A tiny release, active in a store of its own. Each process needs seconds to open the default one."""
+    store = Store(tiny_releases_dir)
+    sealed = tiny_releases.seal_counting(store, "tiny")
+    pointer.promote(store, None, sealed.id)
+    return sealed
+
+
+@pytest.fixture(scope="session")
+def releases_dir(default_releases_dir: Path) -> Path:
+    """Packages in which the model is not the subject have the tiny one."""
+    return default_releases_dir
+
+
+@pytest.fixture(scope="session")
+def release(default_release: Release) -> Release:
+    return default_release
 
 
 def _build_default(store: Store) -> Release:

@@ -1,4 +1,4 @@
-"""A real Spark for the whole session, and states of their own for runs."""
+"""A real Spark for the whole session, the tiny release, and states of their own for runs."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
@@ -51,9 +52,26 @@ def spark(own_environment: None) -> Iterator[SparkSession]:
         session.stop()
 
 
+def of_the_release(request: pytest.FixtureRequest, fixture: str) -> Any:
+    """Of the tiny release, or of the default one where a module asks for it: there the model is the subject."""
+    kind = "default" if request.node.get_closest_marker("default_release") else "tiny"
+    return request.getfixturevalue(f"{kind}_{fixture}")
+
+
+@pytest.fixture(scope="module")
+def releases_dir(request: pytest.FixtureRequest) -> Path:
+    return Path(of_the_release(request, "releases_dir"))
+
+
+@pytest.fixture(scope="module")
+def release(request: pytest.FixtureRequest) -> Release:
+    found: Release = of_the_release(request, "release")
+    return found
+
+
 @pytest.fixture
 def state(tmp_path: Path, releases_dir: Path, release: Release, redis_url: str) -> StateSettings:
-    """An empty state of the test's own, with the default release active and the session's Redis."""
+    """An empty state of the test's own, with the release active and the session's Redis."""
     return StateSettings(state=tmp_path / "state", releases=str(releases_dir), redis_url=redis_url)
 
 

@@ -1,5 +1,6 @@
 """The committed rows of the demo's archive equal the engine's results outside Spark, row by row."""
 
+import contextlib
 import hashlib
 import json
 from datetime import UTC, datetime, timedelta
@@ -18,13 +19,16 @@ from batch_job.settings import NightlySettings
 from batch_job.tables.fence import Fence
 from shared_model import demo_messages
 from shared_model.encoding import Bucketing, coarse_bucket, collate, fine_bucket, plan_batches
+from shared_model.engine import Engine
 from shared_model.releases.store import Release
 from shared_model.settings import StateSettings
 from shared_model.types import Device, Precision
 from tests.batch_job.conftest import planned
 
+pytestmark = pytest.mark.default_release
+
 #: Messages of the demo's archive in every run of the suite; `make proof` takes all of them.
-FEW, ALL = 600, 20_000
+FEW, ALL = 400, 20_000
 #: How far a probability may differ in another batch composition, on the same ladder of widths.
 TAU = 1e-3
 #: How far it may differ from a lane's at the same precision: a lane pads to a ladder of its own, and at another width a
@@ -43,16 +47,15 @@ def texts_of(state: StateSettings) -> dict[str, str]:
     return found
 
 
-def scores_outside_spark(release: Release, texts: list[str], widths: Bucketing) -> NDArray[np.float32]:
+def scores_outside_spark(release: Release, engine: Engine, texts: list[str], widths: Bucketing) -> NDArray[np.float32]:
     """Probabilities of every text, in batches of another size and other neighbours than the run's."""
-    encoder, engine = release.encoder(), release.engine(Precision.BF16, Device.CPU, threads=2)
+    encoder = release.encoder()
     scores = np.empty((len(texts), len(release.labels)), np.float32)
     for start in range(0, len(texts), 1_000):
         encodings = encoder.encode_many(texts[start : start + 1_000])
         for batch in plan_batches([each.tokens for each in encodings], 24, 4096, widths):
             raw = engine.score(collate([encodings[row] for row in batch], widths))
             scores[[start + row for row in batch]] = release.heads.split(release.heads.scores(raw))[0]
-    engine.close()
     return scores
 
 
@@ -96,8 +99,10 @@ def test_the_rows_equal_the_engine_outside_spark(
     labels = np.array([release.labels.index(rows[message_id]["label"]) for message_id in texts])
     scores = np.array([rows[message_id]["score"] for message_id in texts])
     every = list(texts.values())
-    differ(labels, scores, scores_outside_spark(release, every, fine_bucket), TAU)
-    apart = differ(labels, scores, scores_outside_spark(release, every, coarse_bucket), TAU_OF_LANES)
+    with contextlib.closing(release.engine(Precision.BF16, Device.CPU, threads=2)) as engine:
+        fine, coarse = (scores_outside_spark(release, engine, every, it) for it in (fine_bucket, coarse_bucket))
+    differ(labels, scores, fine, TAU)
+    apart = differ(labels, scores, coarse, TAU_OF_LANES)
     share, within = SHARE_WITHIN
     assert (apart <= within).mean() >= share
     for message_id, text in texts.items():

@@ -26,6 +26,8 @@ from tests.batch_job.conftest import DAY, message, planned, write_day
 from tests.batch_job.shards import written
 from tests.shared_model import small_release
 
+pytestmark = pytest.mark.default_release
+
 LABELS = OutputSpec(OutputKind.SINGLE_LABEL, written.NAMES, 3)
 TEXTS = list(dict.fromkeys(islice(demo_messages.texts(seed=11), 400)))[:150]
 

@@ -29,7 +29,7 @@ from tests.batch_job.shards import written
 SECOND, THIRD = "2026-01-15", "2026-01-16"
 #: Enough rows to be judged, of few texts, so that they are scored at once.
 LINES = [message(number, f"my card number {number % 40} has not arrived") for number in range(1_100)]
-OTHERS = [message(number, "why was my transfer declined") for number in range(1_100)]
+OTHERS = [message(number, "why was my transfer declined so slowly") for number in range(1_100)]
 
 
 @pytest.fixture

@@ -27,6 +27,8 @@ from tests.batch_job.conftest import attempt, planned, write_day
 from tests.batch_job.dataframes import spark_program
 from tests.conftest import REPOSITORY
 
+pytestmark = pytest.mark.default_release
+
 #: Some come twice, of any length.
 TEXTS = [*itertools.islice(demo_messages.texts(seed=4), 150), "pin " * 90, "hello", "hello"]
 #: Columns that the nightly run's table has, too.

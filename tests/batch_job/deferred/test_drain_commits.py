@@ -34,6 +34,8 @@ from shared_model.releases.store import Release
 from tests.batch_job.conftest import DAY
 from tests.batch_job.deferred.deferring import Spark, committed, forget_leases, letters, row, submit
 
+pytestmark = pytest.mark.default_release
+
 NEXT = "2026-01-15"
 
 

@@ -29,6 +29,8 @@ from shared_model.redis_store import keys
 from shared_model.releases.store import Release, Store
 from tests.batch_job.deferred.deferring import Spark, committed, letters, row, submit
 
+pytestmark = pytest.mark.default_release
+
 
 async def test_every_request_has_exactly_one_answer(
     spark: SparkSession,

@@ -32,6 +32,8 @@ from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
 from tests.batch_job.scoring.test_runner import OUTPUT, assert_scored, encodings, raw
 
+pytestmark = pytest.mark.default_release
+
 KEY = BudgetKey("r-1", "fp16/cuda", "a card, 80 bytes, driver 1")
 
 

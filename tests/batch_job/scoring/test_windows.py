@@ -23,6 +23,8 @@ from shared_model.errors import JobError
 from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
 
+pytestmark = pytest.mark.default_release
+
 DISTINCT = list(dict.fromkeys(islice(demo_messages.texts(seed=3), 400)))[:150]
 #: Every text twice, some three times, none beside its like.
 TEXTS = [*DISTINCT, *reversed(DISTINCT), *DISTINCT[:20]]
