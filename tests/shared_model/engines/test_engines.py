@@ -1,5 +1,7 @@
 """Engines on the real release: what they answer, and that company changes nothing."""
 
+import functools
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -15,10 +17,31 @@ from shared_model.releases.store import Release
 from shared_model.types import Device, Precision
 
 CPU_PRECISIONS = [Precision.FP32, Precision.BF16, Precision.INT8]
+#: For code that is compiled for each width: of FP32, whose texts differ least, in `make proof`.
+COMPILED_PRECISIONS = [pytest.param(Precision.FP32, marks=pytest.mark.proof), Precision.BF16, Precision.INT8]
 
 #: Largest change of a probability between padded widths, which a planned batch does not mix. Measured: FP32 2e-6,
 #: BF16 6e-3, INT8 2e-2.
 TAU_OF_WIDTH = {Precision.FP32: 1e-4, Precision.BF16: 2e-2, Precision.INT8: 6e-2}
+#: Texts of several lengths in one batch, the same in all tests: each shape is compiled anew.
+MIXED = 12
+
+
+Scores = NDArray[np.float32]
+
+
+@pytest.fixture(scope="module")
+def scored(
+    release: Release, engines: dict[Precision, Engine], encodings: list[Encoding]
+) -> Callable[[Precision], tuple[Scores, Scores]]:
+    """Each text's scores alone, and those in a planned batch, computed once for each precision."""
+
+    @functools.cache
+    def of(precision: Precision) -> tuple[Scores, Scores]:
+        engine = engines[precision]
+        return alone(engine, release.heads, encodings), score_all(engine, release.heads, encodings)
+
+    return of
 
 
 def alone(engine: Engine, output: Scoring, encodings: list[Encoding]) -> NDArray[np.float32]:
@@ -37,10 +60,9 @@ def margins(scores: NDArray[np.float32]) -> NDArray[np.float32]:
 
 @pytest.mark.parametrize("precision", CPU_PRECISIONS)
 def test_a_text_alone_scores_as_in_a_planned_batch(
-    release: Release, engines: dict[Precision, Engine], encodings: list[Encoding], precision: Precision
+    release: Release, scored: Callable[[Precision], tuple[Scores, Scores]], precision: Precision
 ) -> None:
-    by_itself = of_labels(release, alone(engines[precision], release.heads, encodings))
-    in_company = of_labels(release, score_all(engines[precision], release.heads, encodings))
+    by_itself, in_company = (of_labels(release, scores) for scores in scored(precision))
     assert np.abs(by_itself - in_company).max() <= TAU[precision]
     changed = by_itself.argmax(1) != in_company.argmax(1)
     assert not (changed & (margins(in_company) >= 2 * TAU[precision])).any()
@@ -48,18 +70,22 @@ def test_a_text_alone_scores_as_in_a_planned_batch(
 
 @pytest.mark.parametrize("precision", CPU_PRECISIONS)
 def test_a_batch_of_mixed_lengths_stays_inside_the_stated_bound(
-    release: Release, engines: dict[Precision, Engine], encodings: list[Encoding], precision: Precision
+    release: Release,
+    engines: dict[Precision, Engine],
+    encodings: list[Encoding],
+    scored: Callable[[Precision], tuple[Scores, Scores]],
+    precision: Precision,
 ) -> None:
-    mixed = release.heads.scores(engines[precision].score(collate(encodings[:32])))
-    by_itself = alone(engines[precision], release.heads, encodings[:32])
-    assert np.abs(mixed - by_itself).max() <= TAU_OF_WIDTH[precision]
+    mixed = release.heads.scores(engines[precision].score(collate(encodings[:MIXED])))
+    by_itself, _ = scored(precision)
+    assert np.abs(mixed - by_itself[:MIXED]).max() <= TAU_OF_WIDTH[precision]
 
 
 @pytest.mark.parametrize("precision", CPU_PRECISIONS)
 def test_padding_is_masked_whatever_it_holds(
     release: Release, engines: dict[Precision, Engine], encodings: list[Encoding], precision: Precision
 ) -> None:
-    batch = collate(encodings[:16])
+    batch = collate(encodings[:MIXED])
     other = TokenBatch(np.where(batch.mask == 1, batch.ids, 2000), batch.mask)
     assert (batch.ids != other.ids).any()
     first, second = (release.heads.scores(engines[precision].score(coarse_bucket)) for coarse_bucket in (batch, other))
@@ -68,9 +94,12 @@ def test_padding_is_masked_whatever_it_holds(
 
 @pytest.mark.parametrize("precision", CPU_PRECISIONS)
 def test_an_answer_is_a_distribution_over_the_labels(
-    release: Release, engines: dict[Precision, Engine], encodings: list[Encoding], precision: Precision
+    release: Release,
+    encodings: list[Encoding],
+    scored: Callable[[Precision], tuple[Scores, Scores]],
+    precision: Precision,
 ) -> None:
-    scores = of_labels(release, score_all(engines[precision], release.heads, encodings))
+    scores = of_labels(release, scored(precision)[1])
     assert scores.shape == (len(encodings), len(release.labels))
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores.sum(axis=1), 1.0, rtol=1e-5)
@@ -93,7 +122,7 @@ def test_plain_questions_get_their_label(
     assert release.labels[int(scores.argmax())] == label
 
 
-@pytest.mark.parametrize("precision", CPU_PRECISIONS)
+@pytest.mark.parametrize("precision", COMPILED_PRECISIONS)
 def test_specialised_code_is_for_single_texts_and_leaves_all_others_their_bits(
     release: Release, engines: dict[Precision, Engine], encodings: list[Encoding], precision: Precision
 ) -> None:
@@ -115,7 +144,7 @@ def test_specialised_code_is_for_single_texts_and_leaves_all_others_their_bits(
     engine.close()
 
 
-@pytest.mark.parametrize("precision", CPU_PRECISIONS)
+@pytest.mark.parametrize("precision", COMPILED_PRECISIONS)
 def test_a_text_says_the_same_with_all_cores(release: Release, encodings: list[Encoding], precision: Precision) -> None:
     narrow = release.engine(precision, Device.CPU, 1, streams=2)
     wide = narrow.widened(2)
@@ -204,7 +233,7 @@ def test_width_is_the_threads_asked_for(release: Release) -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("precision", CPU_PRECISIONS)
+@pytest.mark.parametrize("precision", COMPILED_PRECISIONS)
 def test_streams_are_pinned_to_no_core(release: Release, precision: Precision) -> None:
     """Those of every process would be pinned to the first cores, of two processes to the same."""
     engine = release.engine(precision, Device.CPU, threads=1, streams=2)

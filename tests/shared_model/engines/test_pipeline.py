@@ -67,15 +67,16 @@ def test_so_does_the_default_model_in_int8(release: Release, encodings: list[Enc
             assert delta.max() <= TAU[Precision.INT8]
 
 
+@pytest.mark.parametrize("seeds", [range(2), pytest.param(range(2, 8), marks=pytest.mark.proof)])
 @pytest.mark.heavy
 def test_wherever_load_moves_the_cut_int8_answers_alike(
-    release: Release, encodings: list[Encoding], monkeypatch: pytest.MonkeyPatch
+    release: Release, encodings: list[Encoding], monkeypatch: pytest.MonkeyPatch, seeds: range
 ) -> None:
     batches = [collate([encoding]) for encoding in encodings[::9]]
     measured = openvino_cutting.measured
     with closing(release.engine(Precision.INT8, Device.CPU, 1)) as whole:
         expected = [release.heads.scores(whole.score(batch)) for batch in batches]
-    for seed in range(6):
+    for seed in seeds:
         draw = random.Random(seed)
 
         def loaded(compiled: ov.CompiledModel, draw: random.Random = draw) -> dict[str, float]:

@@ -91,8 +91,9 @@ def test_a_killed_or_hanging_rank_ends_the_engine_within_10_s_which_starts_again
     assert caplog.messages == [f"rank 1 of 2 {why}; all ranks start again"]
 
 
-@pytest.mark.heavy
+@pytest.mark.proof
 def test_no_rank_outlives_a_killed_engine(models: dict[str, SplitModel], tmp_path: Path) -> None:
+    """With whole ranks. The next test has what ends them."""
     for name, content in models["bert"].files.items():
         (tmp_path / name).write_bytes(content)
     command = [sys.executable, "-m", lost_ranks.__name__, str(tmp_path)]
