@@ -1,6 +1,7 @@
 """Real components that every test shares: a Redis of the suite's own and the default release."""
 
 import functools
+import gc
 import os
 import subprocess
 from collections.abc import Generator, Iterator
@@ -99,6 +100,17 @@ def _shared_part(file: str) -> str:
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Scheduling | None:
     return _SharedParts(config, log) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """The objects of imports stay: to look through a million of them for garbage takes seconds of every worker."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
