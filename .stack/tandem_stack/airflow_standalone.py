@@ -107,6 +107,8 @@ def _settings(airflow: Airflow) -> dict[str, str]:
         "API__BASE_URL": airflow.address,
         "API__HOST": "127.0.0.1",
         "API__PORT": str(airflow.port),
+        # Each reading of a file is a process of its own, of a fifth of a CPU second; by default it is every 30 s.
+        "DAG_PROCESSOR__MIN_FILE_PROCESS_INTERVAL": "60",
         "SCHEDULER__ENABLE_HEALTH_CHECK": "False",
         "SCHEDULER__USE_JOB_SCHEDULE": str(airflow.scheduled),
         "USAGE_DATA_COLLECTION__ENABLED": "False",

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 from playwright.sync_api import Page
-from tandem_stack import airflow_standalone, stack
+from tandem_stack import airflow_api, airflow_standalone, stack
 from tandem_stack.airflow_api import FINAL, AirflowApi, RunState
 from tandem_stack.checks import Problem
 from tandem_stack.stack import DAG, Plan
@@ -41,7 +41,7 @@ START_SECONDS = 120.0
 #: A run is late after this. The one that waits for messages always is.
 LATE_SECONDS = 60
 SPARK, BOARD = "http://spark.example/", "http://board.example/"
-RUN_SECONDS = 220.0
+RUN_SECONDS, POLL_SECONDS = 220.0, 1.0
 REFUSED, INTERRUPTED = "2026-01-20", "2026-01-21"
 ACCEPTED, UNANSWERED, COMMENTED = "2026-01-15", "2026-01-16", "2026-01-17"
 #: No JSON, and markup: reports show quarantined lines.
@@ -121,6 +121,8 @@ def running(
     with pytest.MonkeyPatch.context() as patch:
         for name, value in own_environ(folder / "state", releases_dir).items():
             patch.setenv(name, value)
+        # Each look costs the API server 0.05 CPU seconds.
+        patch.setattr(airflow_api, "_POLL_SECONDS", POLL_SECONDS)
         patch.setenv("AIRFLOW_CONN_TANDEM_ALERTS", json.dumps({"conn_type": "slackwebhook", "host": alerts.address}))
         plan = stack.plan(settings.load(StateSettings), scheduled=True)
         command, environ = [sys.executable, "-m", "tandem_stack", "up"], {"PYTHONPATH": str(REPOSITORY / ".stack")}
@@ -200,7 +202,7 @@ def night(running: Up, runs: dict[str, str]) -> Night:
     while (run := running.api.run_state(DAG, runs[str(FIRST_DAY)])).state not in FINAL:
         assert time.monotonic() < deadline, run
         listened |= listening(running)
-        time.sleep(0.5)
+        time.sleep(POLL_SECONDS)
     return Night(run, listened)
 
 
