@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from realtime_service.metrics import service_levels
-from realtime_service.metrics.service_levels import ReplicaFigures, Shared
+from realtime_service.telemetry.metrics import service_levels
+from realtime_service.telemetry.metrics.service_levels import ReplicaFigures, Shared
 from shared_model.errors import BadInput
 
 #: Seconds that a replica has for its answer.

@@ -21,7 +21,6 @@ from realtime_service.cluster.outlier_detection import OutlierDetector, Sign, si
 from realtime_service.cluster.peer_trust import PeerTrust
 from realtime_service.cluster.peers import Peers, PeerTls
 from realtime_service.errors import NEVER_AGAIN, DeadlineExpired, Relayed, ReplicaUnavailable
-from realtime_service.metrics import Metrics
 from realtime_service.routing.policy import Decision, RoutedRequest, another, stand_in
 from realtime_service.rpc.retryable import (
     Failure,
@@ -33,6 +32,7 @@ from realtime_service.rpc.retryable import (
     trailers_of,
 )
 from realtime_service.telemetry.calls import Hop
+from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import Clock
 from shared_model.errors import TandemError
 

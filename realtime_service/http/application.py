@@ -22,8 +22,8 @@ from realtime_service.http.call_context import HttpCallContext, context_of, peer
 from realtime_service.http.events import EventStream
 from realtime_service.http.routes import ROUTES, Asked, Route
 from realtime_service.identity import peer_key
-from realtime_service.metrics import Metrics, Outcome
 from realtime_service.routing.inflight import Inflight
+from realtime_service.telemetry.metrics import Metrics, Outcome
 from realtime_service.telemetry.scope import HttpCall
 from realtime_service.transport import messages, rpc_handlers
 from realtime_service.transport.accept_queue import ARRIVED

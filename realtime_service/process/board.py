@@ -12,11 +12,11 @@ import redis
 import redis.asyncio
 from prometheus_client import make_wsgi_app
 
-from realtime_service.metrics import service_levels
-from realtime_service.metrics.service_levels import LaneFigures, ModelFigures, ReplicaFigures, Shared, Totals
 from realtime_service.process import error_budget
 from realtime_service.process.calls import Parts
 from realtime_service.serving.status import TYPICAL_TOKENS
+from realtime_service.telemetry.metrics import service_levels
+from realtime_service.telemetry.metrics.service_levels import LaneFigures, ModelFigures, ReplicaFigures, Shared, Totals
 from realtime_service.transport.board_pages import BoardPages
 from realtime_service.transport.metrics_server import serve_metrics
 from shared_model.errors import StoreUnavailable

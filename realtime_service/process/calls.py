@@ -11,7 +11,6 @@ from realtime_service.cluster.forwarder import Forwarder
 from realtime_service.cluster.membership import Membership
 from realtime_service.cluster.peer_trust import PeerTrust
 from realtime_service.cluster.peers import PeerTls
-from realtime_service.metrics import Metrics, Outcome
 from realtime_service.routing.inflight import Inflight
 from realtime_service.routing.quotas import Quotas
 from realtime_service.serving.backfill import BackfillWorker
@@ -22,6 +21,7 @@ from realtime_service.serving.result_watcher import Watcher
 from realtime_service.serving.status import ReplicaStatus
 from realtime_service.settings import ServiceSettings
 from realtime_service.telemetry.calls import CallTracer
+from realtime_service.telemetry.metrics import Metrics, Outcome
 from realtime_service.transport import rpc_handlers
 from realtime_service.transport.authentication import Callers, TokenRules
 from realtime_service.transport.call_context import ContextReader

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from redis.asyncio.client import Pipeline
 
-from realtime_service.metrics.service_levels import LANES, Totals
+from realtime_service.telemetry.metrics.service_levels import LANES, Totals
 from shared_model.redis_store import keys
 
 DAYS = 28

@@ -4,9 +4,9 @@ import asyncio
 import socket
 from typing import TYPE_CHECKING
 
-from realtime_service.metrics import Metrics
 from realtime_service.process.calls import SERVICES, Calls
 from realtime_service.settings import ServiceSettings
+from realtime_service.telemetry.metrics import Metrics
 from realtime_service.transport.health import Readiness
 from realtime_service.transport.listener import advertised, bind, make_listener, offer_reflection
 from shared_model.tls import CertificateFiles

@@ -7,7 +7,7 @@ import logging
 import redis
 import redis.asyncio
 
-from realtime_service.metrics import Metrics
+from realtime_service.telemetry.metrics import Metrics
 from shared_model.redis_store import keys
 
 PERIOD_SECONDS = 5.0

@@ -12,7 +12,6 @@ from realtime_service.cluster.membership import Membership
 from realtime_service.cluster.peer_trust import PeerTrust
 from realtime_service.cluster.peers import PeerTls
 from realtime_service.execution.devices import Devices
-from realtime_service.metrics import Metrics
 from realtime_service.models import precomputed
 from realtime_service.models.precomputed import PrecomputedScores
 from realtime_service.models.registry import Models, Serving
@@ -35,6 +34,7 @@ from realtime_service.routing.quotas import Quotas
 from realtime_service.routing.snapshot import Snapshot
 from realtime_service.serving.status import ReplicaStatus
 from realtime_service.settings import SERVED, ServiceSettings, lanes, placement, spreads, variants
+from realtime_service.telemetry.metrics import Metrics
 from realtime_service.transport.health import Readiness
 from realtime_service.transport.token_keys import TokenKeys
 from shared_model import devices, tracing

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from realtime_service.cluster.membership import Membership
-from realtime_service.metrics import Metrics
 from realtime_service.models.precomputed import PrecomputedScores
 from realtime_service.serving.status import ReplicaStatus
+from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import Clock
 from shared_model.tls import CertificateFiles
 

@@ -7,11 +7,11 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from realtime_service.metrics import Metrics
 from realtime_service.models.latency_budgets import PERIOD_SECONDS
 from realtime_service.models.registry import Model, Models
 from realtime_service.rollout.loader import Loader
 from realtime_service.settings import Lane
+from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import Clock
 from shared_model.types import ServingPath
 

@@ -11,13 +11,13 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from realtime_service.errors import Unfit, UnfitRelease
-from realtime_service.metrics import Metrics
 from realtime_service.models.latency_budgets import newly_slow
 from realtime_service.models.registry import Model, Models, Roles, Serving
 from realtime_service.rollout.desired_release import DesiredReleases
 from realtime_service.rollout.loader import Loader
 from realtime_service.rollout.plan import Failure, Step, plan
 from realtime_service.rollout.residency import ALL, Residency, Use
+from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import Clock
 from shared_model.errors import ReleaseError
 from shared_model.releases.pointer import Pointer

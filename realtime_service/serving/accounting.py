@@ -10,10 +10,10 @@ from realtime_service.errors import (
     Relayed,
     ReplicaUnavailable,
 )
-from realtime_service.metrics import UNDECIDED, Metrics, Outcome
 from realtime_service.models.registry import Model
 from realtime_service.serving.answer import Answer
 from realtime_service.serving.request import RequestContext
+from realtime_service.telemetry.metrics import UNDECIDED, Metrics, Outcome
 from shared_model import tracing
 from shared_model.clock import Clock
 from shared_model.errors import AlreadyExists, BadInput, QueueFull, StoreUnavailable, UnknownRelease

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from protos.scoring.v1.scoring_pb2 import ScoreResponse
 from realtime_service.errors import ModelLoading, Overloaded, ReplicaUnavailable, ScoringFailed
 from realtime_service.execution.devices import Devices
-from realtime_service.metrics import Metrics
 from realtime_service.serving.dispatcher import Dispatcher
 from realtime_service.serving.request import check_request
 from realtime_service.serving.score_response import score_response
 from realtime_service.telemetry.calls import NO_TRACER, CallTracer
+from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import Clock
 from shared_model.deferred import Claimed, DeferredQueue, Lease
 from shared_model.errors import BadInput, StoreUnavailable, UnknownRelease

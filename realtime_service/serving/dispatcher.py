@@ -22,7 +22,6 @@ from realtime_service.errors import (
 )
 from realtime_service.execution.devices import Devices
 from realtime_service.identity import Identity, of_model
-from realtime_service.metrics import Metrics
 from realtime_service.models.registry import Model, Models, unknown
 from realtime_service.routing.policy import Decision, RoutedRequest, another, decide, own_lane
 from realtime_service.routing.quotas import Quotas
@@ -35,6 +34,7 @@ from realtime_service.serving.deferral import Deferral
 from realtime_service.serving.early_shedding import EarlyShedding
 from realtime_service.serving.finish_times import FinishTimes
 from realtime_service.serving.request import IDENTITY, CallContext, RequestContext, ScoringRequest
+from realtime_service.telemetry.metrics import Metrics
 from realtime_service.telemetry.scope import name_request
 from shared_model.clock import Clock
 from shared_model.encoding import Encoding

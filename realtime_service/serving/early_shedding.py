@@ -12,12 +12,12 @@ from realtime_service.cluster.membership import Membership
 from realtime_service.errors import Overloaded, PermissionDenied, Status, status_of
 from realtime_service.execution.devices import Devices
 from realtime_service.identity import Identity, of_model
-from realtime_service.metrics import Metrics, Outcome
 from realtime_service.models.registry import Model, Models
 from realtime_service.routing.policy import RoutedRequest, may_take, own_lane
 from realtime_service.routing.quotas import Quotas
 from realtime_service.scheduling.scheduler import latest_finish
 from realtime_service.serving.request import PRIORITIES
+from realtime_service.telemetry.metrics import Metrics, Outcome
 from shared_model.clock import Clock
 
 

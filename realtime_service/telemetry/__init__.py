@@ -1,1 +1,1 @@
-"""How a request shows in traces and logs. Only a sampled one has spans."""
+"""How a request shows in traces, logs and metrics. Only a sampled one has spans."""

@@ -22,8 +22,8 @@ from grpc.aio import _server
 
 from realtime_service.errors import DeadlineExpired, Overloaded, Status, UnknownMethod, status_of
 from realtime_service.identity import peer_key
-from realtime_service.metrics import UNKNOWN_METHOD
 from realtime_service.routing.inflight import RETRY_SECONDS
+from realtime_service.telemetry.metrics import UNKNOWN_METHOD
 from realtime_service.telemetry.refusals import REFUSALS
 from realtime_service.transport import wakeups
 from realtime_service.transport.accept_queue import ARRIVED, AcceptQueue, ReadQueue

@@ -8,10 +8,10 @@ import grpc.aio
 from grpc_health.v1 import health
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from realtime_service.metrics import Metrics
 from realtime_service.rpc import credentials
 from realtime_service.rpc.keepalive import TAKING_PINGS
 from realtime_service.settings import ServiceSettings, address_taken
+from realtime_service.telemetry.metrics import Metrics
 from realtime_service.transport import compression, known_methods, rpc_handlers
 from realtime_service.transport.known_methods import CallCounts, Limits
 from realtime_service.transport.messages import MAX_MESSAGE_BYTES, TRANSPORT_MESSAGE_BYTES, parse

@@ -1,7 +1,8 @@
 """Tables of settings and metrics in the READMEs of packages, written from the code by `make docs`.
 
 A table stands between `<!-- table: MODULE.CLASS -->` and `<!-- end of table -->`. The class is a settings class, or
-`realtime_service.metrics.Metrics`. `<!-- figures: FILE -->` begins one of models' speed, from a benchmark's results.
+`realtime_service.telemetry.metrics.Metrics`. `<!-- figures: FILE -->` begins one of models' speed, from a benchmark's
+results.
 """
 
 import dataclasses
@@ -14,7 +15,7 @@ from typing import Any, get_type_hints
 from prometheus_client import CollectorRegistry
 from prometheus_client.registry import Collector
 
-from realtime_service.metrics import Metrics
+from realtime_service.telemetry.metrics import Metrics
 from shared_model import settings
 from tests.benchmarks.devices import widths_table
 

@@ -8,10 +8,10 @@ import grpc
 from protos.inference import open_inference_pb2 as pb
 from realtime_service.cluster.membership import Membership
 from realtime_service.errors import MessageTooLarge, NotFound, PermissionDenied
-from realtime_service.metrics import Metrics, Outcome
 from realtime_service.serving.dispatcher import Dispatcher
 from realtime_service.serving.request import MAX_REQUEST_ID, CallContext
 from realtime_service.serving.status import ReplicaStatus
+from realtime_service.telemetry.metrics import Metrics, Outcome
 from realtime_service.transport import rpc_handlers
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.health import Readiness

@@ -13,7 +13,6 @@ from google.protobuf.message import DecodeError
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.errors import MessageTooLarge, Overloaded, Status
 from realtime_service.identity import Identity
-from realtime_service.metrics import Metrics, Outcome
 from realtime_service.serving.accounting import outcome_of
 from realtime_service.serving.deferral import Deferral
 from realtime_service.serving.dispatcher import Dispatcher
@@ -21,6 +20,7 @@ from realtime_service.serving.message_lookup import MessageLookup
 from realtime_service.serving.request import MAX_REQUEST_ID, CallContext, ScoringRequest
 from realtime_service.serving.result_watcher import Watcher
 from realtime_service.serving.score_response import score_response
+from realtime_service.telemetry.metrics import Metrics, Outcome
 from realtime_service.telemetry.scope import name_request
 from realtime_service.transport import messages, rpc_handlers
 from realtime_service.transport.accept_queue import ARRIVED

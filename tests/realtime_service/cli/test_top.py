@@ -5,8 +5,8 @@ import pytest
 from realtime_service.__main__ import main
 from realtime_service.cli import top
 from realtime_service.client import Client
-from realtime_service.metrics import service_levels
-from realtime_service.metrics.service_levels import LaneFigures, ModelFigures, ReplicaFigures, Shared
+from realtime_service.telemetry.metrics import service_levels
+from realtime_service.telemetry.metrics.service_levels import LaneFigures, ModelFigures, ReplicaFigures, Shared
 from shared_model.types import Priority
 from tests.realtime_service.conftest import RunningService
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from realtime_service.cluster.forwarder import Forwarded, Forwarder
-from realtime_service.metrics import Metrics
 from realtime_service.routing.policy import Decision, RoutedRequest, decide
 from realtime_service.routing.snapshot import Option, Replica, Snapshot, options
+from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import SystemClock
 from shared_model.types import Priority, ServingPath
 from tests.realtime_service.cluster.trusts import trusting

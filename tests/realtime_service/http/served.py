@@ -9,10 +9,10 @@ from typing import Any
 
 from realtime_service.http.application import Application
 from realtime_service.http.listener import HttpListener, bind
-from realtime_service.metrics import Metrics
 from realtime_service.routing.inflight import Inflight
 from realtime_service.settings import ServiceSettings
 from realtime_service.settings.http import HttpSettings
+from realtime_service.telemetry.metrics import Metrics
 from realtime_service.transport.rpc_handlers import Method
 
 SCORE, WATCH = "/scoring.v1.ScoringService/Score", "/scoring.v1.ScoringService/WatchResults"

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 
 import redis.asyncio
 
-from realtime_service.metrics.service_levels import Totals
 from realtime_service.process import error_budget
+from realtime_service.telemetry.metrics.service_levels import Totals
 from shared_model.redis_store import keys
 
 #: Two minutes after an hour and a day began.

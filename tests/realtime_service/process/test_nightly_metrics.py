@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import redis.asyncio
 
-from realtime_service.metrics import Metrics
 from realtime_service.process import nightly_metrics
 from realtime_service.settings import ServiceSettings
+from realtime_service.telemetry.metrics import Metrics
 from shared_model.redis_store import keys
 from tests.realtime_service.cluster.directory import until
 

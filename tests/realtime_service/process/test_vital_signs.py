@@ -7,8 +7,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from realtime_service.metrics import Metrics
 from realtime_service.process import vital_signs
+from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import SystemClock
 from shared_model.tls import CertificateFiles
 from tests.certified import certified

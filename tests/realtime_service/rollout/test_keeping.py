@@ -5,11 +5,11 @@ from typing import Any, cast
 
 import pytest
 
-from realtime_service.metrics import Metrics
 from realtime_service.models.registry import Model, Models
 from realtime_service.rollout.desired_release import DesiredReleases
 from realtime_service.rollout.loader import Loader
 from realtime_service.rollout.rollout import Rollout
+from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import SimulatedClock
 from shared_model.encoding import Encoder, InputSpec
 from shared_model.heads import Heads

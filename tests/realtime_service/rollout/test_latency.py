@@ -8,12 +8,12 @@ import pytest
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import Client
-from realtime_service.metrics import Metrics
 from realtime_service.models.latency_budgets import PERIOD_SECONDS, Timing
 from realtime_service.models.registry import Model, Models
 from realtime_service.rollout.latency_watch import LatencyWatch
 from realtime_service.rollout.loader import Loader
 from realtime_service.settings import ServiceSettings, lanes
+from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import SimulatedClock
 from shared_model.commands import await_replicas
 from shared_model.evaluation.benchmark import Budget

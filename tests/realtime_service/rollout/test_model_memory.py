@@ -6,13 +6,13 @@ from typing import cast
 import pytest
 
 from realtime_service.errors import Unfit, UnfitRelease
-from realtime_service.metrics import Metrics
 from realtime_service.models.registry import Model, Models
 from realtime_service.rollout.desired_release import DesiredReleases
 from realtime_service.rollout.loader import Loader
 from realtime_service.rollout.plan import Failure
 from realtime_service.rollout.residency import Residency
 from realtime_service.rollout.rollout import SETTLED_SECONDS, Rollout
+from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import SimulatedClock
 from shared_model.releases.pointer import Pointer
 from tests.realtime_service.rollout.test_keeping import model

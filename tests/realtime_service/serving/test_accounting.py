@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 
 from realtime_service.errors import DeadlineExpired, Overloaded, ScoringFailed
-from realtime_service.metrics import Metrics
 from realtime_service.models.registry import Model
 from realtime_service.models.statistics import LaneTotal
 from realtime_service.serving.accounting import Accounting
+from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import Clock
 from shared_model.errors import BadInput
 from shared_model.types import ServingPath

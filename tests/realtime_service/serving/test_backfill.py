@@ -9,10 +9,10 @@ import redis.asyncio
 from protos.scoring.v1.scoring_pb2 import ScoreRequest
 from protos.scoring.v1.storage_pb2 import DeferredWork
 from realtime_service.errors import Overloaded
-from realtime_service.metrics import Metrics
 from realtime_service.serving.answer import Answer
 from realtime_service.serving.backfill import BackfillWorker
 from realtime_service.serving.request import ScoringRequest
+from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import SystemClock
 from shared_model.deferred import DeferredQueue, State
 from shared_model.errors import BadInput, StoreUnavailable

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from realtime_service.errors import DeadlineExpired, Overloaded
 from realtime_service.identity import Identity
-from realtime_service.metrics import Metrics
 from realtime_service.models.registry import Model, Models
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import Snapshot
@@ -20,6 +19,7 @@ from realtime_service.serving import chunked_encoding
 from realtime_service.serving.dispatcher import Dispatcher
 from realtime_service.serving.request import CallContext, ScoringRequest
 from realtime_service.settings import SERVED
+from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import SystemClock
 from shared_model.encoding import Encoding
 from shared_model.types import Priority

@@ -14,7 +14,6 @@ from prometheus_client import generate_latest
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.errors import Overloaded
 from realtime_service.identity import Identity
-from realtime_service.metrics import Metrics
 from realtime_service.models.registry import Model, Models
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.quotas import Quotas
@@ -22,6 +21,7 @@ from realtime_service.routing.snapshot import Snapshot
 from realtime_service.serving.dispatcher import Dispatcher
 from realtime_service.serving.request import CallContext, check_request
 from realtime_service.settings import SERVED
+from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import SimulatedClock
 from shared_model.types import ServingPath
 

@@ -11,8 +11,8 @@ import pytest
 
 from realtime_service.errors import Overloaded, Status, Unauthenticated, status_of
 from realtime_service.identity import Identity
-from realtime_service.metrics import WATCHED_CODES, Metrics
 from realtime_service.settings import ServiceSettings
+from realtime_service.telemetry.metrics import WATCHED_CODES, Metrics
 from realtime_service.transport.rpc_handlers import Arrival, Context, Handlers
 from tests.realtime_service.cluster.directory import until
 from tests.realtime_service.listeners import listening

@@ -14,9 +14,9 @@ from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2 import SubmitStreamResponse
 from realtime_service.errors import Overloaded
 from realtime_service.identity import Identity
-from realtime_service.metrics import Metrics
 from realtime_service.routing.inflight import Inflight
 from realtime_service.settings import ServiceSettings
+from realtime_service.telemetry.metrics import Metrics
 from realtime_service.transport.authentication import Callers, TokenRules
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.rpc_handlers import Arrival

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from realtime_service.metrics import Metrics, Outcome, service_levels
-from realtime_service.metrics.service_levels import LaneFigures, ModelFigures, ReplicaFigures, Shared, Totals
 from realtime_service.settings import ServiceSettings, lanes
+from realtime_service.telemetry.metrics import Metrics, Outcome, service_levels
+from realtime_service.telemetry.metrics.service_levels import LaneFigures, ModelFigures, ReplicaFigures, Shared, Totals
 from shared_model.types import Device, ServingPath
 
 #: Of a version that tells more.

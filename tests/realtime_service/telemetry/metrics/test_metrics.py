@@ -4,8 +4,8 @@ import itertools
 
 from prometheus_client import CollectorRegistry
 
-from realtime_service.metrics import _MOST_MODELS, Metrics, Outcome
 from realtime_service.settings import ServiceSettings, lanes
+from realtime_service.telemetry.metrics import _MOST_MODELS, Metrics, Outcome
 from shared_model.types import Device, ServingPath
 
 

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from realtime_service.metrics.service_levels import Totals
 from realtime_service.settings import Lane
+from realtime_service.telemetry.metrics.service_levels import Totals
 from shared_model.types import ServingPath
 
 Ids = dict[str, str] | None
