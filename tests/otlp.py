@@ -84,7 +84,7 @@ def collecting(answers: threading.Event | None = None, keep: bool = True) -> Ite
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     collector = Collector(f"http://127.0.0.1:{server.server_port}")
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     try:
         yield collector

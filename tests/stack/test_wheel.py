@@ -100,7 +100,7 @@ def test_data_files_come_along(unpacked: Path) -> None:
 
 
 def test_an_extra_brings_what_it_needs_and_the_client_two_packages(metadata: Message) -> None:
-    assert metadata.get_all("Provides-Extra") == [*EXTRAS]
+    assert metadata.get_all("Provides-Extra") == [*EXTRAS, "tracing"]
     required = [*map(Requirement, metadata.get_all("Requires-Dist") or [])]
     needed = {extra: {it.name for it in required if is_wanted(it, extra)} for extra in ("", *EXTRAS)}
     assert needed[""] == set()

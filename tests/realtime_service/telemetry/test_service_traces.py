@@ -20,6 +20,7 @@ from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from realtime_service.client import Client
 from shared_model.redis_store.server import RedisServer
+from shared_model.types import Priority
 from tests import otlp
 from tests.otlp import Collector, Received
 from tests.realtime_service.conftest import RunningService, eventually, start_service
@@ -63,7 +64,7 @@ def sampled(flag: str = "01") -> tuple[str, str]:
 
 def call(address: str, traceparent: str, text: str = TEXT, **fields: object) -> scoring_pb2.ScoreResponse:
     with grpc.insecure_channel(address) as channel:
-        request = scoring_pb2.ScoreRequest(texts=[text], **fields)  # type: ignore[arg-type]
+        request = scoring_pb2.ScoreRequest(texts=[text], priority=scoring_pb2.REAL_TIME, **fields)  # type: ignore[arg-type]
         metadata = [("traceparent", traceparent)] if traceparent else []
         answer: scoring_pb2.ScoreResponse = ScoringServiceStub(channel).Score(request, timeout=20, metadata=metadata)
         return answer
@@ -78,7 +79,7 @@ def test_a_call_is_one_trace_from_the_program_to_the_engine(
     router: RunningService, collector: Collector, application: trace.Tracer
 ) -> None:
     with application.start_as_current_span("application") as root, Client(router.address, caller_id="me") as client:
-        answer = client.score(TEXT, timeout_ms=90)
+        answer = client.score(TEXT, priority=Priority.REAL_TIME)
     found = format(root.get_span_context().trace_id, "032x")
     spans = collector.until(found, {"engine", "batch", "queue", "application"}, lambda them: len(them) == 8)
     own = [span for span in spans if span.service == "application"]
@@ -113,7 +114,7 @@ def test_a_call_is_one_trace_from_the_program_to_the_engine(
 
 def test_a_call_over_http_continues_the_trace_of_its_caller(router: RunningService, collector: Collector) -> None:
     made, traceparent = sampled()
-    body = json.dumps({"texts": [TEXT], "timeout_ms": 90}).encode()
+    body = json.dumps({"texts": [TEXT], "priority": "REAL_TIME"}).encode()
     headers = {"content-type": "application/json", "traceparent": traceparent}
     with urllib.request.urlopen(urllib.request.Request(f"{router.http}/v1/score", body, headers)) as page:  # noqa: S310
         assert page.status == 200
@@ -139,9 +140,9 @@ def test_what_is_not_sampled_has_no_span_on_any_hop(router: RunningService, coll
     known = {span.trace for span in collector.spans}
     _, unsampled = sampled("00")
     for traceparent in (unsampled, "", "00-malformed-01"):
-        call(router.address, traceparent, timeout_ms=90)
+        call(router.address, traceparent)
     last, traceparent = sampled()
-    call(router.address, traceparent, timeout_ms=90)
+    call(router.address, traceparent)
     collector.until(last, {SCORE, "engine"}, lambda them: len(them) == 6)
     assert {span.trace for span in collector.spans} - known == {last}
 
@@ -169,7 +170,7 @@ def test_work_that_is_submitted_goes_on_in_its_trace(router: RunningService, col
 def test_no_text_is_in_a_span(router: RunningService, collector: Collector) -> None:
     """Nor in the line of an error that quotes what the caller sent."""
     made, traceparent = sampled()
-    call(router.address, traceparent, "xyzzy plugh", timeout_ms=90, request_id="id-of-a-user")
+    call(router.address, traceparent, "xyzzy plugh", request_id="id-of-a-user")
     with pytest.raises(grpc.RpcError):
         call(router.address, traceparent, "xyzzy plugh", model="xyzzy plugh")
     collector.until(made, {SCORE, "engine"}, lambda them: len(them) == 7)
@@ -181,7 +182,7 @@ def test_no_text_is_in_a_span(router: RunningService, collector: Collector) -> N
 
 def test_a_latency_of_a_sampled_call_names_its_trace(service: RunningService) -> None:
     made, traceparent = sampled()
-    call(service.address, traceparent, timeout_ms=90)
+    call(service.address, traceparent)
     accept = {"accept": "application/openmetrics-text"}
     with urllib.request.urlopen(urllib.request.Request(f"{service.metrics}/metrics", headers=accept)) as page:  # noqa: S310
         families = {it.name: it.samples for it in parser.text_string_to_metric_families(page.read().decode())}
@@ -218,7 +219,7 @@ def test_calls_do_not_notice_a_collector_that_is_down(alone: tuple[RunningServic
         return sum(float(line.split()[1]) for line in lines if line.startswith("tandem_spans_dropped_total "))
 
     for _ in range(5):
-        assert call(running.address, "", timeout_ms=90).results
+        assert call(running.address, "").results
     # A span of the call, and one of its hop.
     eventually(lambda: dropped() >= 10)
     lines = [json.loads(line) for line in log.read_text().splitlines()]

@@ -227,7 +227,8 @@ def test_a_collector_that_is_down_is_one_line_with_its_address_and_the_end_is_so
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with otlp.collecting() as gone:
-        sending(monkeypatch, gone)
+        # All at once, at the end.
+        sending(monkeypatch, gone, OTEL_BSP_SCHEDULE_DELAY="60000")
     dropped = list[int]()
     made = Tracer("test", dropped.append)
     for _ in range(3):
