@@ -7,7 +7,7 @@ forked or spawned. Both close with their `with` block; an iterator of `stream` o
 call when it is closed or collected.
 """
 
-from realtime_service.client.answers import Answer, Deferred
+from realtime_service.client.answers import Answer, Deferred, LastNight
 from realtime_service.client.asynchronous import AsyncClient
 from realtime_service.client.blocking import Client
 from realtime_service.client.calls import DEFAULT_DEADLINE
@@ -33,6 +33,7 @@ __all__ = [
     "DeadlineExceeded",
     "Deferred",
     "InvalidRequest",
+    "LastNight",
     "NotFound",
     "Overloaded",
     "ServiceFailed",

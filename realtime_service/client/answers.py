@@ -89,6 +89,23 @@ class Deferred:
         return self.state.ended
 
 
+@dataclass(frozen=True, slots=True)
+class LastNight:
+    """Scores that last night's run published. `results`: one for each id, in order, None where the night has no message
+    of it. `ds`: the day of its messages; `release`: that scored them."""
+
+    results: tuple[Score | None, ...]
+    ds: str
+    release: str
+    precision: str
+    message: scoring_pb2.LookupResponse = field(repr=False, compare=False)
+
+    @property
+    def model(self) -> str:
+        """The model of the release."""
+        return self.message.model
+
+
 def answer(message: scoring_pb2.ScoreResponse) -> Answer:
     return Answer(
         results=tuple(_score(result) for result in message.results),
@@ -133,6 +150,11 @@ def deferred(message: scoring_pb2.GetResultResponse) -> Deferred:
         failure=message.failure,
         message=message,
     )
+
+
+def last_night(message: scoring_pb2.LookupResponse) -> LastNight:
+    results = tuple(_score(it.result) if it.HasField("result") else None for it in message.results)
+    return LastNight(results, message.ds, message.release, message.precision, message)
 
 
 class _Heads(Mapping[str, HeadScore]):

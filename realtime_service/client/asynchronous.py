@@ -11,7 +11,7 @@ import grpc.aio
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from realtime_service.client import calls, channel, errors, traces
-from realtime_service.client.answers import Answer, Deferred
+from realtime_service.client.answers import Answer, Deferred, LastNight
 from realtime_service.client.calls import (
     Call,
     ScoreOptions,
@@ -149,6 +149,10 @@ class AsyncClient:
                     raise broken from None
             finally:
                 messages.cancel()
+
+    async def lookup(self, ids: str | Sequence[str], *, top_k: int = 0, model: str = "") -> LastNight:
+        """As `Client.lookup`."""
+        return await self._call(calls.lookup(ids, top_k, model))
 
     async def describe(self, *, model: str = "") -> scoring_pb2.DescribeResponse:
         """As `Client.describe`."""

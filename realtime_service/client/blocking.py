@@ -10,7 +10,7 @@ import grpc
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from realtime_service.client import calls, channel, errors, traces
-from realtime_service.client.answers import Answer, Deferred
+from realtime_service.client.answers import Answer, Deferred, LastNight
 from realtime_service.client.calls import (
     Call,
     ScoreOptions,
@@ -164,6 +164,11 @@ class Client:
                     raise broken from None
             finally:
                 messages.cancel()
+
+    def lookup(self, ids: str | Sequence[str], *, top_k: int = 0, model: str = "") -> LastNight:
+        """Last night's scores of 1 to 64 messages by their ids, as the archive has them; nothing is computed. `top_k`
+        and `model`: as in `score`. Raises: NotFound where no night of the active release is published."""
+        return self._call(calls.lookup(ids, top_k, model))
 
     def describe(self, *, model: str = "") -> scoring_pb2.DescribeResponse:
         """The description of the replica that answers, as the message of the wire. `model`: by default the default

@@ -11,7 +11,7 @@ import grpc
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import answers, errors
-from realtime_service.client.answers import Answer, Deferred
+from realtime_service.client.answers import Answer, Deferred, LastNight
 from realtime_service.client.errors import CallError, Unavailable
 from realtime_service.rpc.retryable import RETRY_AFTER
 from shared_model.types import MAX_TEXTS, Priority
@@ -193,6 +193,11 @@ def submit(request_id: str, texts: str | Sequence[str], options: SubmitOptions) 
 def result(request_id: str, ticket: str) -> Call[Deferred]:
     request = scoring_pb2.GetResultRequest(request_id=request_id, ticket=ticket)
     return Call("GetResult", request, DEFAULT_DEADLINE, answers.deferred)
+
+
+def lookup(ids: str | Sequence[str], top_k: int, model: str) -> Call[LastNight]:
+    request = scoring_pb2.LookupRequest(ids=_several(ids), top_k=top_k, model=model)
+    return Call("Lookup", request, DEFAULT_DEADLINE, answers.last_night)
 
 
 def describe(model: str) -> Call[scoring_pb2.DescribeResponse]:

@@ -23,7 +23,7 @@ ONE_PROCESS = "a client holds connections and threads: make one in each process,
 _SPREADING = {"loadBalancingConfig": [{"round_robin": {}}], "healthCheckConfig": {"serviceName": SERVICE}}
 #: Not those that stream texts to the service: it may have answered some of them. Scoring has no effect, and Submit is
 #: deduplicated by its request id.
-_REPEATABLE = ("Score", "Submit", "GetResult", "WatchResults", "Describe")
+_REPEATABLE = ("Score", "Submit", "GetResult", "WatchResults", "Lookup", "Describe")
 #: gRPC makes a call again once: a request that kills its replica meets no third. A refusal says when to come back, or
 #: that it is no use (`grpc-retry-pushback-ms`). A listener that closes ends its calls with CANCELLED.
 _REPEATING = {

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 from typing import Any
 
-from realtime_service.client import Answer, AsyncClient, Client
+from realtime_service.client import Answer, AsyncClient, Client, LastNight
 
 
 class Threads:
@@ -27,6 +27,9 @@ class Threads:
 
     def result(self, request_id: str, **options: Any) -> Any:
         return self.client.result(request_id, **options)
+
+    def lookup(self, ids: Any, **options: Any) -> LastNight:
+        return self.client.lookup(ids, **options)
 
     def listed(self, method: str, *arguments: Any, **options: Any) -> list[Any]:
         """Everything that `stream` or `watch` gives."""
@@ -60,6 +63,9 @@ class Loop:
 
     def result(self, request_id: str, **options: Any) -> Any:
         return self._runner.run(self.client.result(request_id, **options))
+
+    def lookup(self, ids: Any, **options: Any) -> LastNight:
+        return self._runner.run(self.client.lookup(ids, **options))
 
     def listed(self, method: str, *arguments: Any, **options: Any) -> list[Any]:
         async def collect() -> list[Any]:
