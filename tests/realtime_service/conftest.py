@@ -41,11 +41,17 @@ class RunningService:
 
 
 def start_service(
-    state: Path, releases: Path, module: str = "realtime_service", log: Path | None = None, **environment: str
+    state: Path,
+    releases: Path,
+    module: str = "realtime_service",
+    log: Path | None = None,
+    tree: Path | None = None,
+    **environment: str,
 ) -> RunningService:
     """Start `serve` of the service, or of a `module` that wraps it, and wait for its ready line; ports are free ones
-    unless set. `log`: the file of its log; None: that of the test. A service that is not ready in time is killed, and
-    the test fails: pytest's own time-out cannot end a thread that reads."""
+    unless set. `log`: the file of its log; None: that of the test. `tree`: the folder of the code to run, by default
+    this one. A service that is not ready in time is killed, and the test fails: pytest's own time-out cannot end a
+    thread that reads."""
     env = {
         **os.environ,
         "TANDEM_STATE": str(state),
@@ -56,7 +62,7 @@ def start_service(
     }
     command = [sys.executable, "-m", module, "serve"]
     with contextlib.nullcontext() if log is None else log.open("w") as error:
-        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=error, text=True)
+        process = subprocess.Popen(command, cwd=tree, env=env, stdout=subprocess.PIPE, stderr=error, text=True)
     assert process.stdout
     late = threading.Timer(READY_SECONDS, process.kill)
     late.start()

@@ -42,9 +42,10 @@ class Fleet:
     _stack: contextlib.ExitStack
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
-    def replica(self, **environment: str) -> RunningService:
+    def replica(self, tree: Path | None = None, **environment: str) -> RunningService:
+        """`tree`: as in `start_service`."""
         state, releases = self.folder / f"replica-{next(self._numbers)}", self.folder / "releases"
-        running = start_service(state, releases, REDIS_URL=self.redis.url, **environment)
+        running = start_service(state, releases, tree=tree, REDIS_URL=self.redis.url, **environment)
         self._stack.callback(end, running)
         return running
 

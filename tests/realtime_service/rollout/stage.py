@@ -96,9 +96,12 @@ no_release = scoring_pb2.ReleaseDescription()
 
 @dataclass
 class Callers:
-    """Callers of every lane, with one text and with several, while the context lasts."""
+    """Callers of every lane, with one text and with several, while the context lasts. `pause`: seconds between two
+    calls of one; `attempts`: as in `Client`."""
 
     address: str
+    pause: float = 0.002
+    attempts: int = 1
     answers: list[Answer] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     _over: threading.Event = field(default_factory=threading.Event)
@@ -120,9 +123,9 @@ class Callers:
         return {answer.release for answer in self.answers}
 
     def _call(self, way: dict[str, Priority]) -> None:
-        with Client(self.address, attempts=1) as client:
+        with Client(self.address, attempts=self.attempts) as client:
             for number in itertools.count():
-                if self._over.wait(0.002):
+                if self._over.wait(self.pause):
                     return
                 words = ["where is my card", "card", "is my card where " * (number % 7 + 1)]
                 try:
