@@ -40,10 +40,10 @@ _EXPIRED = status_of(DeadlineExpired("the deadline of the call passed"))
 
 class Application:
     """`handlers`: of gRPC's methods, by path. `bodies`: the bytes that are read, and not yet a message. `ready`:
-    whether this replica takes calls."""
+    whether this replica takes calls of a lane, "" for any."""
 
     def __init__(
-        self, handlers: Mapping[str, Method], bodies: Inflight, ready: Callable[[], bool], metrics: Metrics
+        self, handlers: Mapping[str, Method], bodies: Inflight, ready: Callable[[str], bool], metrics: Metrics
     ) -> None:
         self._handlers = handlers
         self._bodies = bodies
@@ -65,7 +65,7 @@ class Application:
         return Response(json_messages.encode({"live": True}), headers=_JSON)
 
     async def _server_ready(self, request: Request) -> Response:
-        ready = self._ready()
+        ready = self._ready(request.query_params.get("lane", ""))
         return Response(json_messages.encode({"ready": ready}), 200 if ready else 503, _JSON)
 
     def _endpoint(self, route: Route) -> Callable[[Request], Awaitable[Response]]:

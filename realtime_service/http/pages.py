@@ -96,7 +96,10 @@ def openapi() -> dict[str, Any]:
         paths.setdefault(route.path.replace(":path}", "}"), {})[route.verb.lower()] = _operation(route)
     for path, summary in (
         ("/v2/health/live", "Whether the process runs; needs no token."),
-        ("/v2/health/ready", "Whether this replica takes calls: 200, else 503; needs no token."),
+        (
+            "/v2/health/ready",
+            "Whether this replica takes calls (?lane=NAME: of a lane): 200, else 503; needs no token.",
+        ),
     ):
         paths[path] = {"get": {"summary": summary, "responses": {"200": {"description": "Yes."}}}}
     error = {"error": {"type": "string"}, "code": {"type": "string"}, "retry_after_ms": {"type": "integer"}}

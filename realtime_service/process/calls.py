@@ -119,8 +119,8 @@ class Calls:
 
         parts = self._parts
 
-        def ready() -> bool:
-            return parts.readiness.ready and not parts.status.draining
+        def ready(lane: str) -> bool:
+            return parts.readiness.takes(lane) and not parts.status.draining
 
         methods = rpc_handlers.methods_of(self._offered)
         return Application(methods, self._bytes_budget(), ready, parts.metrics).asgi()

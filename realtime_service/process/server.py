@@ -15,7 +15,7 @@ from realtime_service.execution.devices import Devices
 from realtime_service.models import precomputed
 from realtime_service.models.precomputed import PrecomputedScores
 from realtime_service.models.registry import Models, Serving
-from realtime_service.process import nightly_metrics, redis_connections, vital_signs
+from realtime_service.process import backlog_metrics, nightly_metrics, redis_connections, vital_signs
 from realtime_service.process.background import BackgroundTasks
 from realtime_service.process.board import Board
 from realtime_service.process.calls import SERVICES, Calls, Parts
@@ -248,6 +248,7 @@ class Server:
         membership, status = self._membership, self._status
         client, metrics, clock = self._default_client, self._metrics, self._clock
         queue = DeferredQueue(client, self._deferred, metrics.unanswered)
+        self._spawn(stack, backlog_metrics.run(queue, metrics, clock))
         shared = (client, self._readiness, metrics, clock, self._tracer)
         parts = Parts(self._settings, status, membership, self._quotas, queue, *shared)
         board = Board(parts)

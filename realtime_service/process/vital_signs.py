@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 
 from realtime_service.cluster.membership import Membership
 from realtime_service.models.precomputed import PrecomputedScores
-from realtime_service.serving.status import ReplicaStatus
+from realtime_service.serving.status import TYPICAL_TOKENS, ReplicaStatus
 from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import Clock
 from shared_model.tls import CertificateFiles
+from shared_model.types import ServingPath
 
 PERIOD_SECONDS = 1.0
 #: Between looks at the event loop.
@@ -21,14 +22,23 @@ async def run(status: ReplicaStatus, membership: Membership, files: CertificateF
     while True:
         device = status.device
         for path in device.lanes:
-            metrics.set_queue_depth(path, device.queue_depth(path))
-            metrics.set_utilisation(path, device.utilisation_of(path))
+            late = lateness(status, path, membership.snapshot.policy.targets.get(path, 0.0))
+            metrics.set_lane(path, device.queue_depth(path), device.utilisation_of(path), late)
         metrics.set_redis_up(membership.snapshot.redis_available)
         metrics.set_epochs(epoch_days(status.models.published()))
         if files:
             # Each renewed certificate is read with a connection, and none may come.
             metrics.set_certificate_end(files.current().ends)
         await asyncio.sleep(PERIOD_SECONDS)
+
+
+def lateness(status: ReplicaStatus, path: ServingPath, target: float) -> float | None:
+    """When a typical request of a lane would end, as a share of its p95 `target`, or of the timeout that is assumed for
+    it; None while the lane warms up."""
+    if not status.models.serving.models:
+        return None
+    typical = status.device.typical(status.models.active, path, TYPICAL_TOKENS)
+    return typical and typical[0] / (target or status.device.lanes[path].assumed_timeout)
 
 
 async def watch_loop(metrics: Metrics, clock: Clock) -> None:

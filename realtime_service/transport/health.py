@@ -42,6 +42,10 @@ class Readiness:
         """Whether any lane takes calls."""
         return bool(self._up)
 
+    def takes(self, lane: str) -> bool:
+        """Whether a lane takes calls; "": any lane."""
+        return lane in self._up if lane else self.ready
+
     async def until_ready(self) -> None:
         """Wait until a lane takes calls."""
         await self._any_up.wait()

@@ -80,11 +80,14 @@ class Metrics:
     def _add_lanes(self) -> None:
         self._waiting = self._gauge("tandem_waiting", "Texts waiting for the device.", "path")
         self._load = self._gauge("tandem_load", "Arrival rate × service time ÷ streams of a lane.", "path")
+        self._late = self._gauge("tandem_predicted_lateness_ratio", "Predicted end ÷ the lane's p95 target.", "path")
         self._call = self._gauge("tandem_lane_call_seconds", "Median call of the lane's budget on this host.", "path")
         self._places = self._gauge("tandem_lane_device_info", "Where the lane computes.", "path", "device")
         self._slow = self._gauge("tandem_lane_slow", "1 if that is over the lane's latency budget.", "path")
 
     def _add_nights(self) -> None:
+        self._backlog = self._gauge("tandem_deferred_waiting", "Deferred requests that no consumer is at.")
+        self._backlog_due = self._gauge("tandem_deferred_deadline_timestamp_seconds", "Their earliest deadline, UTC.")
         self._harvested = self._counter("tandem_harvested_total", "Deferred requests answered by idle lanes.")
         self._unanswered = self._counter(
             "tandem_deferred_unanswered_total", "Deferred requests that ended without an answer.", "why"
@@ -184,11 +187,17 @@ class Metrics:
         """Count deferred requests that ended without an answer; one process counts each."""
         self._unanswered.labels(why).inc(count)
 
-    def set_queue_depth(self, path: ServingPath, texts: int) -> None:
+    def set_lane(self, path: ServingPath, texts: int, load: float, lateness: float | None) -> None:
+        """`texts`: that wait; `lateness`: None while it is not known."""
         self._waiting.labels(path).set(texts)
-
-    def set_utilisation(self, path: ServingPath, load: float) -> None:
         self._load.labels(path).set(load)
+        if lateness is not None:
+            self._late.labels(path).set(lateness)
+
+    def set_backlog(self, waiting: int, deadline: float) -> None:
+        """`deadline`: seconds since 1970, infinite without one."""
+        self._backlog.set(waiting)
+        self._backlog_due.set(deadline)
 
     def set_restarts(self, restarts: int) -> None:
         self._restarts.set(restarts)
@@ -223,12 +232,8 @@ class Metrics:
 
     def set_nightly(self, ds: str, rows: int, rows_per_second: float, finished_at: float, quarantined: int = 0) -> None:
         """Set the figures of the last published nightly run, which the batch job stores in Redis."""
-        figures = (
-            (self._nightly_rows, rows),
-            (self._nightly_rate, rows_per_second),
-            (self._nightly_quarantined, quarantined),
-        )
-        for gauge, value in figures:
+        gauges = (self._nightly_rows, self._nightly_rate, self._nightly_quarantined)
+        for gauge, value in zip(gauges, (rows, rows_per_second, quarantined), strict=True):
             gauge.clear()
             gauge.labels(ds).set(value)
         self._nightly_at.set(finished_at)

@@ -7,10 +7,13 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from realtime_service.process import vital_signs
 from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import SystemClock
 from shared_model.tls import CertificateFiles
+from shared_model.types import ServingPath
 from tests.certified import certified
 from tests.realtime_service.cluster.directory import until
 
@@ -47,3 +50,17 @@ async def test_a_loop_that_stands_still_is_measured() -> None:
     await until(lambda: value("tandem_event_loop_lag_seconds_count") != count)
     assert (value("tandem_event_loop_lag_seconds_sum") or 0) - (before or 0) >= 0.15
     watching.cancel()
+
+
+@pytest.mark.parametrize(
+    ("warm", "target", "share"), [(True, 0.05, 0.5), (True, 0.0, 0.1), (False, 0.05, None)], ids=["p95", "none", "cold"]
+)
+def test_lateness_is_a_share_of_the_lanes_target(warm: bool, target: float, share: float | None) -> None:
+    """Of the timeout that is assumed, where the lane has no target; nothing before it is warm."""
+    lane = SimpleNamespace(assumed_timeout=0.25)
+    device = SimpleNamespace(lanes={"latency": lane}, typical=lambda *_: (0.025, 0.02, 0.003) if warm else None)
+    models = SimpleNamespace(serving=SimpleNamespace(models={"a": "a"}), active="a")
+    status: Any = SimpleNamespace(device=device, models=models)
+    assert vital_signs.lateness(status, ServingPath.LATENCY, target) == (share and pytest.approx(share))
+    models.serving.models = {}
+    assert vital_signs.lateness(status, ServingPath.LATENCY, target) is None
