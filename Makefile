@@ -102,12 +102,13 @@ bench-gpu: release ## FP16 on a GPU against its matmul rate and other libraries;
 	@$(RUNTIME) -m tests.benchmarks.bench_gpu $(if $(OUT),--out "$(OUT)") $(if $(MODELS),--models "$(MODELS)") \
 		$(if $(ROWS),--rows "$(ROWS)") $(if $(DATA),--data "$(DATA)")
 
-check: setup $(PROTOC) ## lint, format, types, import law, known vulnerabilities, generated code up to date
+check: setup $(PROTOC) ## lint, format, types, import law, known vulnerabilities, Helm chart, generated code up to date
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@MYPYPATH=.stack $(BIN)/mypy $(addprefix -p ,$(PACKAGES) tandem_stack)
 	@$(BIN)/lint-imports
 	@$(STACK) $(RUNTIME) -m tandem_stack.audit
+	@$(STACK) $(RUNTIME) -m tandem_stack.chart
 	@$(call generate,.tandem/proto-check) && for file in $$(cd .tandem/proto-check && find protos -type f); do \
 		diff -q ".tandem/proto-check/$$file" "$$file" || { echo "run make proto" >&2; exit 2; }; done
 

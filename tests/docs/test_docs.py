@@ -19,7 +19,10 @@ REPOSITORY = Path(__file__).parents[2]
 README = REPOSITORY / "README.md"
 ARCHITECTURE = REPOSITORY / "ARCHITECTURE.md"
 PACKAGES = tables.PAGES
-OTHERS = [REPOSITORY / f"{name}.md" for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY", ".deploy/RUNBOOK")]
+OTHERS = [
+    REPOSITORY / f"{name}.md"
+    for name in ("CONTRIBUTING", "CHANGELOG", "SECURITY", ".deploy/RUNBOOK", ".deploy/helm/README")
+]
 PAGES = [README, ARCHITECTURE, *OTHERS, *PACKAGES]
 SETTINGS_MODULES = (
     "shared_model.settings",
