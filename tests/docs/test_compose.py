@@ -1,11 +1,9 @@
 """docker-compose.yml: every process is there, nothing listens beyond this machine, and all of ours have TLS."""
 
 import itertools
-import os
 import re
 import shlex
 import ssl
-import subprocess
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -20,7 +18,6 @@ from batch_job.launch import commands
 from batch_job.settings import NightlySettings
 from shared_model import settings
 from shared_model.tls import CertificateFiles, TlsSettings
-from tests.debian import docker_compose
 
 REPOSITORY = Path(__file__).parents[2]
 TEXT = (REPOSITORY / "docker-compose.yml").read_text()
@@ -128,36 +125,6 @@ def test_redis_has_a_bound_below_that_of_its_container() -> None:
     # Four epochs, as the settings allow by default, have room.
     assert 4 * NightlySettings().publish_megabytes / 1000 < sizes[0] < sizes[1]
     assert words[words.index("--maxmemory-policy") + 1] == "noeviction"
-
-
-def rendered(folder: Path, **changed: str) -> "subprocess.CompletedProcess[str]":
-    """`docker-compose config` with .env.example, each secret of which is set, unless `changed`."""
-    lines = (REPOSITORY / ".env.example").read_text().splitlines()
-    values = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
-    secrets = {name: f"secret{number}" for number, name in enumerate(values) if f"${{{name}:?" in TEXT}
-    (folder / "env").write_text("".join(f"{k}={v}\n" for k, v in {**values, **secrets, **changed}.items()))
-    command, environment = docker_compose()
-    command += ["--env-file", str(folder / "env"), "--file", str(REPOSITORY / "docker-compose.yml"), "config"]
-    return subprocess.run(command, env={**os.environ, **environment}, check=False, capture_output=True, text=True)
-
-
-@pytest.mark.heavy
-def test_docker_compose_reads_the_file_as_we_do(tmp_path: Path) -> None:
-    ran = rendered(tmp_path)
-    assert ran.returncode == 0, ran.stderr
-    services = yaml.safe_load(ran.stdout)["services"]
-    assert set(services) >= EXPECTED - {"certificates", "backup-redis", "backup-postgres"}
-    assert services["spark-worker"]["environment"]["SPARK_WORKER_DIR"] == "/var/lib/tandem-spark/work"
-    assert "--maxmemory 3gb" in str(services["redis"]["command"])
-
-
-@pytest.mark.heavy
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"\$\{(\w+):\?", TEXT))))
-def test_docker_compose_refuses_an_empty_secret(tmp_path: Path, name: str) -> None:
-    ran = rendered(tmp_path, **{name: ""})
-    assert ran.returncode != 0
-    assert f"{name}" in ran.stderr
-    assert "set it in .env" in ran.stderr
 
 
 def test_the_example_has_every_variable_and_no_other() -> None:
