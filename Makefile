@@ -21,7 +21,7 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 SEEDED = $(if $(SEED),--hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up setup release unit test readme proof attack bench-release bench-recipes bench-switch bench-online bench-peers bench-router bench-interfaces bench-nightly bench-devices bench-gpu check proto wheel docs sbom lock clean
+.PHONY: help demo up setup release unit test readme proof attack bench-release bench-recipes bench-switch bench-online bench-peers bench-router bench-interfaces bench-nightly bench-devices bench-gpu soak check proto wheel docs sbom lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -101,6 +101,9 @@ bench-devices: release ## batches and busy share as on a GPU, and split models, 
 bench-gpu: release ## FP16 on a GPU against its matmul rate and other libraries; exit 3 without one; OUT=gpu.json MODELS=bert-large ROWS=200000 DATA=DIR
 	@$(RUNTIME) -m tests.benchmarks.bench_gpu $(if $(OUT),--out "$(OUT)") $(if $(MODELS),--models "$(MODELS)") \
 		$(if $(ROWS),--rows "$(ROWS)") $(if $(DATA),--data "$(DATA)")
+
+soak: release ## two hours of calls, cancels, reloads, rotations and nights: memory of each process, lost calls; MINUTES=15 OUT=soak.json
+	@$(RUNTIME) -m tests.benchmarks.bench_soak $(if $(OUT),--out "$(OUT)") $(if $(MINUTES),--minutes "$(MINUTES)")
 
 check: setup $(PROTOC) ## lint, format, types, import law, known vulnerabilities, Helm chart, generated code up to date
 	@$(BIN)/ruff check .

@@ -1,0 +1,101 @@
+"""The arithmetic of `make soak`, and that a lost call and a failed event are counted."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from realtime_service.client.errors import error_of
+from tests.benchmarks import bench_soak
+from tests.benchmarks.harness import CannotMeasure
+from tests.benchmarks.soak import events, memory
+from tests.benchmarks.soak.load import Load
+from tests.certified import certified
+from tests.realtime_service.conftest import eventually
+
+
+def samples(rises: float, seconds: float = 7200.0) -> list[memory.Sample]:
+    """100 MB that rise by a share over the seconds after the first 900, and fall from 300 MB before."""
+    after = [(at, 1e8 * (1 + rises * (at - 900) / (seconds - 900))) for at in range(900, int(seconds) + 1, 60)]
+    return [(float(at), 3e8) for at in range(0, 900, 60)] + [(float(at), size) for at, size in after]
+
+
+@pytest.mark.parametrize("rises", [0.0, 0.04, 0.2, -0.1])
+def test_growth_is_that_of_a_line_without_the_first_minutes(rises: float) -> None:
+    assert memory.growth(samples(rises), 900.0) == pytest.approx(rises, abs=1e-6)
+
+
+def test_too_short_a_run_is_not_measured() -> None:
+    with pytest.raises(CannotMeasure, match="let it run for longer"):
+        memory.growth(samples(0.0)[:20], 900.0)
+    assert (memory.warm_seconds(7200.0), memory.warm_seconds(600.0)) == (900.0, 300.0)
+
+
+def test_figures_carry_the_bounds_that_were_promised() -> None:
+    assert {target.name: target.bound for target in bench_soak.TARGETS} == {
+        "latency_pss_growth": "<= 0.05",
+        "throughput_pss_growth": "<= 0.05",
+        "router_pss_growth": "<= 0.05",
+        "redis_pss_growth": "<= 0.05",
+        "lost": "<= 0",
+        "failed_events": "<= 0",
+    }
+
+
+def test_an_error_loses_its_call_and_a_refusal_does_not(tmp_path: Path) -> None:
+    load = Load("127.0.0.1:1", certified(tmp_path).ca.read_bytes())
+
+    def fails(code: grpc.StatusCode) -> None:
+        raise error_of(code, "because")
+
+    load._count("answered", lambda: None)
+    load._count("answered", lambda: fails(grpc.StatusCode.RESOURCE_EXHAUSTED))
+    load._count("answered", lambda: fails(grpc.StatusCode.INTERNAL))
+    assert dict(load.ended) == {"answered": 1, "refused": 1, "lost": 1}
+    assert load.lost == 1
+    assert load.problems == ["answered: INTERNAL: because"]
+
+
+def test_a_failed_event_is_counted_and_stops_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("RELOAD_SECONDS", "ROTATE_SECONDS", "NIGHT_SECONDS"):
+        monkeypatch.setattr(events, name, 0.001)
+
+    def fails(*_: object) -> None:
+        raise OSError("no disk")
+
+    monkeypatch.setattr(events.pointer, "promote", fails)
+    monkeypatch.setattr(events.Nights, "run", lambda self: None)
+    place: Any = SimpleNamespace(
+        redis_url="", store=SimpleNamespace(files=SimpleNamespace(root="")), client=None, second=""
+    )
+    with events.happening(place, certified(tmp_path), tmp_path) as happened:
+        eventually(lambda: happened["failed reload"] >= 2 and happened["rotation"] and happened["night"])
+    assert happened["reload"] == 0
+    assert "reload: no disk" in capsys.readouterr().err
+
+
+@pytest.mark.proof
+def test_a_short_soak_loses_nothing(tmp_path: Path) -> None:
+    """Memory has no time to settle, so nothing is said of it."""
+    command = [
+        sys.executable,
+        "-m",
+        "tests.benchmarks.bench_soak",
+        "--minutes",
+        "2",
+        "--out",
+        str(tmp_path / "it.json"),
+    ]
+    assert subprocess.run(command, check=False).returncode == 0
+    read = json.loads((tmp_path / "it.json").read_text())
+    values = {it["name"]: it["value"] for it in read["figures"]}
+    assert (values["lost"], values["failed_events"]) == (0, 0)
+    assert read["conditions"]["events"]["reload"] >= 1
+    assert min(read["conditions"]["ends"][it] for it in ("answered", "cancelled", "streamed", "submitted")) > 0
