@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -69,15 +69,14 @@ def open_attempt(
     fingerprint, stopwatch = input_fingerprint(run, options, settings.shard_rows(options.device)), Stopwatch()
     scores = Target(str(tables.scores), run.ds, fingerprint, fence.token)
     quarantine = Target(str(tables.quarantine), run.ds, fingerprint, fence.token, source="")
-    with supervised(spark, fence, watch_seconds), failing_in_one_line():
+    with supervised(spark, fence, watch_seconds), failing_in_one_line(), ExitStack() as stack:
         tasks = session.tasks_for(spark, run.input.lines, settings.reading_task_rows)
         planned_once = session.planned_once(spark, tasks)
         with stopwatch.stage("read"):
-            lines = binning.with_hashes(reading.judged_lines(planned_once, run.input, tasks)).persist()
+            lines = stack.enter_context(reading.kept(planned_once, run.input, tasks, binning.with_hashes))
         try:
             yield Attempt(planned_once, run, options, settings, fence, scores, quarantine, lines, force, stopwatch)
         finally:
-            lines.unpersist()
             for target in (scores, quarantine):
                 resumable.remove_temporary(target)
 
@@ -161,9 +160,15 @@ class Attempt:
         """Reason → lines quarantined, and the bins of all others."""
         cell = sql.expr(f"case when reason is null then {binning.hash_cell(self._hash_cell_bits)} end as cell")
         load = sql.expr("count(*) as lines"), sql.expr(f"sum({binning.WORK}) as work")
-        counted = self.lines.groupBy("reason", cell).agg(*load).toArrow().to_pylist()
-        reasons = {each["reason"]: each["lines"] for each in counted if each["reason"] is not None}
-        cells = {each["cell"]: Load(each["lines"], each["work"]) for each in counted if each["reason"] is None}
+        counted = self.lines.groupBy("reason", cell).agg(*load).toArrow()
+        # As columns: as many rows as there are cells would be objects of several hundred bytes each.
+        columns = (counted.column(name).to_pylist() for name in ("reason", "cell", "lines", "work"))
+        reasons, cells = dict[str, int](), dict[int, Load]()
+        for reason, number, lines, work in zip(*columns, strict=True):
+            if reason is None:
+                cells[number] = Load(lines, work)
+            else:
+                reasons[reason] = lines
         return dict(sorted(reasons.items())), binning.pack(cells, self._shard_rows)
 
     def _baseline(self) -> DataFrame | None:

@@ -19,18 +19,23 @@ _NOTHING_LEFT_OUT = {
 }
 
 
-def judged(spark: SparkSession, source: Input) -> DataFrame:
-    """Every row of the input once, judged: columns file, block, line (its place), raw, id, text, pair, reason."""
-    columns, far = source.columns, is_url(located(source.folder))
-    if source.format is Format.JSON_LINES:
-        lines = _lines_of_pieces(spark, source) if far else _lines(spark, source)
-        return lines.mapInArrow(partial(judging.judge_lines, columns=columns), JUDGED_DDL)
-    if source.format is Format.CSV:
-        # Pieces are whole files here.
-        lines = _lines_of_pieces(spark, source) if far else _whole_files(spark, source)
-        return lines.mapInArrow(partial(judging.judge_records, columns=columns), JUDGED_DDL)
+def judged(spark: SparkSession, source: Input, keep: bool) -> DataFrame:
+    """Every row of the input once, judged: columns file, block, line (its place), raw, id, text, pair, reason.
+
+    `keep`: the bytes of messages, too.
+    """
+    far, by_line = is_url(located(source.folder)), source.format is Format.JSON_LINES
+    if by_line or source.format is Format.CSV:
+        of_lines = judging.judge_lines if by_line else judging.judge_records
+        judge = partial(of_lines, columns=source.columns, keep=keep)
+        if far:
+            # Lines need not pass through Spark on their way. Pieces of CSV are whole files.
+            read = pieces.JudgingReader(pieces.LineReader(source.folder), judge)
+            return pieces.pieces(spark, source).mapInArrow(read, JUDGED_DDL)
+        lines = _lines(spark, source) if by_line else _whole_files(spark, source)
+        return lines.mapInArrow(judge, JUDGED_DDL)
     rows = _rows_of_pieces(spark, source) if far else _rows(spark, source)
-    return rows.mapInArrow(partial(judging.judge_rows, columns=columns), JUDGED_DDL)
+    return rows.mapInArrow(partial(judging.judge_rows, columns=source.columns, keep=keep), JUDGED_DDL)
 
 
 def parquet_files(spark: SparkSession, schema: str, root: str, files: Sequence[str]) -> DataFrame:
@@ -74,11 +79,6 @@ def _rows(spark: SparkSession, source: Input) -> DataFrame:
         columns = [f"cast({text} as binary)" for text in (ids.text_sql(id_type, id_column), *texts)]
         frames.append(_placed(frame, **{f"text{place}": column for place, column in enumerate(columns)}))
     return reduce(DataFrame.union, frames)
-
-
-def _lines_of_pieces(spark: SparkSession, source: Input) -> DataFrame:
-    ddl = "file string, block long, line long, raw binary"
-    return pieces.pieces(spark, source).mapInArrow(pieces.LineReader(source.folder), ddl)
 
 
 def _rows_of_pieces(spark: SparkSession, source: Input) -> DataFrame:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from batch_job.run_record import COLUMNS, Columns
 from shared_model.types import MAX_TEXT_BYTES
@@ -21,8 +22,7 @@ class Reason(StrEnum):
     POISON = "poison"
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(NamedTuple):
     """`pair`: the second text, where the input holds pairs."""
 
     id: str
@@ -35,6 +35,10 @@ class Number:
     """A number as JSON spells it: an id may have more digits than a float holds."""
 
     spelled: str
+
+
+#: One for all lines: `json.loads` would make one for each.
+_DECODER = json.JSONDecoder(parse_int=Number, parse_float=Number)
 
 
 class Unreadable(Exception):
@@ -59,7 +63,7 @@ def parse_line(line: bytes) -> object:
     if not content.strip():
         raise Unreadable(Reason.EMPTY)
     try:
-        return json.loads(content, parse_int=Number, parse_float=Number)
+        return _DECODER.decode(content)
     except (ValueError, RecursionError) as error:
         raise Unreadable(Reason.BAD_JSON) from error
 

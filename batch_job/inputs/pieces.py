@@ -4,8 +4,9 @@ A file is cut into ranges of bytes. A piece of JSON Lines has the lines that beg
 groups that do; a file of CSV, or a packed one, is a single piece.
 """
 
+import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import count, islice
 
@@ -18,8 +19,8 @@ from batch_job.inputs.files import Folder
 from batch_job.inputs.lines import LONGEST_LINE, lines
 from batch_job.run_record import Format, Input, InputFile
 
-#: Bytes of a piece, about what Spark gives a task.
-_PIECE = 64 << 20
+#: Most bytes of a piece, about what Spark gives a task, and least, where there are fewer pieces than slots.
+_PIECE, _LEAST_PIECE = 64 << 20, 1 << 20
 _BATCH_ROWS = 4096
 
 _PLACE = (("file", pa.string()), ("block", pa.int64()))
@@ -105,18 +106,31 @@ class LineReader:
                 at += len(line)
 
 
+@dataclass(frozen=True)
+class JudgingReader:
+    """Reads lines and judges them, in one step."""
+
+    read: LineReader
+    judge: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+    def __call__(self, pieces: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return self.judge(self.read(pieces))
+
+
 def pieces(spark: SparkSession, source: Input, id_type: str | None = None) -> DataFrame:
     """The pieces of all files, or of those with ids of one type: each a task."""
     files = [file for file in source.files if id_type in (None, file.id_type)]
-    cut = [piece for file in files for piece in _cut(file, source.format)]
+    share = math.ceil(sum(file.size for file in files) / spark.sparkContext.defaultParallelism)
+    size = min(_PIECE, max(_LEAST_PIECE, share))
+    cut = [piece for file in files for piece in _cut(file, source.format, size)]
     columns = [pa.array(column, kind) for column, kind in zip(zip(*cut, strict=True), _PIECES.types, strict=True)]
     return spark.createDataFrame(pa.Table.from_arrays(columns, schema=_PIECES)).repartition(len(cut))
 
 
-def _cut(file: InputFile, form: Format) -> list[tuple[str, int, int]]:
+def _cut(file: InputFile, form: Format, size: int) -> list[tuple[str, int, int]]:
     if form is Format.CSV or file.name.endswith(".gz"):
         return [(file.name, 0, max(1, file.size) << 20)]
-    return [(file.name, start, start + _PIECE) for start in range(0, max(1, file.size), _PIECE)]
+    return [(file.name, start, start + size) for start in range(0, max(1, file.size), size)]
 
 
 def _each(pieces: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, int, int]]:

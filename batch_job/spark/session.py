@@ -97,11 +97,14 @@ def yield_to_others() -> None:
 
 
 def planned_once(spark: SparkSession, tasks: int) -> SparkSession:
-    """A session of the same Spark whose shuffles have so many tasks. Spark's own planning stops between stages to find
-    their number from what it sees, which a small day pays for and no day needs: its lines are counted."""
+    """A session of the same Spark for the lines of a day, whose shuffles have so many tasks. Spark's own planning stops
+    between stages to find their number from what it sees, which a small day pays for and no day needs: its lines are
+    counted."""
     own = spark.newSession()
     own.conf.set("spark.sql.adaptive.enabled", "false")
     own.conf.set("spark.sql.shuffle.partitions", str(tasks))
+    # Texts, ids and hashes hardly repeat: looking for repetition is a tenth of what executors' JVMs do for a day.
+    own.conf.set("spark.sql.inMemoryColumnarStorage.compressed", "false")
     return own
 
 

@@ -46,7 +46,7 @@ def parquet(table: pa.Table) -> bytes:
 
 
 def judged(spark: SparkSession, source: Source) -> list[tuple[object, ...]]:
-    found = frames.judged(spark, source.read(DAY)).collect()
+    found = frames.judged(spark, source.read(DAY), keep=True).collect()
     wanted = ("id", "text", "reason", "raw")
     return sorted((tuple(row[name] for name in wanted) for row in found), key=repr)
 
@@ -107,6 +107,17 @@ def test_ids_of_every_type_are_the_same_text(spark: SparkSession, s3_url: str, t
     assert judged(spark, Source(s3_url, columns=columns)) == judged(spark, Source(str(tmp_path), columns=columns))
 
 
+def test_every_slot_has_a_piece_of_a_large_file_to_read(
+    spark: SparkSession, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pieces, "_PIECE", 64 << 20)
+    lines = [message(number, "x" * 1000) for number in range(4000)]
+    open_objects(s3_url).put(f"ds={DAY}/a.jsonl", b"\n".join(lines))
+    source = Source(s3_url).read(DAY)
+    assert pieces.pieces(spark, source).count() == spark.sparkContext.defaultParallelism
+    assert frames.judged(spark, source, keep=False).filter("reason is null").count() == len(lines)
+
+
 def test_a_file_that_is_damaged_after_planning_is_named(spark: SparkSession, s3_url: str) -> None:
     content = bytearray(parquet(rows(100)))
     open_objects(s3_url).put(f"ds={DAY}/a.parquet", bytes(content))
@@ -114,4 +125,4 @@ def test_a_file_that_is_damaged_after_planning_is_named(spark: SparkSession, s3_
     content[40] ^= 1
     open_objects(s3_url).put(f"ds={DAY}/a.parquet", bytes(content))
     with pytest.raises(Exception, match=rf"JobError: {s3_url}/ds={DAY}/a.parquet cannot be read: .*"):
-        frames.judged(spark, planned).collect()
+        frames.judged(spark, planned, keep=True).collect()

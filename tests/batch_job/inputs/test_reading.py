@@ -54,7 +54,8 @@ def found(root: Path, form: Format, columns: Columns = COLUMNS) -> Input:
 
 
 def judged(spark: SparkSession, source: Input) -> list[Row]:
-    return list(reading.judged_lines(spark, source, 2).collect())
+    with reading.kept(spark, source, 2, lambda lines: lines) as lines:
+        return list(lines.collect())
 
 
 @contextmanager
@@ -280,7 +281,22 @@ def test_a_url_reaches_spark_as_it_was_given(spark: SparkSession, tmp_path: Path
 
 def test_rows_are_spread_whatever_they_were_written_as(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path, Format.CSV, [{"id": f"m{number}", "text": "hello"} for number in range(200)])
-    frame: DataFrame = reading.judged_lines(spark, read_folder(tmp_path), 2)
+    frame: DataFrame = reading.as_they_lie(spark, read_folder(tmp_path), 2)
     counts = [row["count"] for row in frame.groupBy(sql.spark_partition_id()).count().collect()]
     assert len(counts) == 2
     assert min(counts) > 50
+
+
+@pytest.mark.parametrize("ids", ["abc", "aba"])
+def test_rows_meet_by_their_ids_only_where_one_comes_twice(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: str
+) -> None:
+    write(tmp_path, Format.JSON_LINES, [{"id": it, "text": f"text {number}"} for number, it in enumerate(ids)])
+    kept = spark.sparkContext._jsc.sc().getPersistentRDDs().size
+    before, meet, met = kept(), reading.judged_lines, list[Input]()
+    monkeypatch.setattr(reading, "judged_lines", lambda *given: (met.append(given[1]), meet(*given))[1])
+    rows = judged(spark, read_folder(tmp_path))
+    assert [bool(row["raw"]) for row in rows if row["reason"]] == [True] * len(met)
+    assert [row["reason"] for row in rows if row["reason"]] == ["duplicate_id"] * (3 - len(set(ids)))
+    assert len(met) == 3 - len(set(ids))
+    assert kept() == before
