@@ -16,9 +16,10 @@ Floats = NDArray[np.float32]
 #: finite raw output.
 _LEAST, _NEXT_TO_ONE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).epsneg)
 
-
 #: Numbers of one call, up to which Python's lists rank them sooner than NumPy's arrays.
 _FEW = 256
+#: Rows of one call from which so few labels of each are chosen one after the other, for less than sorting all takes.
+_MANY, _CHOSEN = 256, 8
 
 
 class OutputKind(StrEnum):
@@ -166,8 +167,9 @@ class OutputSpec:
         """
         if not self.ranked:
             return np.broadcast_to(np.arange(self.width, dtype=np.int32), scores.shape), scores
-        order = (-scores).argsort(axis=-1, kind="stable")[:, :k]
-        return order.astype(np.int32), scores[np.arange(len(scores))[:, None], order]
+        many = len(scores) >= _MANY and k <= _CHOSEN
+        order = _chosen(scores, k) if many else (-scores).argsort(axis=-1, kind="stable")[:, :k].astype(np.int32)
+        return order, scores[np.arange(len(scores))[:, None], order]
 
     def answers(self, scores: Floats, k: int) -> list[tuple[Sequence[int], list[float], bool]]:
         """`best` and `abstained` of each row, as Python's numbers."""
@@ -182,3 +184,13 @@ class OutputSpec:
         # Reversed sorting is stable, too.
         order = sorted(range(self.width), key=row.__getitem__, reverse=True)[:k]
         return order, [row[index] for index in order], self.names[order[0]] in self.abstain_on
+
+
+def _chosen(scores: Floats, k: int) -> NDArray[np.int32]:
+    """The places of the `k` best scores of each row, (rows, k or fewer), best first, ties by index."""
+    left, rows = scores.copy(), np.arange(len(scores))
+    places = np.empty((len(scores), min(k, scores.shape[-1])), np.int32)
+    for rank in range(places.shape[-1]):
+        places[:, rank] = left.argmax(axis=-1)
+        left[rows, places[:, rank]] = -np.inf
+    return places

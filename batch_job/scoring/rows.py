@@ -23,10 +23,13 @@ def texts(rows: pa.RecordBatch) -> list[Text]:
 
 
 def score_rows(window: ScoredWindow, model: Model) -> pa.RecordBatch:
-    count = len(window.scores)
+    count, source = len(window.scores), window.source
     columns = {
-        "id": window.source.column("id"),
-        "text_hash": [text_hash(text) for text in window.texts],
+        "id": source.column("id"),
+        # Spark has hashed the texts of a day.
+        "text_hash": source.column("text_hash")
+        if "text_hash" in source.schema.names
+        else list(map(text_hash, window.texts)),
         "release": [model.release] * count,
         "precision": [str(model.engine.precision)] * count,
         "scored_at": [datetime.now(UTC)] * count,

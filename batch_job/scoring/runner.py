@@ -24,17 +24,22 @@ from shared_model.types import TOP_K
 HARMLESS = TokenBatch(np.ones((16, 32), np.int64), np.ones((16, 32), np.int64))
 
 
+#: Rows whose answers are found at once. Of those of one batch each operation would cost more to start than to run.
+_ROWS_TOGETHER = 4096
+
+
 class _Unscored(Exception):
     """The engine raised an error or returned a NaN or an infinity; the message tells which."""
 
 
 @dataclass
 class Outcomes:
-    """The outcomes of encodings, row for row. `indices` and `scores`: (rows, kept), as `Heads.best` keeps TOP_K.
-    `batch_rows`: rows of the engine batch each ran in. `abstained`: (rows, heads), by all scores of each. `poisoned`:
-    rows that fail by themselves, and hold nothing. `padded_tokens`: tokens that ran for the others, padding
-    included. `seconds`: that the device computed."""
+    """The outcomes of encodings, row for row. `raw`: (rows, width), what the engine gave, until `answer`. `indices` and
+    `scores`: (rows, kept), as `Heads.best` keeps TOP_K. `batch_rows`: rows of the engine batch each ran in.
+    `abstained`: (rows, heads), by all scores of each. `poisoned`: rows that fail by themselves, and hold no answer.
+    `padded_tokens`: tokens that ran for the others, padding included. `seconds`: that the device computed."""
 
+    raw: NDArray[np.float32]
     indices: NDArray[np.int32]
     scores: NDArray[np.float32]
     batch_rows: NDArray[np.int32]
@@ -47,11 +52,21 @@ class Outcomes:
     def blank(cls, rows: int, heads: Heads) -> "Outcomes":
         shape = (rows, heads.kept(TOP_K)[-1].stop)
         return cls(
+            np.zeros((rows, heads.width), np.float32),
             np.zeros(shape, np.int32),
             np.zeros(shape, np.float32),
             np.zeros(rows, np.int32),
             np.zeros((rows, len(heads.specs)), bool),
         )
+
+    def answer(self, heads: Heads) -> None:
+        """Find the answers in what the engine gave, which is then gone."""
+        for start in range(0, len(self.raw), _ROWS_TOGETHER):
+            rows = slice(start, start + _ROWS_TOGETHER)
+            scores = heads.scores(self.raw[rows])
+            self.indices[rows], self.scores[rows] = heads.best(scores, TOP_K)
+            self.abstained[rows] = heads.abstained(scores)
+        self.raw = self.raw[:0]
 
 
 class Job:
@@ -137,11 +152,17 @@ class Runner:
                 self._begun.append(_Begun(job, rows, self._begin(job, rows)))
                 if len(self._begun) > self._engine.ahead:
                     self._finish(*self._begun.popleft())
-                    yield from _ended(jobs)
-            yield from _ended(jobs)
+                    yield from self._ended(jobs)
+            yield from self._ended(jobs)
         while self._begun:
             self._finish(*self._begun.popleft())
-            yield from _ended(jobs)
+            yield from self._ended(jobs)
+
+    def _ended(self, jobs: deque[Job]) -> Iterator[Job]:
+        """The first jobs that have ended, which are then removed."""
+        while jobs and jobs[0].ended:
+            jobs[0].outcomes.answer(self._heads)
+            yield jobs.popleft()
 
     def _begin(self, job: Job, rows: Sequence[int]) -> Running:
         try:
@@ -170,7 +191,7 @@ class Runner:
             part = left if begun else left[: self._cutting.fitting(job.lengths(left))]
             running = begun.pop() if begun else self._begin(job, part)
             try:
-                scores = self._heads.scores(self._raw(running))
+                raw = self._raw(running)
             except OutOfMemory as error:
                 if len(part) == 1:
                     [tokens] = job.lengths(part)
@@ -181,14 +202,13 @@ class Runner:
                     # It began, so nothing has noted it yet: ranks of an engine tell how a batch ended.
                     self._cutting.did_not_fit(job.lengths(part))
                 continue
-            self._keep(job, part, scores, running.seconds)
+            self._keep(job, part, raw, running.seconds)
             left = left[len(part) :]
         return rows
 
-    def _keep(self, job: Job, rows: Sequence[int], scores: NDArray[np.float32], seconds: float) -> None:
+    def _keep(self, job: Job, rows: Sequence[int], raw: NDArray[np.float32], seconds: float) -> None:
         ran = job.outcomes
-        ran.indices[rows], ran.scores[rows] = self._heads.best(scores, TOP_K)
-        ran.abstained[rows] = self._heads.abstained(scores)
+        ran.raw[rows] = raw
         ran.batch_rows[rows] = len(rows)
         ran.padded_tokens += self._cutting.size(job.lengths(rows))
         ran.seconds += seconds
@@ -224,9 +244,3 @@ class Runner:
     def _problem(self, problem: str) -> str:
         release, device = self._where
         return f"release {release} on {device}: {problem}"
-
-
-def _ended(jobs: deque[Job]) -> Iterator[Job]:
-    """The first jobs that have ended, which are then removed."""
-    while jobs and jobs[0].ended:
-        yield jobs.popleft()

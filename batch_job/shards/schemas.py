@@ -68,6 +68,12 @@ QUARANTINE = pa.schema(
     ]
 )
 
+#: Columns of both tables whose values come again and again, by their paths in Parquet: only these get dictionaries, as
+#: those of ids, hashes and keys would hold every value once.
+REPEATED = [
+    *("label", "release", "precision", "scored_at", "tokens", "file", "reason", "attempt"),
+    *("top_k.list.element.label", "heads.key_value.key", "heads.key_value.value.top_k.list.element.label"),
+]
 
 #: Content hashes are added up modulo this; that of no rows.
 _CONTENTS, NO_CONTENT = 1 << 256, "0" * 64
@@ -80,12 +86,16 @@ def content(rows: pa.RecordBatch) -> str:
     rows_as_text = (
         f"{len(it)}:{it}{text}{release}:{label or ''}" for it, text, release, label in zip(*columns, strict=True)
     )
-    return add_contents(hashlib.sha256(row.encode()).hexdigest() for row in rows_as_text)
+    return _added(int.from_bytes(hashlib.sha256(row.encode()).digest()) for row in rows_as_text)
 
 
 def add_contents(contents: Iterable[str]) -> str:
     """The hash of all rows from those of their parts."""
-    return f"{sum(int(each, 16) for each in contents) % _CONTENTS:064x}"
+    return _added(int(each, 16) for each in contents)
+
+
+def _added(hashes: Iterable[int]) -> str:
+    return f"{sum(hashes) % _CONTENTS:064x}"
 
 
 def text_hash(text: Text) -> str:

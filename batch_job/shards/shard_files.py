@@ -180,7 +180,8 @@ def write_file(
     storage.keep_private()
     written, sink = 0, io.BytesIO()
     # Without page checksums most flipped bits read back as other values, silently.
-    with pq.ParquetWriter(sink, schema, compression="zstd", write_page_checksum=True) as writer:
+    how = {"compression": "zstd", "use_dictionary": schemas.REPEATED, "write_page_checksum": True}
+    with pq.ParquetWriter(sink, schema, **how) as writer:
         for batch in batches:
             writer.write_batch(batch)
             written += batch.num_rows

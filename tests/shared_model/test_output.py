@@ -49,11 +49,15 @@ def test_values_and_embeddings_come_as_they_are_and_whole(kind: OutputKind, raw:
 
 
 @pytest.mark.parametrize("kind", [OutputKind.SINGLE_LABEL, OutputKind.MULTI_LABEL])
+@pytest.mark.parametrize("times", [1, 256])
 @given(scores=st.lists(st.lists(st.floats(0, 1, width=32), min_size=6, max_size=6), min_size=1), k=st.integers(1, 9))
-def test_the_best_labels_are_the_head_of_a_stable_ranking(kind: OutputKind, scores: list[list[float]], k: int) -> None:
-    indices, values = output(kind).best(np.array(scores, np.float32), k)
-    assert indices.shape == values.shape == (len(scores), output(kind).kept(k))
-    for row, best, value in zip(scores, indices, values, strict=True):
+def test_the_best_labels_are_the_head_of_a_stable_ranking(
+    kind: OutputKind, times: int, scores: list[list[float]], k: int
+) -> None:
+    indices, values = output(kind).best(np.array(scores * times, np.float32), k)
+    assert indices.shape == values.shape == (len(scores) * times, output(kind).kept(k))
+    assert indices.dtype == np.int32
+    for row, best, value in zip(scores, indices[-len(scores) :], values[-len(scores) :], strict=True):
         ranked = sorted(range(6), key=lambda index: -row[index])
         assert list(best) == ranked[:k]
         assert list(value) == [np.float32(row[index]) for index in ranked[:k]]

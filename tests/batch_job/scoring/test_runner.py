@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from batch_job.scoring import runner as runner_module
 from batch_job.scoring.batching import Buckets
 from batch_job.scoring.ceilings import Ceilings
 from batch_job.scoring.runner import HARMLESS, Job, Outcomes, Runner
@@ -76,6 +77,11 @@ def ran(runner: Runner, lengths: Sequence[int], progress: Callable[[float], None
 def assert_scored(outcomes: Outcomes, rows: Sequence[int]) -> None:
     expected = OUTPUT.scores(raw(np.array(rows, np.int64) + 2))
     np.testing.assert_array_equal(outcomes.scores[list(rows)], -np.sort(-expected, axis=1))
+
+
+def test_answers_of_any_number_of_rows_are_found_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "_ROWS_TOGETHER", 4)
+    assert_scored(run(Engine(set()), [5] * 9), range(9))
 
 
 def test_tokens_that_are_done_are_told_after_each_batch_poison_too() -> None:
