@@ -4,7 +4,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 
@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import redis
-from numpy.typing import NDArray
 
 from batch_job import lookup, run_record
 from batch_job.checks import history
@@ -25,8 +24,9 @@ from batch_job.settings import NightlySettings
 from batch_job.shards import head_columns
 from batch_job.shards.head_columns import HeadColumns
 from batch_job.shards.schemas import ARCHIVE
-from batch_job.tables import table
+from batch_job.tables import publishable, table
 from batch_job.tables.fence import connect
+from batch_job.tables.publishable import Partition
 from protos.scoring.v1.storage_pb2 import PublishedHead, PublishedScore
 from shared_model import settings
 from shared_model.errors import JobError, StoreUnavailable
@@ -35,24 +35,12 @@ from shared_model.objects import Location
 from shared_model.output import OutputSpec
 from shared_model.published import epochs
 from shared_model.published.epochs import Epoch, Outcome
-from shared_model.published.publish import publish
+from shared_model.published.publish import most_keys, publish
 from shared_model.redis_store import keys
 from shared_model.redis_store.server import RedisServer
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 
-_COLUMNS = (
-    "id",
-    "release",
-    "precision",
-    "encoding_key",
-    "tokens",
-    "truncated",
-    "top_k",
-    "vector",
-    "abstained",
-    "heads",
-)
 _BATCH = 10_000
 #: Nights that the SLA board lists.
 _RECENT_RUNS = 10
@@ -61,37 +49,6 @@ _NO_ROWS = "the day holds no rows"
 _NEWER_DAY = "a newer day, {} of {}, is committed; `publish --force` makes this one live all the same"
 _OLDER = "a newer one, {}, is; `publish --force` makes this one live all the same"
 _BARRED = "a person went back from it, or from a newer one; score the day again, or `publish --force`"
-
-
-@dataclass(frozen=True)
-class Partition:
-    """A committed partition, ready to be published. `rows`: one for each text that the model can tell apart, those that
-    came most often first; `messages`: those that had each."""
-
-    epoch: Epoch
-    rows: pa.Table
-    messages: "Messages"
-
-
-@dataclass(frozen=True)
-class Messages:
-    """`shared_model.published.message_ids.MessageIds` of a partition. `ids` and `ranks`: of each message that, and the
-    rank of its text; `keys`: of texts by rank."""
-
-    counts: NDArray[np.int64]
-    ids: pa.ChunkedArray
-    ranks: NDArray[np.int32]
-    keys: pa.ChunkedArray
-
-    def times(self, rank: int) -> int:
-        return int(self.counts[rank])
-
-    def entries(self, ranks: int) -> Iterator[tuple[str, bytes]]:
-        published = np.flatnonzero(self.ranks < ranks)
-        for start in range(0, len(published), _BATCH):
-            rows = published[start : start + _BATCH]
-            keys = self.keys.take(pa.array(self.ranks[rows]))
-            yield from zip(self.ids.take(pa.array(rows)).to_pylist(), keys.to_pylist(), strict=True)
 
 
 def run(args: argparse.Namespace, state: StateSettings) -> None:
@@ -115,13 +72,15 @@ def publish_run(
         raise JobError(
             f"run {run.run_id} of ds={run.ds} is {run.state}, so there is nothing to publish; score it first"
         )
-    partition = committed_partition(Tables.for_input(state, run.input.identity).scores, run.ds)
-    if partition is None:
+    scores, room = Tables.for_input(state, run.input.identity).scores, nightly.publish_megabytes * 1e6
+    found = committed_partition(scores, run.ds, room)
+    if found is None:
         return _with(run, Publication("", 0, moved=False, live=False, why=_NO_ROWS))
-    publication = _publish(state, nightly, client, partition, run.input.identity, force)
+    epoch, partition = found
+    publication = _publish(state, nightly, client, epoch, partition, run.input.identity, force)
     if publication.moved and not model_of(run.input.identity):
         # The metrics are those of the default model's runs.
-        _publish_figures(client, run, partition.epoch)
+        _publish_figures(client, run, epoch)
     return _with(run, publication)
 
 
@@ -135,11 +94,12 @@ def _publish(
     state: StateSettings,
     nightly: NightlySettings,
     client: "redis.Redis",
+    epoch: Epoch,
     partition: Partition,
     identity: str,
     force: bool,
 ) -> Publication:
-    epoch, texts, scores_table = partition.epoch, partition.rows.num_rows, Tables.for_input(state, identity).scores
+    texts, scores_table = partition.texts, Tables.for_input(state, identity).scores
     live_keys = epochs.live_keys(client, epoch)
     if live_keys is not None:
         done = Publication(epoch.name, live_keys, moved=False, live=True)
@@ -156,8 +116,7 @@ def _publish(
             return Publication(epoch.name, 0, moved=False, live=False, why=why)
         moved = made.outcome is Outcome.MOVED
         done = Publication(epoch.name, made.keys, moved=moved, live=True, bytes=made.bytes, bound=int(room))
-    times = partition.messages.counts
-    covered = float(times[: done.keys].sum() / times.sum())
+    covered = float(partition.messages.counts[: done.keys].sum() / partition.lines)
     return replace(done, left_out=texts - done.keys, covered=round(covered, 4))
 
 
@@ -168,8 +127,9 @@ def _live(state: StateSettings, client: "redis.Redis", release: str) -> str:
     return f"epoch {epoch}{f', of {of}' if of else ''}"
 
 
-def committed_partition(folder: Location, ds: str) -> Partition | None:
-    """The archive's rows, None without any. Rows of deferred requests are left out: they may pin other releases.
+def committed_partition(folder: Location, ds: str, room: float = float("inf")) -> tuple[Epoch, Partition] | None:
+    """The archive's rows and their epoch, None without any. Rows of deferred requests are left out: they may pin other
+    releases. `room`: bytes that they may take in Redis.
 
     Raises: JobError when the day was never committed, or the table cannot be read.
     """
@@ -177,27 +137,8 @@ def committed_partition(folder: Location, ds: str) -> Partition | None:
     if delta is None or (committed := table.committed(delta, ds)) is None:
         raise JobError(f"{folder} holds no ds={ds}; score it first")
     table.warn_unchecked(delta, ds, ARCHIVE)
-    batches = list(table.read_files(delta, ds, _COLUMNS, ARCHIVE))
-    rows = pa.Table.from_batches(batches) if batches else None
-    if rows is None or not rows.num_rows:
-        return None
-    release, precision = (_only(rows, name, ds) for name in ("release", "precision"))
-    # The first row of each encoding key, the most frequent first, and how many rows there are of each.
-    numbered = pa.table({"key": rows.column("encoding_key"), "row": pa.array(np.arange(rows.num_rows))})
-    found = numbered.group_by("key").aggregate([("row", "min"), ("row", "count")])
-    found = found.sort_by([("row_count", "descending"), ("row_min", "ascending")])
-    epoch = Epoch(release, precision, ds, committed.token)
-    texts = found.column("key").combine_chunks()
-    ranks = pc.index_in(rows.column("encoding_key"), value_set=texts).to_numpy().astype(np.int32)
-    messages = Messages(found.column("row_count").to_numpy(), rows.column("id"), ranks, found.column("key"))
-    return Partition(epoch, rows.take(found.column("row_min")), messages)
-
-
-def _only(rows: pa.Table, column: str, ds: str) -> str:
-    values = rows.column(column).unique().to_pylist()
-    if len(values) > 1:
-        raise JobError(f"ds={ds} holds scores of {column} {' and '.join(map(str, values))}; score it again")
-    return str(values[0])
+    found = publishable.read(delta, ds, most_keys(room))
+    return (Epoch(found.release, found.precision, ds, committed.token), found) if found else None
 
 
 def scores_of(rows: pa.Table, heads: Heads) -> Iterator[tuple[bytes, PublishedScore]]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import sys
 import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -44,6 +45,11 @@ class Published:
 def key_position(key: bytes) -> int:
     """The filter's hash of a key, which is a 128-bit hash already."""
     return int.from_bytes(key, "little", signed=True)
+
+
+def most_keys(max_bytes: float) -> int:
+    """More keys than this do not fit, whatever their values."""
+    return int(min(max_bytes, sys.maxsize) // _KEY_BYTES)
 
 
 def publish(
