@@ -4,7 +4,7 @@ import functools
 import gc
 import os
 import subprocess
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 from unittest import mock
@@ -25,6 +25,7 @@ from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 from tests import object_store, spark_classes
+from tests.azurite import azurite
 from tests.object_store import Proxy
 from tests.realtime_service.rollout import tiny_releases
 
@@ -41,7 +42,7 @@ hypothesis.settings.load_profile("tandem")
 _PROPERTY_TIMEOUT = 900
 
 #: Fixtures that start processes or open the default release.
-_HEAVY = {"redis_server", "own_redis", "release", "spark", "s3_server"}
+_HEAVY = {"redis_server", "own_redis", "release", "spark", "s3_server", "azure_server"}
 
 #: Marks of tests that are too heavy for `make unit`.
 _NOT_UNIT = ("heavy", "proof", "readme", "timed")
@@ -246,3 +247,20 @@ def s3(s3_server: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
 @pytest.fixture
 def s3_url(s3: Proxy, tmp_path: Path) -> str:
     return f"s3://tandem/{tmp_path.name}-{os.getpid()}"
+
+
+@pytest.fixture(scope="session")
+def azure_server() -> Iterator[Mapping[str, str]]:
+    """A real Azure Blob server, as its clients name it. Of proofs alone: it needs npm."""
+    with azurite("tandem") as environment:
+        yield environment
+
+
+@pytest.fixture
+def az_url(azure_server: Mapping[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    """A folder of its container, for one test."""
+    for name, value in azure_server.items():
+        monkeypatch.setenv(name, value)
+    object_store.reconnect()
+    yield f"az://tandem/{tmp_path.name}-{os.getpid()}"
+    object_store.reconnect()

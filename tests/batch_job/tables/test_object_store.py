@@ -49,6 +49,18 @@ def test_racing_processes_never_leave_two_attempts_in_a_day(s3_url: str, days: i
 
 
 @pytest.mark.proof
+def test_racing_processes_never_leave_two_attempts_in_a_day_on_azure(az_url: str) -> None:
+    assert run_race(az_url, FEW_DAYS, naive=False) == []
+
+
+@pytest.mark.proof
+def test_of_two_commits_on_azure_one_is_refused_on_the_snapshot_it_would_commit_on(az_url: str) -> None:
+    test_an_attempt_is_refused_on_the_snapshot_it_would_commit_on(az_url)
+    commit(az_url, 10, ["again"])
+    assert ids_of(az_url) == ["again"]
+
+
+@pytest.mark.proof
 def test_control_without_the_rule_racing_processes_do(s3_url: str) -> None:
     assert run_race(s3_url, len(DAYS), naive=True) != []
 

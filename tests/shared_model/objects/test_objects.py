@@ -1,4 +1,5 @@
-"""Objects in a folder and behind a URL behave alike; a real S3 server is behind the URL, and a proxy that fails."""
+"""Objects in a folder and behind a URL behave alike; a real S3 server is behind the URL, and a proxy that fails, and in
+proofs an Azure server, too."""
 
 import io
 import threading
@@ -15,10 +16,17 @@ from tests import object_store
 from tests.object_store import KEY, SECRET, Fault, Proxy
 
 
-@pytest.fixture(params=["folder", "file", pytest.param("s3", marks=pytest.mark.heavy)])
+@pytest.fixture(
+    params=[
+        "folder",
+        "file",
+        pytest.param("s3_url", marks=pytest.mark.heavy),
+        pytest.param("az_url", marks=pytest.mark.proof),
+    ]
+)
 def objects(request: pytest.FixtureRequest, tmp_path: Path) -> Objects:
-    if request.param == "s3":
-        return open_objects(request.getfixturevalue("s3_url"))
+    if request.param.endswith("_url"):
+        return open_objects(request.getfixturevalue(request.param))
     return open_objects(tmp_path / "a" if request.param == "folder" else f"file://{tmp_path}/a")
 
 
