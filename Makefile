@@ -21,7 +21,7 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 SEEDED = $(if $(SEED),--hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up setup release unit test readme proof attack bench-release bench-recipes bench-switch bench-online bench-peers bench-router bench-interfaces bench-nightly bench-devices bench-gpu soak check proto wheel docs sbom lock clean
+.PHONY: help demo up setup release unit test readme proof attack bench-release bench-recipes bench-switch bench-online bench-peers bench-router bench-interfaces bench-nightly bench-scale bench-devices bench-gpu soak check proto wheel docs sbom lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -93,6 +93,10 @@ bench-nightly: release ## Spark against the bare engine and against stock Spark;
 	@$(RUNTIME) -m tests.benchmarks.bench_nightly $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
 		$(if $(ROUNDS),--rounds "$(ROUNDS)") $(if $(ROWS),--rows "$(ROWS)") $(if $(PRICE),--price "$(PRICE)") \
 		$(if $(DATA),--data "$(DATA)")
+
+bench-scale: release ## a large day on a cluster and S3, around an engine that sleeps; OUT=scale.json ROWS=10000000 ONLY=night,resume,frame DATA=DIR
+	@$(RUNTIME) -m tests.benchmarks.bench_scale $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \
+		$(if $(ROWS),--rows "$(ROWS)") $(if $(DATA),--data "$(DATA)")
 
 bench-devices: release ## batches and busy share as on a GPU, and split models, without one; OUT=devices.json ONLY=fill,busy DATA=DIR MODELS=MiniLM
 	@$(RUNTIME) -m tests.benchmarks.bench_devices $(if $(OUT),--out "$(OUT)") $(if $(ONLY),--only "$(ONLY)") \

@@ -38,6 +38,10 @@ class Proxy:
         """Take an access key no longer. The endpoint for credentials gives `then`."""
         self._call("expire", key, then)
 
+    def delay(self, seconds: float) -> None:
+        """Let every request take so much longer."""
+        self._call("delay", seconds)
+
     @property
     def pending(self) -> int:
         """Faults that no request has met yet."""

@@ -40,10 +40,12 @@ class _Injected:
 @dataclass
 class Faults:
     """Faults that the proxy injects. `_seen`: method and path of every request. `expired`: access keys that the
-    service no longer takes; `current_key` is what the endpoint for credentials gives."""
+    service no longer takes; `current_key` is what the endpoint for credentials gives. `latency`: seconds that every
+    request takes longer."""
 
     expired: set[str] = field(default_factory=set)
     current_key: str = KEY
+    latency: float = 0.0
     _seen: list[tuple[str, str]] = field(default_factory=list)
     _injected: list[_Injected] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -55,6 +57,9 @@ class Faults:
     def expire(self, key: str, then: str) -> None:
         self.expired.add(key)
         self.current_key = then
+
+    def delay(self, seconds: float) -> None:
+        self.latency = seconds
 
     def pending(self) -> int:
         return sum(each.left for each in self._injected)
@@ -68,6 +73,7 @@ class Faults:
             self._seen.clear()
         self.expired.clear()
         self.current_key = KEY
+        self.latency = 0.0
 
     def meet(self, method: str, path: str) -> Fault | None:
         with self._lock:
@@ -87,6 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         if self.path == "/credentials":
             return self._credentials()
+        time.sleep(self.faults.latency)
         fault = self.faults.meet(self.command, self.path)
         if fault is Fault.CUT:
             self.rfile.read(int(self.headers.get("Content-Length", 0)) // 2)

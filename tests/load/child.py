@@ -34,12 +34,16 @@ class Child:
 
     def ask(self, **question: Any) -> dict[str, Any]:
         """Raises: CannotMeasure when the child has ended."""
+        self.send(**question)
+        return self._read()
+
+    def send(self, **question: Any) -> None:
+        """Ask without waiting for an answer."""
         assert self._process.stdin
         # Its end is found by reading.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(question) + "\n")
             self._process.stdin.flush()
-        return self._read()
 
     def _read(self) -> dict[str, Any]:
         assert self._process.stdout
