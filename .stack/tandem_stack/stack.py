@@ -23,7 +23,7 @@ from tandem_stack.progress import say, step
 from tandem_stack.uv import ROOT
 
 DAG, DRAIN, DRIFT = "nightly_scoring", "drain_deferred", "drift"
-BACKFILL, HOUSEKEEPING = "backfill_scoring", "housekeeping"
+BACKFILL, HOUSEKEEPING, RELEASE = "backfill_scoring", "housekeeping", "release_model"
 _BUILD_SECONDS = 900.0
 READY_SECONDS = 120.0
 _ALERTS = "AIRFLOW_CONN_TANDEM_ALERTS"

@@ -1,5 +1,6 @@
 """Runs on Airflow's Python: what tasks of DAGs that are not about one night do as their commands end, as JSON."""
 
+import contextlib
 import json
 import sys
 from datetime import UTC, datetime
@@ -122,15 +123,35 @@ def traced() -> list[str]:
     return [before, headers["traceparent"], step, drain.env_vars["TRACEPARENT"]]
 
 
+def line(dag: str, name: str, **params: object) -> list[str]:
+    """The command of a task where the form says so, rendered, and as its process is started with it."""
+    of, started = bag.dags[dag].get_task(name), Mock(return_value=SimpleNamespace(exit_code=0, output="{}"))
+    # A task is rendered in place, so each case needs one of its own.
+    of = of.prepare_for_execution()
+    of.render_template_fields({"params": params})
+    of._hook = SimpleNamespace(run_command=started)
+    with contextlib.suppress(AirflowSkipException, SystemExit, KeyError):
+        (of.choose_branch if name == "watch" else of.execute)({"params": params, "ti": Mock()})
+    return list(started.call_args.args[0][2:])
+
+
 def retried(failure: BaseException, tries: int = 1) -> list[object]:
     decision = OnlyUnexpected().evaluate(failure, tries, 2)
     return [decision.action.value, decision.retry_delay.total_seconds() if decision.retry_delay else None]
 
 
+RELEASE = {"release": "one-0123456789ab", "weight": 0.25, "minutes": 0.5, "calls": 30, "default": True}
+LINES = {
+    **{name: line("release_model", name, **RELEASE) for name in bag.dags["release_model"].task_ids},
+    "check": line("drain_deferred", "check"),
+    "measure": line("drift", "measure", to="2026-01-14", days=[7, 30], model="side"),
+    "expire": line("housekeeping", "expire"),
+}
 FOUND = json.dumps({"line": "3 wait", "ds": "2026-01-14", "record": "/r.json"})
 check, drain = task("drain_deferred", "check"), task("drain_deferred", "drain")
 json.dump(
     {
+        "lines": LINES,
         "check": {code: ended(check, code, FOUND if code in (0, 5) else "its line") for code in (0, 2, 5, 75)},
         "command": commands.command(check.package, *check.arguments)[1:],
         "drain": {

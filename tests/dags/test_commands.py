@@ -9,11 +9,16 @@ from typing import Any
 
 import pytest
 
+from batch_job import command_line
 from batch_job.launch import commands
+from shared_model import __main__ as shared_model
 from shared_model.commands import watch
 from tests.dags.test_all_dags import PYTHON, REPOSITORY
 
 pytestmark = pytest.mark.heavy
+
+RELEASE = "one-0123456789ab"
+PARSERS = {"shared_model": shared_model.parser, "batch_job": command_line.parser}
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +109,29 @@ def test_a_canary_is_promoted_rolled_back_with_the_reason_or_left_alone(tasks: d
     assert (commands.WORSE, 4) == (watch.WORSE, watch.UNDECIDED)
     assert found["roll_back"] == {"0": [1, "rolled back: 5% failed"], "2": [2, "its line"], "3": [75, "its line"]}
     assert found["promote"][:2] == [[75, "its line"], ["promote", release, "--canary", "--wait"]]
+
+
+@pytest.mark.parametrize(
+    ("task", "package", "said"),
+    [
+        ("verify", "shared_model", {"command": "verify", "release": RELEASE}),
+        ("gate", "shared_model", {"command": "gate", "named": RELEASE}),
+        ("canary", "shared_model", {"command": "canary", "release": RELEASE, "weight": 0.25, "default": True}),
+        ("watch", "shared_model", {"command": "watch", "release": RELEASE, "minutes": 0.5, "calls": 30}),
+        ("promote", "shared_model", {"command": "promote", "release": RELEASE, "canary": True, "wait": 120.0}),
+        ("roll_back", "shared_model", {"command": "rollback", "canary": RELEASE}),
+        ("check", "batch_job", {"step": "drain", "check": True, "json": True}),
+        ("measure", "batch_job", {"step": "drift", "to": "2026-01-14", "days": [7, 30], "model": "side"}),
+        ("expire", "batch_job", {"step": "housekeeping"}),
+    ],
+)
+def test_a_package_understands_what_a_task_tells_it(
+    tasks: dict[str, Any], task: str, package: str, said: dict[str, object]
+) -> None:
+    found, *arguments = tasks["lines"][task]
+    assert found == package
+    read = vars(PARSERS[package]().parse_args(arguments))
+    assert {name: read[name] for name in said} == said
 
 
 def test_what_would_end_in_the_same_way_is_never_tried_again_and_all_else_after_a_wait(tasks: dict[str, Any]) -> None:

@@ -5,10 +5,11 @@ from collections.abc import Iterator
 
 import psutil
 from deltalake import DeltaTable
-from tandem_stack.stack import DRAIN, DRIFT
+from tandem_stack.stack import DAG, DRAIN, DRIFT, HOUSEKEEPING
 
 from shared_model.demo_messages import FIRST_DAY
 from shared_model.redis_store.server import RedisServer
+from shared_model.releases.store import Release
 from shared_model.types import DeferredState
 from tests.batch_job.deferred.deferring import result, submit_to
 from tests.integration.stack.conftest import (
@@ -75,3 +76,19 @@ def test_drift_is_measured_and_its_page_is_beside_the_scores(running: Up, accept
     page = running.plan.state.state / "drift" / ACCEPTED / "drift.html"
     assert f"page {page}" in said
     assert "<svg" in page.read_text()
+
+
+def test_housekeeping_keeps_what_is_young_and_finds_the_replica_with_the_active_release(
+    running: Up, asked: Asked, release: Release
+) -> None:
+    """`make up` leaves this DAG to operators, too."""
+    running.api.pause(HOUSEKEEPING, False)
+    records = set(running.plan.state.runs_dir.glob("*/*.json"))
+    run = running.api.wait_run(HOUSEKEEPING, running.api.trigger(HOUSEKEEPING, {}), RUN_SECONDS)
+
+    assert (run.state, run.tasks) == ("success", {"expire": "success"})
+    assert records
+    assert set(running.plan.state.runs_dir.glob("*/*.json")) == records
+    said = task_log(running, run.run_id, "expire", HOUSEKEEPING)
+    assert "0 runs older than 90 days deleted" in said
+    assert f"release {release.id}: 1 of 1 replicas" in said
