@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 
 from batch_job import run_record
-from batch_job.launch import spark_submit
+from batch_job.launch import lost_task, spark_submit
 from batch_job.launch.exit_codes import complain, traced
 from shared_model.objects import located
 
@@ -23,7 +23,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--accept", action="append", default=[], help="a gate whose failure a person lets pass")
     parser.add_argument("--drain", action="store_true", help="answer deferred requests, and leave the day as it is")
     parser.add_argument("--active", action="store_true", help="answer with the active release, not with the run's")
+    parser.add_argument("--ends-with", help="end as soon as one of these processes has ended: HOST:PID:PID")
     args = parser.parse_args(arguments)
+    if args.ends_with:
+        lost_task.end_with(args.ends_with)
     try:
         prefix = args.prefix or run_record.read(args.record).runtime.prefix
     except run_record.RecordError as error:

@@ -4,6 +4,7 @@ A step that fails says why in one line, the ERROR of its task's log, and ends th
 Airflow writes no traceback for SystemExit. `OnlyUnexpected` decides by the code whether to try again.
 """
 
+import os
 from datetime import timedelta
 from typing import Any, NoReturn
 
@@ -12,7 +13,7 @@ from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.sdk import BaseOperator, BaseSensorOperator, RetryDecision, RetryPolicy
 from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout
 
-from batch_job.launch import commands, spark_submit
+from batch_job.launch import commands, lost_task, spark_submit
 from dags import links, traces
 
 
@@ -92,10 +93,12 @@ class Plan(BaseSensorOperator, Step):  # type: ignore[misc]  # Airflow has no ty
 
 
 class Submitted(SparkSubmitOperator):  # type: ignore[misc]  # Airflow has no types here
-    """A step in spark-submit, by the Spark connection. It fails with the line and the code of the step."""
+    """A step in spark-submit, by the Spark connection. It fails with the line and the code of the step, and ends with
+    the task and with Airflow's process that supervises it."""
 
     def _score(self, context: Any) -> None:
         self.env_vars.update(traces.carried())
+        self.application_args.append(f"--ends-with={lost_task.starters(os.getpid(), os.getppid())}")
         try:
             super().execute(context)
         except AirflowException as error:

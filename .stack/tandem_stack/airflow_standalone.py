@@ -17,9 +17,16 @@ from tandem_stack.processes import Child, Supervisor
 USER = "admin"
 #: Tasks at a time. Each is an idle process waiting for work, and one machine runs few.
 PARALLELISM = 2
+#: How often an API server that ends is started again.
+_API_RESTARTS = 3
 #: How often the scheduler says that it lives, and how often a task's supervisor looks after it, which keeps its slot
-#: until it sees the task's end. Airflow's own are 5 seconds.
-_BEATS = {"SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1", "WORKERS__MIN_HEARTBEAT_INTERVAL": "1"}
+#: until it sees the task's end. Airflow's own are 5 seconds. And after how many without a sign of life a task is tried
+#: again; Airflow's own are 300.
+_BEATS = {
+    "SCHEDULER__SCHEDULER_HEARTBEAT_SEC": "1",
+    "SCHEDULER__TASK_INSTANCE_HEARTBEAT_TIMEOUT": "120",
+    "WORKERS__MIN_HEARTBEAT_INTERVAL": "1",
+}
 #: Where somebody waits for each run: how long the scheduler rests when it finds nothing to do. Airflow's own is 1 s.
 _AWAITED = {"SCHEDULER__SCHEDULER_IDLE_SLEEP_TIME": "0.2"}
 
@@ -84,7 +91,9 @@ class Airflow:
             "airflow-dag-processor": ["dag-processor"],
         }
         for name, arguments in commands.items():
-            supervisor.start(name, [self._airflow, *arguments], environ, self.home)
+            # Tasks wait for it; without the others Airflow has lost what it was at.
+            restarts = _API_RESTARTS if name == "airflow-api" else 0
+            supervisor.start(name, [self._airflow, *arguments], environ, self.home, restarts)
 
     @property
     def _airflow(self) -> str:

@@ -11,8 +11,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import psutil
 
 from tandem_stack.checks import Problem
-from tandem_stack.progress import last_line
+from tandem_stack.progress import last_line, say
 
 #: How long a child may take to end by itself, seconds.
 GRACE_SECONDS = 10.0
@@ -30,9 +31,13 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 @dataclass(frozen=True)
 class Child:
+    """`spawn`: starts its command, with its log opened so. `restarts`: how often it is still started again."""
+
     name: str
     process: subprocess.Popen[bytes]
     log: Path
+    spawn: Callable[[str], subprocess.Popen[bytes]]
+    restarts: int = 0
 
     def wait_for_line(self, start: str, timeout_s: float) -> str:
         """The first line of its output that begins with `start`.
@@ -85,20 +90,14 @@ class Supervisor:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
-    def start(self, name: str, command: Sequence[str], environ: Mapping[str, str], folder: Path) -> Child:
-        """Start `command` in `folder`; its output goes to LOGS/name.log, a new file each time."""
+    def start(
+        self, name: str, command: Sequence[str], environ: Mapping[str, str], folder: Path, restarts: int = 0
+    ) -> Child:
+        """Start `command` in `folder`; its output goes to LOGS/name.log, a new file each time. `restarts`: how often
+        `check` starts it again where it has ended."""
         log = self._logs / f"{name}.log"
-        with open(log, "wb") as output:
-            process = subprocess.Popen(
-                command,
-                env=dict(environ),
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-            )
-        child = Child(name, process, log)
+        spawn = partial(_spawn, command, dict(environ), folder, log)
+        child = Child(name, spawn("wb"), log, spawn, restarts)
         self._children.append(child)
         return child
 
@@ -116,10 +115,30 @@ class Supervisor:
             raise Problem(f"{child.name} failed: {child.last_line()}; log: {child.log}")
 
     def check(self) -> None:
-        """Raises: Problem naming the first child that ended though nobody stopped it."""
-        for child in self._children:
-            if child.process.poll() is not None:
-                raise Problem(f"{child.name} ended: {child.last_line()}; log: {child.log}")
+        """Raises: Problem naming the first child that ended though nobody stopped it, and may not start again."""
+        for number, child in enumerate(self._children):
+            if child.process.poll() is None:
+                continue
+            ended = f"{child.name} ended: {child.last_line()}"
+            if not child.restarts:
+                raise Problem(f"{ended}; log: {child.log}")
+            say(f"{ended}; it is started again")
+            self._children[number] = replace(child, process=child.spawn("ab"), restarts=child.restarts - 1)
+
+
+def _spawn(
+    command: Sequence[str], environ: Mapping[str, str], folder: Path, log: Path, mode: str
+) -> subprocess.Popen[bytes]:
+    with open(log, mode) as output:
+        return subprocess.Popen(
+            command,
+            env=environ,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+        )
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:

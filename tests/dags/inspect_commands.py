@@ -85,7 +85,9 @@ def backfilled(looked: int, code: int = 0, *said: str) -> dict[str, object]:
             ended = ["later", round((later.reschedule_date - datetime.now(UTC)).total_seconds())]
         except SystemExit as failed:
             ended = [failed.code, *(call.args[0] for call in log.error.call_args_list)]
-    (command,), given = run.call_args.args, [*score.application_args, score.env_vars["TANDEM_NIGHTLY_MODEL"]]
+    (command,) = run.call_args.args
+    # Without the processes that it ends with.
+    given = [*score.application_args[:-1], score.env_vars["TANDEM_NIGHTLY_MODEL"]]
     return {"look": command[1:], "ended": ended, "spark": given if spark.called else None}
 
 
@@ -155,7 +157,7 @@ json.dump(
         "check": {code: ended(check, code, FOUND if code in (0, 5) else "its line") for code in (0, 2, 5, 75)},
         "command": commands.command(check.package, *check.arguments)[1:],
         "drain": {
-            "args": drain.application_args,
+            "args": list(drain.application_args),
             "done": drained(0),
             "refused": drained(1, "batch_job drain: a line"),
             "gone": drained(75, "noise", "batch_job drain: Redis did not answer"),

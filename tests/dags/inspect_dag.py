@@ -1,6 +1,7 @@
 """Runs on Airflow's Python: parses the DAG folder as the dag processor does and prints what it found, as JSON."""
 
 import json
+import os
 import sys
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -10,6 +11,8 @@ from airflow import plugins_manager
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk.exceptions import AirflowException, TaskAwaitingInput
 from airflow.serialization.serialized_objects import DagSerialization
+
+from batch_job.launch import lost_task
 
 folder, partition_key, run_id = sys.argv[1:]
 before = set(sys.modules)
@@ -110,12 +113,14 @@ def response(option: str) -> dict[str, object]:
     }
 
 
+ARGUMENTS = tuple(score.application_args)
 PARAMS = {name: dag.params[name] for name in dag.params}
 
 
 def started(looked: int) -> bool | None:
     """Whether `score` starts Spark after a look that ended with this code; None where it fails."""
     ended = SimpleNamespace(exit_code=looked, output="the line of the look")
+    score.application_args = list(ARGUMENTS)
     with (
         patch.object(operators, "SubprocessHook", lambda: SimpleNamespace(run_command=lambda command, env: ended)),
         patch.object(operators.SparkSubmitOperator, "execute") as spark_submit,
@@ -130,7 +135,7 @@ def started(looked: int) -> bool | None:
 def chosen() -> dict[str, object]:
     """What `score` looks with and starts Spark with where the form says so."""
     run = Mock(return_value=SimpleNamespace(exit_code=5, output=""))
-    before = list(score.application_args), dict(score.env_vars)
+    before, score.application_args = dict(score.env_vars), list(ARGUMENTS)
     with (
         patch.object(operators, "SubprocessHook", lambda: SimpleNamespace(run_command=run)),
         patch.object(operators.SparkSubmitOperator, "execute"),
@@ -139,10 +144,11 @@ def chosen() -> dict[str, object]:
     (command,), environ = run.call_args.args, run.call_args.kwargs["env"]
     found = {
         "look": command[-2:],
-        "args": score.application_args[-2:],
+        "args": score.application_args[len(ARGUMENTS) : -1],
+        "ends": score.application_args[-1] == f"--ends-with={lost_task.starters(os.getpid(), os.getppid())}",
         "int8": [environ["TANDEM_NIGHTLY_INT8"], score.env_vars["TANDEM_NIGHTLY_INT8"]],
     }
-    score.application_args, score.env_vars = before
+    score.env_vars = before
     return found
 
 
@@ -226,7 +232,7 @@ json.dump(
         },
         "score": {
             "application": score.application,
-            "args": score.application_args,
+            "args": ARGUMENTS,
             "env": score.env_vars,
             "conf": score.conf,
             "connection": score._conn_id,

@@ -59,7 +59,7 @@ def dag(environment: dict[str, str]) -> dict[str, Any]:
 
 def test_it_parses_and_sees_only_the_planning_module(dag: dict[str, Any]) -> None:
     assert dag["errors"] == {}
-    launch = [f"batch_job.launch.{name}" for name in ("commands", "operating", "spark_submit")]
+    launch = [f"batch_job.launch.{name}" for name in ("commands", "lost_task", "operating", "spark_submit")]
     assert dag["imported"] == ["batch_job", "batch_job.launch", *launch]
     assert dag["heavy"] == []
 
@@ -196,7 +196,8 @@ def test_the_trigger_form_takes_the_names_that_models_have(name: str) -> None:
 
 def test_what_the_trigger_form_says_reaches_the_look_and_spark(dag: dict[str, Any]) -> None:
     flags = ["--force", "--accept=labels"]
-    assert dag["chosen"] == {"look": flags, "args": flags, "int8": ["true", "true"]}
+    # Spark also hears which processes it is to end with.
+    assert dag["chosen"] == {"look": flags, "args": flags, "ends": True, "int8": ["true", "true"]}
 
 
 def test_each_task_says_what_to_do_when_it_fails(dag: dict[str, Any]) -> None:

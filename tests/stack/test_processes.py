@@ -142,6 +142,30 @@ def test_a_child_that_ends_is_reported_with_its_last_words(tmp_path: Path) -> No
         supervisor.check()
 
 
+def test_a_child_that_may_be_started_again_is_and_only_so_often(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def words() -> list[str]:
+        return log.read_text().split()
+
+    with Supervisor(tmp_path / "logs") as supervisor:
+        command = ["sh", "-c", "echo up; exec sleep 613"]
+        child = supervisor.start("needed", command, os.environ, tmp_path, restarts=1)
+        log = child.log
+        child.wait_for_line("up", 20)
+        child.process.kill()
+        child.process.wait()
+        supervisor.check()
+        wait_until(lambda: words() == ["up", "up"])
+        assert "needed ended: up; it is started again" in capsys.readouterr().out
+        supervisor.check()
+        again = next(it for it in psutil.Process().children() if "613" in it.cmdline())
+        again.kill()
+        wait_until(lambda: not alive(again.pid))
+        with pytest.raises(Problem, match="needed ended: up"):
+            supervisor.check()
+
+
 def test_a_child_that_is_never_ready_is_reported(tmp_path: Path) -> None:
     with Supervisor(tmp_path / "logs") as supervisor:
         child = supervisor.start("slow", ["sleep", "600"], os.environ, tmp_path)

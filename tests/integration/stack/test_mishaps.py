@@ -1,5 +1,5 @@
-"""Mishaps on the real scheduler: a killed driver or JVM, a Redis that does not answer while a night is
-published, one day that is triggered twice, and a release that is promoted meanwhile."""
+"""Mishaps on the real scheduler: a killed driver, JVM, task, supervisor of a task or API server, a Redis that does not
+answer while a night is published, one day that is triggered twice, and a release that is promoted meanwhile."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ from tandem_stack.airflow_api import RunState
 from tandem_stack.stack import DAG
 
 from batch_job import run_record
-from batch_job.run_record import RunRecord
+from batch_job.run_record import RunRecord, State
 from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
@@ -87,6 +87,66 @@ def test_a_night_whose_spark_is_killed_is_tried_again_and_commits_once(
             process.kill()
     run = running.api.wait_run(DAG, run_id, 2 * RUN_SECONDS)
     assert (run.state, run.tries["score"], commits(running, day)) == ("success", 2, 1)
+
+
+def application(running: Up, day: str) -> list[psutil.Process]:
+    """The JVM of spark-submit for a day, and what works for it, once its driver does."""
+
+    def found() -> list[psutil.Process]:
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            for driver in processes(running, f"/spark_application.py --ds {day}"):
+                jvm = driver.parent()
+                if jvm and driver.name().startswith("python") and jvm.name() == "java":
+                    return [jvm, driver, *driver.children(recursive=True)]
+        return []
+
+    eventually(found, RUN_SECONDS, every=0.05)
+    return found()
+
+
+def ends(started: list[psutil.Process]) -> bool:
+    """Whether all of these end soon. Their parent may leave them as zombies."""
+
+    def alive(process: psutil.Process) -> bool:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            return process.status() != psutil.STATUS_ZOMBIE
+        return False
+
+    eventually(lambda: not any(map(alive, started)), 15)
+    return True
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("day", "above"), [("2026-02-06", 1), ("2026-02-07", 2)], ids=["task", "supervisor"])
+def test_a_night_whose_task_or_its_supervisor_is_killed_is_tried_again_and_commits_once(
+    running: Up, night: Night, day: str, above: int
+) -> None:
+    """`above`: of the killed one, in the line of the JVM's ancestors."""
+    write(running, day)
+    run_id = running.api.trigger(DAG, {"day": day})
+    started = application(running, day)
+    started[0].parents()[above - 1].kill()
+    # Long before the next try, which waits for half a minute at least.
+    assert ends(started)
+    run = running.api.wait_run(DAG, run_id, 3 * RUN_SECONDS)
+    assert (run.state, run.tries["score"], commits(running, day)) == ("success", 2, 1)
+    assert record(running, run).state is State.PUBLISHED
+
+
+@pytest.mark.timeout(900)
+def test_a_night_whose_api_server_is_killed_goes_on_with_another_and_commits_once(running: Up, night: Night) -> None:
+    day = "2026-02-08"
+    write(running, day)
+    run_id = running.api.trigger(DAG, {"day": day})
+    started = application(running, day)
+    for server in processes(running, "airflow api_server"):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            server.kill()
+    run = running.api.wait_run(DAG, run_id, 3 * RUN_SECONDS)
+    assert (run.state, commits(running, day)) == ("success", 1)
+    assert record(running, run).state is State.PUBLISHED
+    assert ends(started)
+    assert "airflow-api ended: " in running.output.read_text()
 
 
 def test_where_redis_does_not_answer_publishing_is_tried_again_and_done_once(running: Up, night: Night) -> None:
