@@ -24,19 +24,28 @@ class Outcome(Step):
 
 
 class Publish(Outcome):
-    """Publishes the scores, and says so to DAGs that wait for the day's."""
+    """Publishes the scores, and says so to DAGs that wait for the day's and, where it is on, to OpenLineage."""
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(outlets=[SCORES], **kwargs)
+        self._lineage: dict[str, Any] = {}
 
     def execute(self, context: Any) -> None:
         super().execute(context)
         code, facts = self.run_facts()
         if code:
             fail(self, code, "the scores are published, and their record cannot be read")
+        self._lineage = facts.pop("lineage")
         event = context["outlet_events"][SCORES]
         event.extra = {name: value for name, value in facts.items() if name != "note"}
         event.add_partitions(self.ds)
+
+    def get_openlineage_facets_on_complete(self, _: Any) -> Any:
+        """For OpenLineage's provider, which calls it in the process of the task that has ended."""
+        # Not sooner: other tasks would pay for it.
+        from dags import lineage
+
+        return lineage.of_run(self._lineage) if self._lineage else None
 
 
 class Report(Outcome):

@@ -5,7 +5,8 @@ import json
 import sys
 
 from batch_job import lookup, reporting
-from batch_job.reporting import plain_text
+from batch_job.identity import Tables
+from batch_job.reporting import lineage, plain_text
 from batch_job.run_record import RunRecord, State
 from batch_job.settings import NightlySettings
 from shared_model import settings
@@ -17,7 +18,8 @@ def run(args: argparse.Namespace, state: StateSettings) -> None:
     path = lookup.find(args.record, args.ds, state)
     done = lookup.open_for(path, args.ds)
     if args.facts:
-        print(json.dumps(plain_text.facts(done)))
+        scores = Tables.for_input(state, done.input.identity).scores
+        print(json.dumps({**plain_text.facts(done), "lineage": lineage.document(done, scores)}))
         return
     if args.page:
         _print_page(done)

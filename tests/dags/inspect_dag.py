@@ -9,6 +9,8 @@ from unittest.mock import Mock, patch
 
 from airflow import plugins_manager
 from airflow.dag_processing.dagbag import DagBag
+from airflow.providers.openlineage import conf
+from airflow.providers.openlineage.plugins.openlineage import OpenLineageProviderPlugin
 from airflow.sdk.exceptions import AirflowException, TaskAwaitingInput
 from airflow.serialization.serialized_objects import DagSerialization
 
@@ -113,6 +115,10 @@ def response(option: str) -> dict[str, object]:
     }
 
 
+# Where nothing names a transport, no event is made.
+OFF = [conf.is_disabled(), len(OpenLineageProviderPlugin.listeners)]
+with patch.dict(os.environ, {"OPENLINEAGE_URL": "http://127.0.0.1:1"}):
+    ON = not conf.is_disabled()
 ARGUMENTS = tuple(score.application_args)
 PARAMS = {name: dag.params[name] for name in dag.params}
 
@@ -166,12 +172,25 @@ def links(task: object) -> list[object]:
     return list(task.operator_extra_links)
 
 
-def published(facts: str) -> list[object]:
-    """The event that `publish` leaves: its partitions, and what it holds."""
+def published(scores: str) -> dict[str, object]:
+    """The asset's event that `publish` leaves, with its partitions, and its lineage for OpenLineage."""
+    from openlineage.client.serde import Serde
+
     publish, event = dag.get_task("publish"), Mock()
+    columns = {"id": ["message_id"], "label": ["body", "reply"]}
+    lineage = {"release": "tiny-1", "day": "a day", "input": "s3a://bucket/chats", "scores": scores, "columns": columns}
+    facts = json.dumps({"rows": 7, "note": "a note", "lineage": lineage})
     publish.run_step = lambda *more, step="": (0, facts if more else "")
+    before = publish.get_openlineage_facets_on_complete(None)
     publish.execute({"outlet_events": {outcome.SCORES: event}})
-    return [[call.args[0] for call in event.add_partitions.call_args_list], event.extra]
+    told = publish.get_openlineage_facets_on_complete(None)
+    return {
+        "event": [[call.args[0] for call in event.add_partitions.call_args_list], event.extra],
+        "before": before,
+        "inputs": [Serde.to_dict(it) for it in told.inputs],
+        "outputs": [Serde.to_dict(it) for it in told.outputs],
+        "release": [told.run_facets["tandem_release"].release, told.run_facets["tandem_release"].day],
+    }
 
 
 json.dump(
@@ -196,7 +215,8 @@ json.dump(
         "doc": dag.doc_md,
         "rules": {task.task_id: task.trigger_rule.value for task in dag.tasks},
         "retried": retried,
-        "published": published('{"rows": 7, "note": "a note"}'),
+        "openlineage": {"off": OFF, "on": ON},
+        "published": published("/state/scores"),
         "judged": {code: branch(code, '{"gates": ["labels"]}') for code in (0, 1, 2, 6)},
         "asked": asked(),
         "answered": {

@@ -154,7 +154,25 @@ def test_a_run_is_late_some_time_after_it_was_queued(dag: dict[str, Any]) -> Non
 
 def test_the_asset_scores_gets_an_event_of_the_day_with_what_was_published(dag: dict[str, Any]) -> None:
     assert dag["outlets"] == {"publish": ["scores"]}
-    assert dag["published"] == [[DAY], {"rows": 7}]
+    assert dag["published"]["event"] == [[DAY], {"rows": 7}]
+
+
+def test_openlineage_hears_of_archive_table_columns_and_release(dag: dict[str, Any]) -> None:
+    told = dag["published"]
+    messages = {"namespace": "s3://bucket", "name": "chats"}
+    ((given,), (table,)) = told["inputs"], told["outputs"]
+    assert {name: given[name] for name in messages} == messages
+    assert (table["namespace"], table["name"]) == ("file", "/state/scores")
+    fields = table["facets"]["columnLineage"]["fields"]
+    from_text = [{**messages, "field": name} for name in ("body", "reply")]
+    assert [{name: it[name] for name in from_text[0]} for it in fields["label"]["inputFields"]] == from_text
+    assert [it["field"] for it in fields["id"]["inputFields"]] == ["message_id"]
+    # Nothing of a run that did not get so far.
+    assert (told["release"], told["before"]) == (["tiny-1", "a day"], None)
+
+
+def test_openlineage_is_off_unless_its_address_is_set(dag: dict[str, Any]) -> None:
+    assert dag["openlineage"] == {"off": [True, 0], "on": True}
 
 
 def test_it_is_paused_at_creation_and_never_catches_up(dag: dict[str, Any]) -> None:

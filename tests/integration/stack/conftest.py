@@ -113,33 +113,40 @@ def alerts() -> Iterator[Sink]:
         yield sink
 
 
+@contextlib.contextmanager
+def up(folder: Path, releases: Path, **environ: str) -> Iterator[Up]:
+    """`make up` with an archive of one day."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in {**own_environ(folder / "state", releases), **environ}.items():
+            patch.setenv(name, value)
+        plan = stack.plan(settings.load(StateSettings), scheduled=True)
+        command, own = [sys.executable, "-m", "tandem_stack", "up"], {"PYTHONPATH": str(REPOSITORY / ".stack")}
+        with open(folder / "output", "wb") as output:
+            # The umask of a shell where other users may read its files.
+            process = subprocess.Popen(
+                command, env=os.environ | own, cwd=REPOSITORY, stdout=output, stderr=output, umask=0o022
+            )
+    with pytest.MonkeyPatch.context() as patch:
+        # Each look costs the API server 0.05 CPU seconds.
+        patch.setattr(airflow_api, "_POLL_SECONDS", POLL_SECONDS)
+        try:
+            eventually(lambda: said(process, folder / "output", "Ctrl-C stops everything."), START_SECONDS, every=0.2)
+            # Not sooner: the first to ask for the password makes its folder.
+            api = AirflowApi(plan.airflow.address, airflow_standalone.USER, plan.airflow.password())
+            api.wait_ready(START_SECONDS)
+            demo_messages.write_archive(plan.state.messages_dir, ROWS, days=1)
+            yield Up(process, folder / "output", plan, api)
+        finally:
+            end(process)
+
+
 @pytest.fixture(scope="package")
 def running(
     own_environment: None, release: Release, releases_dir: Path, alerts: Sink, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Up]:
-    folder = tmp_path_factory.mktemp("stack")
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in own_environ(folder / "state", releases_dir).items():
-            patch.setenv(name, value)
-        # Each look costs the API server 0.05 CPU seconds.
-        patch.setattr(airflow_api, "_POLL_SECONDS", POLL_SECONDS)
-        patch.setenv("AIRFLOW_CONN_TANDEM_ALERTS", json.dumps({"conn_type": "slackwebhook", "host": alerts.address}))
-        plan = stack.plan(settings.load(StateSettings), scheduled=True)
-        command, environ = [sys.executable, "-m", "tandem_stack", "up"], {"PYTHONPATH": str(REPOSITORY / ".stack")}
-        with open(folder / "output", "wb") as output:
-            # The umask of a shell where other users may read its files.
-            process = subprocess.Popen(
-                command, env=os.environ | environ, cwd=REPOSITORY, stdout=output, stderr=output, umask=0o022
-            )
-    try:
-        eventually(lambda: said(process, folder / "output", "Ctrl-C stops everything."), START_SECONDS, every=0.2)
-        # Not sooner: the first to ask for the password makes its folder.
-        api = AirflowApi(plan.airflow.address, airflow_standalone.USER, plan.airflow.password())
-        api.wait_ready(START_SECONDS)
-        demo_messages.write_archive(plan.state.messages_dir, ROWS, days=1)
-        yield Up(process, folder / "output", plan, api)
-    finally:
-        end(process)
+    told = json.dumps({"conn_type": "slackwebhook", "host": alerts.address})
+    with up(tmp_path_factory.mktemp("stack"), releases_dir, AIRFLOW_CONN_TANDEM_ALERTS=told) as started:
+        yield started
 
 
 def said(process: "subprocess.Popen[bytes]", output: Path, line: str) -> bool:
