@@ -61,7 +61,7 @@ class Approve(HITLOperator, Step):  # type: ignore[misc]  # Airflow has no types
 
     def execute(self, context: Any) -> None:
         question = context["ti"].xcom_pull(task_ids=self.judge, key=QUESTION)
-        report = report_address(self.ds, context["run_id"])
+        report = report_address(self, context["run_id"])
         self.subject, self.body = question["subject"], f"{question['body']}\n\n[The report in Airflow]({report})"
         super().execute(context)
 

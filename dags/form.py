@@ -12,7 +12,8 @@ FORM = {
         None,
         type=["null", "string"],
         pattern=operating.MODEL_OR_NONE,
-        description="The model to score with, by its name; empty: TANDEM_NIGHTLY_MODEL, else the default one.",
+        description="The model to score with, by its name; empty: TANDEM_NIGHTLY_MODEL, else the default one, and "
+        "those of TANDEM_NIGHTLY_MODELS.",
     ),
     "force": Param(False, type="boolean", description="Score again what is committed already."),
     "int8": Param(False, type="boolean", description="Score in INT8 on CPU: faster, and less exact."),

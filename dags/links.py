@@ -10,17 +10,17 @@ from airflow.sdk import BaseOperatorLink
 from batch_job.launch import operating
 
 
-def report_address(ds: str, run_id: str) -> str:
-    """The report's page on the host that the operator's browser has this link from."""
+def report_address(step: Any, run_id: str) -> str:
+    """The report of a step's night: its page on the host that the operator's browser has this link from."""
     root = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
-    return f"{root}/{operating.report_path(ds, run_id)}"
+    return f"{root}/{operating.report_path(step.ds, operating.run_name(run_id, step.further))}"
 
 
 class ReportLink(BaseOperatorLink):  # type: ignore[misc]  # Airflow has no types here
     name = "Report"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        return report_address(operator.ds, ti_key.run_id)
+        return report_address(operator, ti_key.run_id)
 
 
 class SparkLink(BaseOperatorLink):  # type: ignore[misc]  # Airflow has no types here

@@ -1,27 +1,25 @@
-"""The nightly run as Airflow sees it: one day, its steps, one run record between them."""
+"""The nightly run as Airflow sees it: one day, its steps with each configured model, one run record between them."""
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from airflow.providers.standard.operators.empty import EmptyOperator
-from airflow.sdk import DAG, CronPartitionTimetable, DeadlineAlert, DeadlineReference, SyncCallback, TriggerRule
+from airflow.sdk import (
+    DAG,
+    CronPartitionTimetable,
+    DeadlineAlert,
+    DeadlineReference,
+    SyncCallback,
+    TaskGroup,
+    TriggerRule,
+)
 
-from batch_job.launch import commands, operating, spark_submit
+from batch_job.launch import operating, spark_submit
 from dags.alerts import late
-from dags.approval import ANSWER, Approve, Commit, Judge
 from dags.documentation import TASKS
 from dags.form import FORM
-from dags.operators import OnlyUnexpected, Plan, Score
-from dags.outcome import Publish, Report
-
-DS = "{{ day_of(dag_run.partition_key, dag_run.conf) }}"
-RECORD = spark_submit.record_path(DS, "{{ run_id }}")
-
-
-def step(name: str) -> dict[str, str]:
-    """The arguments of every step's task."""
-    return {"task_id": name, "ds": DS, "record": RECORD, "doc_md": TASKS[name]}
-
+from dags.night import night
+from dags.operators import OnlyUnexpected
 
 with DAG(
     dag_id="nightly_scoring",
@@ -50,23 +48,9 @@ with DAG(
     tags=["tandem", "nightly"],
     doc_md=str(Path(__file__).with_suffix(".md")),
 ) as dag:
-    planned = Plan(**step("plan"), model="{{ (dag_run.conf or {}).get('model') or '' }}")
-    score = Score(
-        **step("score"),
-        conn_id="spark_default",
-        name=f"nightly_scoring {DS}",
-        conf=spark_submit.spark_conf(),
-        properties_file=spark_submit.properties_file() or None,
-        env_vars=spark_submit.spark_environment(),
-        # Spark takes all cores, and one device holds one copy of the model.
-        pool=commands.DEVICE_POOL,
-    )
-    judge = Judge(**step("judge"), asks="approve", goes_on="publish")
-    approve = Approve(**step("approve"), judge="judge", params=ANSWER)
-    commit = Commit(**step("commit"), judge="judge", approve="approve")
-    publish = Publish(**step("publish"), trigger_rule=TriggerRule.NONE_FAILED_MIN_ONE_SUCCESS)
-    report = Report(**step("report"), trigger_rule=TriggerRule.ALL_DONE)
-    complete = EmptyOperator(task_id="complete", doc_md=TASKS["complete"])
-    planned >> score >> judge >> [approve, publish]
-    approve >> commit >> publish >> report
-    [publish, report] >> complete
+    # A further model is skipped where the form names another.
+    complete = EmptyOperator(task_id="complete", doc_md=TASKS["complete"], trigger_rule=TriggerRule.NONE_FAILED)
+    night() >> complete
+    for model in operating.further_models():
+        with TaskGroup(f"model-{model}") as group:
+            night(group.group_id, model) >> complete

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.providers.standard.hooks.subprocess import SubprocessHook
 from airflow.sdk import BaseOperator, BaseSensorOperator, RetryDecision, RetryPolicy
-from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout
+from airflow.sdk.exceptions import AirflowException, AirflowSensorTimeout, AirflowSkipException
 
 from batch_job.launch import commands, lost_task, spark_submit
 from dags import links, traces
@@ -32,20 +32,21 @@ def fail(task: BaseOperator, code: int, line: str) -> NoReturn:
 
 
 class Step(BaseOperator):  # type: ignore[misc]  # Airflow has no types here
-    """A step that runs on the runtime's Python, without a JVM."""
+    """A step that runs on the runtime's Python, without a JVM. `further`: the model beside the run's own whose night it
+    is of."""
 
     template_fields: tuple[str, ...] = ("ds", "record")
     operator_extra_links = links.of_step()
 
-    def __init__(self, *, ds: str, record: str, **kwargs: Any) -> None:
+    def __init__(self, *, ds: str, record: str, further: str = "", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.ds, self.record = ds, record
+        self.ds, self.record, self.further = ds, record, further
         self._hook = SubprocessHook()
 
     def run_step(self, *more: str, step: str = "") -> tuple[int, str]:
         """Exit code and last line of a step, the one that the task is called after; the log has all that it prints.
         `more`: further arguments."""
-        command = [*spark_submit.step_command(step or self.task_id, self.ds, self.record), *more]
+        command = [*spark_submit.step_command(step or self.label, self.ds, self.record), *more]
         ended = self._hook.run_command(command, env=traces.step_environment())
         return ended.exit_code, ended.output
 
@@ -83,6 +84,8 @@ class Plan(BaseSensorOperator, Step):  # type: ignore[misc]  # Airflow has no ty
 
     def poke(self, context: Any) -> bool:
         run = context["dag_run"]
+        if self.further and (run.conf or {}).get("model"):
+            raise AirflowSkipException(f"the run is of model {run.conf['model']} alone")
         # A backfill hands one configuration to the runs of all its days.
         if run.run_type == "manual" and (problem := spark_submit.day_problem(run.partition_key, run.conf)):
             fail(self, 2, problem)
@@ -128,10 +131,10 @@ class Score(Submitted):
     flags: tuple[str, ...] = ()
     operator_extra_links = links.of_spark()
 
-    def __init__(self, *, ds: str, record: str, **kwargs: Any) -> None:
+    def __init__(self, *, ds: str, record: str, further: str = "", **kwargs: Any) -> None:
         arguments = [*spark_submit.step_args(ds, record), *self.flags]
         super().__init__(application=spark_submit.APPLICATION, application_args=arguments, **kwargs)
-        self.ds, self.record = ds, record
+        self.ds, self.record, self.further = ds, record, further
 
     def execute(self, context: Any) -> None:
         flags, chosen = spark_submit.score_flags(context["params"]), spark_submit.score_environment(context["params"])

@@ -2,6 +2,7 @@
 library only."""
 
 import os
+import re
 from collections.abc import Mapping
 from urllib.parse import quote
 
@@ -11,6 +12,27 @@ MODEL_OR_NONE = r"^([a-z0-9]([a-z0-9-]{0,46}[a-z0-9])?)?(?!\n)$"
 LATE_SECONDS = 4 * 3600.0
 #: Settings: Spark's UI or history server, and the board of both service levels. Without them there is no link.
 SPARK_URL, BOARD_URL = "TANDEM_SPARK_URL", "TANDEM_SLA_BOARD_URL"
+
+
+#: Setting: models that each nightly run scores the day with beside its own, by comma.
+FURTHER_MODELS = "TANDEM_NIGHTLY_MODELS"
+
+
+def further_models(environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Raises: ValueError, which Airflow shows as the DAG's import error."""
+    passed = environ.get(FURTHER_MODELS, "")
+    names = [name.strip() for name in passed.split(",") if name.strip()]
+    if strange := [name for name in names if not re.search(MODEL_OR_NONE, name)]:
+        raise ValueError(f"{FURTHER_MODELS}={passed}: {strange[0]} is no name of a model")
+    all_names = [*names, environ.get("TANDEM_NIGHTLY_MODEL", "")]
+    if twice := [name for name in names if all_names.count(name) > 1]:
+        raise ValueError(f"{FURTHER_MODELS}={passed}: {twice[0]} would score each day twice")
+    return names
+
+
+def run_name(run_id: str, further: str) -> str:
+    """The name of a run's record: the run's own id, and of a further model's beside it that with the model."""
+    return f"{run_id}@{further}" if further else run_id
 
 
 def late_seconds(environ: Mapping[str, str] = os.environ) -> float:

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from batch_job import reporting
+from batch_job import identity, reporting
 from batch_job.reporting import plain_text
 from batch_job.run_record import Findings, RunRecord
 from shared_model.objects import Location
@@ -15,7 +15,8 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#&])")
 
 
 def subject(run: RunRecord, gates: Sequence[str]) -> str:
-    return f"ds={run.ds}: commit the scores that {' and '.join(gates)} refused?"
+    model = identity.model_of(run.input.identity)
+    return f"ds={run.ds}{f', model {model}' if model else ''}: commit the scores that {' and '.join(gates)} refused?"
 
 
 def body(run: RunRecord, findings: Findings, record: Location) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from batch_job import identity
 from batch_job.run_record import Approval, Input, RunRecord, Scoring, State, Verdict
 
 
@@ -124,8 +125,14 @@ def facts(run: RunRecord) -> dict[str, object]:
         "rows_per_second": scoring.rows_per_second if scoring else 0.0,
         "quarantined": sum(scoring.quarantined.values()) if scoring else 0,
         "drift": shifts[0] if shifts else None,
-        "note": f"{run.ds}: {verdict(run)}",
+        "note": f"{run.ds}: {_of_model(run)}{verdict(run)}",
     }
+
+
+def _of_model(run: RunRecord) -> str:
+    """Nothing where it is the default one."""
+    model = identity.model_of(run.input.identity)
+    return f"model {model}: " if model else ""
 
 
 def verdict(run: RunRecord) -> str:

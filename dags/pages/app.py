@@ -22,7 +22,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from sqlalchemy import select
 
-from batch_job.launch import spark_submit
+from batch_job.launch import operating, spark_submit
 from dags.pages import runtime
 from dags.pages.runtime import Unreadable
 
@@ -80,7 +80,8 @@ async def list_runs(missed: Annotated[list[dict[str, Any]], Depends(missed_deadl
         runs, problem = await runtime.runs(), ""
     except Unreadable as error:
         runs, problem = [], str(error)
-    return _html("runs.html", runs=runs, problem=problem, missed=missed, late={it["run"] for it in missed})
+    late = {operating.run_name(it["run"], model) for it in missed for model in ("", *operating.further_models())}
+    return _html("runs.html", runs=runs, problem=problem, missed=missed, late=late)
 
 
 @app.get("/runs/{day}/{run}")

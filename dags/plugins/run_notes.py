@@ -13,8 +13,10 @@ from sqlalchemy.orm import object_session
 from batch_job.launch import spark_submit
 
 DAG_ID = "nightly_scoring"
-#: The task that leaves a note, and the key of its XCom.
-_REPORT, _NOTE = "report", "note"
+#: The key of the XCom in which the report of each model's night leaves a note. That of the run's own model comes first.
+_NOTE, _FIRST = "note", "report"
+#: Characters of a note that Airflow keeps.
+_MOST = 1000
 
 
 @hookimpl
@@ -39,9 +41,10 @@ def note_outcome(dag_run: Any) -> None:
     note = dag_run.note or day
     if dag_run.dag_id != DAG_ID or not (note == day or note.startswith(f"{day}: ")):
         return
-    left = XComModel.get_many(run_id=dag_run.run_id, key=_NOTE, task_ids=_REPORT, dag_ids=DAG_ID)
-    if found := object_session(dag_run).scalar(left.limit(1)):
-        dag_run.note = XComModel.deserialize_value(found)
+    left = XComModel.get_many(run_id=dag_run.run_id, key=_NOTE, dag_ids=DAG_ID)
+    found = sorted(object_session(dag_run).scalars(left), key=lambda it: (it.task_id != _FIRST, it.task_id))
+    if found:
+        dag_run.note = "\n".join(map(XComModel.deserialize_value, found))[:_MOST]
 
 
 def day_of(dag_run: Any) -> str:

@@ -11,7 +11,7 @@ from airflow import plugins_manager
 from airflow.dag_processing.dagbag import DagBag
 from airflow.providers.openlineage import conf
 from airflow.providers.openlineage.plugins.openlineage import OpenLineageProviderPlugin
-from airflow.sdk.exceptions import AirflowException, TaskAwaitingInput
+from airflow.sdk.exceptions import AirflowException, AirflowSkipException, TaskAwaitingInput
 from airflow.serialization.serialized_objects import DagSerialization
 
 from batch_job.launch import lost_task
@@ -39,6 +39,8 @@ retried = {
 run = SimpleNamespace(partition_key=None, conf={"day": partition_key, "model": "side"})
 for task in dag.tasks:
     task.render_template_fields({"dag_run": run, "run_id": run_id, **dag.user_defined_macros})
+#: Of the run's own model; those of the further one are in a group.
+OWN = [task for task in dag.tasks if "." not in task.task_id]
 plan, score = dag.get_task("plan"), dag.get_task("score")
 operators = sys.modules[type(score).__module__]
 outcome = sys.modules[type(dag.get_task("publish")).__module__]
@@ -193,14 +195,42 @@ def published(scores: str) -> dict[str, object]:
     }
 
 
+def further() -> dict[str, object]:
+    """The night of a further model beside the run's own."""
+    tasks = {task.label: task for task in dag.tasks if task.task_id.startswith("model-side.")}
+    judge, steps = tasks["judge"], list[list[str]]()
+    judge._hook = SimpleNamespace(run_command=lambda command, env: steps.append(command[2:]) or Mock(exit_code=0))
+    goes_on = judge.choose_branch({"ti": Mock()})
+    alone = SimpleNamespace(run_type="manual", partition_key=None, conf={"day": partition_key, "model": "other"})
+    try:
+        skipped = tasks["plan"].poke({"dag_run": alone})
+    except AirflowSkipException as error:
+        skipped = str(error)
+    return {
+        "downstream": {name: sorted(task.downstream_task_ids) for name, task in tasks.items()},
+        "goes_on": [judge.asks, goes_on],
+        "step": steps[0],
+        "more": tasks["plan"].more,
+        "skipped": skipped,
+        "question": [tasks["approve"].judge, tasks["commit"].judge, tasks["commit"].approve, tasks["report"].plan],
+        "records": sorted({task.record for task in tasks.values()}),
+        "pools": [name for name, task in tasks.items() if task.pool == "tandem_device"],
+        "links": sorted(
+            {links(task)[0].get_link(task, ti_key=SimpleNamespace(run_id=run_id)) for task in tasks.values()}
+        ),
+        "outlets": [it.name for it in tasks["publish"].outlets],
+    }
+
+
 json.dump(
     {
+        "further": further(),
         "errors": bag.import_errors,
         "imported": ours,
         "heavy": heavy,
         "plugins": loaded,
-        "downstream": {task.task_id: sorted(task.downstream_task_ids) for task in dag.tasks},
-        "retries": {task.task_id: [task.retries, task.retry_delay.total_seconds()] for task in dag.tasks},
+        "downstream": {task.task_id: sorted(task.downstream_task_ids) for task in OWN},
+        "retries": {task.task_id: [task.retries, task.retry_delay.total_seconds()] for task in OWN},
         "paused": dag.is_paused_upon_creation,
         "catchup": dag.catchup,
         "max_active_runs": dag.max_active_runs,
@@ -213,7 +243,7 @@ json.dump(
         },
         "tags": sorted(dag.tags),
         "doc": dag.doc_md,
-        "rules": {task.task_id: task.trigger_rule.value for task in dag.tasks},
+        "rules": {task.task_id: task.trigger_rule.value for task in OWN},
         "retried": retried,
         "openlineage": {"off": OFF, "on": ON},
         "published": published("/state/scores"),
@@ -228,20 +258,20 @@ json.dump(
         "refused": refused(),
         "chosen": chosen(),
         "params": {name: dag.params.get_param(name).dump() for name in dag.params},
-        "docs": {task.task_id: task.doc_md for task in dag.tasks},
-        "owners": sorted({task.owner for task in dag.tasks}),
+        "docs": {task.task_id: task.doc_md for task in OWN},
+        "owners": sorted({task.owner for task in OWN}),
         "started": {code: started(code) for code in (0, 2, 5)},
         "timed_out": timed_out("no messages: it is not there"),
         "day": dag.params.get_param("day").dump(),
-        "pools": {task.task_id: task.pool for task in dag.tasks},
+        "pools": {task.task_id: task.pool for task in OWN},
         "links": {
             task.task_id: {it.name: it.get_link(task, ti_key=SimpleNamespace(run_id=run_id)) for it in links(task)}
-            for task in dag.tasks
+            for task in OWN
         },
         "deadline": [
             [it.name, type(it.reference).__name__, it.interval.total_seconds(), it.callback.path] for it in dag.deadline
         ],
-        "outlets": {task.task_id: [it.name for it in task.outlets] for task in dag.tasks if task.outlets},
+        "outlets": {task.task_id: [it.name for it in task.outlets] for task in OWN if task.outlets},
         "plan": {
             "more": plan.more,
             "ds": plan.ds,

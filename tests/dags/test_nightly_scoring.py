@@ -40,6 +40,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         "TANDEM_APPROVERS": "ada, bob",
         "TANDEM_APPROVAL_SECONDS": "90",
         "TANDEM_LATE_SECONDS": "5400",
+        "TANDEM_NIGHTLY_MODELS": "side",
         "TANDEM_SPARK_URL": "https://spark.example",
         "AIRFLOW__API__BASE_URL": "https://example/airflow/",
         "SPARK_HOME": "/elsewhere",
@@ -80,9 +81,44 @@ def test_steps_in_a_row_a_person_between_them_and_what_decides_the_runs_state(da
         "report": ["complete"],
         "complete": [],
     }
-    steps = ("plan", "score", "judge", "approve", "commit", "complete")
-    own = {"report": "all_done", "publish": "none_failed_min_one_success"}
+    steps = ("plan", "score", "judge", "approve", "commit")
+    own = {"report": "all_done", "publish": "none_failed_min_one_success", "complete": "none_failed"}
     assert dag["rules"] == {**own, **dict.fromkeys(steps, "all_success")}
+
+
+def test_a_further_model_has_a_night_of_its_own_beside_that_of_the_run(
+    dag: dict[str, Any], environment: dict[str, str]
+) -> None:
+    """Nothing is shared but the run: neither record nor question, report nor asset."""
+    found, group = dag["further"], "model-side."
+    # In the same order as the run's own.
+    own = {name: [it if it == "complete" else group + it for it in after] for name, after in dag["downstream"].items()}
+    assert found["downstream"] == {name: after for name, after in own.items() if name != "complete"}
+    record = f"{environment['TANDEM_STATE']}/runs/{DAY}/{RUN}@side.json"
+    assert found["records"] == [record]
+    assert found["step"] == ["batch_job", "judge", "--json", "--ds", DAY, "--record", record]
+    assert found["goes_on"] == [f"{group}approve", f"{group}publish"]
+    assert found["question"] == [f"{group}{name}" for name in ("judge", "judge", "approve", "plan")]
+    assert found["links"] == [f"{REPORT}%40side"]
+    assert (found["pools"], found["outlets"], found["more"]) == (["score"], ["scores-side"], ["--model", "side"])
+
+
+def test_a_run_of_another_model_is_of_that_one_alone(dag: dict[str, Any]) -> None:
+    assert dag["further"]["skipped"] == "the run is of model other alone"
+
+
+@pytest.mark.parametrize(
+    ("environ", "why"),
+    [
+        ({"TANDEM_NIGHTLY_MODELS": "side, no/name"}, "no/name is no name of a model"),
+        ({"TANDEM_NIGHTLY_MODELS": "side,side"}, "side would score each day twice"),
+        ({"TANDEM_NIGHTLY_MODELS": "side", "TANDEM_NIGHTLY_MODEL": "side"}, "side would score each day twice"),
+    ],
+)
+def test_a_further_model_that_is_none_or_is_there_twice_is_named(environ: dict[str, str], why: str) -> None:
+    assert operating.further_models({"TANDEM_NIGHTLY_MODELS": " a, b-1 ,"}) == ["a", "b-1"]
+    with pytest.raises(ValueError, match=f"TANDEM_NIGHTLY_MODELS=.*: {why}"):
+        operating.further_models(environ)
 
 
 def test_only_an_unexpected_end_is_tried_again_and_no_person_is_asked_twice(dag: dict[str, Any]) -> None:
