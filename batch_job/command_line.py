@@ -194,6 +194,8 @@ def _add_report(steps: Steps) -> None:
     step.add_argument("--facts", action="store_true", help=facts)
     page = "print the page, write nothing, and end with 0 whatever came of the run; default: do not"
     step.add_argument("--page", action="store_true", help=page)
+    picture = "print the plot of the labels as SVG, and end as with --page; default: do not"
+    step.add_argument("--picture", action="store_true", help=picture)
 
 
 def _add_read(steps: Steps) -> None:

@@ -11,12 +11,14 @@ from airflow.sdk import Param
 from airflow.sdk.execution_time.hitl import HITLUser
 
 from batch_job.launch import spark_submit
-from dags.links import report_address
+from dags.links import picture_address, report_address
 from dags.operators import Step, fail
 
 #: Key of the XCom in which `judge` leaves the question.
 QUESTION = "question"
 APPROVE, REJECT = "Approve", "Reject"
+#: The plot in words, for readers who do not see it.
+PICTURE = "Shares of the labels, of this day and of the day before"
 #: The form beside them: params of the task `approve`. The comment may stay empty, which a browser sends as null.
 ANSWER = {
     "comment": Param(None, type=["null", "string"], title="Comment", description="Why. It is kept with the scores.")
@@ -61,8 +63,11 @@ class Approve(HITLOperator, Step):  # type: ignore[misc]  # Airflow has no types
 
     def execute(self, context: Any) -> None:
         question = context["ti"].xcom_pull(task_ids=self.judge, key=QUESTION)
-        report = report_address(self, context["run_id"])
-        self.subject, self.body = question["subject"], f"{question['body']}\n\n[The report in Airflow]({report})"
+        report = f"[The report in Airflow]({report_address(self, context['run_id'])})"
+        # Airflow shows no picture that is part of the text. A browser gets this one with the user's own cookie.
+        picture = f"![{PICTURE}]({picture_address(self, context['run_id'])})" if question.get("picture") else ""
+        self.subject = question["subject"]
+        self.body = "\n\n".join(filter(None, (question["body"], picture, report)))
         super().execute(context)
 
     def execute_complete(self, context: Any, event: dict[str, Any]) -> dict[str, str]:

@@ -12,8 +12,17 @@ from batch_job.launch import operating
 
 def report_address(step: Any, run_id: str) -> str:
     """The report of a step's night: its page on the host that the operator's browser has this link from."""
+    return _on_this_host(operating.report_path(step.ds, operating.run_name(run_id, step.further)))
+
+
+def picture_address(step: Any, run_id: str) -> str:
+    """The plot of its labels, on that host."""
+    return _on_this_host(operating.picture_path(step.ds, operating.run_name(run_id, step.further)))
+
+
+def _on_this_host(path: str) -> str:
     root = urlsplit(conf.get("api", "base_url", fallback="")).path.rstrip("/")
-    return f"{root}/{operating.report_path(step.ds, operating.run_name(run_id, step.further))}"
+    return f"{root}/{path}"
 
 
 class ReportLink(BaseOperatorLink):  # type: ignore[misc]  # Airflow has no types here

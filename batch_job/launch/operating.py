@@ -53,4 +53,13 @@ def link(setting: str, environ: Mapping[str, str] = os.environ) -> str:
 
 def report_path(ds: str, run_id: str) -> str:
     """Where Airflow's UI shows the report of a run, below its own address: the page *Tandem*."""
-    return f"plugin/tandem/tandem/runs/{quote(ds, safe='')}/{quote(run_id, safe='')}"
+    return f"plugin/tandem/{_run_path(ds, run_id)}"
+
+
+def picture_path(ds: str, run_id: str) -> str:
+    """Where Airflow's API server has the plot of a run's labels."""
+    return f"{_run_path(ds, run_id)}/labels.svg"
+
+
+def _run_path(ds: str, run_id: str) -> str:
+    return f"tandem/runs/{quote(ds, safe='')}/{quote(run_id, safe='')}"

@@ -22,7 +22,8 @@ def run(args: argparse.Namespace, state: StateSettings) -> None:
     gates = gate.acceptable(run.findings.verdicts)
     asked = approval_request.subject(run, gates), approval_request.body(run, run.findings, path)
     if args.json:
-        print(json.dumps({"subject": asked[0], "body": asked[1], "gates": gates}))
+        drawn = bool(run.findings.labels)
+        print(json.dumps({"subject": asked[0], "body": asked[1], "gates": gates, "picture": drawn}))
     else:
         print("\n\n".join(asked))
     sys.exit(spark_submit.WAITING)

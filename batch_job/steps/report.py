@@ -21,8 +21,8 @@ def run(args: argparse.Namespace, state: StateSettings) -> None:
         scores = Tables.for_input(state, done.input.identity).scores
         print(json.dumps({**plain_text.facts(done), "lineage": lineage.document(done, scores)}))
         return
-    if args.page:
-        _print_page(done)
+    if args.page or args.picture:
+        _print_page(done, args.picture)
         return
     print(plain_text.summary(done))
     if later := lookup.latest_refusal(state, done.ds, done.input.identity, besides=done.run_id):
@@ -33,15 +33,18 @@ def run(args: argparse.Namespace, state: StateSettings) -> None:
     check(done, args.published)
 
 
-def _print_page(run: RunRecord) -> None:
-    """The page as it is now, without links: its reader may see it at another address than that of its file."""
+def _print_page(run: RunRecord, picture_alone: bool) -> None:
+    """The page as it is now, without links: its reader may see it at another address than that of its file. Raises:
+    JobError where the picture alone is asked for and the run counted no labels."""
     # Jinja2 and pygal: the other steps do without them.
-    from batch_job.reporting import page
+    from batch_job.reporting import page, picture
 
     nightly = settings.load(NightlySettings)
-    html = page.html(run, nightly.price_per_hour, nightly.price_currency)
+    printed = picture.labels(run) if picture_alone else page.html(run, nightly.price_per_hour, nightly.price_currency)
+    if not printed:
+        raise JobError(f"run {run.run_id} of ds={run.ds} has counted no labels: there is nothing to draw")
     # In UTF-8, which the page declares, whatever the encoding of the terminal is.
-    sys.stdout.buffer.write(html.encode())
+    sys.stdout.buffer.write(printed.encode())
 
 
 def check(run: RunRecord, published: bool = False) -> None:

@@ -94,6 +94,11 @@ async def show_report(day: date, run: Run) -> HTMLResponse:
     return _response(await runtime.report(str(day), run), _REPORT)
 
 
+@app.get("/runs/{day}/{run}/labels.svg")
+async def show_picture(day: date, run: Run) -> HTMLResponse:
+    return _response(await runtime.picture(str(day), run), _REPORT, "image/svg+xml")
+
+
 @app.exception_handler(Unreadable)
 async def not_found(request: Request, error: Exception) -> PlainTextResponse:
     return PlainTextResponse(str(error), HTTPStatus.NOT_FOUND, _KEPT_NOWHERE)
@@ -109,8 +114,8 @@ def _html(template: str, **values: object) -> HTMLResponse:
     return _response(_TEMPLATES.get_template(template).render(**values), _PAGE)
 
 
-def _response(page: str, policy: str) -> HTMLResponse:
-    return HTMLResponse(page, headers={**_KEPT_NOWHERE, "Content-Security-Policy": policy})
+def _response(page: str, policy: str, kind: str = "text/html") -> HTMLResponse:
+    return HTMLResponse(page, headers={**_KEPT_NOWHERE, "Content-Security-Policy": policy}, media_type=kind)
 
 
 def gates(verdicts: Sequence[dict[str, Any]]) -> str:

@@ -26,6 +26,11 @@ async def report(ds: str, run_id: str) -> str:
     return (await _read(records.page_command(ds, run_id))).decode()
 
 
+async def picture(ds: str, run_id: str) -> str:
+    """The plot of a run's labels, as SVG. Raises: Unreadable, TimeoutError."""
+    return (await _read(records.picture_command(ds, run_id))).decode()
+
+
 async def _read(command: list[str]) -> bytes:
     pipe, nothing = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
     async with asyncio.timeout(SECONDS), _free:

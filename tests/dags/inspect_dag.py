@@ -87,7 +87,7 @@ def answered(event: dict[str, object]) -> dict[str, object]:
 def asked() -> dict[str, object]:
     """The request that `approve` makes of the question that `judge` has left."""
     approve, ti = dag.get_task("approve"), Mock()
-    ti.xcom_pull.return_value = {"subject": "what?", "body": "figures {{ 1 }}"}
+    ti.xcom_pull.return_value = {"subject": "what?", "body": "figures {{ 1 }}", "picture": True}
     with patch("airflow.providers.standard.operators.hitl.upsert_hitl_detail") as made:
         try:
             approve.execute({"task_instance": ti, "ti": ti, "run_id": run_id})

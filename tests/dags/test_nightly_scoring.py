@@ -21,6 +21,8 @@ pytestmark = pytest.mark.heavy
 REPOSITORY = Path(__file__).parents[2]
 #: Where the page *Tandem* shows the run.
 REPORT = "/airflow/plugin/tandem/tandem/runs/2026-01-14/manual__2026-11-21T08%3A00%3A00%2B00%3A00"
+#: Where the API server has the plot of its labels.
+PICTURE = f"{REPORT.replace('/plugin/tandem', '')}/labels.svg"
 DAY, RUN = "2026-01-14", "manual__2026-11-21T08:00:00+00:00"
 
 
@@ -136,7 +138,8 @@ def test_a_refusal_goes_to_a_person_only_where_one_may_accept_it(dag: dict[str, 
 def test_only_the_approvers_are_asked_and_for_as_long_as_is_set(dag: dict[str, Any]) -> None:
     assert dag["asked"] == {
         "subject": "what?",
-        "body": f"figures {{{{ 1 }}}}\n\n[The report in Airflow]({REPORT})",
+        "body": f"figures {{{{ 1 }}}}\n\n![Shares of the labels, of this day and of the day before]({PICTURE})"
+        f"\n\n[The report in Airflow]({REPORT})",
         "options": ["Approve", "Reject"],
         "assigned_users": [{"id": "ada", "name": "ada"}, {"id": "bob", "name": "bob"}],
         "seconds": 90.0,

@@ -65,10 +65,15 @@ def watch_scoring(page: Page, api: AirflowApi, run_id: str, day: str, seconds: f
     page.goto(NOTHING)
 
 
-def approve(page: Page, api: AirflowApi, run_id: str) -> None:
-    """The comment stays empty."""
+def approve(page: Page, api: AirflowApi, run_id: str) -> int:
+    """The comment stays empty. Returns the pixels across of the question's plot, as it was loaded."""
     page.goto(f"/dags/{DAG}/runs/{run_id}/tasks/approve/required_actions")
+    plot = page.get_by_role("img", name="Shares of the labels")
+    expect(plot).to_be_visible()
+    expect(plot).to_have_js_property("complete", True)
+    pixels = int(plot.evaluate("it => it.naturalWidth"))
     shot(page, "approval")
     page.get_by_role("button", name="Approve", exact=True).click()
     eventually(lambda: api.run_state(DAG, run_id).tasks["approve"] == "success", 60, every=0.5)
     page.goto(NOTHING)
+    return pixels

@@ -234,10 +234,12 @@ class Beside:
 
 @dataclass(frozen=True)
 class Accepted:
-    """A run that was refused and then approved: its question, the refusal of a user who may not answer, and its end."""
+    """A run that was refused and then approved: its question, the refusal of a user who may not answer, the pixels
+    across of its plot in the browser, and its end."""
 
     question: dict[str, Any]
     intruder: str
+    plot_pixels: int
     run: RunState
 
 
@@ -265,8 +267,8 @@ def accepted(running: Up, page: Page) -> Accepted:
     with pytest.raises(Problem) as refused:
         # The administrator is not an approver.
         running.api.answer(DAG, run_id, "approve", "Approve")
-    browsing.approve(page, running.api, run_id)
-    return Accepted(question, str(refused.value), running.api.wait_run(DAG, run_id, RUN_SECONDS))
+    pixels = browsing.approve(page, running.api, run_id)
+    return Accepted(question, str(refused.value), pixels, running.api.wait_run(DAG, run_id, RUN_SECONDS))
 
 
 @pytest.fixture(scope="package")

@@ -32,6 +32,11 @@ def test_the_form_starts_the_day_that_was_typed_and_its_log_grows_on_the_page(ac
     assert accepted.run.partition == ACCEPTED
 
 
+def test_the_question_shows_the_plot_of_the_labels(accepted: Accepted) -> None:
+    """From the page *Tandem*, with the approver's cookie."""
+    assert accepted.plot_pixels > 0
+
+
 def test_a_click_approves_and_the_commit_has_the_name(running: Up, accepted: Accepted) -> None:
     assert (accepted.run.state, accepted.run.tasks["commit"]) == ("success", "success")
     assert accepted.run.note.endswith(f"accepted by {APPROVER}")

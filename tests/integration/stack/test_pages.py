@@ -5,6 +5,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from urllib.parse import quote
+from xml.etree import ElementTree
 
 import jwt
 import pytest
@@ -16,6 +17,7 @@ from tests.integration.stack.conftest import HOSTILE_LINE, REFUSED, Night, Up, a
 #: A run's name that a browser must not take for markup, nor a server for a path.
 HOSTILE_RUN = '<img src=x onerror="alert(1)">?#%2F'
 ROUTES = ("/tandem/", f"/tandem/runs/{FIRST_DAY}/x", f"/tandem/runs/{FIRST_DAY}/x/report.html")
+ROUTES = (*ROUTES, f"/tandem/runs/{FIRST_DAY}/x/labels.svg")
 
 
 @pytest.fixture
@@ -84,6 +86,16 @@ def test_a_report_is_shown_in_a_frame_that_runs_nothing_and_is_kept_nowhere(
         assert "default-src 'none'" in str(answer.headers["Content-Security-Policy"])
         assert answer.headers["Cache-Control"] == "no-store"
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+def test_the_plot_of_the_labels_is_a_picture_that_runs_nothing_and_is_kept_nowhere(
+    running: Up, night: Night, admin: str
+) -> None:
+    answer = ask(running, f"/tandem/runs/{FIRST_DAY}/{quote(night.run.run_id, safe='')}/labels.svg", admin)
+    assert (answer.code, answer.headers.get_content_type()) == (200, "image/svg+xml")
+    assert ElementTree.fromstring(answer.text).tag == "{http://www.w3.org/2000/svg}svg"  # noqa: S314 (our own)
+    assert "sandbox" in str(answer.headers["Content-Security-Policy"])
+    assert answer.headers["Cache-Control"] == "no-store"
 
 
 @pytest.fixture
