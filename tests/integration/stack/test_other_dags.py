@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import psutil
 from deltalake import DeltaTable
-from tandem_stack.stack import DAG, DRAIN, DRIFT, HOUSEKEEPING
+from tandem_stack.stack import DRAIN, DRIFT, HOUSEKEEPING
 
 from shared_model.demo_messages import FIRST_DAY
 from shared_model.redis_store.server import RedisServer
@@ -79,7 +79,7 @@ def test_drift_is_measured_and_its_page_is_beside_the_scores(running: Up, accept
 
 
 def test_housekeeping_keeps_what_is_young_and_finds_the_replica_with_the_active_release(
-    running: Up, asked: Asked, release: Release
+    running: Up, accepted: Accepted, release: Release
 ) -> None:
     """`make up` leaves this DAG to operators, too."""
     running.api.pause(HOUSEKEEPING, False)

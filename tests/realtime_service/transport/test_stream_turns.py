@@ -106,6 +106,7 @@ async def test_a_large_message_that_comes_without_a_place_waits_for_one(
     assert await late == LARGE
     for task in others:
         task.cancel()
+    await until(lambda: not streams.turns.reading._all_taken)
 
 
 async def test_idle_streams_keep_no_places() -> None:
