@@ -15,9 +15,9 @@ from tandem_stack import chart
 from tandem_stack.checks import Problem
 
 from realtime_service.http import pages
-from realtime_service.metrics import Metrics
 from realtime_service.process.server import DRAIN_SECONDS, LAME_DUCK_SECONDS
 from realtime_service.settings import ServiceSettings
+from realtime_service.telemetry.metrics import Metrics
 from shared_model import settings, variables
 from shared_model.settings import StateSettings
 from shared_model.tls import TlsSettings

@@ -72,7 +72,7 @@ async def test_the_loop_runs_nothing_itself_while_much_waits() -> None:
     made, engine = devices(), GatedEngine()
     one, count = model(engine, SHORT), 2 + round(ON_LOOP_WAITING / SHORT) + 3
     await asyncio.gather(*(ask(made, one, 5) for _ in range(count)))
-    # The first came to an idle device. What waits behind the second is too much, behind the last it is nothing.
+    # The first came to an idle device. The work behind the second is too much; behind the last there is no more.
     assert engine.threads[0] == LOOP
     assert engine.threads[1].startswith(STREAM)
     assert engine.threads[-1] == LOOP

@@ -6,8 +6,8 @@ from typing import Any
 
 import redis.asyncio
 
-from realtime_service.telemetry.metrics import Metrics
 from realtime_service.process import backlog_metrics
+from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import SystemClock
 from shared_model.deferred import DeferredQueue
 from tests.realtime_service.cluster.directory import until
