@@ -1,5 +1,5 @@
-"""Ends the driver once the Airflow task that started it is lost: nobody would stop the application then, and the next
-try would score beside it. Standard library only: Airflow's environment imports this."""
+"""Ends the driver once the Airflow task that started it is lost: the application would go on, and the next try would
+score beside it. Standard library only: Airflow's environment imports this."""
 
 import os
 import select

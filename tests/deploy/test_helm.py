@@ -289,5 +289,5 @@ def test_airflow_has_the_variables_of_compose() -> None:
     secret |= {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"}
     set_here = {it for it in given if it.startswith("AIRFLOW__")}
     assert set_here | secret == {it for it in composed if it.startswith("AIRFLOW__")}
-    same = set_here - {"AIRFLOW__CORE__EXECUTION_API_SERVER_URL"}
+    same = set_here - {"AIRFLOW__CORE__EXECUTION_API_SERVER_URL", "AIRFLOW__TRACES__OTEL_ON"}
     assert {it: given[it] for it in same} == {it: composed[it] for it in same}
