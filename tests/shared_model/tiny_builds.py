@@ -2,13 +2,13 @@
 
 import fcntl
 import os
-import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import safetensors.torch
+from pydantic import TypeAdapter
 
 from shared_model import devices
 from shared_model.building import build
@@ -55,12 +55,12 @@ def built_once(temporary: pytest.TempPathFactory, checkpoint: Checkpoint, name: 
     worker = temporary.getbasetemp()
     root = (worker.parent if "PYTEST_XDIST_WORKER" in os.environ else worker) / f"built-{name}"
     root.mkdir(exist_ok=True)
-    report = root / "report"
+    report, kept = root / "report.json", TypeAdapter(ReleaseReport)
     with open(root / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not report.exists():
-            report.write_bytes(pickle.dumps(built(root / "releases", checkpoint)[1]))
-    found: ReleaseReport = pickle.loads(report.read_bytes())  # noqa: S301 - our own
+            report.write_bytes(kept.dump_json(built(root / "releases", checkpoint)[1]))
+    found = kept.validate_json(report.read_bytes())
     return Store(root / "releases").open(found.release), found
 
 

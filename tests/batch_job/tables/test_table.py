@@ -348,7 +348,7 @@ def test_control_page_checksums_do_not_cover_headers_and_footer(
 ) -> None:
     monkeypatch.setattr(shard_files, "open_intact", objects.open_file)
     went = _read_after_mutations(_without_spark, spark, tmp_path, 200)
-    assert went["refused"] > 150
+    assert went["refused"] > 120
     assert went["wrong"] > 0
 
 
