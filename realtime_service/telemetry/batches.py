@@ -33,8 +33,7 @@ class QueuedWork:
 
 def note(batch: RanBatch, queued: Sequence[QueuedWork], found: object) -> None:
     """`found`: the result, or the exception that the engine raised. `queued`: the sampled requests of its rows, at
-    least one. The batch is a part of the first one's trace; the
-    others find it by their link."""
+    least one. The batch is a part of the first one's trace; the others find it by their link."""
     requests = list(dict.fromkeys(queued))
     first = requests[0].work
     tracer, lane = first.tracer, {"tandem.lane": batch.lane}

@@ -1,7 +1,6 @@
 """Callers for hours: calls of every lane, calls that are cancelled, streams that are left, deferred work."""
 
 import itertools
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -14,6 +13,7 @@ from realtime_service.client import CallError, Client, Overloaded, Tls
 from realtime_service.client.calls import ScoreOptions
 from shared_model import demo_messages
 from shared_model.types import Priority
+from tests.load.workers import Workers
 
 Item = TypeVar("Item")
 
@@ -30,7 +30,7 @@ WATCHED, WATCH_SECONDS = 40, 600.0
 _CANCELLED_AFTER = (0.0, 0.001, 0.003, 0.01)
 
 
-class Load:
+class Load(Workers):
     """Callers of one address, each a thread, while this context lasts. `ended`: how many calls had which end;
     `problems`: the first of those that were lost."""
 
@@ -40,19 +40,12 @@ class Load:
         self._client = Client(address, tls=Tls(ca=ca))
         self._channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(ca))
         self._open_ids: list[str] = []
-        self._over = threading.Event()
-        works = [self._caller(way) for way in WAYS] + [self._cancel, self._leave_streams, self._submit, self._watch]
-        self._threads = [threading.Thread(target=work) for work in works]
 
-    def __enter__(self) -> "Load":
-        for thread in self._threads:
-            thread.start()
-        return self
+    def _works(self) -> list[Callable[[], None]]:
+        return [self._caller(way) for way in WAYS] + [self._cancel, self._leave_streams, self._submit, self._watch]
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
+        super().__exit__()
         self._client.close()
         self._channel.close()
 

@@ -1,11 +1,12 @@
 """Callers of both clients that never stop, and what became of their calls."""
 
 import asyncio
-import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from realtime_service.client import AsyncClient, CallError, Client
+from tests.load.workers import Workers
 
 CALLERS = 3
 #: Seconds between two calls of one caller.
@@ -13,7 +14,7 @@ _PAUSE = 0.002
 
 
 @dataclass
-class Utilisation:
+class Callers(Workers):
     """`CALLERS` threads on one client and as many tasks on another, for as long as the context lasts.
 
     `began` and `took`: seconds, of each call that was answered; `failed`: how the others ended.
@@ -24,21 +25,16 @@ class Utilisation:
     began: list[float] = field(default_factory=list)
     took: list[float] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
-    _over: threading.Event = field(default_factory=threading.Event)
-    _threads: list[threading.Thread] = field(default_factory=list)
 
-    def __enter__(self) -> "Utilisation":
+    def __enter__(self) -> "Callers":
         self._client = Client(self.addresses)
-        runs = [self._call] * CALLERS + [lambda: asyncio.run(self._call_together())]
-        self._threads = [threading.Thread(target=run) for run in runs]
-        for thread in self._threads:
-            thread.start()
-        return self
+        return super().__enter__()
+
+    def _works(self) -> list[Callable[[], object]]:
+        return [self._call] * CALLERS + [lambda: asyncio.run(self._call_together())]
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
+        super().__exit__()
         self._client.close()
 
     def longest_since(self, moment: float) -> float:

@@ -13,7 +13,7 @@ from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 from shared_model.types import DeferredState, ServingPath
 from tests.realtime_service.client.faces import FACES, Face
-from tests.realtime_service.client.load import Utilisation
+from tests.realtime_service.client.load import Callers
 from tests.realtime_service.conftest import RunningService, eventually, start_service
 from tests.realtime_service.rollout import tiny_releases
 
@@ -54,14 +54,14 @@ def other(start: Start) -> Iterator[RunningService]:
     running.process.wait()
 
 
-def warmed(load: Utilisation, calls: int = 200) -> None:
+def warmed(load: Callers, calls: int = 200) -> None:
     """Wait until so many more calls have been answered."""
     enough = len(load.took) + calls
     eventually(lambda: len(load.took) >= enough or load.failed, seconds=60)
 
 
 def test_a_replica_that_is_killed_fails_no_call(stays: RunningService, other: RunningService) -> None:
-    with Utilisation([stays.address, other.address], PATIENCE_MS) as load:
+    with Callers([stays.address, other.address], PATIENCE_MS) as load:
         warmed(load)
         killed = time.monotonic()
         other.process.kill()
@@ -74,7 +74,7 @@ def test_a_replica_that_is_killed_fails_no_call(stays: RunningService, other: Ru
 def test_a_replica_that_hangs_fails_no_patient_call_and_is_left_alone(
     stays: RunningService, other: RunningService
 ) -> None:
-    with Utilisation([stays.address, other.address], PATIENCE_MS) as load:
+    with Callers([stays.address, other.address], PATIENCE_MS) as load:
         warmed(load)
         stopped = time.monotonic()
         other.process.send_signal(signal.SIGSTOP)
@@ -100,7 +100,7 @@ def test_a_call_to_a_replica_that_hangs_ends_with_its_deadline(other: RunningSer
 
 
 def test_a_replica_that_drains_fails_no_call(stays: RunningService, other: RunningService) -> None:
-    with Utilisation([stays.address, other.address], PATIENCE_MS) as load:
+    with Callers([stays.address, other.address], PATIENCE_MS) as load:
         warmed(load)
         assert other.stop() == 0
         warmed(load)

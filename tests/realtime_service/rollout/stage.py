@@ -2,9 +2,9 @@
 
 import contextlib
 import itertools
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -17,6 +17,7 @@ from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 from shared_model.types import Priority
+from tests.load.workers import Workers
 from tests.realtime_service.conftest import RunningService, eventually, start_service
 from tests.realtime_service.rollout import tiny_releases
 
@@ -95,7 +96,7 @@ no_release = scoring_pb2.ReleaseDescription()
 
 
 @dataclass
-class Callers:
+class Callers(Workers):
     """Callers of every lane, with one text and with several, while the context lasts. `pause`: seconds between two
     calls of one; `attempts`: as in `Client`."""
 
@@ -104,19 +105,9 @@ class Callers:
     attempts: int = 1
     answers: list[Answer] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
-    _over: threading.Event = field(default_factory=threading.Event)
-    _threads: list[threading.Thread] = field(default_factory=list)
 
-    def __enter__(self) -> "Callers":
-        self._threads = [threading.Thread(target=self._call, args=(way,)) for way in WAYS for _ in range(2)]
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
+    def _works(self) -> Iterator[Callable[[], None]]:
+        return (partial(self._call, way) for way in WAYS for _ in range(2))
 
     @property
     def releases(self) -> set[str]:

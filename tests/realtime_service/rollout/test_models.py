@@ -1,9 +1,9 @@
 """Several models in one deployment: each is served and moved by itself, and none answers for another."""
 
 import itertools
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -17,6 +17,7 @@ from realtime_service.client import Answer, CallError, Client, InvalidRequest, U
 from shared_model.releases import pointer
 from shared_model.releases.store import Release
 from shared_model.types import Priority
+from tests.load.workers import Workers
 from tests.realtime_service.conftest import eventually
 from tests.realtime_service.rollout import tiny_releases
 from tests.realtime_service.rollout.stage import WAYS, Stage, staged
@@ -56,26 +57,16 @@ def active(client: Client, model: str) -> str:
 
 
 @dataclass
-class ModelCallers:
+class ModelCallers(Workers):
     """Callers of each lane and each model, while the context lasts."""
 
     address: str
     models: tuple[str, ...]
     answers: list[tuple[str, Answer]] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
-    _over: threading.Event = field(default_factory=threading.Event)
-    _threads: list[threading.Thread] = field(default_factory=list)
 
-    def __enter__(self) -> "ModelCallers":
-        self._threads = [threading.Thread(target=self._call, args=(it,)) for it in itertools.product(self.models, WAYS)]
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
+    def _works(self) -> Iterator[Callable[[], None]]:
+        return (partial(self._call, it) for it in itertools.product(self.models, WAYS))
 
     def _call(self, asked: tuple[str, dict[str, Priority]]) -> None:
         model, way = asked
