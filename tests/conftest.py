@@ -33,7 +33,14 @@ REPOSITORY = Path(__file__).parents[1]
 
 # A pause of a busy machine is not a failure. The seed is an option of pytest: no examples are kept between runs.
 # Without another seed, more examples would be the same ones in every run: `make proof` looks for new ones.
-hypothesis.settings.register_profile("tandem", max_examples=50, deadline=None, database=None, print_blob=True)
+hypothesis.settings.register_profile(
+    "tandem",
+    max_examples=50,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+    database=None,
+    print_blob=True,
+)
 #: What `make proof` runs, with a seed of its own each time.
 hypothesis.settings.register_profile("proof", hypothesis.settings.get_profile("tandem"), max_examples=500)
 hypothesis.settings.load_profile("tandem")

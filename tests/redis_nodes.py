@@ -17,9 +17,18 @@ from shared_model.redis_store.server import find_binary
 _SENTINEL = "--sentinel"
 
 
+#: They hold the ports that were given away, until this process ends.
+_HELD: list[socket.socket] = []
+
+
 def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return int(taken.getsockname()[1])
+    """A port on which nothing listens, and which no other process gets by chance, also not while its server is down. A
+    server that sets SO_REUSEADDR, as Redis, Go and Java do, may listen there: the socket that holds it does not."""
+    held = socket.socket()
+    _HELD.append(held)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    return int(held.getsockname()[1])
 
 
 @dataclass
