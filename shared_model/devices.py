@@ -3,7 +3,7 @@
 import ctypes
 import os
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from shared_model import cgroups
@@ -34,6 +34,19 @@ def gpus() -> int:
     return count.value if found else 0
 
 
+def gpu_node(number: int, buses: Path = Path("/sys/bus/pci/devices")) -> int:
+    """The NUMA node that a GPU is connected to; -1 where the system tells of none."""
+    device, name = ctypes.c_int(0), ctypes.create_string_buffer(32)
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+        asked = driver.cuInit(0) or driver.cuDeviceGet(ctypes.byref(device), number)
+        if asked or driver.cuDeviceGetPCIBusId(name, len(name), device):
+            return -1
+        return int((buses / name.value.decode().lower() / "numa_node").read_text())
+    except OSError:
+        return -1
+
+
 def cuda_driver() -> int:
     """The version of CUDA that the driver supports, 12040 for 12.4; 0 without a driver."""
     version = ctypes.c_int(0)
@@ -48,6 +61,24 @@ def has_vnni(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     """Whether the CPU adds products of 8-bit numbers in 32 bits: without VNNI (or AMX) x86 does so in 16."""
     flags = {word for line in cpuinfo.read_text().splitlines() if line.startswith("flags") for word in line.split()}
     return not flags.isdisjoint({"avx512_vnni", "avx_vnni", "amx_int8"})
+
+
+def numa_nodes(cores: Sequence[int], nodes: Path = Path("/sys/devices/system/node")) -> list[list[int]]:
+    """These cores by the NUMA node whose memory is near them, in order; all together where the system tells of none."""
+    listed = [_cores_of(path.read_text()) for path in sorted(nodes.glob("node[0-9]*/cpulist"), key=_node_number)]
+    found = [mine for node in listed if (mine := [core for core in cores if core in node])]
+    rest = [core for core in cores if not any(core in node for node in listed)]
+    return [*found, rest] if rest else found
+
+
+def _node_number(cpulist: Path) -> int:
+    return int(cpulist.parent.name.removeprefix("node"))
+
+
+def _cores_of(cpulist: str) -> set[int]:
+    """Of the kernel's form, as 0-3,8; empty for a node of memory alone."""
+    spans = [span.partition("-") for span in cpulist.strip().split(",") if span]
+    return {core for first, _, last in spans for core in range(int(first), int(last or first) + 1)}
 
 
 def cores() -> int:

@@ -1,5 +1,6 @@
 """The engine contract, and the selection of an engine for a variant."""
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
@@ -52,6 +53,10 @@ class Engine(Protocol):
     def widened(self, threads: int) -> "Engine | None":
         """The same model for one call at a time on so many threads; None if a call uses the whole device anyway. It
         compiles shapes on demand or by `specialise`; its scores are bit-identical. The caller closes it."""
+
+    def beside(self) -> "Engine | None":
+        """The same model for bulk work whose calls run beside those of this engine and yield to them; None if calls do
+        not so. The caller closes it."""
 
     def specialise(self, tokens: int, pairs: bool = False) -> None:
         """Compile for single texts of up to this padded width, if that makes them faster: `score` then uses it for
@@ -116,7 +121,8 @@ def open_engine(
 
 
 def _open_pipeline(precision: Precision, device: Device, files: Mapping[str, bytes], spread: Spread) -> Engine:
-    cores = devices.usable_cores(os.sched_getaffinity(0), cgroups.limits().cpus)
+    nodes = devices.numa_nodes(devices.usable_cores(os.sched_getaffinity(0), cgroups.limits().cpus))
+    cores = list(itertools.chain(*nodes))
     if device is Device.CUDA or precision is Precision.FP16:
         from shared_model.engines.torch_pipeline import TorchPipeline
 
@@ -128,4 +134,5 @@ def _open_pipeline(precision: Precision, device: Device, files: Mapping[str, byt
     from shared_model.engines.openvino_cpu import read_model
     from shared_model.engines.openvino_pipeline import OpenVinoPipeline
 
-    return OpenVinoPipeline(read_model(files), precision, core_groups(cores, spread.stages))
+    groups = core_groups(cores, spread.stages)
+    return OpenVinoPipeline(read_model(files), precision, groups, near=len(nodes) > 1)

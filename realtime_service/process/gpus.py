@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 
 from realtime_service.settings import ServiceSettings
+from shared_model import devices
 from shared_model.errors import SettingError
 
 Gpus = tuple[int, ...]
@@ -14,7 +15,7 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 def worker_gpus(settings: ServiceSettings, here: int) -> list[Gpus]:
     """A worker for each GPU, or for as many as compute a batch together. Empty without GPUs. `here`: GPUs that this
-    process may use.
+    process may use. They come in the order of their NUMA nodes, as the cores of workers do.
 
     Raises: SettingError for a GPU that is not here.
     """
@@ -24,7 +25,7 @@ def worker_gpus(settings: ServiceSettings, here: int) -> list[Gpus]:
         raise SettingError(
             f"TANDEM_DEVICES='{settings.devices}': there is no GPU {missing[0]}; this host has {here}, counted from 0"
         )
-    ranks = settings.throughput_tensor_parallel
+    ranks, numbers = settings.throughput_tensor_parallel, tuple(sorted(numbers, key=devices.gpu_node))
     return [numbers[start : start + ranks] for start in range(0, len(numbers) - ranks + 1, ranks)]
 
 

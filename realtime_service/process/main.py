@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ctypes
 import gc
+import itertools
 import json
 import logging
 import os
@@ -83,7 +84,9 @@ def serve(insecure: bool = False, **flags: Any) -> int:
     # Before workers are started: each would say the same.
     CertificateFiles(tls)
     limits = cgroups.limits()
-    available = devices.usable_cores(os.sched_getaffinity(0), limits.cpus, socket.gethostname())
+    usable = devices.usable_cores(os.sched_getaffinity(0), limits.cpus, socket.gethostname())
+    # A worker's neighbours share a NUMA node, as far as nodes divide.
+    available = list(itertools.chain(*devices.numa_nodes(usable)))
     hide(service)
     gpus = worker_gpus(service, devices.gpus())
     cores = worker_cores(service, available, limits.memory, len(gpus))

@@ -1,8 +1,9 @@
 """INT8, BF16 and FP32 on CPU, by OpenVINO."""
 
 import functools
-import io
+import os
 import time
+import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from shared_model.batches import Batch, Batching, Finished, PackedBatch
 from shared_model.encoding import FINE_TOKENS, TokenBatch
+from shared_model.engines.shared_files import shared
 from shared_model.types import Device, Precision
 
 #: INT8 models keep the operators that were not quantised in fp32.
@@ -34,8 +36,19 @@ _SHORT_TOKENS = 16
 
 
 def read_model(files: Mapping[str, bytes]) -> ov.Model:
-    """Read a variant's graph from its verified bytes."""
-    return _core().read_model(io.BytesIO(files["model.xml"]), io.BytesIO(files["model.bin"]))
+    """Read a variant's graph from its verified bytes. Its weights are in memory once for all related processes."""
+    graph, weights = shared(files["model.xml"]), shared(files["model.bin"])
+    try:
+        # OpenVINO maps the weights, for as long as anything that was compiled needs them.
+        model = _core().read_model(f"/proc/self/fd/{graph}", f"/proc/self/fd/{weights}")
+    except BaseException:
+        os.close(weights)
+        raise
+    finally:
+        os.close(graph)
+    # Others find the weights while this one may still compile from them.
+    weakref.finalize(model, os.close, weights)
+    return model
 
 
 class OpenVinoEngine:
@@ -73,6 +86,9 @@ class OpenVinoEngine:
 
     def widened(self, threads: int) -> "OpenVinoEngine | None":
         return OpenVinoEngine(self._model, self.precision, threads)
+
+    def beside(self) -> None:
+        """None: each call has its cores."""
 
     def specialise(self, tokens: int, pairs: bool = False) -> None:
         if tokens in self._single:

@@ -20,8 +20,9 @@ class OpenVinoPipeline(OpenVinoEngine):
     """See `shared_model.engine.Engine`. A call takes as long as in one piece, and as many run at once as there are
     stages, each stage on its own cores with its own part of the weights."""
 
-    def __init__(self, model: ov.Model, precision: Precision, groups: Groups) -> None:
-        self._stages = Stages(groups)
+    def __init__(self, model: ov.Model, precision: Precision, groups: Groups, near: bool = False) -> None:
+        """`near`: the weights of each stage are written by its own cores, so that they lie in their NUMA node."""
+        self._stages, self._near = Stages(groups), near
         super().__init__(model, precision, max(map(len, groups)), len(groups))
 
     def widened(self, threads: int) -> None:
@@ -34,7 +35,12 @@ class OpenVinoPipeline(OpenVinoEngine):
     def _any_shape(self) -> "_StagedGraph":
         costs = openvino_cutting.measured(self._compile(self._model, 1, PERF_COUNT=True))
         parts = openvino_cutting.cut(self._model, self.streams, costs)
-        return _StagedGraph([self._compile(part, 1) for part in parts], self._stages)
+        return _StagedGraph([self._compile_stage(*numbered) for numbered in enumerate(parts)], self._stages)
+
+    def _compile_stage(self, number: int, part: ov.Model) -> ov.CompiledModel:
+        if not self._near:
+            return self._compile(part, 1)
+        return self._stages.on_cores(number, lambda: self._compile(part, 1))
 
 
 class _StagedGraph(Graph):

@@ -33,12 +33,12 @@ class Staging:
         slot = self._slots[0]
         self._slots.append(self._slots.pop(0))
         total = sum(array.size for array in arrays)
-        if total > len(slot.host):
-            self._grow(slot, total)
+        current = self._module.current_stream()
         # The host overwrites what was copied, and the copy what was read.
         slot.copied.synchronize()
+        if total > len(slot.host):
+            self._grow(slot, total, current)
         np.concatenate([array.ravel() for array in arrays], out=slot.host.numpy()[:total])
-        current = self._module.current_stream()
         with self._module.stream(self._copies):
             slot.computed.wait(self._copies)
             slot.device[:total].copy_(slot.host[:total], non_blocking=True)
@@ -47,14 +47,14 @@ class Staging:
         views = torch.split(slot.device[:total], [array.size for array in arrays])
         return [view.view(array.shape) for view, array in zip(views, arrays, strict=True)], slot
 
-    def _grow(self, slot: "_Slot", total: int) -> None:
+    def _grow(self, slot: "_Slot", total: int, current: Any) -> None:
         slot.computed.synchronize()
         # To a power of two: growing waits for the device.
         size = 1 << (total - 1).bit_length()
         slot.host = torch.empty(size, dtype=torch.int64, pin_memory=self._at.type != "cpu")
         slot.device = torch.empty(size, dtype=torch.int64, device=self._at)
-        # Kernels that used this memory before may still run.
-        self._module.synchronize()
+        # Its kernels may still use this memory. Not the whole device: another thread may record a call on it.
+        self._copies.wait_stream(current)
 
 
 @dataclass

@@ -46,6 +46,9 @@ class TensorParallelEngine(WholeDevice):
     def bulk_tokens(self) -> int:
         return min(map(int, self._ranks.ask(Kind.TOKENS).result()))
 
+    def beside(self) -> None:
+        """None: the ranks compute one batch after the other."""
+
     def start(self, batch: Batch) -> "_Running":
         return _Running(self._ranks.ask(Kind.SCORE, rank_messages.batch_to_bytes(batch)))
 

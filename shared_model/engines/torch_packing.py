@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from transformers import AttentionInterface, PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPooling
@@ -39,15 +41,25 @@ def possible(config: PretrainedConfig, precision: Precision, device: Device) -> 
 @dataclass(frozen=True)
 class Packing:
     """How the tokens of a batch belong to rows. `bounds`: int32 (rows + 1,), start and end of each row. `lengths`:
-    tokens of each row, on the host: to read them from the device would stall its queue in the middle of a batch."""
+    tokens of each row, on the host: to read them from the device would stall its queue in the middle of a batch.
+
+    `padded`: `lengths` are those with padding, which in `bounds` is a row of its own behind each row, perhaps without
+    tokens, and is not read.
+    """
 
     bounds: Tensor
     lengths: tuple[int, ...]
+    padded: bool = False
 
     @cached_property
     def starts(self) -> Tensor:
         """(tokens,): where the row of each token starts."""
         return self.bounds[:-1].long().repeat_interleave(self.bounds.diff(), output_size=sum(self.lengths))
+
+    @cached_property
+    def longest(self) -> int:
+        """Once a batch: each layer asks."""
+        return max(self.lengths)
 
 
 class PackedEncoder(nn.Module):
@@ -76,11 +88,19 @@ class PackedEncoder(nn.Module):
         return BaseModelOutputWithPooling(rows, self.pooler(rows) if self.pooler else None)
 
     def _pool(self, hidden: Tensor, packing: Packing) -> Tensor:
+        step = 2 if packing.padded else 1
         if self.pooling == "cls":
-            return hidden[packing.bounds[:-1]]
+            return hidden[packing.bounds[:-1:step]]
         # unsafe: else torch reads the bounds back to check them.
         mean: Tensor = torch.segment_reduce(hidden.float(), "mean", offsets=packing.bounds.long(), axis=0, unsafe=True)
-        return mean.to(hidden.dtype)
+        return mean[::step].to(hidden.dtype)
+
+
+def padded_bounds(mask: NDArray[np.int64]) -> NDArray[np.int64]:
+    """`Packing.bounds` of a padded batch, (2 · rows + 1,)."""
+    rows, tokens = mask.shape
+    starts = np.arange(rows) * tokens
+    return np.append(np.stack([starts, starts + mask.sum(axis=1)], axis=1).ravel(), rows * tokens)
 
 
 def _positions(base: PreTrainedModel, ids: Tensor, packing: Packing) -> Tensor:
@@ -123,7 +143,7 @@ def flash(query: Tensor, key: Tensor, value: Tensor, packing: Packing, scaling: 
     from torch.nn.attention.varlen import varlen_attn
 
     query, key, value = (states.transpose(0, 1) for states in (query, key, value))
-    longest, bounds = max(packing.lengths), packing.bounds
+    longest, bounds = packing.longest, packing.bounds
     attended = varlen_attn(
         query, key, value, bounds, bounds, longest, longest, scale=scaling, window_size=(window, window)
     )

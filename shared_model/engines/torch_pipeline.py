@@ -56,6 +56,9 @@ class TorchPipeline(WholeDevice):
     def bulk_tokens(self) -> int:
         return _BULK_TOKENS
 
+    def beside(self) -> None:
+        """None: calls go from stage to stage in turn."""
+
     def start(self, batch: Batch) -> Finished:
         if isinstance(batch, PackedBatch):
             raise TypeError("a pipeline reads padded batches")

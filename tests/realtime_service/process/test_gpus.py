@@ -37,6 +37,12 @@ def test_each_gpu_has_a_worker(devices: str, here: int, ranks: str, expected: li
         assert [len(cores) for cores in dealt] == [16 // len(expected)] * len(expected)
 
 
+def test_a_worker_has_the_cores_of_its_gpus_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shared_model.devices.gpu_node", [1, 1, 0, 0].__getitem__)
+    for ranks, expected in {"1": [(2,), (3,), (0,), (1,)], "2": [(2, 3), (0, 1)]}.items():
+        assert worker_gpus(read(devices="auto", throughput_tensor_parallel=ranks), 4) == expected
+
+
 @pytest.mark.parametrize("devices", ["gpu", "cuda", "cuda:", "cuda:x", "cuda:0,0", "cuda:-1", "cpu,cuda:0"])
 def test_other_devices_are_refused_in_one_line(devices: str) -> None:
     line = f"^TANDEM_DEVICES='{devices}': expected auto, cpu, or GPUs by their numbers, as cuda:0,1$"

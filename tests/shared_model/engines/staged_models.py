@@ -61,7 +61,7 @@ def staged_model(folder: Path, family: str, stages: int = 2) -> StagedModel:
     whole = {"torch": TorchEngine(loaded.files, Precision.FP32, Device.CPU), "openvino": _graph_engine(graph)}
     staged = {
         "torch": TorchPipeline(loaded.files, Precision.FP32, groups),
-        "openvino": OpenVinoPipeline(graph, Precision.FP32, groups),
+        "openvino": OpenVinoPipeline(graph, Precision.FP32, groups, near=True),
     }
     return StagedModel(Heads.of(loaded.output), whole, staged, encoder.encode_many(TEXTS))
 

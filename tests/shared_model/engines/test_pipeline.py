@@ -8,6 +8,8 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -15,10 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shared_model import devices
 from shared_model.encoding import Encoding, collate
 from shared_model.engine import TAU
 from shared_model.engines import openvino_cutting
 from shared_model.engines.openvino_cpu import read_model
+from shared_model.engines.openvino_pipeline import OpenVinoPipeline
 from shared_model.engines.stages import Stages, balanced, core_groups
 from shared_model.errors import ReleaseError
 from shared_model.releases.store import Release
@@ -168,3 +172,47 @@ def test_cores_are_dealt_evenly_and_in_order(cores: int, count: int) -> None:
     groups = core_groups(range(cores), count)
     assert list(itertools.chain(*groups)) == list(range(cores))
     assert max(map(len, groups)) - min(map(len, groups)) <= 1
+
+
+def test_stages_lie_in_one_numa_node_each_where_nodes_divide(tmp_path: Path) -> None:
+    for node, cpulist in enumerate(["0-3,8-11", "4-7,12-15"]):
+        (tmp_path / f"node{node}").mkdir()
+        (tmp_path / f"node{node}" / "cpulist").write_text(cpulist)
+    nodes = devices.numa_nodes(range(16), tmp_path)
+    for stages in (2, 4):
+        for group in core_groups(list(itertools.chain(*nodes)), stages):
+            assert any(set(group) <= set(node) for node in nodes)
+
+
+def test_a_stage_is_built_on_its_cores_by_threads_that_have_no_others() -> None:
+    before, groups = os.sched_getaffinity(0), one_core_each(2)
+
+    def build() -> list[set[int]]:
+        with ThreadPoolExecutor(1) as threads:
+            return [os.sched_getaffinity(0), threads.submit(os.sched_getaffinity, 0).result()]
+
+    for stage, group in enumerate(groups):
+        assert Stages(groups).on_cores(stage, build) == [set(group)] * 2
+    assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("near", [True, False])
+def test_each_stage_is_compiled_near_its_memory_where_there_are_several(
+    release: Release, encodings: list[Encoding], monkeypatch: pytest.MonkeyPatch, near: bool
+) -> None:
+    compiled, original = list[set[int]](), OpenVinoPipeline._compile
+
+    def compile_(self: OpenVinoPipeline, *args: Any, **options: Any) -> ov.CompiledModel:
+        compiled.append(os.sched_getaffinity(0))
+        return original(self, *args, **options)
+
+    monkeypatch.setattr(OpenVinoPipeline, "_compile", compile_)
+    groups = one_core_each(2)
+    nodes = [list(group) for group in groups] if near else [[core for group in groups for core in group]]
+    monkeypatch.setattr("shared_model.engine.devices.numa_nodes", lambda cores: nodes)
+    with closing(release.engine(Precision.INT8, Device.CPU, 1, spread=Spread(stages=2))) as engine:
+        engine.score(collate(encodings[:1]))
+    whole = os.sched_getaffinity(0)
+    # First the model in one piece, whose parts are timed.
+    assert compiled == [whole, *(set(group) if near else whole for group in groups)]
