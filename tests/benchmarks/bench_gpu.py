@@ -14,7 +14,7 @@ from pathlib import Path
 from shared_model import devices
 from shared_model.types import Device
 from tests.benchmarks import bench_devices, harness, rounds
-from tests.benchmarks.devices import models, rates
+from tests.benchmarks.devices import gains, models, rates
 from tests.benchmarks.devices.models import Subject
 from tests.benchmarks.harness import Target
 from tests.benchmarks.nightly import corpus
@@ -53,6 +53,7 @@ def _measured(args: argparse.Namespace) -> Measured:
             subject = models.subject(Path(folder), name, args.device)
             with contextlib.closing(subject.engine):
                 conditions[name] = measured = _model(subject, lengths, matmul)
+                conditions[f"{name}, single calls"] = gains.recorded(subject, models.text(_ONLINE_TOKENS))
             found[f"matmul_share_{name}"] = max(float(it["matmul_share"]) for it in measured.values())
     return Measured(targets(names), [found], conditions)
 
@@ -82,6 +83,9 @@ def _figures(subject: Subject, title: str, texts: Sequence[str], matmul: float) 
         "matmul_share": ours["flops"] / matmul,
         "over_transformers": ours["rows_per_second"] / rates.transformers(subject, texts),
         "over_sentence_transformers": ours["rows_per_second"] / rates.sentence_transformers(subject, texts),
+        **gains.tensor_parallel(subject, texts, ours["rows_per_second"]),
+        **gains.compiled(subject, texts),
+        **gains.narrow(subject, texts),
         **rates.beside_bulk(subject, models.text(_ONLINE_TOKENS), texts, _ONLINE_CALLS),
     }
     for name, value in figures.items():

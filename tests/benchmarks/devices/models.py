@@ -1,6 +1,7 @@
 """Encoders with random weights at published sizes: nothing is downloaded, and arithmetic does not depend on weights."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ class Subject:
     name: str
     folder: Path
     config: dict[str, Any]
+    files: Mapping[str, bytes]
     heads: Heads
     encoder: Encoder
     engine: TorchEngine
@@ -53,9 +55,8 @@ def subject(folder: Path, name: str, device: Device) -> Subject:
     loaded = checkpoint.load(made)
     encoder = Encoder(loaded.files["tokenizer.json"], loaded.reads, release="")
     engine = TorchEngine(loaded.files, Precision.FP16, device)
-    return Subject(
-        name, made, json.loads(loaded.files["config.json"])["model"], Heads.of(loaded.output), encoder, engine
-    )
+    config = json.loads(loaded.files["config.json"])["model"]
+    return Subject(name, made, config, loaded.files, Heads.of(loaded.output), encoder, engine)
 
 
 def text(tokens: int) -> str:
