@@ -12,6 +12,6 @@ The budget of one call with one text of 16 tokens, in µs of CPU on a core of 2.
 
 Of a worker with one core, 16 connections, an interpreter without profile-guided optimisation; the run is what is left,
 the others are shares of samples. In a process with two cores a call takes 350 more, for hand-overs between threads and
-of the interpreter lock, and streams wait for the event loop to hand them work: a busy device gains by fewer hand-overs,
-not by shorter parts. Two texts run together where TANDEM_LATENCY_MAX_ROWS allows it.
+of the interpreter lock. Its streams would wait for the event loop to hand them work, so one batch waits for them. Two
+texts run together where TANDEM_LATENCY_MAX_ROWS allows it.
 """

@@ -18,9 +18,10 @@ from realtime_service.errors import DeadlineExpired, ReplicaUnavailable, Scoring
 from realtime_service.execution.compute_threads import ComputeThreads, run_soon
 from realtime_service.models.registry import Model
 from realtime_service.models.warmup import WarmVariant
+from realtime_service.scheduling.batch import Batch
 from realtime_service.scheduling.latency_model import VariantLatency
 from realtime_service.scheduling.queue import Task
-from realtime_service.scheduling.scheduler import Batch, Scheduler
+from realtime_service.scheduling.scheduler import BULK, Scheduler
 from realtime_service.scheduling.utilisation import Utilisation
 from realtime_service.settings import Lane
 from realtime_service.telemetry import batches
@@ -35,6 +36,9 @@ from shared_model.types import Precision, ServingPath
 #: calls come, the more it has to refuse at once.
 ON_LOOP_SECONDS, ON_LOOP_WAITING = 0.003, 0.020
 
+#: Batches that wait for a stream of several: more do not answer more texts.
+AHEAD = 1
+
 log = logging.getLogger(__name__)
 
 
@@ -46,6 +50,15 @@ class Computed(NamedTuple):
     batch_rows: int
     queued: float
     computed: float
+
+
+@dataclass(slots=True)
+class Ran:
+    """The batches of a lane that have ended: seconds of the device, tokens of texts, and those that padded them."""
+
+    seconds: float = 0.0
+    tokens: int = 0
+    padding: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -79,16 +92,17 @@ class _Job(Task):
 
 class _Scored(NamedTuple):
     """The result of a batch: scores (rows, width), and the seconds it took, collating included, since `began`, in
-    nanoseconds since 1970."""
+    nanoseconds since 1970. `size`: its tokens, padding included."""
 
     scores: NDArray[np.float32]
     seconds: float
     began: int
+    size: int
 
 
 class Device:
     """The lanes of this process that run on one device, of all releases. `quiet` is set while no batch runs; other
-    threads may wait for it. `on_loop`: the event loop may run short batches."""
+    threads may wait for it. `on_loop`: the event loop may run short batches. `beside`: as in `Scheduler`."""
 
     def __init__(
         self,
@@ -97,17 +111,20 @@ class Device:
         bulk_batch_seconds: float,
         clock: Clock,
         on_loop: bool = False,
+        beside: int = 0,
     ) -> None:
         self.lanes = lanes
         self.utilisation = Utilisation(lanes, streams)
-        self.scheduler = Scheduler(lanes, streams, bulk_batch_seconds)
+        # The loop, which several streams share, may be late with their next batch. That of one stream may be the loop.
+        self.scheduler = Scheduler(lanes, streams, bulk_batch_seconds, AHEAD if streams > 1 else 0, beside)
         self.quiet = threading.Event()
         self.quiet.set()
         self._clock = clock
         self._on_loop = on_loop
-        self._streams = ComputeThreads(streams)
+        self._streams = ComputeThreads(streams + beside)
         self._batches: set[Batch] = set()
         self._batch_ended = asyncio.Event()
+        self._ran = {path: Ran() for path in lanes}
 
     async def compute(
         self,
@@ -188,6 +205,11 @@ class Device:
         """ρ of a lane now; 1 is the capacity of the device."""
         return self.utilisation.of(path, self._clock.monotonic())
 
+    def take_ran(self, path: ServingPath) -> Ran:
+        """The batches of a lane since the last call."""
+        ran, self._ran[path] = self._ran[path], Ran()
+        return ran
+
     async def settled(self) -> None:
         """Wait until the batches that run now have ended, also those whose callers have left."""
         left = set(self._batches)
@@ -255,6 +277,9 @@ class Device:
         if not self._batches:
             self.quiet.set()
         seconds = self._clock.monotonic() - started
+        if batch.ahead and isinstance(found, _Scored):
+            # It began when a stream was free for it.
+            started, seconds = started + seconds - found.seconds, found.seconds
         self.scheduler.finished(batch, seconds)
         # The stream gets its next batch first: answers need only this thread.
         self._start_what_can_run()
@@ -267,19 +292,28 @@ class Device:
                 job.wait.end(ScoringFailed("the engine failed on this batch"))
             return
         jobs[0].model.statistics.add_batch(len(jobs), found.seconds)
+        ran = self._ran[batch.lane]
+        ran.seconds += found.seconds * (1 if batch.wide else 1 / self._streams.count)
+        tokens = sum([job.encoding.tokens for job in jobs])
+        ran.tokens += tokens
+        ran.padding += found.size - tokens
         for job, row in zip(jobs, found.scores, strict=True):
             job.computed = Computed(row, compiled, len(jobs), started - job.arrived, found.seconds)
             job.wait.end_one()
 
 
 def _ran(batch: Batch, release: str, precision: Precision, seconds: float, found: _Scored | Exception) -> RanBatch:
-    ended = time.time_ns()
-    engine = (0, 0.0) if isinstance(found, Exception) else (found.began, found.seconds)
+    ended, engine = time.time_ns(), (0, 0.0)
     rows, began = len(batch.tasks), ended - round(seconds * 1e9)
+    if isinstance(found, _Scored):
+        # The loop hears of a batch's end late, so what it reckons back may lie behind the engine's start.
+        began, engine = min(began, found.began), (found.began, found.seconds)
     return RanBatch(batch.lane, release, precision, rows, rows * batch.tokens, began, ended, *engine)
 
 
 def _engine(variant: WarmVariant, batch: Batch) -> Engine:
+    if variant.bulk and batch.lane in BULK:
+        return variant.bulk.engine
     return variant.wide if batch.wide and variant.wide else variant.narrow
 
 
@@ -287,6 +321,6 @@ def _score(jobs: Sequence[_Job], engine: Engine, single: bool) -> _Scored:
     """Runs on a stream. `single`: as in `Engine.score`."""
     began, started = time.time_ns(), time.perf_counter()
     model = jobs[0].model
-    encodings = [job.encoding for job in jobs]
-    raw = engine.score(collate(encodings), single)
-    return _Scored(model.heads.scores(raw), time.perf_counter() - started, began)
+    batch = collate([job.encoding for job in jobs])
+    raw = engine.score(batch, single)
+    return _Scored(model.heads.scores(raw), time.perf_counter() - started, began, batch.ids.size)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from realtime_service.errors import ReplicaUnavailable
-from realtime_service.execution.device import Computed, Device
+from realtime_service.execution.device import Computed, Device, Ran
 from realtime_service.models.registry import Model
 from realtime_service.models.warmup import Width
 from realtime_service.settings import Lane
@@ -40,7 +40,7 @@ class Devices:
         for kind in dict.fromkeys(variants.values()):
             own = {path: lane for path, lane in lanes.items() if variants[lane.precision] is kind}
             width = Width.on(kind, cores, [it for precision, it in spreads.items() if variants[precision] is kind])
-            device = Device(own, width.streams, bulk_batch_seconds, clock, on_loop)
+            device = Device(own, width.streams, bulk_batch_seconds, clock, on_loop, width.beside)
             self._all.append(device)
             self._of |= dict.fromkeys(own, device)
 
@@ -84,6 +84,9 @@ class Devices:
 
     def queue_depth(self, path: ServingPath) -> int:
         return self._of[path].scheduler.queue_depth(path)
+
+    def take_ran(self, path: ServingPath) -> Ran:
+        return self._of[path].take_ran(path)
 
     def idle(self, path: ServingPath, now: float) -> bool:
         """Whether the device of a lane has only deferred work."""

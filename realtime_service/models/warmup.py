@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from realtime_service.scheduling.latency_model import LatencyModel, Measurement, VariantLatency
+from realtime_service.scheduling.scheduler import BULK
 from realtime_service.settings import Lane
 from shared_model.encoding import Encoding, InputSpec, TokenBatch, coarse_buckets, collate
 from shared_model.engine import Engine
@@ -40,17 +41,21 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Width:
-    """`threads`: cores of a call on CPU that runs alone. `streams`: concurrent calls, which share them."""
+    """`threads`: cores of a call on CPU that runs alone. `streams`: concurrent calls, which share them. `beside`: calls
+    of bulk work that run beside those and yield to them."""
 
     threads: int
     streams: int
+    beside: int = 0
 
     @staticmethod
     def on(device: Device, cores: int, spreads: Iterable[Spread] = ()) -> "Width":
-        """`spreads`: of the models on this device. One stream per core of a CPU; one stream for a GPU, which runs one
-        call at a time; where a model is cut into stages, as many as stages."""
+        """`spreads`: of the models on this device. One stream per core of a CPU; on a GPU one, and one for bulk work
+        beside it; where a model is cut into stages, as many as stages."""
         stages = max((spread.stages for spread in spreads), default=1)
-        return Width(cores, stages if stages > 1 else cores if device is Device.CPU else 1)
+        if stages > 1 or device is Device.CPU:
+            return Width(cores, stages if stages > 1 else cores)
+        return Width(cores, 1, int(all(spread.ranks == 1 for spread in spreads)))
 
 
 @dataclass(frozen=True)
@@ -58,15 +63,19 @@ class WarmVariant:
     """`narrow`: runs one call per stream; `wide`: runs a single text on all cores, None where that is the same or not
     offered.
 
-    `latency`: of lanes that make batches; `single_latency`: of a lane of single texts.
+    `latency`: of lanes that make batches; `single_latency`: of a lane of single texts. `bulk`: runs bulk work beside
+    `narrow`; None where that runs it itself.
     """
 
     narrow: Engine
     wide: Engine | None
     latency: VariantLatency
     single_latency: VariantLatency
+    bulk: "BulkVariant | None" = None
 
     def latency_of(self, lane: Lane) -> VariantLatency:
+        if self.bulk and lane.path in BULK:
+            return self.bulk.latency
         return self.single_latency if lane.of_singles else self.latency
 
     def of_single(self, tokens: int) -> Engine:
@@ -74,9 +83,15 @@ class WarmVariant:
         return self.wide if self.wide and tokens <= max(WIDE_TOKENS) else self.narrow
 
     def close(self) -> None:
-        for engine in (self.narrow, self.wide):
+        for engine in (self.narrow, self.wide, self.bulk and self.bulk.engine):
             if engine:
                 engine.close()
+
+
+@dataclass(frozen=True)
+class BulkVariant:
+    engine: Engine
+    latency: VariantLatency
 
 
 def single_shapes(reads: InputSpec) -> list[tuple[int, int]]:
@@ -104,6 +119,7 @@ def open_variant(
         opened.callback(narrow.close)
         latency_model = LatencyModel.fit(_measurements(narrow, release, single_shapes(release.manifest.reads), turn))
         latency = VariantLatency(latency_model, rows=narrow.rows)
+        bulk = _open_bulk(narrow, release, turn, opened) if width.beside else None
         # Urgent single texts run in INT8 only; half precision is for bulk.
         urgent = precision is Precision.INT8
         wide = narrow.widened(width.threads) if urgent and narrow.streams > 1 else None
@@ -112,14 +128,26 @@ def open_variant(
         "%s: %s on %s is open: 1×16 in %.1f ms", release.id, precision, device, latency_model.predict(1, 16) * 1000
     )
     alone = latency.copy(LatencyModel.of_singles() if wide else None, functools.partial(narrow.rows, single=True))
-    return WarmVariant(narrow, wide, latency, alone)
+    return WarmVariant(narrow, wide, latency, alone, bulk)
+
+
+def _open_bulk(narrow: Engine, release: Release, turn: Turn, opened: contextlib.ExitStack) -> BulkVariant | None:
+    engine = narrow.beside()
+    if engine is None:
+        return None
+    opened.callback(engine.close)
+    singles = _measurements(engine, release, single_shapes(release.manifest.reads), turn)
+    return BulkVariant(engine, VariantLatency(LatencyModel.fit(singles), rows=engine.rows))
 
 
 def warm_batches(variant: WarmVariant, release: Release, turn: Turn) -> None:
     """Warm and time all batches. Raises: ReleaseError; the errors of `turn`."""
-    variant.latency.narrow.refit(
-        _measurements(variant.narrow, release, batch_shapes(variant.narrow, release.manifest.reads), turn)
-    )
+    timed = [(variant.narrow, variant.latency)]
+    if variant.bulk:
+        timed.append((variant.bulk.engine, variant.bulk.latency))
+    for engine, latency in timed:
+        shapes = batch_shapes(engine, release.manifest.reads)
+        latency.narrow.refit(_measurements(engine, release, shapes, turn))
 
 
 def specialise(variant: WarmVariant, release: Release, pairs: bool, turn: Turn) -> None:

@@ -5,9 +5,11 @@ A task is one text. Each lane has a queue ordered by deadline; lanes are ordered
     latency      at once; two of a width that wait while all streams are busy share a batch
     dynamic      in batches: at once if the device would idle, else after a batching delay, which ends before
                  the tightest deadline less the predicted time less a margin
-    throughput   in full batches, with the same batching delay while deferred work fills the device;
-                 in batches of at most 10 ms if an interactive request came within the last second
+    throughput   in full batches, with the same batching delay while deferred work fills the device
     deferred     as throughput, last, and without a batching delay
+
+Short batches: those of a lane take at most 10 ms, or one text, if a request of an interactive lane above it came within
+the last second.
 
 Batching delay: a batch waits for batch mates at most its lane's `max_delay`, and only while a lower lane has a batch
 that ends by then. The device never idles for it.
@@ -19,7 +21,11 @@ Within a lane, callers within their fair share go first (`caller_shares`); among
 deadline. The most urgent task leads a batch, and tasks of
 the same variant and padded width join it in that order. So an answer never depends on batch mates, and no batch mixes
 releases. Each stream runs one batch at a time; a text alone on the device may use all cores, and then no other batch
-runs. A batch cannot be stopped, so batches of lower lanes must be short.
+runs. A batch cannot be stopped, so batches of lower lanes must be short. On a GPU, bulk batches have a stream of their
+own, whose kernels yield: interactive batches wait only for each other.
+
+While all streams are busy, batches may be taken ahead, so that a stream that ends one has the next at once: only single
+texts, whose turn it is, which are short and begin soon, because they cannot be stopped or overtaken any more either.
 
 Admission control rejects a request that is predicted to finish late. A task that can no longer finish in time is
 dropped before it starts.
@@ -28,10 +34,10 @@ dropped before it starts.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from realtime_service.errors import Overloaded
-from realtime_service.scheduling.latency_model import LatencyModel
+from realtime_service.scheduling.batch import Batch
 from realtime_service.scheduling.queue import Queue, Task
 from realtime_service.settings import Lane
 from shared_model.types import ServingPath
@@ -39,7 +45,7 @@ from shared_model.types import ServingPath
 #: A request is admitted if it is predicted to finish within this share of its timeout, or but for these seconds of it.
 ADMITTED_SHARE = 0.8
 ADMITTED_MARGIN = 0.016
-#: Bulk batches are short for this many seconds after an interactive request.
+#: Batches of the lanes below are short for this many seconds after an interactive request.
 INTERACTIVE_SECONDS = 1.0
 #: Upper bound of the batching delay, as a share of a request's timeout.
 BATCHING_DELAY_SHARE = 0.25
@@ -50,38 +56,35 @@ INTERACTIVE = (ServingPath.LATENCY, ServingPath.DYNAMIC)
 BULK = (ServingPath.THROUGHPUT, ServingPath.DEFERRED)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Batch:
-    """Tasks of one lane, one variant and one padded width that run in one call of an engine. `wide`: on all cores."""
-
-    lane: ServingPath
-    tasks: tuple[Task, ...]
-    tokens: int
-    predicted: float
-    wide: bool = False
-
-    @property
-    def latency_model(self) -> LatencyModel:
-        latency = self.tasks[0].latency
-        return latency.wide if self.wide and latency.wide else latency.narrow
-
-
 class Scheduler:
     """Not thread-safe: one event loop owns it. Every admitted task leaves it once: in a batch, expired or withdrawn.
 
-    `streams`: batches that may run at once. `bulk_batch_seconds`: longest bulk batch soon after an interactive request.
+    `streams`: batches that may run at once. `bulk_batch_seconds`: longest batch soon after an interactive request of a
+    lane above, and longest that is taken ahead. `ahead`: how many may be. `beside`: bulk batches that run beside the
+    others on a device where they yield to them, and only there.
     """
 
-    def __init__(self, lanes: Mapping[ServingPath, Lane], streams: int = 1, bulk_batch_seconds: float = 0.010) -> None:
+    def __init__(
+        self,
+        lanes: Mapping[ServingPath, Lane],
+        streams: int = 1,
+        bulk_batch_seconds: float = 0.010,
+        ahead: int = 0,
+        beside: int = 0,
+    ) -> None:
         self._queues = {path: Queue(lane) for path, lane in lanes.items()}
         queues = list(self._queues.values())
         self._ahead = {path: queues[:place] for place, path in enumerate(lanes)}
-        self._below = {path: queues[place + 1 :] for place, path in enumerate(lanes)}
-        self._streams = streams
+        self._streams, self._beside = streams, beside
+        self._below = {
+            path: [queue for queue in queues[place + 1 :] if self._shares(path, queue.lane.path)]
+            for place, path in enumerate(lanes)
+        }
+        self._most_running = streams + ahead
         self._bulk_batch_seconds = bulk_batch_seconds
         self._running: dict[Batch, float] = {}  # until when, as predicted
         self._credit = {path: 0.0 for path in lanes if path in FAIR_SHARE}
-        self._last_interactive = -math.inf
+        self._last_interactive = dict.fromkeys(INTERACTIVE, -math.inf)
         self._came_to_idle: Task | None = None  # the last that did, until another is admitted
 
     def admit(self, tasks: Sequence[Task], now: float, finish: float | None = None) -> None:
@@ -104,7 +107,7 @@ class Scheduler:
         for task in tasks:
             queue.push(task)
         if queue.lane.path in INTERACTIVE:
-            self._last_interactive = now
+            self._last_interactive[queue.lane.path] = now
 
     def predicted_finish(
         self, path: ServingPath, seconds: float, now: float, real_time: bool = False, caller: str | None = None
@@ -114,12 +117,7 @@ class Scheduler:
         the one that has tasks in the lane, and for a new one if there are several."""
         own = self._queues[path]
         ahead = sum([queue.backlog for queue in self._ahead[path]]) + own.ahead(caller, seconds, real_time)
-        free_at = now
-        if not self._has_free_stream():
-            # If a batch overruns its prediction, its remaining time is taken to be the overrun so far. The prediction
-            # for a device that hangs so keeps growing, and admission control rejects new requests.
-            free_at = min(now + abs(end - now) for end in self._running.values())
-        return free_at + ahead / self._streams + seconds
+        return self._free_at(path, now) + ahead / self._streams + seconds
 
     def withdraw(self, task: Task) -> None:
         """Remove a queued task, whose caller left or whose deadline has passed."""
@@ -135,26 +133,24 @@ class Scheduler:
         expired: list[Task] = []
         # Called after every arrival and every end of a batch, and most often there is nothing to do.
         if not self.busy or not self._has_free_stream():
-            return None, expired
-        free = self._streams - len(self._running)
+            return self._taken_ahead(now), expired
         for path in self._lanes_with_credit():
-            if batch := _next_of(self._queues[path], free, now, self._bulk_batch_seconds, expired):
+            free = self._free_streams(path)
+            if free and (batch := _next_of(self._queues[path], free, now, self._bulk_batch_seconds, expired)):
                 return batch, expired
-        shortest_delay = math.inf
-        interactive = now - self._last_interactive < INTERACTIVE_SECONDS
+        limit, recent = math.inf, now - INTERACTIVE_SECONDS
         for path, queue in self._queues.items():
-            if not queue.size:
-                continue
-            if delay := self._batching_delay(path, now):
-                shortest_delay = min(shortest_delay, delay)
-                continue
-            limit = self._bulk_batch_seconds if interactive and path in BULK else math.inf
-            if batch := _next_of(queue, free, now, min(limit, shortest_delay), expired):
-                return self._widened(batch), expired
+            if queue.size and (free := self._free_streams(path)):
+                if delay := self._batching_delay(path, now):
+                    limit = min(limit, delay)
+                elif batch := _next_of(queue, free, now, limit, expired):
+                    return self._widened(batch), expired
+            if self._last_interactive.get(path, recent) > recent:
+                limit = min(limit, self._bulk_batch_seconds)
         return None, expired
 
     def started(self, batch: Batch, now: float) -> None:
-        self._running[batch] = now + batch.predicted
+        self._running[batch] = self._free_at(batch.lane, now) + batch.predicted
 
     def finished(self, batch: Batch, seconds: float) -> None:
         """A batch took so many seconds, the hand-over to its stream included: recalibrate its latency model, and give
@@ -178,7 +174,7 @@ class Scheduler:
 
     def idle(self, now: float) -> bool:
         """Whether only deferred work is queued and no interactive request came within the last second."""
-        quiet = now - self._last_interactive >= INTERACTIVE_SECONDS
+        quiet = now - max(self._last_interactive.values()) >= INTERACTIVE_SECONDS
         return quiet and not any(queue.size for path, queue in self._queues.items() if path is not ServingPath.DEFERRED)
 
     @property
@@ -187,7 +183,45 @@ class Scheduler:
         return any(queue.size for queue in self._queues.values())
 
     def _has_free_stream(self) -> bool:
-        return len(self._running) < self._streams and not any(batch.wide for batch in self._running)
+        most = self._streams + self._beside
+        return len(self._running) < most and not any(batch.wide for batch in self._running)
+
+    def _free_streams(self, path: ServingPath) -> int:
+        """Streams on which a batch of this lane may run now, unless a wide one runs."""
+        if not self._beside:
+            return self._streams - len(self._running)
+        return (self._beside if path in BULK else self._streams) - len(self._in_the_way(path))
+
+    def _in_the_way(self, path: ServingPath) -> list[float]:
+        """When the batches end that run on the streams of this lane, or on all."""
+        return [end for batch, end in self._running.items() if batch.wide or self._shares(path, batch.lane)]
+
+    def _shares(self, one: ServingPath, other: ServingPath) -> bool:
+        """Whether batches of two lanes run on the same streams."""
+        return not self._beside or (one in BULK) == (other in BULK)
+
+    def _free_at(self, path: ServingPath, now: float) -> float:
+        """When a stream is free for one more batch of this lane."""
+        if self._has_free_stream() and self._free_streams(path):
+            return now
+        # If a batch overruns its prediction, its remaining time is taken to be the overrun so far. The prediction for a
+        # device that hangs so keeps growing, and admission control rejects new requests.
+        ends = sorted(now + abs(end - now) for end in self._in_the_way(path))
+        return ends[max(0, len(ends) - self._streams)]
+
+    def _taken_ahead(self, now: float) -> Batch | None:
+        if not self.busy or len(self._running) >= self._most_running or any(it.wide for it in self._running):
+            return None
+        queue = next(it for it in self._queues.values() if it.size)
+        begin = self._free_at(queue.lane.path, now)
+        # A lane with credit goes first once a stream is free.
+        if not queue.lane.of_singles or begin - now > self._bulk_batch_seconds or self._lanes_with_credit():
+            return None
+        leader = queue.heads()[0]
+        if leader.seconds > self._bulk_batch_seconds or begin + leader.seconds > _deadline(leader):
+            return None
+        batch = _next_of(queue, 1, begin, math.inf, [])
+        return batch and replace(batch, ahead=True)
 
     def _lanes_with_credit(self) -> list[ServingPath]:
         """Lanes whose credit covers the time of their next text, lowest first."""

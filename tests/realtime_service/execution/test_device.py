@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from opentelemetry.trace import Span
 
 from realtime_service.errors import DeadlineExpired, ScoringFailed
-from realtime_service.execution.device import Computed, Device
+from realtime_service.execution.device import Computed, Device, Ran
 from realtime_service.models.registry import Model
 from realtime_service.models.warmup import WarmVariant
 from realtime_service.scheduling.latency_model import LatencyModel, VariantLatency
 from realtime_service.settings import ServiceSettings, lanes
 from shared_model import tracing
-from shared_model.clock import SystemClock
+from shared_model.clock import Clock, SimulatedClock, SystemClock
 from shared_model.encoding import Encoder, Encoding, InputSpec, TokenBatch
 from shared_model.output import OutputKind, OutputSpec
 from shared_model.tracing import Work
@@ -71,12 +71,17 @@ def engine() -> Iterator[GatedEngine]:
     made.gate.set()
 
 
+@pytest.fixture
+def clock() -> Clock:
+    return SystemClock()
+
+
 @pytest_asyncio.fixture
-async def device(engine: GatedEngine) -> AsyncIterator[Device]:
+async def device(engine: GatedEngine, clock: Clock) -> AsyncIterator[Device]:
     """A device with one stream; the event loop's exception handler must not have been called."""
     table, complaints = lanes(ServiceSettings(), DeviceKind.CPU), list[dict[str, Any]]()
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: complaints.append(context))
-    made = Device(table, 1, 0.010, SystemClock())
+    made = Device(table, 1, 0.010, clock)
     yield made
     engine.gate.set()
     await made.settled()
@@ -94,7 +99,7 @@ def model(engine: GatedEngine, seconds: float = 0.0005) -> Model:
 
 async def compute(device: Device, one: Model, *tokens: int, seconds: float | None = None) -> list[Computed]:
     """A request of texts of so many tokens each, on the dynamic lane, to be answered within `seconds`."""
-    now = time.monotonic()
+    now = device._clock.monotonic()
     texts = [Encoding(np.ones(count, np.int32), truncated=False) for count in tokens]
     return await device.compute(one, DYNAMIC, texts, now, None if seconds is None else now + seconds)
 
@@ -122,8 +127,15 @@ async def test_texts_are_answered_in_their_order_whatever_ran_first(device: Devi
     assert scores(rows) == [30, 5, 30, 60, 5]
     assert engine.ran[1:] != [30, 5, 30, 60, 5]
     assert [row.batch_rows for row in rows] == [2, 2, 2, 1, 2]
+    # Widths are 8, 32 and 64.
+    ran = device.take_ran(DYNAMIC)
+    assert (ran.tokens, ran.padding) == (8 + 130, (64 - 60) + (16 - 10) + (64 - 60))
+    assert ran.seconds > 0
+    assert device.take_ran(DYNAMIC) == Ran()
 
 
+# By a clock that stands still, a batch seems to begin when it has ended.
+@pytest.mark.parametrize("clock", [SystemClock(), SimulatedClock()])
 async def test_a_batch_is_a_span_that_links_to_all_its_requests(
     device: Device, engine: GatedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,9 +163,13 @@ async def test_a_batch_is_a_span_that_links_to_all_its_requests(
     assert (full.links, full.parent, full.attributes["tandem.batch.rows"]) == (ids, ids[0], 4)
     assert (broken.links, broken.attributes["error.type"]) == (ids[1:], "RuntimeError")
     # One for each request and batch, however many of its texts are in it.
-    waits = [(it.parent, it.links) for it in collector.spans if it.name == "queue"]
-    assert sorted(waits) == sorted([(ids[0], (full.id,)), (ids[1], (full.id,)), (ids[1], (broken.id,))])
-    assert [it.parent for it in collector.spans if it.name == "engine"] == [full.id]
+    waits = [it for it in collector.spans if it.name == "queue"]
+    expected = [(ids[0], (full.id,)), (ids[1], (full.id,)), (ids[1], (broken.id,))]
+    assert sorted((it.parent, it.links) for it in waits) == sorted(expected)
+    [computed] = [it for it in collector.spans if it.name == "engine"]
+    assert computed.parent == full.id
+    assert {it.ended for it in waits if it.links == (full.id,)} == {full.began}
+    assert full.began <= computed.began < computed.ended <= full.ended
 
 
 async def test_the_first_text_that_fails_ends_its_request_and_the_others_do_not_run(
@@ -197,6 +213,8 @@ async def test_a_deadline_ends_a_request_whose_text_still_runs(device: Device, e
     assert scores(await compute(device, one, 6, seconds=5.0)) == [6]
 
 
+# By the system's clock, a pause of the machine makes the batch before it late, and the request is refused.
+@pytest.mark.parametrize("clock", [SimulatedClock()])
 async def test_a_deadline_ends_a_request_whose_texts_wait_and_they_never_run(
     device: Device, engine: GatedEngine
 ) -> None:
@@ -245,4 +263,4 @@ async def test_nothing_holds_on_to_a_request_that_has_ended(
     gc.collect()
     assert [end() for end in ends] == [None, None]
     # No timer keeps the request alive until its deadline in an hour.
-    assert {type(it) for it in gc.get_objects() if type(it).__module__ == Device.__module__} == {Device}
+    assert {type(it) for it in gc.get_objects() if type(it).__module__ == Device.__module__} == {Device, Ran}

@@ -21,6 +21,8 @@ from tests.load.workers import Workers
 from tests.realtime_service.conftest import RunningService, eventually, start_service
 from tests.realtime_service.rollout import tiny_releases
 
+#: Seconds between two calls of one caller: six of them make a hundred calls a second.
+PAUSE = 0.05
 #: Ways to ask, one for each lane.
 WAYS = ({"priority": Priority.REAL_TIME}, {}, {"priority": Priority.BATCH})
 
@@ -97,11 +99,9 @@ no_release = scoring_pb2.ReleaseDescription()
 
 @dataclass
 class Callers(Workers):
-    """Callers of every lane, with one text and with several, while the context lasts. `pause`: seconds between two
-    calls of one; `attempts`: as in `Client`."""
+    """Callers of every lane, with one text and with several, while the context lasts. `attempts`: as in `Client`."""
 
     address: str
-    pause: float = 0.002
     attempts: int = 1
     answers: list[Answer] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -116,7 +116,7 @@ class Callers(Workers):
     def _call(self, way: dict[str, Priority]) -> None:
         with Client(self.address, attempts=self.attempts) as client:
             for number in itertools.count():
-                if self._over.wait(self.pause):
+                if self._over.wait(PAUSE):
                     return
                 words = ["where is my card", "card", "is my card where " * (number % 7 + 1)]
                 try:

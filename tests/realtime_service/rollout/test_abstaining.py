@@ -32,7 +32,9 @@ def between(stage: Stage, output: OutputSpec) -> tuple[OutputSpec, list[bool], l
     return replace(output, abstain_below=threshold), [it < threshold for it in sure], scores
 
 
-@pytest.mark.parametrize("output", [tiny_releases.LABELLED, MULTI_LABEL], ids=lambda it: it.kind)
+@pytest.mark.parametrize(
+    "output", [tiny_releases.LABELLED, pytest.param(MULTI_LABEL, marks=pytest.mark.proof)], ids=lambda it: it.kind
+)
 def test_answers_abstain_below_the_threshold_on_every_path(stage: Stage, client: Client, output: OutputSpec) -> None:
     abstaining, expected, scores = between(stage, replace(output, temperature=6.0))
     release = served(stage, client, f"abstains-{output.width}", abstaining)

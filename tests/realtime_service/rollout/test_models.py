@@ -20,7 +20,7 @@ from shared_model.types import Priority
 from tests.load.workers import Workers
 from tests.realtime_service.conftest import eventually
 from tests.realtime_service.rollout import tiny_releases
-from tests.realtime_service.rollout.stage import WAYS, Stage, staged
+from tests.realtime_service.rollout.stage import PAUSE, WAYS, Stage, staged
 
 pytestmark = pytest.mark.heavy
 
@@ -56,6 +56,16 @@ def active(client: Client, model: str) -> str:
     return {it.name: it.release for it in client.describe().models}.get(model, "")
 
 
+@pytest.fixture(scope="module")
+def named(stage: Stage) -> Release:
+    """The release of a model beside the default one, for tests that leave it as it is."""
+    release = seal(stage, "named", 2)
+    promote(stage, release)
+    with Client(stage.replica.address) as client:
+        eventually(lambda: active(client, "named") == release.id, seconds=60)
+    return release
+
+
 @dataclass
 class ModelCallers(Workers):
     """Callers of each lane and each model, while the context lasts."""
@@ -72,7 +82,7 @@ class ModelCallers(Workers):
         model, way = asked
         with Client(self.address, attempts=1) as client:
             for number in itertools.count():
-                if self._over.wait(0.01):
+                if self._over.wait(PAUSE):
                     return
                 try:
                     answer = client.score(["where is my card", "card"][: number % 2 + 1], model=model, **way)
@@ -104,11 +114,10 @@ def test_two_models_under_load_while_one_is_promoted_and_rolled_back(stage: Stag
         assert {result.labels[0].name for result in answer.results} == {stage.favourites[answer.release]}
 
 
-def test_a_request_is_answered_by_the_model_that_it_names_or_refused(stage: Stage, client: Client) -> None:
+def test_a_request_is_answered_by_the_model_that_it_names_or_refused(
+    stage: Stage, client: Client, named: Release
+) -> None:
     (first, *_) = stage.favourites
-    named = seal(stage, "named", 2)
-    promote(stage, named)
-    eventually(lambda: active(client, "named") == named.id, seconds=60)
     assert {(it.release, it.model) for it in (client.score("card"), client.score("card", model="first"))} == {
         (first, "first")
     }
@@ -125,14 +134,11 @@ def test_a_request_is_answered_by_the_model_that_it_names_or_refused(stage: Stag
     assert {it.name for it in client.describe().models if it.is_default} == {"first"}
 
 
-def test_deferred_work_is_done_by_the_model_that_it_names(stage: Stage, client: Client) -> None:
-    deferred = seal(stage, "deferred", 3)
-    promote(stage, deferred)
-    eventually(lambda: active(client, "deferred") == deferred.id, seconds=60)
-    client.submit("with", "card", model="deferred")
+def test_deferred_work_is_done_by_the_model_that_it_names(client: Client, named: Release) -> None:
+    client.submit("with", "card", model="named")
     client.submit("without", "card")
     ended = {it.request_id: it.answer for it in client.watch(["with", "without"], seconds=60)}
-    assert {name: answer and answer.model for name, answer in ended.items()} == {"with": "deferred", "without": "first"}
+    assert {name: answer and answer.model for name, answer in ended.items()} == {"with": "named", "without": "first"}
     with pytest.raises(CallError, match="model: 'unknown' is not served"):
         client.submit("wrong", "card", model="unknown")
 
@@ -148,33 +154,27 @@ def test_an_unfit_release_of_one_model_leaves_the_others_alone(stage: Stage, cli
     assert client.score("card").model == "first"
 
 
-def test_a_model_is_asked_at_a_replica_that_serves_it(stage: Stage, client: Client) -> None:
+def test_a_model_is_asked_at_a_replica_that_serves_it(stage: Stage, named: Release) -> None:
     """Through a router, and through a replica that serves other models alone."""
     (first, *_) = stage.favourites
-    routed = seal(stage, "routed", 5)
-    promote(stage, routed)
-    eventually(lambda: active(client, "routed") == routed.id, seconds=60)
     router = stage.another_replica("router", TANDEM_LANES="none")
     other = stage.another_replica("other", TANDEM_MODELS="third")
     for service in (router, other):
         with Client(service.address) as asked:
-            eventually(lambda asked=asked: answered(asked, "routed") == routed.id, seconds=60)
-            assert {asked.score("card", model="routed").release for _ in range(10)} == {routed.id}
+            eventually(lambda asked=asked: answered(asked, "named") == named.id, seconds=60)
+            assert {asked.score("card", model="named").release for _ in range(10)} == {named.id}
             assert asked.score("card").release == first
             with pytest.raises(InvalidRequest, match="model: 'unknown' is not served"):
                 asked.score("card", model="unknown")
     with Client(router.address) as asked:
-        assert asked.describe(model="routed").release == routed.id
+        assert asked.describe(model="named").release == named.id
     with Client(other.address) as asked:
-        assert active(asked, "routed") == ""
+        assert active(asked, "named") == ""
     assert [router.stop(), other.stop()] == [0, 0]
 
 
-def test_the_open_inference_name_selects_the_model(stage: Stage, client: Client) -> None:
+def test_the_open_inference_name_selects_the_model(stage: Stage, named: Release) -> None:
     (first, *_) = stage.favourites
-    inferred = seal(stage, "inferred", 6)
-    promote(stage, inferred)
-    eventually(lambda: active(client, "inferred") == inferred.id, seconds=60)
     with grpc.insecure_channel(stage.replica.address) as channel:
         stub = GRPCInferenceServiceStub(channel)
 
@@ -185,8 +185,8 @@ def test_the_open_inference_name_selects_the_model(stage: Stage, client: Client)
                 open_inference_pb2.ModelInferRequest(model_name=name, model_version=version, inputs=[text]), timeout=30
             )
 
-        assert [infer(*it).model_version for it in (("first",), ("inferred",), ("inferred", inferred.id))] == [
-            first, inferred.id, inferred.id,
+        assert [infer(*it).model_version for it in (("first",), ("named",), ("named", named.id))] == [
+            first, named.id, named.id,
         ]  # fmt: skip
         with pytest.raises(grpc.RpcError) as refused:
             infer("unknown")

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from realtime_service.errors import Overloaded
+from realtime_service.scheduling.batch import Batch
 from realtime_service.scheduling.latency_model import LatencyModel, Measurement, VariantLatency
 from realtime_service.scheduling.queue import Task
-from realtime_service.scheduling.scheduler import BULK, FAIR_SHARE, Batch, Scheduler
+from realtime_service.scheduling.scheduler import BULK, FAIR_SHARE, INTERACTIVE, Scheduler
 from realtime_service.settings import Lane, ServiceSettings, lanes
 from shared_model import settings as environment
 from shared_model.encoding import Encoding
@@ -45,6 +46,8 @@ class Simulation:
 
     streams: int = 1
     slowness: float = 1.0
+    ahead: int = 0
+    beside: int = 0
     lanes: Mapping[ServingPath, Lane] = field(default_factory=lambda: LANES)
     variants: list[dict[Precision, VariantLatency]] = field(default_factory=variants)
     now: float = 100.0
@@ -55,7 +58,7 @@ class Simulation:
     most_at_once: int = 0
 
     def __post_init__(self) -> None:
-        self.scheduler = Scheduler(self.lanes, self.streams, BULK_BATCH_SECONDS)
+        self.scheduler = Scheduler(self.lanes, self.streams, BULK_BATCH_SECONDS, self.ahead, self.beside)
 
     def task(
         self,
@@ -86,7 +89,8 @@ class Simulation:
             if batch:
                 self.started.append((self.now, batch))
                 self.scheduler.started(batch, self.now)
-                self.running[batch] = self.now + batch.predicted * self.slowness
+                begin = sorted(self.running.values())[-self.streams] if batch.ahead else self.now
+                self.running[batch] = begin + batch.predicted * self.slowness
                 self.most_at_once = max(self.most_at_once, len(self.running))
             if batch or not expired:
                 return batch
@@ -237,13 +241,26 @@ def test_a_batch_makes_no_text_of_another_width_late_that_can_still_be_in_time()
 
 @given(arrivals, streams)
 @settings(deadline=None)
-def test_bulk_batches_are_short_while_interactive_work_is_about(traffic: Traffic, streams: int) -> None:
+def test_batches_are_short_while_work_of_an_interactive_lane_above_is_about(traffic: Traffic, streams: int) -> None:
     simulation = play(traffic, streams=streams)
-    interactive = [one.arrived for one in simulation.admitted if one.lane not in BULK]
+    lanes = list(simulation.lanes)
     for started, batch in simulation.started:
-        about = any(started - 1.0 < arrived <= started for arrived in interactive)
-        if batch.lane in BULK and about and len(batch.tasks) > 1:
+        above = {path for path in lanes[: lanes.index(batch.lane)] if path in INTERACTIVE}
+        about = any(started - 1.0 < one.arrived <= started for one in simulation.admitted if one.lane in above)
+        if about and len(batch.tasks) > 1:
             assert batch.predicted <= BULK_BATCH_SECONDS
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_dynamic_batches_are_short_beside_the_latency_lane_only(beside: bool) -> None:
+    simulation = Simulation()
+    if beside:
+        assert simulation.admit(simulation.task(ServingPath.LATENCY, 0.099))
+    for _ in range(16):
+        assert simulation.admit(simulation.task(ServingPath.DYNAMIC, 2.0, tokens=40))
+    simulation.drain()
+    longest = max(batch.predicted for _, batch in simulation.started if batch.lane is ServingPath.DYNAMIC)
+    assert (longest <= BULK_BATCH_SECONDS) is beside
 
 
 def test_what_a_slow_device_left_too_late_is_dropped_and_not_run() -> None:
@@ -470,9 +487,9 @@ def used(simulation: Simulation, lane: ServingPath) -> float:
 
 
 @pytest.mark.parametrize("lane", [ServingPath.DEFERRED, ServingPath.THROUGHPUT])
-@pytest.mark.parametrize("streams", [1, 2])
-def test_a_lane_below_a_busy_one_gets_its_fair_share_and_no_more(lane: ServingPath, streams: int) -> None:
-    simulation = Simulation(streams)
+@pytest.mark.parametrize(("streams", "ahead"), [(1, 0), (2, 0), (2, 1)])
+def test_a_lane_below_a_busy_one_gets_its_fair_share_and_no_more(lane: ServingPath, streams: int, ahead: int) -> None:
+    simulation = Simulation(streams, ahead=ahead)
     began = simulation.now
     while simulation.now < began + 5.0:
         for waiting in (lane, ServingPath.LATENCY):
@@ -589,3 +606,48 @@ def test_a_latency_model_follows_a_machine_that_became_slower() -> None:
         latency_model.observe(1, 16, before * 2)
     assert latency_model.predict(1, 16) == pytest.approx(before * 2, rel=0.05)
     assert latency_model.margin >= 0.003
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(LANES)), st.integers(0, 30)), min_size=1, max_size=40))
+@example([(ServingPath.LATENCY, 0), (ServingPath.THROUGHPUT, 0)])  # The first is on all cores.
+def test_a_bulk_batch_on_a_stream_of_its_own_delays_no_interactive_one(arrivals: list[tuple[ServingPath, int]]) -> None:
+    """On a GPU, whose streams share it: what a bulk batch costs an interactive one is the share of its kernels that run
+    when that comes."""
+    simulation = Simulation(beside=1)
+    for lane, after in arrivals:
+        simulation.run_until(simulation.now + after / 1000)
+        simulation.admit(simulation.task(lane))
+        simulation.start()
+        for bulk in (True, False):
+            running = [batch for batch in simulation.running if (batch.lane in BULK) == bulk]
+            waiting = [it for it in LANES if (it in BULK) == bulk and simulation.scheduler.queue_depth(it)]
+            assert len(running) <= 1
+            # Neither for the other kind's batches, nor for batch mates while those run.
+            assert running or bulk or not waiting
+    simulation.drain()
+    assert len(simulation.started) == len({id(batch) for _, batch in simulation.started})
+    assert sum(len(batch.tasks) for _, batch in simulation.started) == len(simulation.admitted)
+
+
+@pytest.mark.parametrize(("beside", "waits"), [(1, False), (0, True)])
+def test_a_latency_call_starts_while_a_bulk_batch_runs_on_its_own_stream(beside: int, waits: bool) -> None:
+    simulation = Simulation(beside=beside)
+    simulation.admit(*(simulation.task(ServingPath.THROUGHPUT, tokens=32) for _ in range(64)))
+    [bulk_ends] = [simulation.now + batch.predicted for batch in [simulation.start()] if batch]
+    simulation.now += 0.005
+    simulation.admit(call := simulation.task(ServingPath.LATENCY))
+    predicted = simulation.scheduler.predicted_finish(ServingPath.LATENCY, call.seconds, simulation.now)
+    simulation.step()
+    [(began, batch)] = simulation.started[1:]
+    assert (batch.lane, began) == (ServingPath.LATENCY, bulk_ends if waits else simulation.now)
+    assert (predicted > bulk_ends) == waits
+
+
+def test_no_interactive_text_waits_for_batch_mates_while_bulk_work_is_queued_for_another_stream() -> None:
+    simulation = Simulation(beside=1)
+    simulation.admit(*(simulation.task(ServingPath.THROUGHPUT, tokens=32) for _ in range(100)))
+    first = simulation.start()
+    simulation.admit(simulation.task(ServingPath.DYNAMIC))
+    second = simulation.start()
+    assert [batch and batch.lane for batch in (first, second)] == [ServingPath.THROUGHPUT, ServingPath.DYNAMIC]
+    assert simulation.scheduler.queue_depth(ServingPath.THROUGHPUT)
