@@ -19,9 +19,9 @@ bucket is full, and its excess is a debt of tokens that is repaid before the nex
 import heapq
 import math
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, zip_longest
 
 from realtime_service.errors import Overloaded
 from realtime_service.routing.snapshot import Replica, Snapshot
@@ -32,6 +32,8 @@ _REPORT_BEATS = 3
 #: Heartbeats after which a replica that is no longer listed counts as gone: after a Redis outage, replicas re-register
 #: one at a time.
 _GONE_BEATS = 4
+#: A text counts as one for each so many bytes of it, about 64 tokens, up to those that a model reads.
+_TEXT_BYTES, _MOST_FOR_A_TEXT = 256, 8
 #: Size of a token bucket: seconds of the share, or at least so many texts, so that a few evenly spaced ones fit.
 _BURST_SECONDS = 0.2
 _BURST_TEXTS = 2.0
@@ -170,6 +172,18 @@ class Quotas:
         everywhere = here + sum([other.demand.get(caller, 0.0) for other in self._others.values()])
         reserve = max((quota - everywhere) / 2, quota / 50)
         return quota * (here + reserve / (len(self._others) + 1)) / (everywhere + reserve)
+
+
+def texts_charged(texts: Sequence[str], pairs: Sequence[str] = ()) -> int:
+    """The texts that these count as, by their estimated tokens. `pairs`: the second texts, if there are any."""
+    return sum([_charged(text + pair) for text, pair in zip_longest(texts, pairs, fillvalue="")])
+
+
+def _charged(text: str) -> int:
+    # A character has at most four bytes.
+    if len(text) <= _TEXT_BYTES // 4:
+        return 1
+    return min(_MOST_FOR_A_TEXT, -(-len(text.encode("utf-8", "surrogatepass")) // _TEXT_BYTES))
 
 
 def _size(share: float) -> float:

@@ -24,7 +24,7 @@ from realtime_service.execution.devices import Devices
 from realtime_service.identity import Identity, of_model
 from realtime_service.models.registry import Model, Models, unknown
 from realtime_service.routing.policy import Decision, RoutedRequest, another, decide, own_lane
-from realtime_service.routing.quotas import Quotas
+from realtime_service.routing.quotas import Quotas, texts_charged
 from realtime_service.routing.snapshot import any_release
 from realtime_service.scheduling.scheduler import latest_finish
 from realtime_service.serving import answer, chunked_encoding, release_choice
@@ -140,7 +140,7 @@ class Dispatcher:
 
     def charge(self, request: ScoringRequest, call: CallContext) -> None:
         """As `charge_texts`. The request is not taken as deferred work where it is refused."""
-        self.charge_texts(request.model, len(request.texts), call)
+        self.charge_texts(request.model, texts_charged(request.texts, request.text_pairs), call)
 
     def charge_texts(self, model: str, texts: int, call: CallContext) -> None:
         """Count texts against their caller's quota; a forwarded request was counted where it came in.

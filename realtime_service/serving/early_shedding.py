@@ -14,7 +14,7 @@ from realtime_service.execution.devices import Devices
 from realtime_service.identity import Identity, of_model
 from realtime_service.models.registry import Model, Models
 from realtime_service.routing.policy import RoutedRequest, may_take, own_lane
-from realtime_service.routing.quotas import Quotas
+from realtime_service.routing.quotas import Quotas, texts_charged
 from realtime_service.scheduling.scheduler import latest_finish
 from realtime_service.serving.request import PRIORITIES
 from realtime_service.telemetry.metrics import Metrics, Outcome
@@ -54,7 +54,7 @@ class EarlyShedding:
         now, flow = self._clock.monotonic(), of_model(caller.quota_key, serving.other(""))
         try:
             if message.texts and not message.model and self._quotas.over(flow, now):
-                self._quotas.admit(flow, len(message.texts), now)
+                self._quotas.admit(flow, texts_charged(message.texts, message.text_pairs), now)
         except Overloaded as error:
             self._metrics.ended(None, Outcome.REFUSED)
             return status_of(error)

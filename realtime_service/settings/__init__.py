@@ -83,7 +83,10 @@ class ServiceSettings:
     latency_below_ms: int = setting(100, "A timeout below this makes a request latency work.", POSITIVE)
     throughput_above_ms: int = setting(1000, "A timeout above this makes a request throughput work.", POSITIVE)
     quota: float = setting(
-        0.0, "Texts a second of one caller, on all replicas together; 0 means no limit.", NOT_NEGATIVE
+        0.0,
+        "Texts a second of one caller, on all replicas together; 0 means no limit. "
+        "A long text counts as one for each 256 bytes, and as 8 at most.",
+        NOT_NEGATIVE,
     )
     inflight_megabytes: float = setting(64.0, "Bytes of requests under way; more are refused.", POSITIVE)
     inflight_caller_share: float = setting(0.25, "The share of them that one caller may hold.", SHARE)

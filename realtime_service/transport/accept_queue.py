@@ -12,7 +12,13 @@ from collections import Counter, deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from realtime_service.transport.messages import SMALL_BYTES
+
 Item = TypeVar("Item")
+
+#: A place that a large message has used is kept so long that one place takes so much: more than can be tokenised, less
+#: than fills a core.
+BYTES_PER_SECOND = 16e6
 
 #: When the call came that a handler of a single request runs for, in monotonic seconds; unknown for streams, whose
 #: requests come later than their call.
@@ -126,7 +132,11 @@ class ReadQueue(AcceptQueue[Item]):
         self._taken: Counter[str] = Counter()
         self._all_taken = 0
 
-    def ended(self, address: str) -> None:
+    def ended(self, address: str, size: int = 0) -> None:
+        """`size`: of its message, in bytes: a large one keeps its place for a time."""
+        if size > SMALL_BYTES:
+            self._loop.call_later(size / BYTES_PER_SECOND, self.ended, address)
+            return
         self._all_taken -= 1
         self._taken[address] -= 1
         if not self._taken[address]:

@@ -109,7 +109,8 @@ class ContextReader:
         MessageTooLarge."""
         if not compression.is_compressed(raw):
             return raw
-        size = compression.decompressed_size(raw)
+        size = compression.parsed_size(raw)
+        messages.check_size(size)
         with self._inflight.holding(_payer(arrival), size):
             if size <= messages.SMALL_BYTES:
                 return compression.decompress(raw, size)

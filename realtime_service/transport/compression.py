@@ -20,14 +20,11 @@ def is_compressed(raw: bytes) -> bool:
     return start == _GZIP or (len(start) == 2 and start[0] == _ZLIB and int.from_bytes(start) % 31 == 0)
 
 
-def decompressed_size(raw: bytes) -> int:
-    """Bytes that a compressed message takes at most: a gzip message says it at its end.
-
-    Raises: MessageTooLarge.
-    """
-    size = int.from_bytes(raw[-4:], "little") if raw.startswith(_GZIP) else MAX_MESSAGE_BYTES
-    check_size(size)
-    return size
+def parsed_size(raw: bytes) -> int:
+    """Bytes that a message takes at most, once decompressed: one of gzip says it at its end."""
+    if raw.startswith(_GZIP):
+        return int.from_bytes(raw[-4:], "little")
+    return MAX_MESSAGE_BYTES if is_compressed(raw) else len(raw)
 
 
 def small(raw: bytes) -> bytes:

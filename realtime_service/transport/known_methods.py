@@ -25,8 +25,9 @@ from realtime_service.identity import peer_key
 from realtime_service.routing.inflight import RETRY_SECONDS
 from realtime_service.telemetry.metrics import UNKNOWN_METHOD
 from realtime_service.telemetry.refusals import REFUSALS
-from realtime_service.transport import wakeups
+from realtime_service.transport import compression, wakeups
 from realtime_service.transport.accept_queue import ARRIVED, AcceptQueue, ReadQueue
+from realtime_service.transport.messages import MAX_MESSAGE_BYTES
 from realtime_service.transport.rpc_handlers import Context, Handler, Method, SingleHandler
 
 #: Calls of a method that gRPC may hand over in one turn of the event loop; more wait for the next turn.
@@ -152,11 +153,14 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
         self._reading[call] = time.monotonic()
         if self._look is None:
             self._look = self._loop.call_later(LOOK_SECONDS, self._end_slow)
+        size = 0
         try:
-            return await call.context.read()
+            raw = await call.context.read()
+            size = 0 if raw is cygrpc.EOF else min(MAX_MESSAGE_BYTES, compression.parsed_size(raw))
+            return raw
         finally:
             self._reading.pop(call, None)
-            self._accepted.ended(call.address)
+            self._accepted.ended(call.address, size)
 
     def _end_slow(self) -> None:
         """End calls whose messages do not come: their reading ends with them."""

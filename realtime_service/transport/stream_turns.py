@@ -12,15 +12,13 @@ from typing import Any, TypeAlias
 import grpc.aio
 
 from realtime_service.identity import peer_key
-from realtime_service.transport.accept_queue import AcceptQueue, ReadQueue
+from realtime_service.transport.accept_queue import BYTES_PER_SECOND, AcceptQueue, ReadQueue
 from realtime_service.transport.messages import SMALL_BYTES
 
 #: Messages that go on, and reads of large ones that begin, in one turn.
 _AT_ONCE = 2
 #: How long a stream keeps its place while no message comes: it may be idle. A new one, and one that sent a large one.
 NEW_SECONDS, PATIENCE_SECONDS = 0.01, 0.1
-#: A message keeps its place so long that one place takes so much: more than can be tokenised, less than fills a core.
-BYTES_PER_SECOND = 16e6
 
 _EOF = grpc.aio.EOF  # type: ignore[attr-defined]  # not in its stubs
 _Waiting: TypeAlias = "asyncio.Future[None]"

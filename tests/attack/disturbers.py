@@ -166,8 +166,10 @@ async def half_read(place: Place, sent: Sent) -> None:
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError, TimeoutError):
             async with asyncio.timeout(max(0.0, place.until - time.monotonic())):
                 while True:
+                    # Begun: a slow replica may read no message to its end.
+                    sent.messages += 1
                     await call.write(raw)
-                    sent.messages, sent.bytes = sent.messages + 1, sent.bytes + len(raw)
+                    sent.bytes += len(raw)
 
     sent.connections = 4
     async with AsyncExitStack() as stack:

@@ -435,11 +435,15 @@ def test_the_chosen_replica_has_the_lane_and_would_be_in_time(
 ) -> None:
     finishes = {(it.replica, it.path): it.predicted(request.texts) for it in options if not it.full(request.texts)}
     finishes |= {("here", lane): finish for lane, finish in request.here.items()}
+    own, _ = own_lane(request, Policy())
+    with_own = {it.replica for it in options if it.path is own} | ({"here"} if own in request.here else set())
     able = {
-        chosen
-        for chosen, finish in finishes.items()
+        (replica, lane)
+        for (replica, lane), finish in finishes.items()
         if (request.remaining_budget is None or finish <= request.remaining_budget)
-        and (chosen[1] is not LATENCY or request.texts == 1)
+        and (lane is not LATENCY or request.texts == 1)
+        # Not in a more urgent lane where it has its own.
+        and (replica not in with_own or SERVED.index(lane) >= SERVED.index(own))
     }
     decision = answered(request, others(*options), draw)
     # A request whose own lane is full is refused, though another lane might take it.

@@ -182,6 +182,16 @@ def test_a_caller_over_its_quota_is_refused_at_a_glance_and_charged_once() -> No
     assert one.early_shedding.refusal(message(), CALLER, clock.monotonic()) is None
 
 
+@pytest.mark.parametrize(("text", "admitted"), [("card", 8), ("card " * 150, 2)])
+def test_long_texts_take_more_of_a_quota(text: str, admitted: int) -> None:
+    one = dispatcher({}, SimulatedClock(), busy=False, quota=40.0)
+    request, call = check_request(message(texts=[text])), CallContext(CALLER, None, "/any", b"")
+    for _ in range(admitted):
+        one.charge(request, call)
+    with pytest.raises(Overloaded):
+        one.charge(request, call)
+
+
 def test_published_scores_need_no_device() -> None:
     clock = SimulatedClock()
     one = dispatcher(dict.fromkeys(SERVED, 0.2), clock, epoch="2026-01-14.1")

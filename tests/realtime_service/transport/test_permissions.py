@@ -25,7 +25,7 @@ from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
 from shared_model.types import Priority, ServingPath
 from tests.realtime_service import night
-from tests.realtime_service.conftest import RunningService, eventually, start_service
+from tests.realtime_service.conftest import TEN_TIMES, RunningService, eventually, start_service
 from tests.realtime_service.rollout import tiny_releases
 from tests.realtime_service.tokens import Metadata, bearer, key_file, token
 
@@ -92,6 +92,7 @@ def stage(own_environment: None, tmp_path_factory: pytest.TempPathFactory) -> It
 
 def _started(folder: Path, store: Store, release: Release, redis_server: RedisServer) -> Iterator[Stage]:
     common = {"REDIS_URL": redis_server.url, "TANDEM_AUTH": "required", "TANDEM_TOKEN_KEYS": str(key_file(folder))}
+    common |= TEN_TIMES
     # Of no text that any test sends.
     night.publish(redis_server, release.id, {"m": bytes(16)}, ds="2026-01-13")
     replica = start_service(folder / "replica", Path(store.files.root), **common)
@@ -181,7 +182,7 @@ def test_a_lane_that_is_not_permitted_is_refused_where_it_is_named_and_avoided_w
     assert says == (grpc.StatusCode.PERMISSION_DENIED, "the token does not permit the latency lane")
     for way in (
         {"priority": Priority.REAL_TIME},
-        {"timeout_ms": 90},
+        {"timeout_ms": 900},
         {"priority": Priority.BATCH},
         {"lane": "dynamic"},
     ):

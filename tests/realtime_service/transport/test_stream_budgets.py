@@ -112,7 +112,7 @@ def probe(address: str, caller: str) -> Callable[[], grpc.StatusCode]:
     return ended
 
 
-@pytest.mark.parametrize("protocol", ["ScoreStream", "ModelStreamInfer"])
+@pytest.mark.parametrize("protocol", ["ScoreStream", pytest.param("ModelStreamInfer", marks=pytest.mark.proof)])
 def test_what_a_caller_may_not_hold_is_refused_and_its_stream_goes_on(replica: RunningService, protocol: str) -> None:
     with Stream(replica.address, "alice", protocol) as stream:
         stream.send("first")

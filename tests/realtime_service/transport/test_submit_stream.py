@@ -260,7 +260,8 @@ def test_a_request_without_a_result_in_time_expires_and_ends_its_watch(stub: Sco
     stub.Submit(wanted("some day", within_ms=3_600_000), timeout=10)
     watched = scoring_pb2.WatchResultsRequest(request_ids=["sooner", "soon"])
     told = [(it.request_id, it.state) for it in stub.WatchResults(watched, timeout=30)]
-    assert told == [("sooner", scoring_pb2.EXPIRED), ("soon", scoring_pb2.EXPIRED)]
+    # How long this machine took between the two submissions decides which comes first.
+    assert sorted(told) == [("soon", scoring_pb2.EXPIRED), ("sooner", scoring_pb2.EXPIRED)]
     assert state_of(stub, "soon") == scoring_pb2.EXPIRED
     assert state_of(stub, "some day") == scoring_pb2.ACCEPTED
 

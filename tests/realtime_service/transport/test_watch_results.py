@@ -16,7 +16,8 @@ import redis.asyncio
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
 from protos.scoring.v1.storage_pb2 import DeferredWork
-from realtime_service.client import Client
+from realtime_service.client import CallError, Client
+from realtime_service.client.calls import Watched
 from realtime_service.errors import NotFound
 from realtime_service.serving.result_watcher import PERIOD_SECONDS, Watcher
 from shared_model.deferred import DeferredQueue, Item, State
@@ -94,20 +95,26 @@ def test_each_end_is_reported_once_and_the_last_ends_the_watch(stage: Stage, stu
     assert {it.request_id for it in watch(stub, "a", "b", "c")} == {"a", "b", "c"}
 
 
-def test_a_watch_on_which_nothing_ends_is_ended_and_a_client_asks_again(stage: Stage, stub: ScoringServiceStub) -> None:
+def test_a_watch_on_which_nothing_ends_is_ended_and_a_client_asks_again(
+    stage: Stage, stub: ScoringServiceStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
     submit(stub, "soon", "late")
+    finish(stage, "soon", failure="no such release")
     hasty = stage.another_replica("hasty", TANDEM_HARVEST="false", TANDEM_STREAM_IDLE_SECONDS="0.6")
     with grpc.insecure_channel(hasty.address) as channel, Client(hasty.address) as client:
         ends = watch(ScoringServiceStub(channel), "soon", "late")
-        finish(stage, "soon")
         assert next(ends).request_id == "soon"
         code, details = refusal(lambda: next(ends))
         assert (code, details[:24]) == (grpc.StatusCode.UNAVAILABLE, "nothing happened on this")
         # The shipped client asks again, as on a broken connection, and meets the end that it waits for.
-        timer = threading.Timer(0.9, finish, (stage, "late", "no such release"))
-        timer.start()
-        assert [it.request_id for it in client.watch(["late"])] == ["late"]
-        timer.join()
+        goes_on = Watched.goes_on
+
+        def after_its_end(watched: Watched, idle: CallError) -> bool:
+            finish(stage, "late", failure="no such release")
+            return goes_on(watched, idle)
+
+        monkeypatch.setattr(Watched, "goes_on", after_its_end)
+        assert [it.request_id for it in client.watch(["soon", "late"])] == ["soon", "late"]
     assert hasty.stop() == 0
 
 
@@ -161,7 +168,7 @@ def test_a_replica_that_closes_ends_its_watches_and_another_goes_on(stage: Stage
 
 
 def test_a_stream_that_stays_open_does_not_hold_up_the_end(stage: Stage) -> None:
-    leaving, over = stage.another_replica("leaving with a stream"), threading.Event()
+    leaving, over = stage.another_replica("leaving with a stream", TANDEM_HARVEST="false"), threading.Event()
 
     def requests() -> Iterator[scoring_pb2.ScoreRequest]:
         yield scoring_pb2.ScoreRequest(request_id="1", texts=["card"])

@@ -67,7 +67,9 @@ def engine_says(release: Release, texts: list[Text]) -> np.ndarray:
     return scores
 
 
-@pytest.mark.parametrize(("name", "output"), [("values", REGRESSION), ("vectors", EMBEDDING)])
+@pytest.mark.parametrize(
+    ("name", "output"), [("values", REGRESSION), pytest.param("vectors", EMBEDDING, marks=pytest.mark.proof)]
+)
 def test_values_and_embeddings_come_whole_and_have_no_label(
     stage: Stage, stub: GRPCInferenceServiceStub, name: str, output: OutputSpec
 ) -> None:

@@ -130,12 +130,12 @@ def test_an_answer_explains_itself(results: ClientResults, release: Release) -> 
         ("priority 2", "dynamic", None),
         ("priority 3", "throughput", None),
         ("priority 9", "throughput", None),
-        ("timeout 80 ms", "latency", 0.08),
-        ("timeout 500 ms", "dynamic", 0.5),
-        ("timeout 2 s", "throughput", 2),
+        ("timeout 800 ms", "latency", 0.8),
+        ("timeout 5 s", "dynamic", 5),
+        ("timeout 20 s", "throughput", 20),
         # Many clients always send a deadline: it bounds the answer's time and does not change the path.
-        ("deadline 5 s", "dynamic", 5),
-        ("timeout 2 s, deadline 1 s", "throughput", 1),
+        ("deadline 50 s", "dynamic", 50),
+        ("timeout 20 s, deadline 10 s", "throughput", 10),
     ],
 )
 def test_priority_and_timeout_choose_the_path_and_a_deadline_only_tightens(

@@ -121,11 +121,11 @@ class Calls:
             "priority 2": {"priority": 2},
             "priority 3": {"priority": 3},
             "priority 9": {"priority": 9},
-            "timeout 80 ms": {"timeout": 80_000},
-            "timeout 500 ms": {"timeout": 500_000},
-            "timeout 2 s": {"timeout": 2_000_000},
-            "deadline 5 s": {"client_timeout": 5.0},
-            "timeout 2 s, deadline 1 s": {"timeout": 2_000_000, "client_timeout": 1.0},
+            "timeout 800 ms": {"timeout": 800_000},
+            "timeout 5 s": {"timeout": 5_000_000},
+            "timeout 20 s": {"timeout": 20_000_000},
+            "deadline 50 s": {"client_timeout": 50.0},
+            "timeout 20 s, deadline 10 s": {"timeout": 20_000_000, "client_timeout": 10.0},
         }
         return {name: self.infer(one, **options)["parameters"] for name, options in asked.items()}
 
