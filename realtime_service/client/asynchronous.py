@@ -18,10 +18,9 @@ from realtime_service.client.calls import (
     StreamOptions,
     SubmitOptions,
     SubmitStreamOptions,
-    Text,
-    Work,
 )
 from realtime_service.client.errors import CallError
+from realtime_service.client.streams import ScoreStream, SubmitStream, Text, Work
 from realtime_service.client.tickets import NO_TICKETS, Tickets
 from realtime_service.client.tls import Tls, check_token, secured
 
@@ -86,15 +85,16 @@ class AsyncClient:
         self, texts: Iterable[Text] | AsyncIterable[Text], **options: Unpack[StreamOptions]
     ) -> AsyncIterator[tuple[int, Answer | CallError]]:
         """As `Client.stream`: a text that is refused raises nothing, its value is the CallError."""
-        calls.check_timeout(options)
+        sent = ScoreStream(options)
         stream = self._connected().ScoreStream(
-            calls.stream_later(texts, options) if isinstance(texts, AsyncIterable) else calls.stream(texts, options),
+            sent.requests_later(texts) if isinstance(texts, AsyncIterable) else sent.requests(texts),
             metadata=self._caller.metadata(options.get("lane", "")),
         )
         try:
             async for message in stream:
-                number, found = calls.streamed(message, options)
+                number, found = sent.read(message)
                 yield number, self._tickets.kept(found)
+            sent.end()
         except grpc.RpcError as error:
             raise errors.read(error, self._service) from None
         finally:
@@ -108,16 +108,16 @@ class AsyncClient:
         self, work: Iterable[Work] | AsyncIterable[Work], **options: Unpack[SubmitStreamOptions]
     ) -> AsyncIterator[tuple[str, Deferred | CallError]]:
         """As `Client.submit_stream`."""
+        sent = SubmitStream(options)
         stream = self._connected().SubmitStream(
-            calls.submit_stream_later(work, options)
-            if isinstance(work, AsyncIterable)
-            else calls.submit_stream(work, options),
+            sent.requests_later(work) if isinstance(work, AsyncIterable) else sent.requests(work),
             metadata=self._caller.metadata(),
         )
         try:
             async for message in stream:
-                for request_id, found in calls.submitted_together(message):
+                for request_id, found in sent.read(message):
                     yield request_id, self._tickets.kept(found)
+            sent.end()
         except grpc.RpcError as error:
             raise errors.read(error, self._service) from None
         finally:

@@ -1,6 +1,5 @@
 """The client for threads."""
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import NoReturn, TypeVar, Unpack
@@ -17,10 +16,9 @@ from realtime_service.client.calls import (
     StreamOptions,
     SubmitOptions,
     SubmitStreamOptions,
-    Text,
-    Work,
 )
 from realtime_service.client.errors import CallError
+from realtime_service.client.streams import ScoreStream, SubmitStream, Text, Work
 from realtime_service.client.tickets import NO_TICKETS, Tickets
 from realtime_service.client.tls import Tls, check_token, secured
 
@@ -97,15 +95,17 @@ class Client:
         finish. Texts are taken as fast as answers are. A connection that breaks ends it: texts are not sent twice.
 
         **A text that is refused raises nothing: its value is the CallError**, so look at each with `isinstance(value,
-        CallError)`. Nothing is tried again: an Overloaded says in `retry_after` when to send the text anew.
+        CallError)`. Nothing is tried again: an Overloaded says in `retry_after` when to send the text anew. An error of
+        `texts` itself ends the stream, and is raised after the answers to the texts before it.
         """
-        calls.check_timeout(options)
+        sent = ScoreStream(options)
         metadata = self._caller.metadata(options.get("lane", ""))
-        stream = self._stub.ScoreStream(calls.stream(texts, options), metadata=metadata)
+        stream = self._stub.ScoreStream(sent.requests(texts), metadata=metadata)
         try:
             for message in stream:
-                number, found = calls.streamed(message, options)
+                number, found = sent.read(message)
                 yield number, self._tickets.kept(found)
+            sent.end()
         except grpc.RpcError as error:
             raise errors.read(error, self._service) from None
         finally:
@@ -122,10 +122,13 @@ class Client:
         it is stored. Work is taken as fast as it is stored. Work that is refused raises nothing: its value is the
         CallError. A connection that breaks ends it: what has no answer by then may have been stored, and is safe to
         hand in again."""
-        stream = self._stub.SubmitStream(calls.submit_stream(work, options), metadata=self._caller.metadata())
+        sent = SubmitStream(options)
+        stream = self._stub.SubmitStream(sent.requests(work), metadata=self._caller.metadata())
         try:
-            for request_id, found in itertools.chain.from_iterable(map(calls.submitted_together, stream)):
-                yield request_id, self._tickets.kept(found)
+            for message in stream:
+                for request_id, found in sent.read(message):
+                    yield request_id, self._tickets.kept(found)
+            sent.end()
         except grpc.RpcError as error:
             raise errors.read(error, self._service) from None
         finally:

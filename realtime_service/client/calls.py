@@ -2,7 +2,7 @@
 
 import time
 import uuid
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypedDict, TypeVar
@@ -12,8 +12,8 @@ import grpc
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import answers, errors
 from realtime_service.client.answers import Answer, Deferred, LastNight
+from realtime_service.client.arguments import check_text, check_timeout, on_the_wire, several
 from realtime_service.client.errors import CallError, Unavailable
-from realtime_service.rpc.retryable import RETRY_AFTER
 from shared_model.types import MAX_TEXTS, Priority
 
 #: A stream of results that was open for so many seconds is asked for again at little cost.
@@ -21,19 +21,7 @@ LASTED_SECONDS = 10.0
 #: Seconds a call without a timeout of its own may take.
 DEFAULT_DEADLINE = 30.0
 
-_PRIORITIES = {
-    Priority.UNSPECIFIED: scoring_pb2.PRIORITY_UNSPECIFIED,
-    Priority.REAL_TIME: scoring_pb2.REAL_TIME,
-    Priority.NORMAL: scoring_pb2.NORMAL,
-    Priority.BATCH: scoring_pb2.BATCH,
-}
-_CODES = {code.value[0]: code for code in grpc.StatusCode}
-
 Reply = TypeVar("Reply")
-#: One text, or a pair for a release that reads pairs.
-Text = str | tuple[str, str]
-#: Work that is handed in: its request id, and its text or texts.
-Work = tuple[str, str | Sequence[str]]
 
 
 class StreamOptions(TypedDict, total=False):
@@ -141,8 +129,8 @@ class Scoring:
 
     def __init__(self, texts: str | Sequence[str], options: ScoreOptions) -> None:
         """Raises: InvalidRequest."""
-        check_timeout(options)
-        self._texts, self._pairs = _several(texts), _several(options.get("text_pairs", ()))
+        check_timeout(options.get("timeout_ms"))
+        self._texts, self._pairs = several("texts", texts), several("text_pairs", options.get("text_pairs", ()))
         if len(self._texts) > MAX_TEXTS:
             if options.get("allow_deferred"):
                 raise errors.invalid(f"allow_deferred: takes 1 to {MAX_TEXTS} texts; `submit` what can wait in parts")
@@ -155,7 +143,7 @@ class Scoring:
         seconds, began = (self._options.get("timeout_ms") or DEFAULT_DEADLINE * 1000) / 1000, time.monotonic()
         for start in range(0, max(1, len(self._texts)), MAX_TEXTS):
             request = self._request(slice(start, start + MAX_TEXTS))
-            read = partial(_answer, model=self._options.get("model", ""))
+            read = partial(checked_answer, model=self._options.get("model", ""))
             yield Call("Score", request, seconds, read, self._options.get("lane", ""), began)
 
     def add(self, answer: Answer) -> None:
@@ -167,36 +155,31 @@ class Scoring:
         return answers.merged(self._answers)
 
     def _request(self, part: slice) -> scoring_pb2.ScoreRequest:
-        options: dict[str, Any] = {**self._options, "text_pairs": self._pairs[part]}
+        options: dict[str, Any] = {**self._options}
+        options.pop("text_pairs", None)
         if self._answers:
             # No answer mixes two releases, though another one was promoted meanwhile.
             options["release"] = self._answers[0].release
             options["model"] = self._answers[0].model
-        request = _request(self._texts[part], **options)
+        request = score_request(self._texts[part], self._pairs[part], **options)
         if request.allow_deferred and not request.request_id:
             # Made up here: with one made up by the service, a call that is made again could be deferred twice.
             request.request_id = uuid.uuid4().hex
         return request
 
 
-def check_timeout(options: StreamOptions) -> None:
-    """Raises: InvalidRequest."""
-    timeout_ms = options.get("timeout_ms")
-    if timeout_ms is not None and timeout_ms <= 0:
-        raise errors.invalid(f"timeout_ms: is {timeout_ms}, must be positive; without one, leave it out")
-
-
 def submit(request_id: str, texts: str | Sequence[str], options: SubmitOptions) -> Call[Deferred]:
-    return Call("Submit", _submission(request_id, texts, options), DEFAULT_DEADLINE, answers.submitted)
+    return Call("Submit", submission(request_id, texts, options), DEFAULT_DEADLINE, answers.submitted)
 
 
 def result(request_id: str, ticket: str) -> Call[Deferred]:
+    check_text("request_id", request_id)
     request = scoring_pb2.GetResultRequest(request_id=request_id, ticket=ticket)
     return Call("GetResult", request, DEFAULT_DEADLINE, answers.deferred)
 
 
 def lookup(ids: str | Sequence[str], top_k: int, model: str) -> Call[LastNight]:
-    request = scoring_pb2.LookupRequest(ids=_several(ids), top_k=top_k, model=model)
+    request = scoring_pb2.LookupRequest(ids=several("ids", ids), top_k=top_k, model=model)
     return Call("Lookup", request, DEFAULT_DEADLINE, answers.last_night)
 
 
@@ -205,63 +188,18 @@ def describe(model: str) -> Call[scoring_pb2.DescribeResponse]:
     return Call("Describe", request, DEFAULT_DEADLINE, lambda message: message)
 
 
-def stream(texts: Iterable[Text], options: StreamOptions) -> Iterator[scoring_pb2.ScoreRequest]:
-    """Requests named by their number, from 0."""
-    for number, text in enumerate(texts):
-        yield _numbered(number, text, options)
-
-
-async def stream_later(texts: AsyncIterable[Text], options: StreamOptions) -> AsyncIterator[scoring_pb2.ScoreRequest]:
-    number = 0
-    async for text in texts:
-        yield _numbered(number, text, options)
-        number += 1
-
-
-def streamed(message: scoring_pb2.ScoreStreamResponse, options: StreamOptions) -> tuple[int, Answer | CallError]:
-    """(number of the text, how it ended)"""
-    number = int(message.request_id)
-    if message.HasField("response"):
-        try:
-            return number, _answer(message.response, options.get("model", ""))
-        except CallError as error:
-            return number, error
-    return number, _stream_error(message.error)
-
-
-def submit_stream(work: Iterable[Work], options: SubmitStreamOptions) -> Iterator[scoring_pb2.SubmitRequest]:
-    for request_id, texts in work:
-        yield _submission(request_id, texts, options)
-
-
-async def submit_stream_later(
-    work: AsyncIterable[Work], options: SubmitStreamOptions
-) -> AsyncIterator[scoring_pb2.SubmitRequest]:
-    async for request_id, texts in work:
-        yield _submission(request_id, texts, options)
-
-
-def submitted_together(message: scoring_pb2.SubmitStreamResponse) -> Iterator[tuple[str, Deferred | CallError]]:
-    """(request id, what became of it) of each."""
-    for it in message.outcomes:
-        yield it.request_id, answers.submitted(it.response) if it.HasField("response") else _stream_error(it.error)
-
-
-def _submission(
+def submission(
     request_id: str, texts: str | Sequence[str], options: SubmitStreamOptions | SubmitOptions
 ) -> scoring_pb2.SubmitRequest:
+    """Raises: InvalidRequest."""
+    check_text("request_id", request_id)
     scoring: dict[str, Any] = {**options}
-    within = scoring.pop("deliver_within_ms", 0)
-    request = _request(texts, request_id=request_id, **scoring)
+    within, pairs = scoring.pop("deliver_within_ms", 0), several("text_pairs", scoring.pop("text_pairs", ()))
+    request = score_request(several("texts", texts), pairs, request_id=request_id, **scoring)
     return scoring_pb2.SubmitRequest(request=request, deliver_within_ms=within)
 
 
-def _stream_error(failed: scoring_pb2.StreamError) -> CallError:
-    hint = ((RETRY_AFTER, str(failed.retry_after_ms)),) if failed.retry_after_ms else ()
-    return errors.error_of(_CODES[failed.code], failed.message, hint)
-
-
-def _answer(message: scoring_pb2.ScoreResponse, model: str) -> Answer:
+def checked_answer(message: scoring_pb2.ScoreResponse, model: str) -> Answer:
     """Raises: InvalidRequest if another model answered than was asked."""
     if model and message.model != model:
         problem = f"model: {model!r} was asked, and {message.release} answered: that replica knows one model, update it"
@@ -269,21 +207,13 @@ def _answer(message: scoring_pb2.ScoreResponse, model: str) -> Answer:
     return answers.answer(message)
 
 
-def _numbered(number: int, text: Text, options: StreamOptions) -> scoring_pb2.ScoreRequest:
-    first, second = (text, "") if isinstance(text, str) else text
-    return _request(first, request_id=str(number), text_pairs=second or (), **options)
-
-
-def _request(texts: str | Sequence[str], **options: Any) -> scoring_pb2.ScoreRequest:
+def score_request(texts: Sequence[str], text_pairs: Sequence[str], **options: Any) -> scoring_pb2.ScoreRequest:
+    """Raises: InvalidRequest."""
     return scoring_pb2.ScoreRequest(
-        texts=_several(texts),
-        text_pairs=_several(options.pop("text_pairs", ())),
-        priority=_PRIORITIES[options.pop("priority", Priority.UNSPECIFIED)],
+        texts=texts,
+        text_pairs=text_pairs,
+        priority=on_the_wire(options.pop("priority", Priority.UNSPECIFIED)),
         timeout_ms=options.pop("timeout_ms", None) or 0,
         # Sent beside the request.
         **{name: value for name, value in options.items() if name != "lane"},
     )
-
-
-def _several(texts: str | Sequence[str]) -> Sequence[str]:
-    return [texts] if isinstance(texts, str) else texts

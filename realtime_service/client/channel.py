@@ -58,10 +58,11 @@ class Caller:
     token: Token = field(default="", repr=False)
 
     def metadata(self, lane: str = "") -> Metadata:
-        """The metadata of a call. Raises: BadInput for a token that no header can carry, without quoting it."""
+        """The metadata of a call. Raises: BadInput for what no header can carry, without quoting it."""
         token = self.token if isinstance(self.token, str) else self.token()
-        if not (token.isascii() and token.isprintable()):
-            raise BadInput("token", "holds characters other than printable ASCII")
+        for argument, value in (("caller_id", self.id), ("token", token), ("lane", lane)):
+            if not (value.isascii() and value.isprintable()):
+                raise BadInput(argument, "holds characters other than printable ASCII")
         values = {"x-caller-id": self.id, "authorization": token and f"Bearer {token}", "x-tandem-lane": lane}
         return tuple((name, value) for name, value in values.items() if value)
 
@@ -104,7 +105,8 @@ def target(addresses: str | Sequence[str]) -> str:
     if isinstance(addresses, str) and _SCHEME.match(addresses):
         return addresses
     for address in several:
-        if not re.fullmatch(r".+:\d+", address) or _SCHEME.match(address):
+        port = re.fullmatch(r"[^/]+:(\d{1,5})", address)
+        if port is None or not 0 < int(port[1]) < 1 << 16 or _SCHEME.match(address):
             raise BadInput("addresses", f"{address!r}: expected HOST:PORT, or several, or one target like ipv4:…")
     if len(several) == 1:
         return several[0]

@@ -17,8 +17,9 @@ from realtime_service.rpc.retryable import Failure, Trailers, by_transport, fail
 
 #: How the transport ends its complaint when nothing listens at an address, or a name has none.
 _CAUSE = re.compile(r": ([A-Z][A-Za-z ]+)]?$")
-#: How it says that a connection cannot be secured as it should be → what a person can do.
-_UNSECURED = {
+#: How it says that a connection cannot be what it should be → what a person can do.
+_MISMATCHED = {
+    "Failed parsing HTTP/2": "speaks no gRPC: it may be the address of HTTP or of metrics; call that of gRPC",
     "CERTIFICATE_VERIFY_FAILED": "has a certificate that is not trusted here: name its authority (`--ca`, `Tls(ca=…)`)",
     "Hostname Verification": "has a certificate for other names: use one of them (`--tls-name`, `Tls(name=…)`)",
     "WRONG_VERSION_NUMBER": "has no TLS: call it without",
@@ -124,7 +125,7 @@ def read(error: grpc.RpcError, service: str, seconds: float | None = None) -> Ca
             f"no replica at {service} can answer: it starts, it stops, or it is a router without an endpoint; "
             "try again in a moment, or see its log"
         )
-    elif not_sent and (advice := [advice for sign, advice in _UNSECURED.items() if sign in details]):
+    elif not_sent and (advice := [advice for sign, advice in _MISMATCHED.items() if sign in details]):
         details = f"the service at {service} {advice[0]}"
     elif not_sent and (cause := _CAUSE.search(details)):
         details = f"no service at {service} ({cause[1]}); is it running? `make up` starts one"

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from realtime_service.client.answers import Answer, Deferred
+from realtime_service.client.arguments import several
 
 #: Tickets that a client remembers: the last ones.
 MAX_TICKETS = 100_000
@@ -38,5 +39,6 @@ class Tickets:
         return found
 
     def of(self, request_ids: Iterable[str], given: Mapping[str, str]) -> dict[str, str]:
-        """The tickets of these requests, `given` ones first."""
-        return {request_id: given.get(request_id) or self[request_id] for request_id in request_ids}
+        """The tickets of these requests, `given` ones first. Raises: InvalidRequest for what is no id."""
+        ids = several("request_ids", request_ids)
+        return {request_id: given.get(request_id) or self[request_id] for request_id in ids}

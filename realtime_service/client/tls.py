@@ -26,7 +26,7 @@ class Tls:
 
 
 def secured(tls: "bool | Tls", addresses: str | Sequence[str]) -> ChannelTls | None:
-    """None for plain connections. Raises: BadInput for files that cannot be read, half a pair, and several hosts
+    """None for plain connections. Raises: BadInput for files that cannot be read or are no PEM, half a pair, and hosts
     without a name that all their certificates carry."""
     if tls is False:
         return None
@@ -49,9 +49,13 @@ def check_token(token: Token, addresses: str | Sequence[str], tls: "bool | Tls",
 
 
 def _pem(name: str, given: Pem) -> bytes:
-    if isinstance(given, bytes):
-        return given
+    if not given:
+        return b""
     try:
-        return Path(given).read_bytes() if given else b""
+        pem = given if isinstance(given, bytes) else Path(given).read_bytes()
     except OSError as error:
-        raise BadInput(name, f"{given}: cannot be read: {error.strerror}") from error
+        raise BadInput(name, f"{given!s}: cannot be read: {error.strerror}") from error
+    if b"-----BEGIN " not in pem:
+        # Without its contents, which may be a key.
+        raise BadInput(name, f"{'its bytes' if isinstance(given, bytes) else given}: is no PEM file")
+    return pem

@@ -10,20 +10,19 @@ from tests.load.workers import Workers
 
 CALLERS = 3
 #: Seconds between two calls of one caller.
-_PAUSE = 0.002
+_PAUSE = 0.01
 
 
 @dataclass
 class Callers(Workers):
     """`CALLERS` threads on one client and as many tasks on another, for as long as the context lasts.
 
-    `began` and `took`: seconds, of each call that was answered; `failed`: how the others ended.
+    `answered`: when each call that was answered began, and its seconds; `failed`: how the others ended.
     """
 
     addresses: list[str]
     timeout_ms: int
-    began: list[float] = field(default_factory=list)
-    took: list[float] = field(default_factory=list)
+    answered: list[tuple[float, float]] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
     def __enter__(self) -> "Callers":
@@ -39,7 +38,7 @@ class Callers(Workers):
 
     def longest_since(self, moment: float) -> float:
         """Seconds of the longest call that began after a moment of the monotonic clock."""
-        return max(took for began, took in zip(self.began, self.took, strict=True) if began > moment)
+        return max(took for began, took in self.answered if began > moment)
 
     def _call(self) -> None:
         while not self._over.wait(_PAUSE):
@@ -67,8 +66,8 @@ class Callers(Workers):
             await asyncio.sleep(_PAUSE)
 
     def _answered(self, began: float) -> None:
-        self.took.append(time.monotonic() - began)
-        self.began.append(began)
+        # In one step: several threads append.
+        self.answered.append((began, time.monotonic() - began))
 
     def _failed(self, error: CallError) -> None:
         self.failed.append(f"{type(error).__name__}: {error}")

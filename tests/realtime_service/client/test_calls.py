@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -184,16 +184,36 @@ def test_a_stream_of_submissions_that_breaks_says_so_after_what_it_told(face: Fa
     assert len(script.asked) == 2
 
 
+@both
+def test_an_error_of_the_caller_s_own_iterator_is_raised_after_the_answers(face: Face) -> None:
+    def work() -> Iterator[tuple[str, str]]:
+        yield "a", "one"
+        raise LookupError("the caller's own")
+
+    told = [scoring_pb2.SubmitStreamResponse(outcomes=[stored("a")])]
+    with scripted(told) as script, face(script.address) as client:
+        assert client.first("submit_stream", work())[0] == "a"
+        with pytest.raises(LookupError, match="the caller's own"):
+            client.listed("submit_stream", work())
+    assert [[it.request.request_id for it in sent] for _, sent, _ in script.asked] == [["a"], ["a"]]
+
+
 async def test_work_may_come_from_a_generator_of_the_loop() -> None:
     async def work() -> AsyncIterator[tuple[str, str]]:
         for name in "ab":
             await asyncio.sleep(0)
             yield name, "text"
 
+    async def broken() -> AsyncIterator[tuple[str, str]]:
+        yield "a", "text"
+        raise LookupError("the caller's own")
+
     answer = scoring_pb2.SubmitStreamResponse(outcomes=[stored("a"), stored("b")])
     with scripted([answer]) as script:
         async with AsyncClient(script.address) as client:
             assert [name async for name, _ in client.submit_stream(work())] == ["a", "b"]
+            with pytest.raises(LookupError, match="the caller's own"):
+                [name async for name, _ in client.submit_stream(broken())]
 
 
 @both
@@ -250,6 +270,23 @@ def test_without_anybody_there_the_call_ends_soon_and_says_so(face: Face) -> Non
     with face(address) as client, pytest.raises(Unavailable) as error:
         client.score("hello")
     assert error.value.details() == f"no service at {address} (Connection refused); is it running? `make up` starts one"
+
+
+@both
+def test_a_listener_of_another_protocol_is_said(face: Face) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
+        pool.submit(answer_as_http, listening)
+        says = "speaks no gRPC: it may be the address of HTTP or of metrics"
+        with face(f"127.0.0.1:{listening.getsockname()[1]}") as client, pytest.raises(Unavailable, match=says):
+            client.score("hello")
+
+
+def answer_as_http(listening: socket.socket) -> None:
+    connection, _ = listening.accept()
+    with connection:
+        connection.recv(1 << 16)
+        connection.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        connection.recv(1 << 16)
 
 
 @both

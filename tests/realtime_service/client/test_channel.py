@@ -26,7 +26,19 @@ def test_addresses_become_a_target(addresses: str | list[str], expected: str) ->
 
 
 @pytest.mark.parametrize(
-    "addresses", ["", "nowhere", "a:1,", "a:port", [], ["ipv4:1.2.3.4:1", "1.2.3.4:2"], "[::1]:1,127.0.0.1:1"]
+    "addresses",
+    [
+        "",
+        "nowhere",
+        "a:1,",
+        "a:port",
+        "a:0",
+        "a:65536",
+        "http://a:1",
+        [],
+        ["ipv4:1.2.3.4:1", "1.2.3.4:2"],
+        "[::1]:1,127.0.0.1:1",
+    ],
 )
 def test_what_is_no_address_is_said_in_a_line(addresses: str | list[str]) -> None:
     with pytest.raises(BadInput, match=r"^addresses: .+") as refused:

@@ -67,6 +67,7 @@ def test_the_first_part_that_fails_ends_the_request(face: Face) -> None:
         ({"allow_deferred": True}, "allow_deferred: takes 1 to 64 texts"),
         ({"timeout_ms": -5}, "timeout_ms: is -5, must be positive"),
         ({"timeout_ms": 0}, "timeout_ms: is 0, must be positive"),
+        ({"timeout_ms": 80.5}, "timeout_ms: is 80.5, must be a whole number"),
     ],
 )
 def test_what_cannot_be_is_refused_before_it_is_sent(face: Face, options: dict[str, Any], says: str) -> None:
@@ -77,6 +78,40 @@ def test_what_cannot_be_is_refused_before_it_is_sent(face: Face, options: dict[s
             with pytest.raises(InvalidRequest, match=says):
                 client.listed("stream", ["text"], **options)
     assert script.asked == []
+
+
+@both
+@pytest.mark.parametrize(
+    ("method", "arguments", "says"),
+    [
+        ("score", [None], "texts: is NoneType, must be a str or several"),
+        ("score", [b"hello"], "texts: is bytes, must be a str or several"),
+        ("score", [["hello", 5]], r"texts\[1\]: is int, must be a str"),
+        ("score", ["half \ud83d"], "texts: is not valid Unicode: half of a surrogate pair at character 5"),
+        ("submit", [17, "hello"], "request_id: is int, must be a str"),
+        ("submit", ["job", ["\udc00"]], r"texts\[0\]: is not valid Unicode"),
+        ("result", [None], "request_id: is NoneType, must be a str"),
+        ("lookup", [[17]], r"ids\[0\]: is int, must be a str"),
+    ],
+)
+def test_what_is_no_text_is_refused_by_name(face: Face, method: str, arguments: list[Any], says: str) -> None:
+    with face("127.0.0.1:1") as client, pytest.raises(InvalidRequest, match=says):
+        getattr(client, method)(*arguments)
+
+
+@both
+def test_a_priority_by_another_name_is_refused_with_those_that_are(face: Face) -> None:
+    says = "priority: is 'BATCH', must be one of unspecified, real_time, normal, batch"
+    with face("127.0.0.1:1") as client, pytest.raises(InvalidRequest, match=says):
+        client.score("hello", priority="BATCH")
+
+
+@both
+@pytest.mark.parametrize(("client_options", "options"), [({"caller_id": "Zoë"}, {}), ({}, {"lane": "schnell\n"})])
+def test_what_no_header_can_carry_is_refused_by_name(face: Face, client_options: Any, options: Any) -> None:
+    [name] = client_options or options
+    with face("127.0.0.1:1", **client_options) as client, pytest.raises(BadInput, match=f"{name}: holds characters"):
+        client.score("hello", **options)
 
 
 @both

@@ -4,7 +4,7 @@ import pytest
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import InvalidRequest
-from realtime_service.client.calls import streamed
+from realtime_service.client.streams import ScoreStream
 from tests.realtime_service.client.faces import FACES, Face
 from tests.realtime_service.client.scripted import scripted
 
@@ -38,5 +38,5 @@ def test_an_answer_of_another_model_is_an_error(face: Face, model: str) -> None:
     ):
         client.score("a", model="side")
     message = scoring_pb2.ScoreStreamResponse(request_id="3", response=by(model))
-    number, found = streamed(message, {"model": "side"})
+    number, found = ScoreStream({"model": "side"}).read(message)
     assert (number, type(found)) == (3, InvalidRequest)

@@ -56,8 +56,8 @@ def other(start: Start) -> Iterator[RunningService]:
 
 def warmed(load: Callers, calls: int = 200) -> None:
     """Wait until so many more calls have been answered."""
-    enough = len(load.took) + calls
-    eventually(lambda: len(load.took) >= enough or load.failed, seconds=60)
+    enough = len(load.answered) + calls
+    eventually(lambda: len(load.answered) >= enough or load.failed, seconds=60)
 
 
 def test_a_replica_that_is_killed_fails_no_call(stays: RunningService, other: RunningService) -> None:
@@ -109,14 +109,20 @@ def test_a_replica_that_drains_fails_no_call(stays: RunningService, other: Runni
 
 @both
 def test_a_stream_answers_every_text_and_a_bad_one_in_its_place(service: RunningService, face: Face) -> None:
-    texts = ["where is my card", "", *(f"message {number}" for number in range(150))]
+    bad = {
+        1: ("", "texts[0]: is empty"),
+        2: ("half \ud83d", "texts[0]: is not valid Unicode: half of a surrogate pair at character 5"),
+        3: (None, "texts[0]: is NoneType, must be a str"),
+    }
+    texts = ["where is my card", *(text for text, _ in bad.values()), *(f"message {number}" for number in range(150))]
     with face(service.address) as client:
         answers = dict(client.listed("stream", texts, top_k=1))
-    assert sorted(answers) == list(range(152))
+    assert sorted(answers) == list(range(154))
     assert answers.pop(0).label == "card_arrival"
-    refused = answers.pop(1)
-    assert isinstance(refused, InvalidRequest)
-    assert refused.details() == "texts[0]: is empty"
+    for number, (_, says) in bad.items():
+        refused = answers.pop(number)
+        assert isinstance(refused, InvalidRequest)
+        assert refused.details() == says
     assert all(len(answer.results[0].labels) == 1 for answer in answers.values())
 
 

@@ -90,6 +90,10 @@ def test_what_cannot_secure_a_connection_is_refused_at_once(face: Any, own: Cert
         face("127.0.0.1:1", tls=Tls(cert=own.cert))
     with pytest.raises(BadInput, match=r"^ca: /absent.pem: cannot be read: No such file or directory$"):
         face("127.0.0.1:1", tls=Tls("/absent.pem"))
+    with pytest.raises(BadInput, match=rf"^ca: {__file__}: is no PEM file$"):
+        face("127.0.0.1:1", tls=Tls(__file__))
+    with pytest.raises(BadInput, match=r"^key: its bytes: is no PEM file$"):
+        face("127.0.0.1:1", tls=Tls(cert=own.cert, key=b"secret"))
 
 
 @pytest.mark.parametrize("address", ["replica-1:1", "10.0.0.7:1", "127.0.0.1:1,10.0.0.7:1", "dns:///replica-1:1"])
