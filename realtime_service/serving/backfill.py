@@ -74,22 +74,38 @@ class BackfillWorker:
 
     async def run_once(self) -> int:
         """Claim and answer one chunk; returns how many of it have ended. Raises: StoreUnavailable."""
-        claimed = await self._deferred_queue.claim(self._consumer, CHUNK, models=self._dispatcher.served_models)
-        if not claimed:
-            return 0
+        # The store may have claimed some though a stop comes before its reply: they are returned as well.
+        claiming = asyncio.create_task(
+            self._deferred_queue.claim(self._consumer, CHUNK, models=self._dispatcher.served_models)
+        )
+        try:
+            claimed = await asyncio.shield(claiming)
+            return await self._end(claimed) if claimed else 0
+        except asyncio.CancelledError:
+            returning = asyncio.create_task(self._give_back(claiming))
+            # A stop cancels again every tenth of a second.
+            while not returning.done():
+                with contextlib.suppress(asyncio.CancelledError):
+                    await asyncio.wait([returning])
+            returning.result()
+            raise
+
+    async def _end(self, claimed: Sequence[Claimed]) -> int:
         # Concurrently, so that they share batches.
         answers = {item.entry: asyncio.create_task(self._answer(item)) for item in claimed}
         try:
             async with Lease(self._deferred_queue, self._consumer, claimed, lambda item: answers[item.entry].cancel()):
                 await asyncio.wait(answers.values())
                 return await self._settle([(item, answers[item.entry]) for item in claimed])
-        except asyncio.CancelledError:
+        finally:
             for answer in answers.values():
                 answer.cancel()
-            # A stop is not a crash: returned requests do not count as delivered.
-            with contextlib.suppress(StoreUnavailable):
+
+    async def _give_back(self, claiming: "asyncio.Task[list[Claimed]]") -> None:
+        """A stop is not a crash: returned requests do not count as delivered."""
+        with contextlib.suppress(StoreUnavailable):
+            if claimed := await claiming:
                 await self._deferred_queue.nack(self._consumer, claimed)
-            raise
 
     async def _answer(self, item: Claimed) -> _Outcome:
         try:

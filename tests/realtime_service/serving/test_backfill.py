@@ -9,12 +9,13 @@ import redis.asyncio
 from protos.scoring.v1.scoring_pb2 import ScoreRequest
 from protos.scoring.v1.storage_pb2 import DeferredWork
 from realtime_service.errors import Overloaded
+from realtime_service.process.background import BackgroundTasks
 from realtime_service.serving.answer import Answer
 from realtime_service.serving.backfill import BackfillWorker
 from realtime_service.serving.request import ScoringRequest
 from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import SystemClock
-from shared_model.deferred import DeferredQueue, State
+from shared_model.deferred import Claimed, DeferredQueue, State
 from shared_model.errors import BadInput, StoreUnavailable
 from shared_model.types import ServingPath
 from tests.realtime_service.conftest import eventually
@@ -99,6 +100,40 @@ async def test_a_replica_that_stops_leaves_its_work_to_the_others_at_once(
         await asyncio.wait([stopping])
         assert await state_of(deferred_queue, "endless") is State.ACCEPTED
     assert script.cancelled == ["endless"] * 4
+
+
+class Late(DeferredQueue):
+    """A queue whose replies come once they are `let`."""
+
+    def __init__(self, client: "redis.asyncio.Redis") -> None:
+        super().__init__(client)
+        self.claimed, self.let = asyncio.Event(), asyncio.Event()
+
+    async def claim(self, *arguments: Any, **options: Any) -> list[Claimed]:
+        found = await super().claim(*arguments, **options)
+        self.claimed.set()
+        await self.let.wait()
+        return found
+
+    async def nack(self, *arguments: Any) -> int:
+        await self.let.wait()
+        return await super().nack(*arguments)
+
+
+async def test_so_does_one_that_stops_before_it_hears_what_it_has_claimed(
+    own_redis: "redis.asyncio.Redis", script: Scripted
+) -> None:
+    late = Late(own_redis)
+    await accept(late, "fine")
+    background_tasks = BackgroundTasks()
+    task = background_tasks.start(backfill_worker(late, script).run_once())
+    await late.claimed.wait()
+    assert await state_of(late, "fine") is State.CLAIMED
+    # For longer than it takes until a stop cancels again.
+    asyncio.get_running_loop().call_later(0.25, late.let.set)
+    await background_tasks.stop(task)
+    assert (task.cancelled(), script.begun) == (True, [])
+    assert await state_of(late, "fine") is State.ACCEPTED
 
 
 async def test_a_lost_request_is_abandoned_and_the_rest_is_answered(
