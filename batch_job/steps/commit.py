@@ -11,6 +11,7 @@ from batch_job.checks.gate import GateFailed
 from batch_job.identity import model_of
 from batch_job.progress import log
 from batch_job.run_record import Approval, Findings, RunRecord, Scoring, State
+from batch_job.steps import figures
 from batch_job.steps.context import StepContext, open_context, recorded
 from batch_job.steps.unchanged import already_committed, refuse_changed
 from batch_job.steps.waiting import findings_of
@@ -60,6 +61,7 @@ def commit_staged(context: StepContext, run: RunRecord, findings: Findings, appr
     first = Approval(facts[_BY], facts[_AT], facts[_COMMENT])
     run = replace(run, state=State.COMMITTED, findings=findings, scoring=scoring, staged="", approval=first, problem="")
     run_record.write(context.path, run)
+    figures.tell_verdicts(context.client, run, findings)
     log(f"ds={run.ds}: {scoring.rows:,} rows committed, accepted by {first.by}")
     return run
 

@@ -1,11 +1,9 @@
 """The `publish` step: the committed partition → Redis, as an epoch the online service answers from. No JVM."""
 
 import argparse
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import pairwise
 
 import numpy as np
@@ -24,26 +22,24 @@ from batch_job.settings import NightlySettings
 from batch_job.shards import head_columns
 from batch_job.shards.head_columns import HeadColumns
 from batch_job.shards.schemas import ARCHIVE
+from batch_job.steps import figures
 from batch_job.tables import publishable, table
 from batch_job.tables.fence import connect
 from batch_job.tables.publishable import Partition
 from protos.scoring.v1.storage_pb2 import PublishedHead, PublishedScore
 from shared_model import settings
-from shared_model.errors import JobError, StoreUnavailable
+from shared_model.errors import JobError
 from shared_model.heads import Heads
 from shared_model.objects import Location
 from shared_model.output import OutputSpec
 from shared_model.published import epochs
 from shared_model.published.epochs import Epoch, Outcome
 from shared_model.published.publish import most_keys, publish
-from shared_model.redis_store import keys
 from shared_model.redis_store.server import RedisServer
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
 
 _BATCH = 10_000
-#: Nights that the SLA board lists.
-_RECENT_RUNS = 10
 
 _NO_ROWS = "the day holds no rows"
 _NEWER_DAY = "a newer day, {} of {}, is committed; `publish --force` makes this one live all the same"
@@ -80,7 +76,7 @@ def publish_run(
     publication = _publish(state, nightly, client, epoch, partition, run.input.identity, force)
     if publication.moved and not model_of(run.input.identity):
         # The metrics are those of the default model's runs.
-        _publish_figures(client, run, epoch)
+        figures.tell_published(client, run, epoch)
     return _with(run, publication)
 
 
@@ -172,25 +168,3 @@ def _answers(output: OutputSpec, found: HeadColumns) -> Iterator[PublishedHead]:
     rows = zip(found.vector.to_pylist(), found.abstained.to_pylist(), spans, strict=True)
     for values, abstained, (start, end) in rows:
         yield PublishedHead(labels=labels[start:end], scores=values or scores[start:end], abstained=bool(abstained))
-
-
-def _publish_figures(client: "redis.Redis", run: RunRecord, epoch: Epoch) -> None:
-    """Leave the run's figures where the online service's metrics find them."""
-    figures = {
-        "ds": run.ds,
-        "run_id": run.run_id,
-        "release": epoch.release,
-        "precision": epoch.precision,
-        "rows": run.scoring.rows if run.scoring else 0,
-        "rows_per_second": run.scoring.rows_per_second if run.scoring else 0.0,
-        "quarantined": sum(run.scoring.quarantined.values()) if run.scoring else 0,
-        "finished_at": datetime.now(UTC).timestamp(),
-    }
-    try:
-        with client.pipeline() as pipe:
-            pipe.set(keys.last_run(), json.dumps(figures))
-            pipe.lpush(keys.recent_runs(), json.dumps(figures))
-            pipe.ltrim(keys.recent_runs(), 0, _RECENT_RUNS - 1)
-            pipe.execute()
-    except redis.RedisError as error:
-        raise StoreUnavailable(f"ds={run.ds} is published, but its figures are not: {error}") from error

@@ -15,6 +15,7 @@ from batch_job.progress import log
 from batch_job.reporting import plain_text
 from batch_job.run_record import Findings, RunRecord, State
 from batch_job.scoring.options import ScoringOptions
+from batch_job.steps import figures
 from batch_job.steps.context import StepContext, open_context, recorded, scoring_session
 from batch_job.steps.drain import answer_deferred
 from batch_job.steps.unchanged import committed_before, record_unchanged, refuse_changed
@@ -65,7 +66,7 @@ def score_day(
         with open_attempt(spark, run, options, tables, fence, nightly, force) as attempt:
             written = attempt.write()
             turn()
-            findings = _judge(attempt, written, accepted)
+            findings = _judge(context, attempt, written, accepted)
             scoring = attempt.commit(written, history.facts(findings))
     except GateFailed as refused:
         run_record.write(context.path, replace(run, findings=refused.findings, staged=refused.staged))
@@ -80,15 +81,17 @@ def score_day(
     return run
 
 
-def _judge(attempt: Attempt, written: Written, accepted: tuple[str, ...]) -> Findings:
+def _judge(context: StepContext, attempt: Attempt, written: Written, accepted: tuple[str, ...]) -> Findings:
     """Raises: GateFailed; the scores are then kept for a person where one may accept them."""
     try:
         with attempt.stopwatch.stage("gate"):
             findings = examine(attempt.run, written, attempt.options, accepted)
     except GateFailed as refused:
+        figures.tell_verdicts(context.client, attempt.run, refused.findings)
         if gate.acceptable(refused.findings.verdicts):
             refused.staged = attempt.staged(written, history.facts(refused.findings)).write()
         raise
+    figures.tell_verdicts(context.client, attempt.run, findings)
     for verdict in findings.verdicts:
         log(f"gate {verdict.gate}: {verdict.outcome}{' (accepted)' if verdict.accepted else ''}: {verdict.line}")
     return findings

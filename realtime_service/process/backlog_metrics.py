@@ -1,4 +1,4 @@
-"""Exports the deferred work that waits, and its earliest deadline, as metrics: autoscalers follow them."""
+"""Exports the deferred work that waits, its earliest deadline and its age, as metrics: autoscalers follow them."""
 
 import asyncio
 import logging
@@ -23,6 +23,8 @@ async def run(queue: DeferredQueue, metrics: Metrics, clock: Clock) -> None:
         except StoreUnavailable as error:
             log.debug("the deferred work that waits could not be read: %s", error)
         else:
-            due = math.inf if backlog.due_in_ms is None else clock.wall() + backlog.due_in_ms / 1000
-            metrics.set_backlog(backlog.waiting, due)
+            now = clock.wall()
+            due = math.inf if backlog.due_in_ms is None else now + backlog.due_in_ms / 1000
+            oldest = math.inf if backlog.age_ms is None else now - backlog.age_ms / 1000
+            metrics.set_backlog(backlog.waiting, due, oldest)
         await asyncio.sleep(PERIOD_SECONDS)

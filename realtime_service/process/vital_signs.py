@@ -22,23 +22,29 @@ async def run(status: ReplicaStatus, membership: Membership, files: CertificateF
     while True:
         device = status.device
         for path in device.lanes:
-            late = lateness(status, path, membership.snapshot.policy.targets.get(path, 0.0))
-            metrics.set_lane(path, device.queue_depth(path), device.utilisation_of(path), late)
+            metrics.set_lane(path, device.queue_depth(path), device.utilisation_of(path))
+            if found := pace(status, path, membership.snapshot.policy.targets.get(path, 0.0)):
+                metrics.set_pace(path, *found)
+            ran = device.take_ran(path)
+            metrics.add_batches(path, ran.seconds, ran.tokens, ran.padding)
         metrics.set_redis_up(membership.snapshot.redis_available)
-        metrics.set_epochs(epoch_days(status.models.published()))
+        metrics.nights.set_epochs(epoch_days(status.models.published()))
         if files:
             # Each renewed certificate is read with a connection, and none may come.
             metrics.set_certificate_end(files.current().ends)
         await asyncio.sleep(PERIOD_SECONDS)
 
 
-def lateness(status: ReplicaStatus, path: ServingPath, target: float) -> float | None:
+def pace(status: ReplicaStatus, path: ServingPath, target: float) -> tuple[float, float] | None:
     """When a typical request of a lane would end, as a share of its p95 `target`, or of the timeout that is assumed for
-    it; None while the lane warms up."""
+    it; and how many typical texts a second it answers with its device to itself. None while the lane warms up."""
     if not status.models.serving.models:
         return None
     typical = status.device.typical(status.models.active, path, TYPICAL_TOKENS)
-    return typical and typical[0] / (target or status.device.lanes[path].assumed_timeout)
+    if typical is None:
+        return None
+    finish, _, per_text = typical
+    return finish / (target or status.device.lanes[path].assumed_timeout), 1 / per_text
 
 
 async def watch_loop(metrics: Metrics, clock: Clock) -> None:
@@ -51,9 +57,6 @@ async def watch_loop(metrics: Metrics, clock: Clock) -> None:
 
 def epoch_days(published: Iterable[PrecomputedScores]) -> dict[str, float]:
     """By release, the seconds in which the day of its epoch began; without those that have none."""
-    return {it.release: _began(it.epoch) for it in published if it.epoch}
-
-
-def _began(epoch: str) -> float:
-    """`epoch`: its name, the day and the token."""
-    return datetime.fromisoformat(epoch.partition(".")[0]).replace(tzinfo=UTC).timestamp()
+    # The name of an epoch is the day and the token.
+    days = {it.release: it.epoch.partition(".")[0] for it in published if it.epoch}
+    return {release: datetime.fromisoformat(day).replace(tzinfo=UTC).timestamp() for release, day in days.items()}

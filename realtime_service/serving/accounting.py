@@ -59,9 +59,9 @@ class Accounting:
             due = context.arrived + target
         seconds, met = now - context.arrived, due is None or now <= due
         ids = None if work is None else work.ids
-        self._metrics.answered(
-            answer.path, seconds, answer.queued, answer.batch_rows, met=met, model=context.name, ids=ids
-        )
+        self._metrics.answered(answer.path, seconds, met=met, model=context.name, ids=ids)
+        if answer.batch_rows:
+            self._metrics.computed(answer.path, answer.queued, answer.computed, answer.batch_rows, ids)
         if context.model:
             self.scored(context.model, answer, seconds)
             if answer.batch_rows:

@@ -87,10 +87,11 @@ class Claimed:
 
 class Backlog(NamedTuple):
     """Requests that wait and that no consumer is at; milliseconds until the earliest deadline of those that are free to
-    claim, None where none has one."""
+    claim, None where none has one; and since the oldest that is not answered was accepted, None without any."""
 
     waiting: int
     due_in_ms: int | None
+    age_ms: int | None = None
 
 
 class DeferredQueue:
@@ -251,5 +252,5 @@ class DeferredQueue:
 
     async def backlog(self, lease_seconds: float = LEASE_SECONDS) -> Backlog:
         """The work that idle lanes have left and do not work on now."""
-        waiting, due, now = await self._scripts.run("backlog", [], [int(lease_seconds * 1000)])
-        return Backlog(waiting, int(float(due)) - now if due else None)
+        waiting, due, oldest, now = await self._scripts.run("backlog", [], [int(lease_seconds * 1000)])
+        return Backlog(waiting, int(float(due)) - now if due else None, now - int(oldest) if oldest else None)

@@ -90,6 +90,11 @@ def last_run() -> str:
     return "tandem:{nightly}:last_run"
 
 
+def last_verdicts() -> str:
+    """JSON record of the gates' verdicts on the day that was judged last."""
+    return "tandem:{nightly}:last_verdicts"
+
+
 def recent_runs() -> str:
     """List of the same records, the newest first."""
     return "tandem:{nightly}:recent_runs"

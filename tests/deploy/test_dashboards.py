@@ -44,6 +44,7 @@ def scraping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         figures = {"ds": "2026-01-14", "rows": 9, "rows_per_second": 2.5, "quarantined": 1, "finished_at": time.time()}
         with redis.Redis.from_url(made.redis.url) as client:
             client.set(keys.last_run(), json.dumps({**figures, "release": made.release}))
+            client.set(keys.last_verdicts(), json.dumps({"ds": "2026-01-14", "outcomes": {"labels": "ok"}}))
             publish(client, Epoch(made.release, "bf16", "2026-01-14", 1), [(b"k" * 16, PublishedScore())])
         with prometheus(folder, "127.0.0.1:1", replica) as address, Client(replica.address) as caller:
 

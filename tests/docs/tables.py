@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.registry import Collector
 
 from realtime_service.telemetry.metrics import Metrics
@@ -105,7 +105,8 @@ def _metric_rows() -> Iterator[Sequence[str]]:
     yield ("---",) * 4
     recorder = _Recorder()
     Metrics([], recorder)
-    for collector in recorder.collectors:
+    # A process's own figures have the names of Prometheus' clients.
+    for collector in (it for it in recorder.collectors if not isinstance(it, ProcessCollector)):
         [family] = collector.describe()
         name = f"{family.name}_total" if family.type == "counter" else family.name
         labels = ", ".join(f"`{label}`" for label in collector._labelnames)

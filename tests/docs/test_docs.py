@@ -58,8 +58,8 @@ def setting_names() -> Iterator[str]:
 
 def metric_names() -> set[str]:
     """Names as Prometheus sees them, without the suffixes a histogram's series have."""
-    written = (REPOSITORY / "realtime_service" / "telemetry" / "metrics" / "__init__.py").read_text()
-    return set(re.findall(r'"(tandem_[a-z_]+)"', written))
+    written = (REPOSITORY / "realtime_service" / "telemetry" / "metrics").glob("*.py")
+    return set(re.findall(r'"(tandem_[a-z_]+)"', "\n".join(path.read_text() for path in written)))
 
 
 def watched_metrics() -> set[str]:

@@ -117,7 +117,9 @@ def test_a_service_its_callers_an_operator_and_a_night_do_their_work(server: Ser
         epoch = Epoch(release.id, "bf16", "2026-01-14", 1)
         assert publish(client, epoch, [(b"k" * 16, PublishedScore())], ids=Messages({"a": b"k" * 16})).keys == 1
         client.set(keys.last_run(), "{}")
+        client.set(keys.last_verdicts(), "{}")
     with server.client("service") as client:
+        assert client.get(keys.last_run()) == client.get(keys.last_verdicts()) == b"{}"
         hashes = keys.epoch_scores(release.id, epoch.name), keys.epoch_ids(release.id, epoch.name)
         assert client.register_script(FIND)(args=question(*hashes, ["a", "b"], 1)) == [b"", None]
 
@@ -167,7 +169,7 @@ READ_ONLY = {
     "service": (
         ("SET", keys.routing_policy(), "x"), ("HSET", keys.release_pointer(), "active", "x"),
         ("DEL", keys.release_pointer()), ("HSET", keys.epoch_scores(RELEASE, "e"), "k", "v"),
-        ("SET", keys.last_run(), "x"),
+        ("SET", keys.last_run(), "x"), ("SET", keys.last_verdicts(), "x"),
         ("EVAL", f"return redis.call('SET', '{keys.routing_policy()}', 'x')", "0"),
     ),
     "nightly": (

@@ -5,16 +5,17 @@ import itertools
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from realtime_service.settings import Lane
+from realtime_service.telemetry.metrics.nights import NightMetrics
 from realtime_service.telemetry.metrics.service_levels import Totals
 from shared_model.types import ServingPath
 
 Ids = dict[str, str] | None
 #: Seconds. The lanes' targets (50 ms, 500 ms) are edges, so that the share inside the SLO is exact.
 _LATENCY_EDGES = (0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.035, 0.05, 0.1, 0.2, 0.35, 0.5, 1.0, 2.5, 10.0)
-_QUEUE_EDGES = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
+_DEVICE_EDGES = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 #: Models with a label of their own, for the life of the process.
 _MOST_MODELS = 32
 _BATCH_EDGES = (1, 2, 4, 8, 16, 32, 64)
@@ -58,7 +59,8 @@ class Metrics:
         requests = self._counter("tandem_requests_total", "Requests by how they ended.", "path", "outcome", "model")
         reasons = self._counter("tandem_decisions_total", "Routing decisions by reason.", "path", "reason")
         seconds = self._histogram("tandem_request_seconds", "From arrival to answer.", _LATENCY_EDGES, "path", "model")
-        queue = self._histogram("tandem_queue_seconds", "From arrival to the device.", _QUEUE_EDGES, "path")
+        queue = self._histogram("tandem_queue_seconds", "From arrival to the device.", _DEVICE_EDGES, "path")
+        compute = self._histogram("tandem_compute_seconds", "Of the batch a request ran in.", _DEVICE_EDGES, "path")
         rows = self._histogram("tandem_batch_rows", "Rows of the batch a request ran in.", _BATCH_EDGES, "path")
         calls = self._counter("tandem_calls_total", "Calls and streams by gRPC's status.", "method", "code")
         # "": of requests that end before their model is known.
@@ -68,9 +70,12 @@ class Metrics:
         # Cached by labels: `labels` takes longer than the increment that every request makes.
         self._requests, self._reasons = functools.cache(requests.labels), functools.cache(reasons.labels)
         self._seconds, self._queue = functools.cache(seconds.labels), functools.cache(queue.labels)
-        self._rows, self._calls = functools.cache(rows.labels), functools.cache(calls.labels)
+        self._compute, self._rows = functools.cache(compute.labels), functools.cache(rows.labels)
+        self._calls = functools.cache(calls.labels)
         self._add_lanes()
-        self._add_nights()
+        self._add_deferred()
+        #: Of nightly runs.
+        self.nights = NightMetrics(self.registry)
         self._add_releases()
         self._add_routing()
         self._add_process()
@@ -80,28 +85,26 @@ class Metrics:
     def _add_lanes(self) -> None:
         self._waiting = self._gauge("tandem_waiting", "Texts waiting for the device.", "path")
         self._load = self._gauge("tandem_load", "Arrival rate × service time ÷ streams of a lane.", "path")
+        self._capacity = self._gauge(
+            "tandem_lane_capacity_texts_per_second", "Typical texts that it answers with its device to itself.", "path"
+        )
+        self._busy = self._counter("tandem_device_busy_seconds_total", "Batches' seconds ÷ streams.", "path")
+        self._tokens = self._counter("tandem_tokens_total", "Tokens of texts that a device ran.", "path")
+        self._padding = self._counter("tandem_padding_tokens_total", "Those that padded them.", "path")
         self._late = self._gauge("tandem_predicted_lateness_ratio", "Predicted end ÷ the lane's p95 target.", "path")
         self._call = self._gauge("tandem_lane_call_seconds", "Median call of the lane's budget on this host.", "path")
         self._places = self._gauge("tandem_lane_device_info", "Where the lane computes.", "path", "device")
         self._slow = self._gauge("tandem_lane_slow", "1 if that is over the lane's latency budget.", "path")
 
-    def _add_nights(self) -> None:
+    def _add_deferred(self) -> None:
         self._backlog = self._gauge("tandem_deferred_waiting", "Deferred requests that no consumer is at.")
         self._backlog_due = self._gauge("tandem_deferred_deadline_timestamp_seconds", "Their earliest deadline, UTC.")
+        self._backlog_oldest = self._gauge(
+            "tandem_deferred_oldest_timestamp_seconds", "When the oldest that is not answered was accepted, UTC."
+        )
         self._harvested = self._counter("tandem_harvested_total", "Deferred requests answered by idle lanes.")
         self._unanswered = self._counter(
             "tandem_deferred_unanswered_total", "Deferred requests that ended without an answer.", "why"
-        )
-        self._nightly_rows = self._gauge("tandem_nightly_rows", "Rows the last published nightly run scored.", "ds")
-        self._nightly_rate = self._gauge("tandem_nightly_rows_per_second", "Its rate.", "ds")
-        self._nightly_at = self._gauge("tandem_nightly_last_success_timestamp_seconds", "When it published, UTC.")
-        self._nightly_quarantined = self._gauge("tandem_nightly_quarantined_rows", "Lines it quarantined.", "ds")
-        self._nightly_expected = self._gauge("tandem_nightly_expected", "1 where one is to publish every day.")
-        self._nightly_release = self._gauge(
-            "tandem_nightly_release_info", "The release that it scored with.", "release"
-        )
-        self._epochs = self._gauge(
-            "tandem_epoch_day_timestamp_seconds", "The day whose scores answer, its begin in UTC.", "release"
         )
 
     def _add_releases(self) -> None:
@@ -119,6 +122,8 @@ class Metrics:
         self._ejected = self._gauge("tandem_ejected", "Replicas that are ejected now.")
 
     def _add_process(self) -> None:
+        # Memory, CPU seconds and open files, under the names that all of Prometheus' clients use.
+        ProcessCollector(registry=self.registry)
         self.spans_dropped = self._counter("tandem_spans_dropped_total", "Spans that were not exported.").inc
         self._restarts = self._gauge("tandem_worker_restarts", "Workers that died in this one's place.")
         self._redis = self._gauge("tandem_redis_up", "1 while Redis answers.")
@@ -147,16 +152,17 @@ class Metrics:
         """Count the end of a call or a stream. `code`: the name of a gRPC status code."""
         self._calls(method, code).inc()
 
-    def answered(
-        self, path: ServingPath, seconds: float, queued: float, rows: int, met: bool, model: str, ids: Ids = None
-    ) -> None:
+    def answered(self, path: ServingPath, seconds: float, met: bool, model: str, ids: Ids = None) -> None:
         """`ids`: of a sampled request's trace, for exemplars."""
         label = self._model(model)
         self._requests(path, Outcome.MET if met else Outcome.LATE, label).inc()
         self._seconds(path, label).observe(seconds, ids)
-        if rows:
-            self._queue(path).observe(queued, ids)
-            self._rows(path).observe(rows)
+
+    def computed(self, path: ServingPath, queued: float, seconds: float, rows: int, ids: Ids = None) -> None:
+        """An answered request's time in the queue, and the time and rows of its last batch."""
+        self._queue(path).observe(queued, ids)
+        self._compute(path).observe(seconds, ids)
+        self._rows(path).observe(rows)
 
     def ended(self, path: ServingPath | None, outcome: Outcome, model: str = "") -> None:
         """Count a request that ended without an answer; `path`: None if it ended before the decision; `model`: "" if
@@ -187,17 +193,27 @@ class Metrics:
         """Count deferred requests that ended without an answer; one process counts each."""
         self._unanswered.labels(why).inc(count)
 
-    def set_lane(self, path: ServingPath, texts: int, load: float, lateness: float | None) -> None:
-        """`texts`: that wait; `lateness`: None while it is not known."""
+    def set_lane(self, path: ServingPath, texts: int, load: float) -> None:
+        """`texts`: that wait."""
         self._waiting.labels(path).set(texts)
         self._load.labels(path).set(load)
-        if lateness is not None:
-            self._late.labels(path).set(lateness)
 
-    def set_backlog(self, waiting: int, deadline: float) -> None:
-        """`deadline`: seconds since 1970, infinite without one."""
+    def set_pace(self, path: ServingPath, lateness: float, texts_per_second: float) -> None:
+        """Set the predicted lateness and the capacity of a lane that is warm."""
+        self._late.labels(path).set(lateness)
+        self._capacity.labels(path).set(texts_per_second)
+
+    def add_batches(self, path: ServingPath, busy: float, tokens: int, padding: int) -> None:
+        """Count what a device ran. `busy`: seconds in which it did nothing else."""
+        self._busy.labels(path).inc(busy)
+        self._tokens.labels(path).inc(tokens)
+        self._padding.labels(path).inc(padding)
+
+    def set_backlog(self, waiting: int, deadline: float, oldest: float) -> None:
+        """Both in seconds since 1970, infinite without one."""
         self._backlog.set(waiting)
         self._backlog_due.set(deadline)
+        self._backlog_oldest.set(oldest)
 
     def set_restarts(self, restarts: int) -> None:
         self._restarts.set(restarts)
@@ -229,27 +245,6 @@ class Metrics:
         for path, (seconds, slow) in timings.items():
             self._call.labels(path).set(seconds)
             self._slow.labels(path).set(slow)
-
-    def set_nightly(self, ds: str, rows: int, rows_per_second: float, finished_at: float, quarantined: int = 0) -> None:
-        """Set the figures of the last published nightly run, which the batch job stores in Redis."""
-        gauges = (self._nightly_rows, self._nightly_rate, self._nightly_quarantined)
-        for gauge, value in zip(gauges, (rows, rows_per_second, quarantined), strict=True):
-            gauge.clear()
-            gauge.labels(ds).set(value)
-        self._nightly_at.set(finished_at)
-
-    def set_nightly_release(self, release: str) -> None:
-        self._nightly_release.clear()
-        self._nightly_release.labels(release).set(1)
-
-    def set_nightly_expected(self, expected: bool) -> None:
-        self._nightly_expected.set(expected)
-
-    def set_epochs(self, days: Mapping[str, float]) -> None:
-        """Set the days of the epochs that answer, by release: the seconds in which each began."""
-        self._epochs.clear()
-        for release, began in days.items():
-            self._epochs.labels(release).set(began)
 
     def set_certificate_end(self, at: float) -> None:
         """`at`: seconds since 1970; 0 without a certificate."""

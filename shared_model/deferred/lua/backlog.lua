@@ -1,7 +1,7 @@
 -- How much work waits that no consumer is at. Nothing is changed.
 -- ARGV[3] lease, milliseconds
 -- Returns {entries that no lease covers; the earliest deadline among those that are free to claim, in milliseconds, ""
--- where none has one; milliseconds now}
+-- where none has one; when the oldest entry was accepted, in milliseconds, "" without any; milliseconds now}
 local PAGE = 500
 
 local held, start = 0, '-'
@@ -16,4 +16,7 @@ repeat
   end
 until #rows < PAGE
 local due = redis.call('ZRANGE', order, 0, 0, 'WITHSCORES')[2]
-return {expired, {redis.call('XLEN', KEYS[1]) - held, due and due ~= 'inf' and due or '', now()}}
+local oldest = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
+-- An entry is named after the millisecond in which it was added.
+local accepted = oldest and string.match(oldest[1], '^%d+') or ''
+return {expired, {redis.call('XLEN', KEYS[1]) - held, due and due ~= 'inf' and due or '', accepted, now()}}

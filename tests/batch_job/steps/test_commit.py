@@ -25,6 +25,7 @@ from batch_job.steps.context import StepContext
 from batch_job.tables import table
 from batch_job.tables.fence import Fence
 from batch_job.tables.staged import Staged
+from shared_model.redis_store import keys
 from shared_model.settings import DeferredSettings, StateSettings
 from tests.batch_job.conftest import DAY, NEXT_DAY, message, planned, write_day
 from tests.batch_job.shards import written
@@ -75,7 +76,7 @@ def days(state: StateSettings) -> dict[str, int]:
 
 
 def test_the_scores_that_wait_are_committed_with_who_when_and_why(
-    path: Path, state: StateSettings, capsys: pytest.CaptureFixture[str]
+    path: Path, state: StateSettings, client: "redis.Redis", capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert accept("--comment", "a new card\nis out") == 0
     assert days(state) == {DAY: 2, NEXT_DAY: ROWS}
@@ -87,6 +88,8 @@ def test_the_scores_that_wait_are_committed_with_who_when_and_why(
     assert (run.scoring.rows, run.scoring.token, run.scoring.precision) == (ROWS, run.token, "bf16")
     assert run.findings
     assert [it.accepted for it in run.findings.verdicts] == [True]
+    told = json.loads(client.get(keys.last_verdicts()) or "{}")
+    assert told == {"ds": NEXT_DAY, "outcomes": {"labels": "accepted"}}
     facts = table.commit_facts(DeltaTable(str(state.scores_table)), NEXT_DAY, run.token)
     assert facts["tandem.approved_by"] == "ada"
     assert facts["tandem.approved_at"] == run.approval.at

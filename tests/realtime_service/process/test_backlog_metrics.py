@@ -1,4 +1,4 @@
-"""The deferred work that waits, and its earliest deadline, become metrics."""
+"""The deferred work that waits, its earliest deadline and its age become metrics."""
 
 import asyncio
 import math
@@ -14,21 +14,24 @@ from tests.realtime_service.cluster.directory import until
 from tests.shared_model.deferred.test_store import work
 
 
-async def exported(queue: DeferredQueue) -> tuple[Any, Any]:
-    """Requests that wait, and the deadline."""
+async def exported(queue: DeferredQueue) -> tuple[Any, Any, Any]:
+    """Requests that wait, the deadline, and when the oldest was accepted."""
     metrics, clock = Metrics([]), SystemClock()
     following = asyncio.create_task(backlog_metrics.run(queue, metrics, clock))
     value = metrics.registry.get_sample_value
     await until(lambda: value("tandem_deferred_deadline_timestamp_seconds") != 0)
     following.cancel()
-    return value("tandem_deferred_waiting"), value("tandem_deferred_deadline_timestamp_seconds")
+    names = ("waiting", "deadline_timestamp_seconds", "oldest_timestamp_seconds")
+    waiting, due, oldest = (value(f"tandem_deferred_{name}") for name in names)
+    return waiting, due, oldest
 
 
 async def test_what_waits_and_when_it_is_due_are_exported(own_redis: "redis.asyncio.Redis") -> None:
     queue = DeferredQueue(own_redis)
-    assert await exported(queue) == (0, math.inf)
+    assert await exported(queue) == (0, math.inf, math.inf)
     await queue.submit("soon", work("a"), deliver_within_ms=60_000)
     await queue.submit("later", work("b"), deliver_within_ms=600_000)
-    waiting, due = await exported(queue)
+    waiting, due, oldest = await exported(queue)
     assert waiting == 2
     assert abs(due - (SystemClock().wall() + 60)) < 10
+    assert abs(oldest - SystemClock().wall()) < 10

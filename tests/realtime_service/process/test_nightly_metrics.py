@@ -37,6 +37,19 @@ async def test_the_last_nights_release_is_a_metric(own_redis: "redis.asyncio.Red
         assert value("tandem_nightly_quarantined_rows", {"ds": "2026-01-14"}) == 3
 
 
+async def test_the_last_verdicts_are_metrics_also_of_a_day_that_was_refused(own_redis: "redis.asyncio.Redis") -> None:
+    metrics = Metrics([])
+
+    def outcomes() -> set[tuple[str, str, str]]:
+        (family,) = [it for it in metrics.registry.collect() if it.name == "tandem_nightly_gate_info"]
+        return {(it.labels["ds"], it.labels["gate"], it.labels["outcome"]) for it in family.samples}
+
+    for ds, outcome in (("2026-01-14", "ok"), ("2026-01-15", "fail")):
+        await own_redis.set(keys.last_verdicts(), json.dumps({"ds": ds, "outcomes": {"labels": outcome}}))
+        assert not await nightly_metrics.run_once(own_redis, metrics)
+        assert outcomes() == {(ds, "labels", outcome)}
+
+
 @pytest.mark.parametrize(
     ("said", "before", "after"), [("auto", 0, 1), ("no", 0, 0), ("yes", 1, 1)], ids=["auto", "online only", "nightly"]
 )

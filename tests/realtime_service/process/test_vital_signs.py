@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from realtime_service.execution.device import Ran
 from realtime_service.process import vital_signs
 from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import SystemClock
@@ -16,6 +17,8 @@ from shared_model.tls import CertificateFiles
 from shared_model.types import ServingPath
 from tests.certified import certified
 from tests.realtime_service.cluster.directory import until
+
+LATENCY = ServingPath.LATENCY
 
 
 def published(release: str, epoch: str) -> Any:
@@ -52,15 +55,45 @@ async def test_a_loop_that_stands_still_is_measured() -> None:
     watching.cancel()
 
 
+def status_of(warm: bool, ran: tuple[Ran, ...] = ()) -> Any:
+    """A replica with a latency lane, whose device has run this since it was asked last."""
+    left, lane = list(ran), SimpleNamespace(assumed_timeout=0.25)
+    device = SimpleNamespace(
+        lanes={LATENCY: lane},
+        typical=lambda *_: (0.025, 0.02, 0.004) if warm else None,
+        take_ran=lambda _: left.pop() if left else Ran(),
+        queue_depth=lambda _: 3,
+        utilisation_of=lambda _: 0.5,
+    )
+    models = SimpleNamespace(serving=SimpleNamespace(models={"a": "a"}), active="a", published=lambda: [])
+    return SimpleNamespace(device=device, models=models)
+
+
 @pytest.mark.parametrize(
-    ("warm", "target", "share"), [(True, 0.05, 0.5), (True, 0.0, 0.1), (False, 0.05, None)], ids=["p95", "none", "cold"]
+    ("warm", "target", "found"),
+    [(True, 0.05, (0.5, 250.0)), (True, 0.0, (0.1, 250.0)), (False, 0.05, None)],
+    ids=["p95", "none", "cold"],
 )
-def test_lateness_is_a_share_of_the_lanes_target(warm: bool, target: float, share: float | None) -> None:
+def test_lateness_is_a_share_of_the_lanes_target(warm: bool, target: float, found: tuple[float, float] | None) -> None:
     """Of the timeout that is assumed, where the lane has no target; nothing before it is warm."""
-    lane = SimpleNamespace(assumed_timeout=0.25)
-    device = SimpleNamespace(lanes={"latency": lane}, typical=lambda *_: (0.025, 0.02, 0.003) if warm else None)
-    models = SimpleNamespace(serving=SimpleNamespace(models={"a": "a"}), active="a")
-    status: Any = SimpleNamespace(device=device, models=models)
-    assert vital_signs.lateness(status, ServingPath.LATENCY, target) == (share and pytest.approx(share))
-    models.serving.models = {}
-    assert vital_signs.lateness(status, ServingPath.LATENCY, target) is None
+    status = status_of(warm)
+    assert vital_signs.pace(status, LATENCY, target) == (found and pytest.approx(found))
+    status.models.serving.models = {}
+    assert vital_signs.pace(status, LATENCY, target) is None
+
+
+async def test_a_lane_tells_its_capacity_and_what_its_device_ran() -> None:
+    metrics, status = Metrics([]), status_of(True, (Ran(0.25, 30, 34),))
+    policy = SimpleNamespace(targets={LATENCY: 0.05})
+    membership: Any = SimpleNamespace(snapshot=SimpleNamespace(redis_available=True, policy=policy))
+    running = asyncio.create_task(vital_signs.run(status, membership, None, metrics))
+
+    def value(name: str) -> float | None:
+        return metrics.registry.get_sample_value(f"tandem_{name}", {"path": "latency"})
+
+    await until(lambda: value("padding_tokens_total") is not None)
+    assert (value("waiting"), value("load"), value("predicted_lateness_ratio")) == (3, 0.5, 0.5)
+    assert value("lane_capacity_texts_per_second") == 250
+    assert value("device_busy_seconds_total") == 0.25
+    assert (value("tokens_total"), value("padding_tokens_total")) == (30, 34)
+    running.cancel()

@@ -3,6 +3,7 @@
 import redis.asyncio
 
 from shared_model.deferred import Backlog, DeferredQueue
+from shared_model.redis_store import keys
 from tests.shared_model.deferred.test_store import LONG, RAN_OUT, claim_one, client, deferred_queue, work
 
 __all__ = ["client", "deferred_queue"]
@@ -14,13 +15,29 @@ async def test_nothing_was_ever_submitted(deferred_queue: DeferredQueue) -> None
 
 async def test_the_earliest_deadline_is_told_whatever_came_first(deferred_queue: DeferredQueue) -> None:
     await deferred_queue.submit("without", work("a"))
-    assert await deferred_queue.backlog() == Backlog(1, None)
+    assert (await deferred_queue.backlog())[:2] == (1, None)
     await deferred_queue.submit("late", work("b"), deliver_within_ms=900_000)
     await deferred_queue.submit("soon", work("c"), deliver_within_ms=60_000)
-    waiting, due = await deferred_queue.backlog()
+    waiting, due, _ = await deferred_queue.backlog()
     assert waiting == 3
     assert due is not None
     assert 50_000 < due <= 60_000
+
+
+async def test_the_age_is_that_of_the_oldest_that_is_not_answered(
+    deferred_queue: DeferredQueue, client: "redis.asyncio.Redis"
+) -> None:
+    seconds, _ = await client.time()
+    stream = keys.deferred_stream()
+    await client.xadd(stream, {"id": "old", "work": work("a").SerializeToString()}, id=f"{1000 * (seconds - 90)}-0")
+    await deferred_queue.submit("young", work("b"))
+    age = (await deferred_queue.backlog()).age_ms
+    assert age is not None
+    assert 89_000 <= age < 99_000
+    await client.xtrim(stream, 1, approximate=False)
+    age = (await deferred_queue.backlog()).age_ms
+    assert age is not None
+    assert 0 <= age < 9_000
 
 
 async def test_what_a_consumer_is_at_does_not_count_until_its_lease_is_over(deferred_queue: DeferredQueue) -> None:

@@ -2,6 +2,8 @@
 
 import itertools
 
+import psutil
+import pytest
 from prometheus_client import CollectorRegistry
 
 from realtime_service.settings import ServiceSettings, lanes
@@ -13,7 +15,7 @@ def test_the_models_have_a_bounded_number_of_labels() -> None:
     registry = CollectorRegistry()
     metrics = Metrics((), registry)
     for number in range(3 * _MOST_MODELS):
-        metrics.answered(ServingPath.DYNAMIC, 0.01, 0.0, 1, met=True, model=f"model-{number}")
+        metrics.answered(ServingPath.DYNAMIC, 0.01, met=True, model=f"model-{number}")
         metrics.ended(None, Outcome.INVALID, f"model-{number}")
 
     def counted(model: str, path: str, outcome: str) -> float | None:
@@ -56,3 +58,8 @@ def test_each_model_has_its_release_and_its_canary() -> None:
     metrics.set_serving({"main": ("main-2", "", 0.0)})
     assert value("tandem_release_info", model="main", release="main-2") == 1.0
     assert value("tandem_release_info", model="side", release="side-1") is None
+
+
+def test_the_process_tells_its_memory() -> None:
+    resident = Metrics(()).registry.get_sample_value("process_resident_memory_bytes")
+    assert resident == pytest.approx(psutil.Process().memory_info().rss, rel=0.2)

@@ -31,11 +31,11 @@ def lane_of(board: dict[str, Any], name: str) -> dict[str, Any]:
 def test_rates_are_of_the_window_and_of_all_replicas() -> None:
     one, two = measured(), measured()
     for _ in range(1_000):
-        one.answered(ServingPath.LATENCY, 5.0, 0.0, 1, met=False, model="m")
+        one.answered(ServingPath.LATENCY, 5.0, met=False, model="m")
     before = one.totals(100.0), two.totals(100.0)
     for it in (one, two):
         for _ in range(19):
-            it.answered(ServingPath.LATENCY, 0.004, 0.0, 1, met=True, model="m")
+            it.answered(ServingPath.LATENCY, 0.004, met=True, model="m")
         it.ended(ServingPath.LATENCY, Outcome.REFUSED, "m")
     read = [replica("one", one, before[0], 102.0), replica("two", two, before[1], 102.0)]
     board = service_levels.board(read, Shared(7.0))
@@ -96,7 +96,7 @@ def test_replicas_that_differ_in_a_models_release_are_two_lines() -> None:
 
 def test_figures_are_what_they_were_after_their_way_through_redis() -> None:
     metrics = measured()
-    metrics.answered(ServingPath.LATENCY, 0.004, 0.0, 1, met=True, model="m")
+    metrics.answered(ServingPath.LATENCY, 0.004, met=True, model="m")
     before = Totals(0.0, Counter(), Counter())
     told = replica("a", metrics, before, 1.0, lanes={"latency": LaneFigures(load=0.5)}, models=[ModelFigures("m", "r")])
     read = ReplicaFigures.from_json(told.to_json())
