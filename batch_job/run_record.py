@@ -73,8 +73,9 @@ COLUMNS = Columns()
 class InputFile:
     """`lines`: its rows. Lines of JSON Lines and records of CSV count where they are empty too.
 
-    `sha256` is empty for files of a Delta table, which never change once they are written. `id_type`: the type of ids
-    that are read as text (`inputs.ids`); empty where they are text.
+    `sha256`: of its bytes, or in its place the tag of its content that its store knows; empty for files of a Delta
+    table, which never change once they are written. `id_type`: the type of ids that are read as text (`inputs.ids`);
+    empty where they are text.
     """
 
     name: str

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 
-from batch_job.inputs.messages import Reason, Unreadable, checked_texts
+from batch_job.inputs.messages import Reason, Unreadable, as_text, checked_texts
 from batch_job.scoring import rows, windows
 from batch_job.scoring.models import Model
 from batch_job.scoring.options import ScoringOptions
@@ -50,6 +50,16 @@ def score_batches(
 
     for window in windows.score_windows(valid(), rows.texts, model, options, options.poison, scored):
         yield _columns(window, judged.popleft(), model)
+
+
+def values_of(column: "pa.Array | pa.ChunkedArray") -> list[object]:
+    """The values of a column. Arrow does not check that text is UTF-8: what is not becomes half surrogate pairs, by
+    which a row is found."""
+    try:
+        values: list[object] = column.to_pylist()
+    except UnicodeDecodeError:
+        return [as_text(raw) for raw in column.cast(pa.large_binary()).to_pylist()]
+    return values
 
 
 def _judge(values: Values) -> tuple[pa.RecordBatch, list[Reason | None]]:

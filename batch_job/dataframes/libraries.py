@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from batch_job.dataframes.columns import values_of
 from shared_model.errors import BadInput
 
 
@@ -48,8 +49,7 @@ def _beside_batch(frame: pa.RecordBatch, scores: pa.Table) -> pa.RecordBatch:
 
 
 def _arrow_values(frame: Any, name: str) -> list[object]:
-    values: list[object] = frame.column(name).to_pylist()
-    return values
+    return values_of(frame.column(name))
 
 
 def _arrow_names(frame: Any) -> list[str]:

@@ -3,16 +3,16 @@
 import itertools
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
 from batch_job.dataframes import libraries, pinning
 from batch_job.dataframes.bar import progress_bar
-from batch_job.dataframes.columns import SCORE_COLUMNS, SCORE_COLUMNS_DDL, Values, score_batches
+from batch_job.dataframes.columns import SCORE_COLUMNS, SCORE_COLUMNS_DDL, Values, score_batches, values_of
 from batch_job.scoring import models
 from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import NightlySettings
@@ -22,6 +22,9 @@ from shared_model.errors import BadInput
 from shared_model.settings import StateSettings
 from shared_model.types import Device
 
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructField, StructType
+
 #: Rows of a local frame that are tokenised and cut into batches together.
 WINDOW_ROWS = 16_384
 #: A process has one model open, and a call has all cores.
@@ -30,12 +33,13 @@ _ONE_CALL = threading.Lock()
 Frame = TypeVar("Frame")
 
 
-def scorer(model: str | Path = "", text: str = "text", pair: str = "", id: str = "id") -> "Scorer":
+def scorer(model: str | Path = "", text: str = "text", pair: str = "", id: "str | StructField" = "id") -> "Scorer":
     """A scorer of one release, which is chosen now and stays.
 
     `model`: a model's name, whose active release is meant; a release's id; or the path or URL of a release or of a
     store, whose default model is meant. "": the default model. Settings come from the environment, as for the nightly
-    run; executors of Spark must reach the store under the same path or URL. `text`, `pair`, `id`: names of columns.
+    run; executors of Spark must reach the store under the same path or URL. `text`, `pair`: columns. `id`: that of a
+    Spark frame's ids, which are then returned as text, or its field, `frame.schema["id"]`: then with their type.
 
     Raises: ReleaseError; SettingError; BadInput where the release reads pairs of texts and `pair` is not set.
     """
@@ -46,7 +50,7 @@ def scorer(model: str | Path = "", text: str = "text", pair: str = "", id: str =
     nightly = settings.load(NightlySettings)
     # The device is that of the process that scores.
     options = ScoringOptions.from_settings(state, nightly, release.id, Device.CPU)
-    return Scorer(options, (text, pair) if pairs else (text,), ((id, "string"),))
+    return Scorer(options, (text, pair) if pairs else (text,), ((id, "string") if isinstance(id, str) else _kept(id),))
 
 
 @dataclass(frozen=True)
@@ -71,12 +75,12 @@ class Scorer:
         """Of the rows that it returns in Spark."""
         return ", ".join([*(f"`{name}` {kind}" for name, kind in self.kept), SCORE_COLUMNS_DDL])
 
-    def keeping(self, schema: Any) -> "Scorer":
-        """The same scorer, which returns all columns of a Spark frame of this schema instead of the id as text.
+    def keeping(self, schema: "StructType") -> "Scorer":
+        """The same scorer, which returns all columns of a Spark frame of this schema instead of the id.
 
         Raises: BadInput where one of them is named like a column of scores.
         """
-        kept = tuple((it.name, it.dataType.simpleString()) for it in schema.fields)
+        kept = tuple(_kept(field) for field in schema.fields)
         _refuse_scores([name for name, _ in kept])
         return replace(self, kept=kept)
 
@@ -86,8 +90,8 @@ class Scorer:
 
         def values() -> Iterator[Values]:
             for batch in batches:
-                read.append([_as_kept(_column(batch, name), kind) for name, kind in self.kept])
-                yield [_column(batch, name).to_pylist() for name in self.texts]
+                read.append([_as_kept(name, _column(batch, name), kind) for name, kind in self.kept])
+                yield [values_of(_column(batch, name)) for name in self.texts]
 
         names = [*(name for name, _ in self.kept), *SCORE_COLUMNS.names]
         for scores in self.score_in_task(values()):
@@ -112,7 +116,7 @@ class Scorer:
         library, pairs = libraries.library(frame), len(self.texts) > 1
         _check_pair(self.release, pairs, pair or self.texts[-1] * pairs)
         texts = [other or own for other, own in zip((text, pair), self.texts, strict=False)]
-        names = [str(name) for name in library.names(frame)]
+        names = library.names(frame)
         _refuse_scores(names)
         for name in texts:
             _require(names, name)
@@ -161,16 +165,30 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
     return batch.column(name)
 
 
-def _as_kept(column: pa.Array, kind: str) -> pa.Array:
-    """An id of any scalar type as text, as the nightly run reads it."""
-    return column if kind != "string" or pa.types.is_string(column.type) else column.cast(pa.string())
+def _kept(field: "StructField") -> tuple[str, str]:
+    return field.name, field.dataType.simpleString()
 
 
-def _require(names: list[str], name: str) -> None:
-    if name not in names:
-        raise BadInput("frame", f"has no column {name!r}, and has {', '.join(names)}; say which one by its name")
+def _as_kept(name: str, column: pa.Array, kind: str) -> pa.Array:
+    """As it is, or as text. Raises: BadInput where text is asked for and the column's values have none."""
+    if kind != "string" or pa.types.is_string(column.type):
+        return column
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowException as error:
+        asked = f"`id=frame.schema[{name!r}]` returns them as they are"
+        raise BadInput("frame", f"has column {name!r} as {column.type}, whose values are no text: {asked}") from error
 
 
-def _refuse_scores(names: list[str]) -> None:
-    if both := sorted({*names} & {*SCORE_COLUMNS.names}):
+def _require(names: Sequence[object], name: str) -> None:
+    if (times := [*names].count(name)) == 1:
+        return
+    if times:
+        raise BadInput("frame", f"has {times} columns {name!r}; rename or drop the others")
+    has = ", ".join(map(str, names)) or "none"
+    raise BadInput("frame", f"has no column {name!r}, and has {has}; say which one by its name")
+
+
+def _refuse_scores(names: Sequence[object]) -> None:
+    if both := sorted(name for name in SCORE_COLUMNS.names if name in names):
         raise BadInput("frame", f"has a column {both[0]}, as the scores have; rename or drop it")

@@ -12,7 +12,7 @@ from typing import BinaryIO, TypeVar, cast
 import pyarrow as pa
 
 from shared_model.errors import JobError
-from shared_model.objects import is_url, open_objects
+from shared_model.objects import ObjectInfo, is_url, open_objects
 from shared_model.storage import without_user
 
 T = TypeVar("T")
@@ -39,18 +39,17 @@ class Folder:
             return bool(self._files.folders(name) or list(self._files.list(name, deep=False)))
 
     def names(self) -> list[str]:
-        """Its files, sorted, without those that Spark does not see either. Raises: JobError for a symbolic link."""
+        """Its files and, as FOLDER/NAME, those in folders inside it, sorted, without those that Spark does not see
+        either. Raises: JobError for a symbolic link."""
         with self._reached():
-            names = [found.path for found in self._files.list(deep=False)]
+            names = [found.path for found in self._files.list()]
         for name in names:
             self._refuse_link(name)
-        return sorted(name for name in names if name[:1] not in "._")
+        return sorted(name for name in names if not any(part[:1] in "._" for part in name.split("/")))
 
-    def size(self, name: str) -> int | None:
-        """Bytes; None where there is no such file."""
+    def find(self, name: str) -> ObjectInfo | None:
         with self._reached():
-            found = self._files.find(name)
-        return found.size if found else None
+            return self._files.find(name)
 
     def sha256(self, name: str) -> str:
         with self._reached(), self._files.open(name) as raw:

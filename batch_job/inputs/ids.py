@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 import pyarrow as pa
 
 from batch_job.run_record import Input
+from shared_model.errors import BadInput
 
 #: The type of ids that are text already, and that of UUIDs.
 TEXT, UUID = "", "uuid"
@@ -73,6 +74,12 @@ _TEXT_OF = {
     UUID: f"regexp_replace({_HEX}, '^(.{{8}})(.{{4}})(.{{4}})(.{{4}})', '$1-$2-$3-$4-')",
 }
 
+#: Types of Spark's whose values their texts tell. Bytes may be texts or written in hex.
+_TOLD = {
+    *("tinyint", "smallint", "int", "bigint", "decimal", "float", "double"),
+    *("string", "boolean", "date", "timestamp", "timestamp_ntz"),
+}
+
 
 def type_of(kind: pa.DataType) -> str | None:
     """The name by which a run knows a type of ids, TEXT where they are text; None for a type that is not read."""
@@ -107,6 +114,18 @@ def read_as(id_type: str) -> str:
 def text_sql(id_type: str, column: str) -> str:
     """SQL of their texts; `column`: as SQL has it."""
     return _TEXT_OF.get(_family(id_type), "@" if id_type == TEXT else "cast(@ as string)").replace("@", column)
+
+
+def value_sql(kind: str, column: str) -> str:
+    """SQL of ids of a Spark type, from the column of their texts; Spark fails at a text that no value of it has.
+    Raises: BadInput for a type that texts do not tell."""
+    if kind.partition("(")[0] not in _TOLD:
+        raise BadInput("id", f"is of type {kind}: ids of {', '.join(sorted(_TOLD))} can be had from their texts")
+    # Texts of times have no zone, and are of UTC whatever the session's.
+    local, value = (kind, "@") if kind != "timestamp" else ("timestamp_ntz", "concat(@, 'Z')")
+    same = f"cast(try_cast(@ as {local}) as string) = @"
+    refused = f"raise_error(concat('id ', @, ' is no {kind}: read one source and day, or ids as text'))"
+    return f"if({same}, try_cast({value} as {kind}), {refused})".replace("@", column)
 
 
 def note(source: Input) -> str:

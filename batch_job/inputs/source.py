@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +21,10 @@ from shared_model.settings import StateSettings
 T = TypeVar("T")
 
 _DELTA_LOG = "_delta_log"
+#: Names of files that may hold messages, in a form that is read or in another one.
+_MESSAGES = re.compile(
+    r"\.(jsonl|ndjson|json|csv|tsv|parquet|avro|orc)(\.(gz|bz2|xz|zst|zstd|lz4|snappy|zip))?$", re.IGNORECASE
+)
 #: Files that are looked at side by side: hashing and requests leave Python free.
 _FILES_AT_ONCE = 8
 
@@ -97,19 +102,19 @@ def _side_by_side(look: Callable[[str], T], names: list[str]) -> list[T]:
 
 
 def _fingerprinted(folder: Folder, name: str, rules: _Rules, columns: Columns) -> InputFile:
-    if (size := folder.size(name)) is None:
+    if (found := folder.find(name)) is None:
         raise JobError(f"{folder.location}/{name} went away while it was read; plan the run anew")
     rows = folder.look(name, rules.rows)
     id_type = folder.look(name, partial(rules.id_type, name=columns.id))
-    return InputFile(name, size, folder.sha256(name), rows, id_type)
+    return InputFile(name, found.size, found.content_tag or folder.sha256(name), rows, id_type)
 
 
 def check_unchanged(planned: Input) -> None:
     """Raises: JobError when a planned file is gone or has another size. Contents are held by the count of rows."""
     folder = Folder(planned.folder)
     for file, path in zip(planned.files, planned.paths, strict=True):
-        size = folder.size(file.name)
-        if size != file.size:
+        found = folder.find(file.name)
+        if found is None or found.size != file.size:
             raise JobError(f"{path} changed after the run was planned ({file.size} bytes then); plan it anew")
 
 
@@ -120,21 +125,40 @@ def _found(folder: Folder, form: Format | None) -> tuple[Format, list[str]]:
             f"no messages: {folder.location} is not a folder; write the partition, or check TANDEM_MESSAGES and "
             "TANDEM_INPUT_PATH"
         )
-    names = folder.names()
-    if form:
-        if not names:
-            raise NoInput(f"no messages: {folder.location} holds no file")
-        return form, names
+    seen = folder.names()
+    names = [name for name in seen if "/" not in name]
+    messages = [name for name in seen if _MESSAGES.search(name)]
+    if not form:
+        form, names = _of_one_format(folder.location, names, messages)
+    elif not names:
+        raise NoInput(f"no messages: {folder.location} holds no file{_advice(messages)}")
+    if unread := [name for name in messages if name not in {*names}]:
+        raise JobError(
+            f"{folder.location} holds {unread[0]} beside {names[0]} and would leave it out: messages are files of one "
+            "format in the folder itself; move it, or begin its name with _"
+        )
+    return form, names
+
+
+def _of_one_format(location: str, names: list[str], messages: list[str]) -> tuple[Format, list[str]]:
     known = {form: [name for name in names if name.endswith(rules.endings)] for form, rules in _RULES.items()}
     found = {form: names for form, names in known.items() if names}
     if len(found) > 1:
-        raise JobError(f"{folder.location} holds {' and '.join(found)} files; say which by TANDEM_INPUT_FORMAT")
+        raise JobError(f"{location} holds {' and '.join(found)} files; say which by TANDEM_INPUT_FORMAT")
     if not found:
         endings = ", ".join(ending for rules in _RULES.values() for ending in rules.endings)
-        json_names = [name for name in names if name.removesuffix(".gz").endswith((".json", ".ndjson"))]
-        hint = f"; if {json_names[0]} has an object in each line, set TANDEM_INPUT_FORMAT=jsonl" if json_names else ""
-        raise NoInput(f"no messages: {folder.location} holds no file that ends in {endings}{hint}")
+        raise NoInput(f"no messages: {location} holds no file that ends in {endings}{_advice(messages)}")
     return next(iter(found.items()))
+
+
+def _advice(messages: list[str]) -> str:
+    """About a folder in which no file is read, by the names of files there that may hold messages."""
+    for name in messages:
+        if "/" in name:
+            return f"; {name} lies in a folder inside it: put its messages into the folder itself"
+        if name.removesuffix(".gz").endswith((".json", ".ndjson")):
+            return f"; if {name} has an object in each line, set TANDEM_INPUT_FORMAT=jsonl"
+    return ""
 
 
 def _refuse(path: str, problem: str) -> None:

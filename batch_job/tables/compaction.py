@@ -123,12 +123,12 @@ def _groups(held: Sequence[_Held], most_bytes: float) -> list[list[_Held]]:
     for it in sorted(held, key=lambda it: it.file.path):
         if it.file.size <= most_bytes / 2 and _OURS.fullmatch(it.file.name):
             small[it.partition.get("source", "")].append(it)
-    cut = [(files, group) for files in small.values() for group in merging.groups(_sizes(files), most_bytes)]
+    cut = [
+        (files, group)
+        for files in small.values()
+        for group in merging.groups([it.file.size for it in files], most_bytes)
+    ]
     return [files[group] for files, group in cut if len(files[group]) > 1]
-
-
-def _sizes(files: Sequence[_Held]) -> list[int]:
-    return [it.file.size for it in files]
 
 
 def _merge(folder: Location, schema: pa.Schema, group: Sequence[_Held]) -> _Merged:

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -79,11 +79,8 @@ def _of_file(ds: str, uri: str) -> dict[str, Counts]:
         raise JobError(f"{uri} cannot be read: {str(error).partition(chr(10))[0]}; score ds={ds} again") from error
     hundredths = pc.cast(pc.floor(pc.divide(pc.cast(rows["score"], pa.float64()), HUNDREDTH)), pa.int64(), safe=False)
     rows = rows.set_column(rows.schema.get_field_index("score"), "score", hundredths)
-    return {release: _counted(rows.filter(pc.equal(rows["release"], release))) for release in _values(rows, "release")}
-
-
-def _values(rows: pa.Table, name: str) -> Iterable[str]:
-    return [str(value) for value in rows[name].unique().to_pylist()]
+    releases = rows["release"].unique().to_pylist()
+    return {release: _counted(rows.filter(pc.equal(rows["release"], release))) for release in releases}
 
 
 def _counted(rows: pa.Table) -> Counts:

@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from batch_job import identity
 from batch_job.identity import Tables
-from batch_job.inputs import delta, frames
+from batch_job.inputs import delta, frames, ids
 from batch_job.shards import schemas, shard_files
 from batch_job.tables.table import partition_filter, read_file, refuse_earlier, warn_unchecked
 from shared_model import settings
@@ -18,6 +18,7 @@ from shared_model.settings import StateSettings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructField
 
 
 def read_scores(
@@ -26,15 +27,21 @@ def read_scores(
     ds: str | None = None,
     source: str | None = None,
     verify: bool = True,
+    id: "StructField | None" = None,
 ) -> "DataFrame":
     """The committed scores as a Spark DataFrame; of one day and of one source, `archive` or `deferred`, where given.
 
     Spark has no Delta source here, and the folder read as Parquet would show replaced and unfinished rows too.
     `table`: default that of the input which the environment sets, STATE/scores without. `verify`: executors first hold
     every file against the hash in its name, which page checksums, checked in any case, leave little to find; where
-    names have none, one line on standard error says so.
-    Raises: JobError when a file is damaged, when the table is not there or asks for a newer reader.
+    names have none, one line on standard error says so. `id`: the field of the messages' ids, `frame.schema["id"]`,
+    whose type is that of the ids that are returned; without it they are text, as in the table.
+    Raises: JobError when a file is damaged, when the table is not there or asks for a newer reader; BadInput for a type
+    that ids cannot be returned with.
     """
+    if id is not None:
+        text = read_scores(spark, table, ds, source, verify)
+        return text.selectExpr(f"{ids.value_sql(id.dataType.simpleString(), 'id')} as id", *text.columns[1:])
     if table is None:
         state = settings.load(StateSettings)
         table = Tables.for_input(state, identity.configured_input(state)).scores

@@ -22,11 +22,13 @@ _WITH_ACCOUNT = ("abfs", "abfss")
 
 @dataclass(frozen=True)
 class ObjectInfo:
-    """`path`: relative to the root."""
+    """`path`: relative to the root. `content_tag`: text that differs where the content does; empty where the store
+    knows none."""
 
     path: str
     size: int
     modified: datetime
+    content_tag: str = ""
 
 
 def is_outage(problem: str) -> bool:

@@ -46,6 +46,9 @@ _PERFORMED = re.compile(
     r".*Error performing \w+ (?P<url>\S+) in \S+?(?:, after (?P<retries>\d+) retries.*?)?\s+- ", re.S
 )
 _CODE, _MESSAGE = re.compile(r"<Code>([\w.]+)</Code>"), re.compile(r"<Message>(.*?)[<\n]")
+#: S3's tag of an object that was put as a whole: the MD5 of its content, or where KMS encrypts it a value of its own. A
+#: tag of parts depends on their sizes, and other services' tags on the time.
+_CONTENT_TAG = re.compile(r'"?([0-9a-f]{32})"?')
 #: A URL's query and the body of an answer, either of which may hold a signature.
 _UNSHOWN = re.compile(r"(?<=\S)\?\S*|(?<=status code: \d\d\d)[^:]*:.*", re.S)
 
@@ -145,7 +148,8 @@ class UrlObjects:
 
     def _info(self, meta: Any) -> ObjectInfo:
         path = meta["path"].removeprefix(self._prefix).lstrip("/")
-        return ObjectInfo(path, meta["size"], meta["last_modified"])
+        tag = _CONTENT_TAG.fullmatch(meta["e_tag"] or "") if self._bucket.startswith("s3") else None
+        return ObjectInfo(path, meta["size"], meta["last_modified"], tag[1] if tag else "")
 
 
 def cause(text: str) -> str:

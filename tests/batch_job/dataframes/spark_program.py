@@ -23,9 +23,9 @@ from pyspark.sql import SparkSession
 
 builder = SparkSession.builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
 spark = (builder.remote("local[2]") if sys.argv[1] == "connect" else builder.master("local[2]")).getOrCreate()
-scorer = batch_job.scorer(text="body")
 rows = [(number, text) for number, text in enumerate(json.loads(sys.argv[2]))]
 frame = spark.createDataFrame(rows, "id long, body string").repartition(2)
+scorer = batch_job.scorer(text="body", id=frame.schema["id"])
 frame.createOrReplaceTempView("messages")
 spark.udf.register("intent", scorer.udf())
 keeping = scorer.keeping(frame.schema)
@@ -60,8 +60,8 @@ def check(found: Mapping[str, Any]) -> None:
     """Raises: AssertionError where a way gave other rows than a call of the scorer here."""
     scored = batch_job.scorer().score(pa.table({"text": TEXTS})).select(SCORE_COLUMNS.names)
     expected = [{**row, "heads": row["heads"] and dict(row["heads"])} for row in scored.to_pylist()]
-    by_way = {name: sorted(found[name], key=lambda row: int(row["id"])) for name in ("plain", "keeping", "sql")}
+    by_way = {name: sorted(found[name], key=lambda row: row["id"]) for name in ("plain", "keeping", "sql")}
     for name, rows in by_way.items():
         assert [{it: row[it] for it in SCORE_COLUMNS.names} for row in rows] == expected, name
-        assert [row["id"] for row in rows] == [str(it) if name == "plain" else it for it in range(len(TEXTS))]
+        assert [row["id"] for row in rows] == [*range(len(TEXTS))]
     assert [row["body"] for row in by_way["keeping"]] == [*TEXTS]

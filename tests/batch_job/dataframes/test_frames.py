@@ -3,7 +3,9 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pandas as pd
@@ -62,6 +64,38 @@ def test_the_same_type_comes_out_with_the_scores_of_the_engine(name: str, tiny: 
     assert {mood["abstained"] for mood in moods} <= {True, False}
 
 
+#: Ids of each type that Arrow has and other libraries read.
+IDS = pa.table(
+    {
+        "integer": pa.array([2**63, 1, None, 0], pa.uint64()),
+        "float": pa.array([0.1, -0.0, None, 1e300]),
+        "truth": pa.array([True, False, None, True]),
+        "decimal": pa.array([Decimal("1.10"), Decimal("-0.01"), None, Decimal("12345678.90")], pa.decimal128(30, 2)),
+        "date": pa.array([0, -1, None, 20_000], pa.date32()),
+        "timestamp": pa.array([0, -1, None, 10**15], pa.timestamp("us", "Europe/Berlin")),
+        "nanoseconds": pa.array([0, -1, None, 10**18 + 1], pa.timestamp("ns")),
+        "time": pa.array([0, 1, None, 10**9], pa.time64("ns")),
+        "binary": pa.array([b"\xff", b"", None, b"\x00"], pa.large_binary()),
+        "uuid": pa.array([str(UUID(int=number)) for number in range(4)], pa.large_string()),
+    }
+)
+IN_LIBRARIES: dict[str, tuple[Callable[[pa.Table], Any], Callable[[Any], pa.Table]]] = {
+    "pandas": (lambda ids: ids.to_pandas(types_mapper=pd.ArrowDtype), pa.Table.from_pandas),
+    "polars": (pl.from_arrow, lambda frame: frame.to_arrow(compat_level=pl.CompatLevel.oldest())),
+    "table": (lambda ids: ids, lambda table: table),
+    "batch": (lambda ids: ids.combine_chunks().to_batches()[0], lambda batch: pa.Table.from_batches([batch])),
+}
+
+
+@pytest.mark.parametrize("name", IN_LIBRARIES)
+def test_ids_of_any_type_are_returned_with_it(name: str, tiny: Release) -> None:
+    make, ids_of = IN_LIBRARIES[name]
+    scored = ids_of(batch_job.scorer(text="text").score(make(IDS.append_column("text", pa.array(TEXTS)))))
+    found = scored.select(IDS.column_names)
+    assert found.replace_schema_metadata() == IDS
+    assert found.schema.types == IDS.schema.types
+
+
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_a_frame_without_rows_gets_the_columns(name: str, tiny: Release) -> None:
     make, rows_of = LIBRARIES[name]
@@ -96,6 +130,16 @@ def test_rows_without_scores_have_a_reason_and_all_others_are_scored(tiny: Relea
     assert [*scored["reason"]] == [None, wrong, wrong, "empty", "too_long", "bad_encoding", wrong, None]
     assert [*scored["label"].notna()] == [*scored["score"].notna()] == [reason is None for reason in scored["reason"]]
     assert {*scored["release"]} == {tiny.id}
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+def test_text_that_is_no_utf_8_has_a_reason_as_any_other_row(kind: pa.DataType, tiny: Release) -> None:
+    """Spark reads files of another encoding so; Arrow checks no text."""
+    raw = pa.array([b"card", b"caf\xe9", None, b"please"], pa.binary() if kind == pa.string() else pa.large_binary())
+    batch = pa.record_batch({"id": [1, 2, 3, 4], "text": raw.view(kind)})
+    expected = [None, "bad_encoding", "wrong_type", None]
+    assert batch_job.scorer().score(batch)["reason"].to_pylist() == expected
+    assert [it for scored in batch_job.scorer()(iter([batch])) for it in scored["reason"].to_pylist()] == expected
 
 
 class Refusing:
@@ -151,6 +195,12 @@ def test_frames_that_do_not_fit_are_refused_in_one_line(tiny: Release) -> None:
         scoring.score(TEXTS)
     with pytest.raises(BadInput, match=r"^frame: has no column 'text', and has n, body; say which one by its name$"):
         scoring.score(pa.table(ROWS))
+    with pytest.raises(BadInput, match=r"^frame: has no column '0', and has 0, 1; say which one by its name$"):
+        scoring.score(pd.DataFrame([TEXTS[:2]]), text="0")
+    with pytest.raises(BadInput, match=r"^frame: has 2 columns 'text'; rename or drop the others$"):
+        scoring.score(pd.DataFrame([TEXTS[:2]], columns=["text", "text"]))
+    with pytest.raises(BadInput, match=r"^frame: has 2 columns 'text'; rename or drop the others$"):
+        next(scoring(iter([pa.RecordBatch.from_arrays([pa.array(TEXTS)] * 3, names=["id", "text", "text"])])))
     with pytest.raises(BadInput, match=r"^pair: is set, but release tiny-\w+ reads single texts$"):
         scoring.score(pa.table(ROWS), text="body", pair="n")
     with pytest.raises(BadInput, match=r"^frame: has a column score, as the scores have; rename or drop it$"):

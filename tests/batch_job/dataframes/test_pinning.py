@@ -80,7 +80,7 @@ def test_what_cannot_be_pinned_is_named(store: Store, tiny: Release, monkeypatch
         batch_job.scorer("nope")
     with pytest.raises(UnknownRelease, match="release tiny-000000000000 is not in"):
         batch_job.scorer("tiny-000000000000")
-    with pytest.raises(ReleaseError, match="no release is active"):
+    with pytest.raises(ReleaseError, match="no release is active in /nowhere: "):
         batch_job.scorer("/nowhere")
     with pytest.raises(BadInput, match=r"pair: is set, but release tiny-\w+ reads single texts"):
         batch_job.scorer(pair="answer")

@@ -5,6 +5,7 @@ import json
 import re
 import runpy
 from collections.abc import Sequence
+from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,9 @@ def test_every_way_gives_the_scores_of_the_nightly_run(
 
     scorer, rows = batch_job.scorer(release.id), [(number, text) for number, text in enumerate(TEXTS)]
     frame = spark.createDataFrame(rows, "id long, text string").repartition(2)
+    typed = batch_job.read_scores(spark, state.scores_table, id=frame.schema["id"])
+    assert sorted(row.id for row in typed.collect()) == [number for number, _ in rows]
+    assert typed.drop("id").schema == batch_job.read_scores(spark, state.scores_table).drop("id").schema
     assert rows_of(frame.mapInArrow(scorer, scorer.schema).collect()) == nightly
     by_column = frame.select("id", scorer.udf()("text").alias("scores"))
     assert rows_of(by_column.select("id", "scores.*").collect()) == nightly
@@ -82,6 +86,39 @@ def test_all_columns_of_a_frame_can_be_kept(spark: SparkSession, tiny: Release) 
     assert [row.reason for row in scored.collect()] == [None, "wrong_type"]
     with pytest.raises(BadInput, match=r"^frame: has a column abstained, as the scores have; rename or drop it$"):
         scorer.keeping(scored.schema)
+
+
+#: Types of ids in Spark, and a value of each.
+IDS: dict[str, Any] = {
+    "string": "9f0c1c1e-6d0b-4d43-9a38-6a1a1c1d3b5e",
+    "bigint": 2**62 + 1,
+    "tinyint": -7,
+    "decimal(38,10)": Decimal("12345678901234567890.0123456789"),
+    "date": date(1969, 12, 31),
+    "timestamp": datetime(2026, 1, 14, 10, 0, 0, 1),
+    "timestamp_ntz": datetime(1, 1, 1, 0, 0, 0, 999_999),
+    "binary": bytearray(b"\xff\x00"),
+    "boolean": True,
+    "double": 0.1,
+}
+
+
+@pytest.mark.parametrize("kind", IDS)
+def test_ids_of_any_type_are_returned_with_it(spark: SparkSession, tiny: Release, kind: str) -> None:
+    frame = spark.createDataFrame([(IDS[kind], "card"), (None, "my card")], f"`the id` {kind}, text string")
+    scorer = batch_job.scorer(id=frame.schema["the id"])
+    scored = frame.coalesce(1).mapInArrow(scorer, scorer.schema)
+    assert scored.schema["the id"] == frame.schema["the id"]
+    assert [(row["the id"], row.reason) for row in scored.collect()] == [(IDS[kind], None), (None, None)]
+
+
+def test_ids_named_alone_are_returned_as_text_where_they_have_one(spark: SparkSession, tiny: Release) -> None:
+    scorer = batch_job.scorer()
+    frame = spark.createDataFrame([(7, "card")], "id bigint, text string")
+    assert [row.id for row in frame.mapInArrow(scorer, scorer.schema).collect()] == ["7"]
+    batch = pa.record_batch({"id": [b"\xff"], "text": ["card"]})
+    with pytest.raises(BadInput, match=r"'id' as binary, whose values are no text: `id=frame.schema\['id'\]` returns"):
+        next(scorer(iter([batch])))
 
 
 def test_a_missing_column_is_named_where_spark_says_why_it_failed(spark: SparkSession, tiny: Release) -> None:

@@ -2,6 +2,7 @@
 
 import decimal
 import math
+import re
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,12 +18,13 @@ from deltalake import write_deltalake
 from hypothesis import HealthCheck, Phase, given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from batch_job.inputs import frames, ids, parquet, reading
 from batch_job.inputs.source import Source, read_folder
 from batch_job.run_record import Columns, Input
-from shared_model.errors import JobError
+from shared_model.errors import BadInput, JobError
 from tests.batch_job.inputs.written import DAY
 
 _EPOCH = datetime(1970, 1, 1)
@@ -171,6 +173,50 @@ def test_a_float_comes_back_from_its_text_and_what_is_no_number_is_no_id(
                 assert text is None
             else:
                 assert number(text).tobytes() == number(value).tobytes()
+
+
+#: Types of Spark's, and SQL of values that are hard to tell.
+TOLD = {
+    "tinyint": ["-128", "127"],
+    "bigint": ["-9223372036854775808", "9223372036854775807"],
+    "decimal(38,10)": ["'-0.0000000001'", "'1234567890123456789012345678'"],
+    "float": ["'0.1'", "'-1.0E-40'"],
+    "double": ["'-0.0'", "'1.7976931348623157E308'"],
+    "boolean": ["true", "false"],
+    "date": ["'0001-01-01'", "'9999-12-31'"],
+    "timestamp": ["'2026-03-29 02:30:00.000001Z'", "'1969-12-31 23:59:59.9Z'"],
+    "timestamp_ntz": ["'2026-03-29 02:30:00'", "'0001-01-01 00:00:00.000001'"],
+    "string": ["'007'", "''"],
+}
+
+
+def test_ids_come_back_from_their_texts_with_their_type_whatever_the_zone(spark: SparkSession) -> None:
+    rows = [", ".join(f"cast({of[row]} as {kind}) as `{kind}`" for kind, of in TOLD.items()) for row in range(2)]
+    values = spark.sql(" union all ".join(f"select {row}" for row in rows))
+    texts = values.selectExpr(*(f"cast(`{kind}` as string) as `{kind}`" for kind in TOLD)).collect()
+    elsewhere = spark.newSession()
+    elsewhere.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    named = ", ".join(f"`{kind}` string" for kind in TOLD)
+    back = elsewhere.createDataFrame(texts, named).selectExpr(
+        *(f"{ids.value_sql(kind, f'`{kind}`')} as `{kind}`" for kind in TOLD)
+    )
+    assert [field.dataType for field in back.schema] == [field.dataType for field in values.schema]
+    assert back.collect() == values.collect()
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("x", "bigint"), ("007", "bigint"), ("1.15", "decimal(10,1)"), ("128", "tinyint"), ("2026-01-14", "timestamp")],
+)
+def test_a_text_of_another_type_is_no_id_of_this_one(spark: SparkSession, text: str, kind: str) -> None:
+    frame = spark.createDataFrame([(text,)], "id string")
+    with pytest.raises(PySparkException, match=re.escape(f"id {text} is no {kind}: read one source and day")):
+        frame.selectExpr(ids.value_sql(kind, "id")).collect()
+
+
+def test_bytes_are_not_told_by_their_texts() -> None:
+    with pytest.raises(BadInput, match=r"^id: is of type binary: ids of bigint, boolean, date, "):
+        ids.value_sql("binary", "id")
 
 
 def judged(spark: SparkSession, source: Input) -> dict[str, str | None]:

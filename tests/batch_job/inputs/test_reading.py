@@ -170,6 +170,7 @@ def test_csv_records_that_spark_cuts_in_two_are_whole(spark: SparkSession, tmp_p
     assert {row["id"]: row["text"] for row in split_csv(spark, tmp_path)} == {row["id"]: row["text"] for row in TALL}
 
 
+@pytest.mark.proof
 def test_control_without_gathering_a_file_they_are_not(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -212,6 +213,7 @@ def test_a_file_that_has_gone_since_is_named(spark: SparkSession, tmp_path: Path
         judged(spark, source)
 
 
+@pytest.mark.proof
 def test_control_without_verifying_the_changed_byte_is_read(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +242,7 @@ def test_a_file_cut_short_fails_with_its_path_whatever_the_cluster_ignores(spark
         judged(spark, source)
 
 
+@pytest.mark.proof
 def test_control_a_cluster_that_ignores_damage_loses_rows_silently(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

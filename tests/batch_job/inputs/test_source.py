@@ -1,11 +1,14 @@
 """Where a day's messages are, and what keeps them from being read: found before anything is scored, without a JVM."""
 
 import gzip
+import hashlib
 import io
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
+import obstore
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -177,6 +180,34 @@ def test_two_formats_in_a_folder_need_to_be_told_apart(tmp_path: Path) -> None:
         read_folder(tmp_path)
 
 
+LINE = '{"id": "a", "text": "b"}\n'
+
+
+def put(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(LINE)
+
+
+@pytest.mark.parametrize("other", ["b.json", "b.jsonl.zst", "B.JSONL", "hour=07/b.jsonl", "night/late/b.csv.gz"])
+def test_messages_that_would_be_left_out_are_named(tmp_path: Path, other: str) -> None:
+    put(tmp_path, "a.jsonl", other)
+    with pytest.raises(JobError, match=f"holds {other} beside a.jsonl and would leave it out"):
+        read_folder(tmp_path)
+
+
+def test_files_beside_the_messages_are_left_out(tmp_path: Path) -> None:
+    put(tmp_path, "a.jsonl", "_SUCCESS", "a.jsonl.md5", "README.txt", ".b.jsonl", "_old/b.jsonl", "notes/c.md")
+    assert [file.name for file in read_folder(tmp_path).files] == ["a.jsonl"]
+
+
+@pytest.mark.parametrize("form", [None, Format.JSON_LINES])
+def test_a_day_in_folders_of_its_hours_is_told_where_it_should_be(tmp_path: Path, form: Format | None) -> None:
+    put(tmp_path, "hour=07/b.jsonl")
+    with pytest.raises(NoInput, match=r"hour=07/b\.jsonl lies in a folder inside it"):
+        read_folder(tmp_path, form=form)
+
+
 def test_a_delta_table_of_each_day_needs_no_partition(tmp_path: Path) -> None:
     write_deltalake(f"{tmp_path}/{DAY}", pa.Table.from_pylist(ROWS))
     found = Source(f"{tmp_path}/{{ds}}").read(DAY)
@@ -203,12 +234,18 @@ def test_a_url_is_read_as_the_folder_it_names(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", [form for form in FORMATS if form is not Format.DELTA])
-def test_a_day_in_a_store_is_planned_as_one_on_a_disk(tmp_path: Path, s3_url: str, form: Format) -> None:
+def test_a_day_in_a_store_is_planned_as_one_on_a_disk(
+    tmp_path: Path, s3_url: str, form: Format, monkeypatch: pytest.MonkeyPatch
+) -> None:
     write(tmp_path / DAY, form, ROWS)
     bucket, name = open_objects(s3_url), f"ds={DAY}/a.{form}"
-    bucket.put(name, (tmp_path / DAY / f"a.{form}").read_bytes())
-    found, local = Source(s3_url).read(DAY), read_folder(tmp_path / DAY)
-    assert (found.format, found.lines, found.files, found.fingerprint) == (form, 5, local.files, local.fingerprint)
+    bucket.put(name, content := (tmp_path / DAY / f"a.{form}").read_bytes())
+    with monkeypatch.context() as known:
+        known.setattr(Folder, "sha256", lambda *_: pytest.fail("its store knows a tag of its content"))
+        found = Source(s3_url).read(DAY)
+    (here,) = read_folder(tmp_path / DAY).files
+    tag = hashlib.md5(content, usedforsecurity=False).hexdigest()
+    assert (found.format, found.files) == (form, (replace(here, sha256=tag),))
     assert found.paths == [f"{s3_url}/{name}"]
     source.check_unchanged(found)
     with pytest.raises(JobError, match=rf"{s3_url}/ds={DAY}/a\.{form} has no column 'body'"):
@@ -218,6 +255,20 @@ def test_a_day_in_a_store_is_planned_as_one_on_a_disk(tmp_path: Path, s3_url: st
     bucket.put(name, b"less")
     with pytest.raises(JobError, match=rf"a\.{form} changed after the run was planned"):
         source.check_unchanged(found)
+
+
+def test_a_file_that_was_put_in_parts_is_fingerprinted_by_its_bytes(
+    tmp_path: Path, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / DAY, Format.CSV, ROWS)
+    bucket, content = open_objects(s3_url), (tmp_path / DAY / "a.csv").read_bytes()
+    bucket.put(f"ds={DAY}/a.csv", content)
+    put = Source(s3_url).read(DAY)
+    monkeypatch.setattr(obstore, "put", partial(obstore.put, use_multipart=True))
+    bucket.put(f"ds={DAY}/a.csv", content)
+    in_parts, local = Source(s3_url).read(DAY), read_folder(tmp_path / DAY)
+    assert in_parts.fingerprint == local.fingerprint != put.fingerprint
+    assert in_parts.files == local.files
 
 
 def test_a_store_that_cannot_be_read_is_named_without_credentials(s3: Proxy, s3_url: str) -> None:

@@ -224,8 +224,8 @@ def test_racing_processes_never_leave_two_attempts_in_a_day(tmp_path: Path, days
         assert delta.transaction_version(f"tandem/{ds}") == max(tokens)
 
 
-@pytest.mark.heavy
-@pytest.mark.parametrize("days", [FEW_DAYS, pytest.param(len(DAYS), marks=pytest.mark.proof)])
+@pytest.mark.proof
+@pytest.mark.parametrize("days", [FEW_DAYS, len(DAYS)])
 def test_control_without_the_rule_racing_processes_do(tmp_path: Path, days: int) -> None:
     assert run_race(tmp_path, days, naive=True) != []
 
@@ -343,6 +343,7 @@ def test_files_that_another_tool_wrote_are_read_and_told_as_unchecked(
     assert told(DAYS[0]) == []
 
 
+@pytest.mark.proof
 def test_control_page_checksums_do_not_cover_headers_and_footer(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,6 +353,7 @@ def test_control_page_checksums_do_not_cover_headers_and_footer(
     assert went["wrong"] > 0
 
 
+@pytest.mark.proof
 def test_control_without_any_checksum_they_are_read_as_other_rows(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
