@@ -93,14 +93,11 @@ def _replace(defaults: T, environ: Mapping[str, str], overrides: Mapping[str, An
                 raise ValueError(value)
         except (ValueError, KeyError):
             expected = check.expected if check else f"a value of type {kind.__name__}"
-            raise SettingError(f"{name}={_shown(raw)!r}: expected {expected}") from None
+            # A URL may hold a password.
+            shown = without_user(raw) if isinstance(raw, str) else raw
+            raise SettingError(f"{name}={shown!r}: expected {expected}") from None
         values[field.name] = value
     return dataclasses.replace(defaults, **values)  # type: ignore[type-var]
-
-
-def _shown(raw: Any) -> Any:
-    """A value without the password that a URL may hold."""
-    return without_user(raw) if isinstance(raw, str) else raw
 
 
 def read_file(path: Path, *known: type) -> dict[str, str]:

@@ -21,13 +21,19 @@ _HOME = "\033[H\033[J"
 
 
 def watch(addresses: Sequence[str], ca: Path | None, seconds: float, frames: int, say: Callable[[str], None]) -> None:
-    """Print so many frames, one every few `seconds`; 0: until interrupted. Raises: BadInput if no replica answers."""
+    """Print so many frames, one every few `seconds`; 0: until interrupted. A frame says so where none answers any more.
+    Raises: BadInput if no replica answers at first."""
     context = ssl.create_default_context(cafile=ca) if ca else None
     with contextlib.suppress(KeyboardInterrupt):
         for number in range(frames) if frames else itertools.count():
             if number:
                 time.sleep(seconds)
-            shown = frame(*read(addresses, context))
+            try:
+                shown = frame(*read(addresses, context))
+            except BadInput as gone:
+                if not number:
+                    raise
+                shown = str(gone)
             say(shown if frames else f"{_HOME}{shown}")
 
 

@@ -1,4 +1,4 @@
-"""One service per public address: a file lock in the state folder, held until its process ends."""
+"""One service per host and public address: a file lock in the state folder, held until its process ends."""
 
 import contextlib
 import fcntl
@@ -22,7 +22,9 @@ def holding(address: str, state: Path) -> Iterator[None]:
         return
     folder = state / "locks"
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / address.replace(":", "-").replace("/", "-"), "a+") as file:
+    # Containers may share the folder, and each has all ports.
+    name = f"{socket.gethostname()}-{address}"
+    with open(folder / name.replace(":", "-").replace("/", "-"), "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

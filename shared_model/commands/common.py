@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 import redis
 
-from shared_model.errors import ReleaseError, StoreUnavailable
+from shared_model.errors import BadInput, ReleaseError, StoreUnavailable
 from shared_model.evaluation import judged
 from shared_model.redis_store import clients
 from shared_model.redis_store.server import RedisServer
@@ -51,6 +51,12 @@ class Moved:
 
 #: Returns the model whose pointer a command moves, as the functions of `pointer` take it.
 ChooseModel = Callable[[Store, "redis.Redis | None"], str]
+
+
+def check_count(option: str, count: int) -> None:
+    """Raises: BadInput below 1."""
+    if count < 1:
+        raise BadInput(option, f"is {count}; expected 1 or more")
 
 
 def store_of(state: StateSettings) -> Store:

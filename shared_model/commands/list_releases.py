@@ -74,12 +74,9 @@ def _list(args: argparse.Namespace, state: StateSettings) -> None:
         role = common.mark(pointers, one.release)
         accuracy += "" if one.ece is None else f", ECE {one.ece:.4f}"
         line = f"{one.release:<{width}}  {one.built:%Y-%m-%d %H:%M}  {size}  {one.gate:<10}  {accuracy:16}  {role:14}"
-        line += ", ".join(f"{name} {_share(accuracy)}" for name, accuracy in one.heads.items())
+        heads = {name: "–" if accuracy is None else f"{accuracy:.2%}" for name, accuracy in one.heads.items()}
+        line += ", ".join(f"{name} {accuracy}" for name, accuracy in heads.items())
         print(line.rstrip())
-
-
-def _share(accuracy: float | None) -> str:
-    return "–" if accuracy is None else f"{accuracy:.2%}"
 
 
 def _listed(store: Store, release_id: str, pointers: Pointers) -> Listed:

@@ -42,6 +42,8 @@ def add_to(commands: "argparse._SubParsersAction[Any]") -> None:
 
 
 def _messages(args: argparse.Namespace, state: StateSettings) -> None:
+    common.check_count("--count", args.count)
+    common.check_count("--days", args.days)
     if args.labelled:
         print(f"written: {', '.join(map(str, demo_labels.write(args.labelled, args.count, args.seed)))}")
         return

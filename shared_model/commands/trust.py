@@ -6,7 +6,7 @@ from typing import Any
 import redis
 
 from shared_model.commands import common
-from shared_model.errors import BadInput, ReleaseError, StoreUnavailable
+from shared_model.errors import ReleaseError, StoreUnavailable
 from shared_model.settings import StateSettings
 from shared_model.trust import audit, ed25519, keyring
 
@@ -56,8 +56,7 @@ def _signed_now(state: StateSettings) -> str:
 
 
 def _audit(args: argparse.Namespace, state: StateSettings) -> None:
-    if args.count < 1:
-        raise BadInput("--count", f"is {args.count}; expected 1 or more")
+    common.check_count("--count", args.count)
     with common.redis_client(state) as client:
         try:
             found = list(audit.lines(client, keyring.load(state)))

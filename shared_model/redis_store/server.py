@@ -32,9 +32,6 @@ from shared_model.settings import StateSettings
 _STARTUP_SECONDS = 10.0
 _STOP_SECONDS = 10.0
 
-log = logging.getLogger(__name__)
-
-
 #: Settings of files → the names under which a URL may have them.
 _FILES = {"redis_ca": "ssl_ca_certs", "redis_cert": "ssl_certfile", "redis_key": "ssl_keyfile"}
 #: Set when a process has warned of a URL: its children do not warn again.
@@ -62,11 +59,7 @@ class RedisServer:
     def __enter__(self) -> "RedisServer":
         if self._external:
             return self
-        # A state folder that is there already keeps the rights that its user gave it.
-        self._folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._folder.mkdir(exist_ok=True)
-        # It holds callers' texts.
-        self._folder.chmod(0o700)
+        make_folder(self._folder)
         path = _socket(self._folder)
         self.url = f"unix://{path}"
         # Two processes that start at once must end up with one server.
@@ -149,6 +142,19 @@ def external_url(settings: StateSettings) -> str:
             "%s: Redis at %s is called without TLS: password and texts travel in clear", name, clients.shown(url)
         )
     return url
+
+
+def make_folder(folder: Path) -> None:
+    """Of the server in its state folder, for this user alone. Raises: SettingError."""
+    try:
+        # A state folder that is there already keeps the rights that its user gave it.
+        folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(exist_ok=True)
+        # It holds callers' texts.
+        folder.chmod(0o700)
+    except OSError as error:
+        problem = f"cannot be written: {error.strerror}; name a folder that this user may write to"
+        raise SettingError(f"TANDEM_STATE={folder.parent}: {problem}") from error
 
 
 def _socket(folder: Path) -> Path:

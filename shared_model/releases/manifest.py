@@ -101,7 +101,10 @@ class Manifest(Facts):
         return json.dumps({"id": self.id, **json.loads(self._body())}, indent=1).encode() + b"\n"
 
     def _body(self) -> bytes:
-        document = {"format": FORMAT, **asdict(self, dict_factory=_without_defaults)}
+        def known(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+            return {name: value for name, value in fields if name not in _LATER or _LATER[name] != value}
+
+        document = {"format": FORMAT, **asdict(self, dict_factory=known)}
         return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
 
 
@@ -148,10 +151,6 @@ def _output(document: Mapping[str, Any]) -> OutputSpec:
         raise TypeError(document)
     names, on = (tuple(map(_text, given)) for given in (document["names"], document.get("abstain_on", ())))
     return OutputSpec(OutputKind(document["kind"]), names, int(document["width"]), temperature, below, on)
-
-
-def _without_defaults(fields: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    return {name: value for name, value in fields if name not in _LATER or _LATER[name] != value}
 
 
 def _texts(document: Mapping[str, Any]) -> dict[str, str]:

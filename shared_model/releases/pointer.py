@@ -52,7 +52,7 @@ def read(store: Store, client: "redis.Redis | None", model: str = "") -> Pointer
         return found
     if model:
         raise ReleaseError(f"model {model} has no active release: promote one of its releases")
-    raise ReleaseError("no release is active: run `python -m shared_model build`")
+    raise ReleaseError(f"no release is active in {store.files.root}: run `python -m shared_model build`")
 
 
 def find(store: Store, client: "redis.Redis | None", model: str = "") -> Pointer | None:

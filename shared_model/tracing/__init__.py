@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 _HTTP = "http/protobuf"
+#: Names of the exporter that is used. Airflow takes the first for OTLP over gRPC, and a step inherits its variables.
+_EXPORTERS = ("otlp", "otlp_proto_http")
 #: The variables that a child process continues a trace by, and the headers of the same meaning.
 _CARRIED = {"TRACEPARENT": "traceparent", "TRACESTATE": "tracestate"}
 
@@ -68,7 +70,7 @@ def endpoint(environ: Mapping[str, str] = os.environ) -> str:
     """Where spans are sent; "" where tracing is off. Raises: SettingError for another protocol than OTLP over HTTP."""
     found = next(filter(None, map(environ.get, _ENDPOINTS)), "")
     disabled = environ.get("OTEL_SDK_DISABLED", "").lower() == "true"
-    if not found or disabled or environ.get("OTEL_TRACES_EXPORTER", "otlp") != "otlp":
+    if not found or disabled or (environ.get("OTEL_TRACES_EXPORTER") or _EXPORTERS[0]) not in _EXPORTERS:
         return ""
     name = next(filter(environ.get, _PROTOCOLS), "")
     if name and environ[name] != _HTTP:

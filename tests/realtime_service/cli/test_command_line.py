@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -134,11 +135,20 @@ def test_describe_is_a_page_and_json_for_programs(run: Run, service: RunningServ
     assert status == 0
     assert page.startswith(f"release    {described.release}\nreads      texts of up to {described.max_tokens} tokens\n")
     assert ", … (77 in all)\n" in page
-    assert re.search(r"^  latency +serving +int8 on cpu, .*, target: p95 50 ms, 50 requests/s$", page, re.M)
-    assert re.search(r"^  dynamic .*, target: none$", page, re.M)
+    # A busy host may be slow.
+    assert re.search(r"^  latency +serving +int8 on cpu, .*, target: p95 50 ms, 50 requests/s(, slow.*)?$", page, re.M)
+    assert re.search(r"^  dynamic .*, target: none(, slow.*)?$", page, re.M)
     assert f"  {described.release}  active, answers 1 of the callers\n" in page
     assert f"{described.replicas[0].address}  in service  {described.release}\n" in page
     assert max(map(len, page.splitlines())) <= 160
-    told = json.loads(run("describe", "--address", service.address, "--json")[1])
-    assert told == printing.description_data(described)
+    told: dict[str, Any] = {}
+
+    def is_told() -> bool:
+        """Lanes may be timed between two looks."""
+        told.clear()
+        told.update(json.loads(run("describe", "--address", service.address, "--json")[1]))
+        return told == printing.description_data(client.describe())
+
+    with Client(service.address) as client:
+        eventually(is_told)
     assert (len(told["labels"]), told["lanes"][0]["serving"], told["operators_policy"]) == (77, True, {})

@@ -63,3 +63,16 @@ def test_a_service_is_shown(service: RunningService, client: Client, capsys: pyt
 def test_without_any_answer_one_line_says_so(address: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["top", "--metrics", address, "--frames", "1"]) == 2
     assert "--metrics" in capsys.readouterr().err
+
+
+def test_replicas_that_restart_do_not_end_it(service: RunningService) -> None:
+    addresses, shown = [service.metrics], list[str]()
+
+    def say(frame: str) -> None:
+        shown.append(frame)
+        # Of the frames after the first, one is of a replica that is gone.
+        addresses[0] = service.metrics if len(shown) == 2 else "127.0.0.1:1"
+
+    top.watch(addresses, None, 0.0, 3, say)
+    assert [bool(cells(frame)) for frame in shown] == [True, False, True]
+    assert shown[1].startswith("--metrics: 127.0.0.1:1 does not answer")

@@ -25,6 +25,16 @@ def test_an_address_is_held_once_and_the_holder_is_named(tmp_path: Path) -> None
         pass
 
 
+def test_containers_that_share_a_state_folder_each_have_the_address(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As docker-compose.yml has them: they differ in their host's name."""
+    with address_lock.holding("0.0.0.0:50051", tmp_path):
+        monkeypatch.setattr(socket, "gethostname", lambda: "another")
+        with address_lock.holding("0.0.0.0:50051", tmp_path), pytest.raises(SettingError):
+            address_lock.holding("0.0.0.0:50051", tmp_path).__enter__()
+
+
 def test_port_0_needs_no_lock(tmp_path: Path) -> None:
     with address_lock.holding("127.0.0.1:0", tmp_path), address_lock.holding("127.0.0.1:0", tmp_path):
         pass

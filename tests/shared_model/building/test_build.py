@@ -46,7 +46,11 @@ def make(folder: Path, kind: str) -> Checkpoint:
     return tiny_builds.surer(checkpoint.load(folder))
 
 
-@pytest.fixture(scope="module", params=["single_label", "multi_label", "regression", "embedding", "pairs"])
+#: The suite builds one as a further head: `test_several_heads.py`.
+MULTI_LABEL = pytest.param("multi_label", marks=pytest.mark.proof)
+
+
+@pytest.fixture(scope="module", params=["single_label", MULTI_LABEL, "regression", "embedding", "pairs"])
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Built]:
     if request.param in ("single_label", "regression"):
         return request.param, request.getfixturevalue("tiny" if request.param == "single_label" else "regression")

@@ -74,6 +74,7 @@ def test_every_rounded_layer_is_ranked_once_with_those_that_read_the_same(
     assert [len(group) for group in first_layer] == [3], "query, key and value read one tensor"
 
 
+@pytest.mark.proof
 def test_pairs_and_their_token_types_are_quantised_too(tmp_path: Path) -> None:
     model, calibration, others = tiny_bert(tmp_path, pairs=True)
     graph = Quantiser(model, calibration, others).apply(RECIPES[-1])

@@ -1,7 +1,7 @@
 """`--wait`: a command that moves the pointer ends when all replicas follow it, or says which do not and why."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -13,6 +13,7 @@ from shared_model.commands import await_replicas
 from shared_model.redis_store import keys
 from shared_model.releases.pointer import Pointer
 from shared_model.releases.store import Release
+from tests.realtime_service.conftest import eventually
 from tests.shared_model.commands import Run
 
 OLD, NEW, TRIAL = "old-1", "new-2", "trial-3"
@@ -107,6 +108,28 @@ def test_a_promotion_waits_until_all_follow(run: Run, redis_client: "redis.Redis
     later.start()
     status, printed, complaint = run("promote", "--default", one.id, "--wait")
     later.join()
+    assert (status, printed.splitlines()[1:], complaint) == (0, ["1 of 1 replicas follow"], "")
+
+
+def test_a_replica_whose_heartbeat_is_late_is_waited_for(run: Run, redis_client: "redis.Redis", one: Release) -> None:
+    """It has expired, because its host is busy."""
+
+    def looks() -> int:
+        return int(redis_client.info("commandstats").get("cmdstat_mget", {"calls": 0})["calls"])
+
+    def after_a_look(do: Callable[[], object], before: int) -> None:
+        eventually(lambda: looks() > before)
+        do()
+
+    def be_late() -> None:
+        after_a_look(lambda: redis_client.delete(keys.replica("a")), began)
+        after_a_look(lambda: beat(redis_client, profile("a", one.id, 1)), looks())
+
+    beat(redis_client, profile("a", OLD, 0))
+    began, late = looks(), threading.Thread(target=be_late)
+    late.start()
+    status, printed, complaint = run("promote", "--default", one.id, "--wait")
+    late.join()
     assert (status, printed.splitlines()[1:], complaint) == (0, ["1 of 1 replicas follow"], "")
 
 

@@ -228,6 +228,12 @@ def test_an_active_release_is_not_built_again(run: Run, one: Release) -> None:
     assert run("build", "--if-missing") == (0, f"release {one.id} is active; nothing to build\n", "")
 
 
+@pytest.mark.parametrize("option", ["--count", "--days"])
+def test_messages_are_at_least_one(run: Run, place: Path, option: str) -> None:
+    assert run("messages", option, "-1") == (2, "", f"shared_model messages: {option}: is -1; expected 1 or more\n")
+    assert not (place / "messages").exists()
+
+
 def test_messages_say_what_they_wrote_and_where(run: Run, place: Path) -> None:
     assert run("messages", "--count", "100") == (
         0,
@@ -248,12 +254,12 @@ def test_messages_say_what_they_wrote_and_where(run: Run, place: Path) -> None:
     ("arguments", "line"),
     [
         (["train-head", "--data", "/nope.csv", "--out", "x"], "train-head: /nope.csv: cannot be read: No such file"),
-        (["sign", "--key", "/nope.key", "@active"], "sign: no release is active: run"),
-        (["rm", "@active"], "rm: no release is active: run"),
+        (["sign", "--key", "/nope.key", "@active"], "sign: no release is active in .*: run"),
+        (["rm", "@active"], "rm: no release is active in .*: run"),
         (["rm", "small-0123456789ab"], "rm: release small-0123456789ab is not in .*; nothing was removed"),
-        (["verify"], "verify: no release is active: run `python -m shared_model build`"),
-        (["show"], "show: no release is active: run `python -m shared_model build`"),
-        (["rollback"], "rollback: no release is active: run `python -m shared_model build`"),
+        (["verify"], "verify: no release is active in .*: run `python -m shared_model build`"),
+        (["show"], "show: no release is active in .*: run `python -m shared_model build`"),
+        (["rollback"], "rollback: no release is active in .*: run `python -m shared_model build`"),
         (["verify", "../../etc"], "verify: '../../etc' is not a release id"),
         (["diff", "small-0123456789ab", "x"], "diff: release small-0123456789ab is not in "),
         (["promote", "small-0123456789ab"], "promote: release small-0123456789ab is not in "),

@@ -8,6 +8,7 @@ import pytest
 import redis
 
 from shared_model.redis_store import clients
+from tests.realtime_service.conftest import eventually
 
 WAITS = {"timeout": 0.2, "connect_timeout": 0.2}
 
@@ -48,6 +49,8 @@ def connections_of(call: "redis.Redis", listening: socket.socket) -> int:
     thread.start()
     with pytest.raises(redis.RedisError):
         call.get("key")
+    # The thread may learn of a connection after its client has given up.
+    eventually(lambda: met)
     listening.shutdown(socket.SHUT_RDWR)
     thread.join()
     for connection in met:

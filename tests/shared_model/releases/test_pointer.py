@@ -42,7 +42,7 @@ def no_redis() -> "redis.Redis":
 
 
 def test_nothing_is_active_at_first(store: Store, redis_client: "redis.Redis") -> None:
-    with pytest.raises(ReleaseError, match="no release is active: run"):
+    with pytest.raises(ReleaseError, match=f"no release is active in {store.files.root}: run"):
         pointer.read(store, redis_client)
 
 
