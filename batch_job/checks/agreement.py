@@ -60,7 +60,7 @@ def measure(
     device = options.device if written_in_int8 else Device.CPU
     other = replace(options, int8=not written_in_int8, device=device)
     log(f"gate: {sample.num_rows:,} texts with {other.precision.upper()}, to compare")
-    with Progress("gate", "texts", sample.num_rows, lambda: sum(tally.read(target, _TASK).values())):
+    with Progress("gate", "texts", sample.num_rows, tally.RowsDone(target, _TASK)):
         answers = _score(messages, sample, other, target)
     tally.remove(target, _TASK)
     half, int8 = (answers, sample) if written_in_int8 else (sample, answers)
@@ -112,7 +112,7 @@ def _score(messages: DataFrame, sample: pa.Table, options: ScoringOptions, targe
 def _answer(batches: Iterator[pa.RecordBatch], options: ScoringOptions, target: Target) -> Iterator[pa.RecordBatch]:
     """mapInArrow: score texts of the sample."""
     model = models.open_model(options, task_context.task_threads())
-    counted, task, ends = Tally(target), f"{_TASK}{task_context.task_number()}", [0]
+    counted, ends = Tally(target, f"{_TASK}{task_context.task_number()}"), [0]
 
     def read() -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -120,11 +120,12 @@ def _answer(batches: Iterator[pa.RecordBatch], options: ScoringOptions, target: 
             yield batch
 
     def scored(number: int, count: int) -> None:
-        counted.write(task, ends[number] + count)
+        counted.count(_TASK, ends[number] + count)
 
     for window in windows.score_windows(read(), rows.texts, model, options, options.poison, scored):
         yield rows.score_rows(window, model).select(list(_ANSWERS))
-    counted.write(task, ends[-1], last=True)
+    counted.count(_TASK, ends[-1])
+    counted.write()
 
 
 def _dense(answers: pa.Table, hashes: pa.Array, output: OutputSpec) -> tuple[Floats, NDArray[np.bool_]]:

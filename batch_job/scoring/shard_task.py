@@ -11,7 +11,7 @@ from batch_job.scoring import models, rows, windows
 from batch_job.scoring.models import Model
 from batch_job.scoring.options import ScoringOptions
 from batch_job.scoring.windows import ScoredWindow
-from batch_job.shards import binning, schemas
+from batch_job.shards import binning, schemas, tally
 from batch_job.shards.binning import Shard
 from batch_job.shards.shard_files import (
     FileReport,
@@ -38,7 +38,8 @@ def score_shards(
     if first is None:
         return
     model = models.open_model(options, task_context.task_threads())
-    taken, names, counted = deque[Shard](), list[str](), Tally(target)
+    taken, names = deque[Shard](), list[str]()
+    counted = Tally(target, f"{tally.TASK}{task_context.task_number()}")
     # Of this very attempt: this task was lost with its executor and begins again, or runs twice.
     notes, done = {shard_of(note): note for note in own_sidecars(target)}, list[FileReport]()
 
@@ -49,6 +50,7 @@ def score_shards(
             report = finished(note, target) if note else None
             if report and report.judged == shard.rows.num_rows:
                 done.append(report)
+                counted.count(name, report.judged)
                 continue
             taken.append(shard)
             names.append(name)
@@ -56,13 +58,14 @@ def score_shards(
 
     def scored(number: int, count: int) -> None:
         # Not the first one taken: a GPU may be ahead of the shard that is being written.
-        counted.write(names[number], count)
+        counted.count(names[number], count)
 
     for window in windows.score_windows(fresh(), rows.texts, model, options, options.poison, scored):
         shard = taken.popleft()
         report = write_shard(shard, window, model, target)
-        counted.end(shard_name(shard.bin_number, shard.part))
+        counted.count(shard_name(shard.bin_number, shard.part), report.judged)
         yield as_batch(report)
+    counted.write()
     yield from map(as_batch, done)
 
 

@@ -1,99 +1,81 @@
-"""Rows that running tasks have scored: a small file for each, on the storage that their results go to.
+"""Rows that tasks have scored: a small file for each, on the storage that their results go to.
 
-Spark's accumulators reach the driver when a Python task ends, too late to show progress by. A tally is renamed into
-place, so that it is read whole, and `resumable` deletes it by its name when the attempt ends.
+Spark's accumulators reach the driver when a Python task ends, too late to show progress by. A tally is put as a whole,
+so that it is read whole, and `resumable` deletes it by its name when the attempt ends. A day has far fewer tasks than
+shards, and tallies have a folder of their own, so that a look at progress lists no shard.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 
-from batch_job.shards.shard_files import FileReport, Target, in_folder, name_of, own_sidecars, shard_of, writing
+from batch_job.shards.shard_files import Target, name_of, writing
 from shared_model.errors import JobError
-from shared_model.objects import is_url, open_objects
+from shared_model.objects import ObjectInfo, is_url, open_objects
 
+#: Of tasks that score a day.
+TASK = "task-"
+
+#: In the folder of the target's files.
+_FOLDER = "_tallies"
 #: Least seconds between two writes of a task, in a folder and behind a URL, where each is a request.
 _SECONDS, _FAR_SECONDS = 1.0, 5.0
 
 
 class Tally:
-    """The progress of one task with the shards it has begun."""
+    """The progress of one task. `task`: its name, which all copies of it have."""
 
-    def __init__(self, target: Target, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, target: Target, task: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._target = target
+        self._path = f"{target.folder}/{_FOLDER}/.{target.stem(task)}-0.part"
         self._clock = clock
         self._period = _FAR_SECONDS if is_url(target.table) else _SECONDS
         self._due = clock() + self._period
+        self._rows: dict[str, int] = {}
 
-    def write(self, shard: str, rows: int, last: bool = False) -> None:
-        """Record the scored rows of a shard. Most calls write nothing; the last one does.
+    def count(self, part: str, rows: int) -> None:
+        """Record the scored rows of a part, such as a shard. Most calls write nothing. Raises: as `write`."""
+        self._rows[part] = rows
+        if self._clock() >= self._due:
+            self.write()
 
-        Raises: JobError where the disk is full.
-        """
-        if self._clock() < self._due and not last:
-            return
-        path = _path(self._target, shard)
-        with writing(self._target, path):
-            open_objects(self._target.table).put(path, str(rows).encode())
+    def write(self) -> None:
+        """Raises: JobError where the disk is full."""
+        with writing(self._target, self._path):
+            open_objects(self._target.table).put(self._path, str(sum(self._rows.values())).encode())
         self._due = self._clock() + self._period
-
-    def end(self, shard: str) -> None:
-        """Delete the tally of a finished shard."""
-        _remove(self._target, _path(self._target, shard))
-
-
-def read(target: Target, prefix: str = "") -> dict[str, int]:
-    """Shard → rows scored, of all tasks of an attempt. `prefix`: of their names."""
-    files, counts = open_objects(target.table), dict[str, int]()
-    for path in _paths(target, prefix):
-        # The finished shard may have replaced it.
-        with suppress(FileNotFoundError):
-            counts[shard_of(path.replace("/.", "/"))] = int(files.get(path))
-    return counts
-
-
-def remove(target: Target, prefix: str) -> None:
-    """Delete the counts of tasks that leave no file."""
-    for path in _paths(target, prefix):
-        _remove(target, path)
 
 
 class RowsDone:
-    """Rows that an attempt has scored so far, those of running shards too. A finished shard is read once."""
+    """Rows that tasks of an attempt have scored so far. `prefix`: of their names. A tally is read again once it has
+    changed."""
 
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._finished: dict[str, tuple[str, int]] = {}
-
+    def __init__(self, target: Target, prefix: str = TASK) -> None:
+        self._target, self._prefix = target, prefix
+        self._read: dict[str, tuple[ObjectInfo, int]] = {}
         self._last = 0
 
     def __call__(self) -> int:
         # Progress that cannot be read is no reason to end the work: tasks meet the same storage, and say so.
         with suppress(OSError, JobError):
-            self._last = self._count()
+            for found in _tallies(self._target, self._prefix):
+                if self._read.get(found.path, (None, 0))[0] != found:
+                    self._read[found.path] = found, int(open_objects(self._target.table).get(found.path))
+            self._last = sum(rows for _, rows in self._read.values())
         return self._last
 
-    def _count(self) -> int:
-        # First: a shard that is finished meanwhile is then found finished, and never missed.
-        running = read(self._target)
-        files = open_objects(self._target.table)
-        for note in own_sidecars(self._target):
-            if note not in self._finished:
-                self._finished[note] = shard_of(note), FileReport.from_json(files.get(note).decode()).judged
-        return sum({**running, **dict(self._finished.values())}.values())
+
+def remove(target: Target, prefix: str) -> None:
+    """Delete the counts of tasks that leave no file."""
+    for found in list(_tallies(target, prefix)):
+        with writing(target, found.path):
+            open_objects(target.table).delete(found.path)
 
 
-def _paths(target: Target, prefix: str) -> list[str]:
-    # A name begins with a dot: its parts are the fingerprint, the shard, the token and the driver.
+def _tallies(target: Target, prefix: str) -> Iterator[ObjectInfo]:
+    # A name begins with a dot: its parts are the fingerprint, the task, the token and the driver.
     begin, end = f".{target.fingerprint}.{prefix}", f".{target.token}.{target.driver}-0.part"
-    names = ((found.path, name_of(found.path)) for found in in_folder(target))
-    return [path for path, name in names if name.startswith(begin) and name.endswith(end)]
-
-
-def _path(target: Target, shard: str) -> str:
-    return f"{target.folder}/.{target.stem(shard)}-0.part"
-
-
-def _remove(target: Target, path: str) -> None:
-    with writing(target, path):
-        open_objects(target.table).delete(path)
+    with writing(target, target.folder):
+        for found in open_objects(target.table).list(f"{target.folder}/{_FOLDER}"):
+            if (name := name_of(found.path)).startswith(begin) and name.endswith(end):
+                yield found

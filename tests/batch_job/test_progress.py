@@ -22,6 +22,7 @@ from batch_job.shards.shard_files import FileReport, Target
 from batch_job.shards.tally import RowsDone, Tally
 from batch_job.tables import resumable
 from shared_model.errors import JobError
+from tests.object_store import Proxy
 from tests.shared_model.full_disk import largest_file
 
 
@@ -152,58 +153,64 @@ def test_who_takes_no_more_is_told_no_more() -> None:
 MINE = ("2026-01-14", "plan", 2)
 
 
-def finish(target: Target, unit: str, rows: int) -> None:
-    path = target.path(unit, "0" * 64)
-    Path(target.table, path).parent.mkdir(parents=True, exist_ok=True)
-    shard_files.write_sidecar(target, FileReport(path, 0, rows, poisoned=("m1",)))
-
-
-def test_rows_are_done_when_their_unit_is_there(tmp_path: Path) -> None:
-    mine = Target(str(tmp_path), *MINE, driver="ab12")
-    other = Target(str(tmp_path), "2026-01-14", "plan", 1, driver="ab13")
-    assert RowsDone(mine)() == 0
-    for target, unit, rows in ((mine, "00000-0", 10), (mine, "00001-0", 20), (other, "00002-0", 40)):
-        finish(target, unit, rows)
-    assert RowsDone(mine)() == 32
-
-
-def test_rows_of_running_units_are_done_too_and_none_counts_twice(tmp_path: Path) -> None:
+def test_rows_of_all_tasks_count_once_however_often_a_task_runs(tmp_path: Path) -> None:
     mine, other = Target(str(tmp_path), *MINE, driver="ab12"), Target(str(tmp_path), *MINE, driver="ab13")
+    assert RowsDone(mine)() == 0
     seconds = iter(range(100))
-    first, copy, others = (Tally(target, lambda: next(seconds)) for target in (mine, mine, other))
-    others.write("00000-0", 700)
-    first.write("00000-0", 64)
-    assert (RowsDone(mine)(), tally.read(mine)) == (64, {"00000-0": 64})
-    # A task that Spark runs twice, and the unit that it leaves.
-    copy.write("00000-0", 32)
-    first.write("00001-0", 5)
-    assert RowsDone(mine)() == 37
-    finish(mine, "00000-0", 99)
-    assert RowsDone(mine)() == 105
-    first.end("00000-0")
-    first.end("00000-0")
-    assert RowsDone(mine)() == 105
+    first, copy, second, others = (
+        Tally(target, f"{tally.TASK}{number}", lambda: next(seconds))
+        for target, number in ((mine, 0), (mine, 0), (mine, 1), (other, 0))
+    )
+    others.count("00000-0", 700)
+    first.count("00000-0", 64)
+    done = RowsDone(mine)
+    assert done() == 64
+    first.count("00000-0", 99)
+    first.count("00001-0", 5)
+    assert done() == 104
+    # A task that Spark runs twice.
+    copy.count("00000-0", 32)
+    assert done() == 32
+    second.count("00002-0", 8)
+    assert done() == 40
     resumable.remove_temporary(mine)
-    assert tally.read(mine) == {}
-    assert tally.read(other) == {"00000-0": 700}
+    assert (RowsDone(mine)(), RowsDone(other)()) == (0, 700)
+
+
+def test_a_look_at_progress_lists_no_shard_and_reads_no_tally_again(
+    s3: Proxy, s3_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tally, "_FAR_SECONDS", 0.0)
+    mine = Target(s3_url, *MINE)
+    shard_files.write_sidecar(mine, FileReport(mine.path("00000-0", "0" * 64), 0, 10))
+    task = Tally(mine, f"{tally.TASK}0")
+    task.count("00000-0", 10)
+    done = RowsDone(mine)
+    assert (done(), done()) == (10, 10)
+    s3.clear()
+    task.count("00001-0", 7)
+    assert (done(), done()) == (17, 17)
+    asked = [path for method, path in s3.seen if method == "GET"]
+    assert len(asked) == 3
+    assert all("_tallies" in path for path in asked)
 
 
 def test_a_task_writes_at_most_once_a_second_but_always_its_last_word(tmp_path: Path) -> None:
     mine, now = Target(str(tmp_path), *MINE), [0.0]
-    task = Tally(mine, lambda: now[0])
+    task, seen = Tally(mine, "gate-0", lambda: now[0]), RowsDone(mine, "gate-")
     for now[0], rows in ((0.5, 10), (1.0, 20), (1.9, 30)):
-        task.write("gate-0", rows)
-    assert tally.read(mine, "gate-") == {"gate-0": 20}
-    task.write("gate-0", 31, last=True)
-    assert tally.read(mine, "gate-") == {"gate-0": 31}
-    assert tally.read(mine, "0") == {}
+        task.count("gate", rows)
+    assert seen() == 20
+    task.count("gate", 31)
+    task.write()
+    assert (seen(), RowsDone(mine)()) == (31, 0)
 
 
 def test_a_tally_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     mine = Target(str(tmp_path), *MINE)
     with largest_file(0), pytest.raises(JobError, match=r"gate-0.* could not be written: "):
-        Tally(mine).write("gate-0", 31, last=True)
-    assert tally.read(mine) == {}
+        Tally(mine, "gate-0").write()
+    assert RowsDone(mine, "gate-")() == 0
 
 
 def test_rows_of_a_unit_count_while_the_engine_is_at_it(
@@ -215,8 +222,8 @@ def test_rows_of_a_unit_count_while_the_engine_is_at_it(
     target, seen = Target(str(tmp_path), *MINE), list[int]()
     told = Tally.write
 
-    def write(self: Tally, shard: str, rows: int, last: bool = False) -> None:
-        told(self, shard, rows, last)
+    def write(self: Tally) -> None:
+        told(self)
         seen.append(RowsDone(target)())
 
     monkeypatch.setattr(Tally, "write", write)
@@ -229,5 +236,5 @@ def test_rows_of_a_unit_count_while_the_engine_is_at_it(
     }
     small = replace(options, batch_rows=4, deduplicate=False)
     reports = list(shard_task.score_shards(iter([pa.RecordBatch.from_pydict(lines)]), small, target, 25))
-    assert seen == [4, 8, 12, 16, 20, 24]
-    assert (len(reports), RowsDone(target)(), tally.read(target)) == (2, 24, {})
+    assert seen == [4, 8, 12, 12, 16, 20, 24, 24, 24]
+    assert (len(reports), RowsDone(target)()) == (2, 24)

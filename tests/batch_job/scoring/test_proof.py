@@ -26,7 +26,7 @@ Built = tuple[Release, ReleaseReport]
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Built:
     source = tiny_builds.surer(checkpoint.load(tiny_models.make(tmp_path_factory.mktemp("bert"), "bert")))
-    return tiny_builds.built(tmp_path_factory.mktemp("releases"), source)
+    return tiny_builds.built_once(tmp_path_factory, source, "tiny")
 
 
 @pytest.fixture(autouse=True)
