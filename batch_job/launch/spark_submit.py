@@ -4,12 +4,14 @@ Standard library only, as `batch_job.run_record` is: Airflow's environment impor
 """
 
 import os
+import platform
 import re
 import shlex
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -273,7 +275,8 @@ def application_command(master: str, environ: Mapping[str, str] = os.environ) ->
     """The same up to the application's own arguments."""
     file = properties_file(environ)
     settings = [*(["--properties-file", file] if file else []), *conf_args(spark_conf(environ))]
-    return ["spark-submit", "--master", master, *settings, APPLICATION]
+    # The driver is here, whatever the settings say: its exit code is the step's, and it has the password of Redis.
+    return ["spark-submit", "--master", master, "--deploy-mode", "client", *settings, APPLICATION]
 
 
 def missing_program(environ: Mapping[str, str]) -> str:
@@ -291,6 +294,12 @@ def missing_program(environ: Mapping[str, str]) -> str:
 def conf_args(conf: Mapping[str, str]) -> list[str]:
     """As spark-submit takes it."""
     return [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+
+
+def packages() -> frozenset[str]:
+    """Of this Python, with their versions and its own."""
+    found = (f"{it.name.lower()}=={it.version}" for it in metadata.distributions())
+    return frozenset({f"python=={platform.python_version()}", *found})
 
 
 def wrong_python(expected_prefix: str, actual_prefix: str, who: str) -> str:

@@ -9,9 +9,10 @@ _SETTING = "TANDEM_SPARK_SECRET_FILE"
 
 
 def conf(master: str, secret_file: str) -> dict[str, str]:
-    """Spark's options. A local master makes a secret for each application by itself, and so does yarn; the secret of a
-    standalone cluster is in a file, since others see a command line. Raises: SettingError for an unusable file."""
-    made_by_spark = gpus.local_cores(master) > 0 or master == "yarn"
+    """Spark's options. A local master makes a secret for each application by itself, and so do yarn and Kubernetes; the
+    secret of a standalone cluster is in a file, since others see a command line. Raises: SettingError for an unusable
+    file."""
+    made_by_spark = gpus.local_cores(master) > 0 or master == "yarn" or master.startswith("k8s://")
     if not made_by_spark and not secret_file:
         return {}
     encrypted = {"spark.authenticate": "true", "spark.network.crypto.enabled": "true"}

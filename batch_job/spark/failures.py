@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import unquote
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.errors import PySparkException
 
 from shared_model.errors import EngineLost, JobError, WorkersLost
@@ -25,14 +25,17 @@ _UNREADABLE = re.compile(
 _CAUSE = re.compile(r"^Caused by: (?:[\w$]+\.)*(?P<why>.+)$", re.M)
 #: For want of memory, as a rule.
 _LOST = "a worker was killed, as often as Spark tries a task; what it had finished is kept for the next attempt"
+_STOPPED = "Spark was stopped or killed; what it had finished is kept for the next attempt"
 
 
 @contextmanager
 def failing_in_one_line() -> Iterator[None]:
     """Raises: JobError where a Spark job fails for a reason that a worker gave, on a file that cannot be read, or for
-    want of room on a disk; WorkersLost where workers or an engine's processes were killed."""
+    want of room on a disk; WorkersLost where workers, an engine's processes or Spark itself were killed."""
     try:
         yield
+    except (ConnectionRefusedError, ConnectionResetError, Py4JNetworkError) as gone:
+        raise WorkersLost(_STOPPED) from gone
     except (Py4JError, PySparkException) as error:
         text = str(error)
         if found := _UNREADABLE.search(text):

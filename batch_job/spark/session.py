@@ -28,32 +28,40 @@ _NO_MASTER = "stopped SparkContext"
 
 
 def check_workers(spark: SparkSession, runtime: Runtime) -> Device:
-    """The device every executor has. Raises: JobError when a worker runs on another Python, or devices differ."""
+    """The device every executor has. Raises: JobError when a worker runs on another Python, or devices differ. A Python
+    that Spark unpacks for each executor is the same if its packages are."""
 
     # Nested, so that it travels by value: a worker on the wrong Python cannot import this module.
     def look(_: Iterator[int]) -> Iterator[tuple[str, str]]:
+        """The difference of its Python, empty without one, and its device."""
         import os
         import sys
 
-        if os.path.realpath(sys.prefix) != os.path.realpath(runtime_prefix):
-            return iter([(sys.prefix, "")])
+        other = "" if packages or os.path.realpath(sys.prefix) == os.path.realpath(planned) else sys.prefix
+        if packages:
+            from batch_job.launch import spark_submit
+
+            other = ", ".join(sorted(spark_submit.packages() ^ packages)[:5])
+        if other:
+            return iter([(other, "")])
         from batch_job.spark import gpus
 
-        return iter([(sys.prefix, str(gpus.task_device(master)))])
+        return iter([("", str(gpus.task_device(master)))])
 
-    runtime_prefix, master = runtime.prefix, spark.sparkContext.master
-    slots = slots_of(spark)
+    planned, master, slots = runtime.prefix, spark.sparkContext.master, slots_of(spark)
+    # A relative path is one in the folder of an executor, where Spark unpacks archives.
+    packages = frozenset() if os.path.isabs(spark.sparkContext.pythonExec) else spark_submit.packages()
     try:
         seen = set(spark.sparkContext.parallelize(range(slots), slots).mapPartitions(look).collect())
     except (Py4JError, PySparkException) as error:
-        raise JobError(f"a worker did not start on the Python of {runtime.prefix}: {cause_line(error)}") from error
-    for prefix, _ in seen:
-        if problem := spark_submit.wrong_python(runtime.prefix, prefix, "a worker"):
-            raise JobError(problem)
-    found = {Device(device) for _, device in seen}
-    if len(found) > 1:
-        raise JobError(f"executors have different devices ({', '.join(sorted(found))}); a partition is scored on one")
-    return found.pop()
+        raise JobError(f"a worker did not start on the Python of {planned}: {cause_line(error)}") from error
+    for other in filter(None, {other for other, _ in seen}):
+        differ = f"packages of a worker are not those of {planned}: {other}; pack its archive again"
+        raise JobError(differ if packages else spark_submit.wrong_python(planned, other, "a worker"))
+    devices = {Device(device) for _, device in seen}
+    if len(devices) > 1:
+        raise JobError(f"executors have different devices ({', '.join(sorted(devices))}); a partition is scored on one")
+    return devices.pop()
 
 
 def start(name: str) -> SparkSession:

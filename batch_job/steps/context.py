@@ -1,10 +1,11 @@
 """The settings, Redis and Spark of a step inside spark-submit; its report, and its failure in the run record."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import redis
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from batch_job import reporting, run_record
@@ -74,7 +75,9 @@ def open_session(
         models.open_on_workers(spark, options)
         yield spark, options
     finally:
-        spark.stop()
+        # One whose JVM is gone has stopped; why, the body says.
+        with suppress(ConnectionError, Py4JNetworkError):
+            spark.stop()
 
 
 @contextmanager

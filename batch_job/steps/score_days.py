@@ -183,7 +183,8 @@ def score_days(first: str, last: str, force: bool = False, publish: bool = False
         with open_session(context, f"tandem {first} to {last}", release, this_runtime()) as (spark, options):
             verdicts = Days(context, inputs, run_id, spark, options, force, earlier).score(queue)
         published = _publish(context, verdicts) if publish and len(verdicts) == len(days) else ""
-    print("\n".join([*table(verdicts, days), *filter(None, [published, _left(queue)])]))
+    left = lookup.goes_first(queue.due, len(queue.days) - queue.taken) if queue.due else ""
+    print("\n".join([*table(verdicts, days), *filter(None, [published, left])]))
     codes = {verdict.code for verdict in verdicts} | ({spark_submit.YIELDED} if queue.due else set())
     return next((code for code in _WORST if code in codes), 0)
 
@@ -194,10 +195,6 @@ def table(verdicts: Sequence[Verdict], days: Sequence[str]) -> list[str]:
     cells = [_COLUMNS, *(verdict.cells() for verdict in (*verdicts, *left))]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
-
-
-def _left(queue: Queue) -> str:
-    return lookup.goes_first(queue.due, len(queue.days) - queue.taken) if queue.due else ""
 
 
 def _publish(context: StepContext, verdicts: Sequence[Verdict]) -> str:

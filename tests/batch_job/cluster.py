@@ -1,7 +1,6 @@
 """A standalone Spark cluster on loopback, and a Python that it does not run on."""
 
 import os
-import socket
 import subprocess
 import sys
 import venv
@@ -12,6 +11,7 @@ from pathlib import Path
 from batch_job.launch import spark_submit
 from tests import spark_classes
 from tests.conftest import REPOSITORY
+from tests.redis_nodes import free_port
 
 
 def environment(own: Mapping[str, str]) -> dict[str, str]:
@@ -36,7 +36,7 @@ def standalone(
     environment: Mapping[str, str], folder: Path, hosts: Sequence[str], cores: int, secret: Path | None = None
 ) -> Iterator[str]:
     """The URL of a master; each of `hosts`, addresses of loopback, has a worker with so many cores."""
-    url = f"spark://127.0.0.1:{(port := _free_port())}"
+    url = f"spark://127.0.0.1:{(port := free_port())}"
     size = ["--cores", str(cores), "--memory", "1g", "--webui-port", "0", "--work-dir", str(folder)]
     conf = folder / "spark.conf"
     conf.write_text(_SECURE.format(secret.read_text()) if secret else "")
@@ -78,9 +78,3 @@ def other_python(folder: Path) -> str:
     """A Python that is not the runtime's."""
     venv.create(folder, with_pip=False, symlinks=True)
     return str(folder / "bin" / "python")
-
-
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import psutil
 import pytest
 import redis
 from deltalake import DeltaTable
@@ -35,6 +34,7 @@ from shared_model.demo_messages import DAMAGED_LINES
 from shared_model.errors import JobError, Stale
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
+from tests.batch_job import family
 from tests.batch_job.conftest import DAY, SMALL, attempt, data_files, held_files, message, planned, write_day
 from tests.batch_job.shards import written
 from tests.shared_model import small_release
@@ -103,8 +103,7 @@ def test_engines_compile_in_the_workers_that_use_them_and_never_before_a_fork(
     write_day(state, LINES[:60])
     done = attempt(spark, state, client, options, planned(state, client))
     assert models._opened == {}
-    family = [each.as_dict(["pid", "ppid", "cmdline"]) for each in psutil.Process().children(recursive=True)]
-    python = {each["pid"]: each["ppid"] for each in family if "pyspark.daemon" in (each["cmdline"] or [])}
+    python = {it["pid"]: it["ppid"] for it in family.descendants() if "pyspark.daemon" in (it["cmdline"] or [])}
     forked = {pid for pid, parent in python.items() if parent in python}
     with_an_engine = {pid for pid in python if "openvino" in Path(f"/proc/{pid}/maps").read_text()}
     assert {worker.pid for worker in done.workers} <= with_an_engine <= forked < set(python)
@@ -247,6 +246,7 @@ def test_of_two_runs_held_before_commit_one_commits_and_the_other_is_stale(
     assert not list(state.scores_table.glob("ds=*/**/*.json"))
 
 
+@pytest.mark.proof
 def test_control_without_the_check_both_commit(
     spark: SparkSession,
     state: StateSettings,
@@ -287,6 +287,7 @@ def test_an_attempt_that_wakes_after_a_newer_commit_is_refused_without_redis(
     assert not list(state.scores_table.glob("ds=*/**/*.json"))
 
 
+@pytest.mark.proof
 def test_control_without_the_tables_refusal_it_takes_the_newer_ones_place(
     spark: SparkSession,
     state: StateSettings,

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import redis
+from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -97,6 +98,15 @@ def test_lost_workers_are_told_from_work_that_fails(said: str, kind: type[Except
     with pytest.raises(JobError) as caught, failing_in_one_line():
         raise PySparkException(f"Job aborted due to stage failure: Task 0 failed\n{said}\n")
     assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize("said", [ConnectionRefusedError(111, "Connection refused"), Py4JNetworkError("no answer")])
+def test_a_jvm_that_is_gone_is_said(said: Exception) -> None:
+    with (
+        pytest.raises(WorkersLost, match="Spark was stopped or killed; what it had finished is kept"),
+        failing_in_one_line(),
+    ):
+        raise said
 
 
 @pytest.mark.heavy

@@ -57,7 +57,7 @@ def test_spark_settings_pass_through_and_win(tmp_path: Path) -> None:
     file = tmp_path / "spark.properties"
     file.write_text("# ours\nspark.ui.enabled true\nspark.kubernetes.token=not-to-be-shown\n")
     command = spark_submit.spark_submit_command("2026-01-14", "r.json", "yarn", {"TANDEM_SPARK_CONF": str(file)})
-    assert command[3:5] == ["--properties-file", str(file)]
+    assert command[3:7] == ["--deploy-mode", "client", "--properties-file", str(file)]
     assert not [part for part in command if "not-to-be-shown" in part or part.startswith("spark.ui.enabled")]
 
 

@@ -21,6 +21,9 @@ from shared_model.releases.store import Release
 from shared_model.settings import StateSettings
 from tests.batch_job.conftest import DAY, message, planned, write_day
 
+#: Its 77 labels make rows of the size that a night has.
+pytestmark = pytest.mark.default_release
+
 ROWS, KEYS = 1_200_000, 1_000_000
 _CHUNK = 50_000
 
@@ -30,6 +33,9 @@ def chunk(release: Release, start: int) -> pa.RecordBatch:
     numbers = np.arange(start, start + _CHUNK) % KEYS
     labels = [release.labels[number] for number in range(77)]
     top = [{"label": labels[rank], "score": 0.5 / (rank + 1)} for rank in range(5)]
+    further = [
+        (head.name, {"top_k": [{"label": head.output.names[0], "score": 0.5}]}) for head in release.heads.specs[1:]
+    ]
     columns = {
         "id": [f"m{number}" for number in range(start, start + _CHUNK)],
         "text_hash": ["0" * 64] * _CHUNK,
@@ -44,7 +50,7 @@ def chunk(release: Release, start: int) -> pa.RecordBatch:
         "top_k": [top] * _CHUNK,
         "vector": [None] * _CHUNK,
         "abstained": [None] * _CHUNK,
-        "heads": [None] * _CHUNK,
+        "heads": [further] * _CHUNK,
     }
     return pa.RecordBatch.from_pydict(columns, schema=schemas.SCORES)
 

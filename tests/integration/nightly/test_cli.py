@@ -252,13 +252,18 @@ def test_own_messages_are_scored_beside_the_archive_that_the_state_has(
         "TANDEM_INPUT_TEXT": "body",
     }
     environment |= {"TRACEPARENT": f"00-{TRACE}-{TASK}-01", **collector.environment()}
+    (logs := tmp_path / "logs").mkdir()
+    kept = {"enabled": "true", "compress": "false", "dir": logs.as_uri()}
+    environment["TANDEM_SPARK_CONF"] = " ".join(f"spark.eventLog.{name}={value}" for name, value in kept.items())
     mine, own = f"{days}/{{ds}} (body)", state.state / "inputs"
     said = succeed(cli, "plan", "--ds", NEXT_DAY)
     assert f"ds={NEXT_DAY}: 1,100 lines in 1 files of {days}/{NEXT_DAY}, release" in said
     assert f"\ninput {mine}; its scores: {own}/" in said
     scored = succeed(cli, "score", "--ds", NEXT_DAY)
     steps_are_one_trace(collector)
-    del environment["OTEL_EXPORTER_OTLP_ENDPOINT"]
+    [events] = logs.glob("*/events_*")
+    assert "SparkListenerApplicationEnd" in events.read_text().splitlines()[-1]
+    del environment["OTEL_EXPORTER_OTLP_ENDPOINT"], environment["TANDEM_SPARK_CONF"]
     for gate in ("labels", "agreement-drop"):
         assert f"gate {gate}: report-only: " in scored
     assert scored.count("no earlier day of this input is committed, so there is nothing to compare with") == 2
