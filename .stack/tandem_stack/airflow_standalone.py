@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from shared_model import tracing
 from tandem_stack.processes import Child, Supervisor
 
 USER = "admin"
@@ -77,7 +78,7 @@ class Airflow:
         """
         kept = {name: value for name, value in base.items() if not name.startswith(("AIRFLOW", "PYTHON", "PYSPARK"))}
         kept["PATH"] = f"{self.prefix / 'bin'}{os.pathsep}{base.get('PATH', os.defpath)}"
-        return {**kept, **_settings(self), **for_tasks}
+        return {**kept, **_settings(self), **_traces(base), **for_tasks}
 
     def start_migration(self, supervisor: Supervisor, environ: Mapping[str, str]) -> Child:
         """Start making the database, or bringing it up to date; `start` wants it finished."""
@@ -125,3 +126,11 @@ def _settings(airflow: Airflow) -> dict[str, str]:
         **({} if airflow.scheduled else _AWAITED),
     }
     return {"AIRFLOW_HOME": str(airflow.home), **{f"AIRFLOW__{name}": value for name, value in settings.items()}}
+
+
+def _traces(base: Mapping[str, str]) -> dict[str, str]:
+    """Tasks are spans, too, where spans have a collector: one that takes them over HTTP, as those of the steps. Airflow
+    would call it by gRPC."""
+    if not tracing.endpoint(base):
+        return {}
+    return {"AIRFLOW__TRACES__OTEL_ON": "True", "OTEL_TRACES_EXPORTER": "otlp_proto_http"}

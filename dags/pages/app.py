@@ -10,6 +10,7 @@ from datetime import date
 from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from airflow.api_fastapi.common.db.common import SessionDep
@@ -33,6 +34,8 @@ MISSED = 50
 _STYLED = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 #: Of our own pages, which frame a report.
 _PAGE = f"{_STYLED}; frame-src 'self'"
+#: Of the page that frames the board of both service levels, whose origin is filled in.
+_BOARD = f"{_STYLED}; frame-src {{}}"
 #: Of a report: an origin of its own, no script, no network.
 _REPORT = f"sandbox; {_STYLED}; img-src data:"
 _KEPT_NOWHERE = {
@@ -87,6 +90,17 @@ async def list_runs(missed: Annotated[list[dict[str, Any]], Depends(missed_deadl
 @app.get("/runs/{day}/{run}")
 def frame_report(day: date, run: Run) -> HTMLResponse:
     return _html("report.html", day=str(day), run=run)
+
+
+@app.get("/board")
+def frame_board(request: Request) -> HTMLResponse:
+    """Where browsers would refuse to frame it, over HTTP in a page over HTTPS, a link alone."""
+    board = urlsplit(operating.link(operating.BOARD_URL))
+    if not board.netloc:
+        raise Unreadable(f"there is no board: set {operating.BOARD_URL}")
+    framed = operating.may_frame(board.geturl(), request.url.scheme)
+    page = _TEMPLATES.get_template("board.html").render(board=board.geturl(), framed=framed)
+    return _response(page, _BOARD.format(f"{board.scheme}://{board.netloc}"))
 
 
 @app.get("/runs/{day}/{run}/report.html")

@@ -1,4 +1,5 @@
-"""An Airflow plugin: the page *Tandem* in the navigation, which the API server serves."""
+"""Airflow plugins: pages in the navigation, *Tandem* and, where the board of the service has an address, both service
+levels. The API server serves them."""
 
 from typing import Any
 
@@ -22,5 +23,13 @@ class TandemPage(AirflowPlugin):  # type: ignore[misc]
     def external_views(self) -> list[dict[str, Any]]:
         from airflow.api_fastapi.app import API_ROOT_PATH
 
-        href = f"{API_ROOT_PATH.rstrip('/')}{PREFIX}/"
-        return [{"name": "Tandem", "href": href, "destination": "nav", "url_route": "tandem", "nav_top_level": True}]
+        from batch_job.launch import operating
+
+        root = f"{API_ROOT_PATH.rstrip('/')}{PREFIX}/"
+        pages = [("Tandem", root, "tandem")]
+        if operating.link(operating.BOARD_URL):
+            pages.append(("Service levels", f"{root}board", "tandem-board"))
+        return [
+            {"name": name, "href": href, "destination": "nav", "url_route": route, "nav_top_level": True}
+            for name, href, route in pages
+        ]

@@ -195,6 +195,20 @@ def published(scores: str) -> dict[str, object]:
     }
 
 
+def noted() -> str:
+    """The note of a run whose two models left more text than Airflow keeps."""
+    (listener,) = next(it for it in plugins if it.name == "tandem_run_notes").listeners
+    left = [SimpleNamespace(task_id=task, value=f"{task}: {'x' * 900}") for task in ("model-side.report", "report")]
+    ended = SimpleNamespace(dag_id=dag.dag_id, partition_key=partition_key, conf={}, run_id=run_id, note="")
+    with (
+        patch.object(listener, "object_session", lambda _: SimpleNamespace(scalars=lambda _: left)),
+        patch.object(listener.XComModel, "get_many"),
+        patch.object(listener.XComModel, "deserialize_value", lambda it: it.value),
+    ):
+        listener.on_dag_run_failed(ended, "")
+    return ended.note
+
+
 def further() -> dict[str, object]:
     """The night of a further model beside the run's own."""
     tasks = {task.label: task for task in dag.tasks if task.task_id.startswith("model-side.")}
@@ -225,6 +239,7 @@ def further() -> dict[str, object]:
 json.dump(
     {
         "further": further(),
+        "noted": noted(),
         "errors": bag.import_errors,
         "imported": ours,
         "heavy": heavy,

@@ -88,6 +88,11 @@ def test_steps_in_a_row_a_person_between_them_and_what_decides_the_runs_state(da
     assert dag["rules"] == {**own, **dict.fromkeys(steps, "all_success")}
 
 
+def test_a_note_is_cut_where_airflow_would_refuse_it_and_begins_with_the_runs_own_model(dag: dict[str, Any]) -> None:
+    own = f"report: {'x' * 900}\nmodel-side.report: "
+    assert (dag["noted"][: len(own)], len(dag["noted"])) == (own, 1000)
+
+
 def test_a_further_model_has_a_night_of_its_own_beside_that_of_the_run(
     dag: dict[str, Any], environment: dict[str, str]
 ) -> None:
@@ -175,6 +180,19 @@ def test_tasks_link_to_the_report_and_to_pages_whose_address_is_set(dag: dict[st
         "score": {"Report": REPORT, "Spark": "https://spark.example"},
         "complete": {},
     }
+
+
+@pytest.mark.parametrize(
+    ("board", "page", "framed"),
+    [
+        ("http://b/", "http", True),
+        ("https://b/", "http", True),
+        ("https://b/", "https", True),
+        ("http://b/", "https", False),
+    ],
+)
+def test_a_page_over_tls_frames_nothing_without(board: str, page: str, framed: bool) -> None:
+    assert operating.may_frame(board, page) is framed
 
 
 @pytest.mark.parametrize("address", ["javascript:alert(1)", "spark.example"])

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import os
 import sys
 import time
+from pathlib import Path
 
 import psutil
 import pytest
@@ -43,13 +45,23 @@ async def test_a_store_that_does_not_answer_is_given_up_in_time_and_leaves_no_pr
     eventually(lambda: not children(), 10)
 
 
-async def test_a_few_processes_run_at_once_and_others_wait() -> None:
-    running = [asyncio.create_task(runtime._read(["sleep", "0.3"])) for _ in range(6)]
-    most = 0
+#: Notes its start in a folder, and ends once it may.
+WAITS = ["sh", "-c", 'echo > "$1/$$"; while [ ! -e "$1/end" ]; do sleep 0.01; done; rm "$1/$$"', "-"]
+
+
+async def test_a_few_processes_run_at_once_and_others_wait(tmp_path: Path) -> None:
+    def begun() -> int:
+        return sum(name.isdigit() for name in os.listdir(tmp_path))
+
+    running = [asyncio.create_task(runtime._read([*WAITS, str(tmp_path)])) for _ in range(6)]
+    counts = list[int]()
     while not all(task.done() for task in running):
-        most = max(most, sum("sleep" in child.name() for child in psutil.Process().children()))
+        counts.append(begun())
+        # As many as may run have been running for a while.
+        if counts.count(runtime.AT_ONCE) == 10:
+            os.close(os.open(tmp_path / "end", os.O_CREAT))
         await asyncio.sleep(0.02)
-    assert most == runtime.AT_ONCE
+    assert max(counts) == runtime.AT_ONCE
 
 
 async def test_what_a_step_complains_of_is_the_reason() -> None:

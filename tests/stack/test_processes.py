@@ -1,5 +1,6 @@
 """Whatever the supervisor started is gone when it ends, however it ends. Real processes, real signals."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -66,6 +67,15 @@ def pids(folder: Path) -> list[int]:
 
 def alive(pid: int) -> bool:
     return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+
+
+def sleeping(seconds: str) -> list[psutil.Process]:
+    """The children that sleep so long."""
+    found = list[psutil.Process]()
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            found += [child] if child.cmdline() == ["sleep", seconds] else []
+    return found
 
 
 def python(code: str, *arguments: str) -> list[str]:
@@ -159,7 +169,9 @@ def test_a_child_that_may_be_started_again_is_and_only_so_often(
         wait_until(lambda: words() == ["up", "up"])
         assert "needed ended: up; it is started again" in capsys.readouterr().out
         supervisor.check()
-        again = next(it for it in psutil.Process().children() if "613" in it.cmdline())
+        # The shell says that it is up before it becomes what it starts.
+        wait_until(lambda: sleeping("613"))
+        [again] = sleeping("613")
         again.kill()
         wait_until(lambda: not alive(again.pid))
         with pytest.raises(Problem, match="needed ended: up"):

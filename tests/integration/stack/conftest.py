@@ -28,7 +28,9 @@ from shared_model import demo_messages, settings
 from shared_model.demo_messages import FIRST_DAY
 from shared_model.releases.store import Release
 from shared_model.settings import StateSettings
+from tests import otlp
 from tests.integration.stack import browsing
+from tests.otlp import Collector
 from tests.realtime_service.conftest import eventually
 from tests.sink import Sink
 from tests.stack.helpers import REPOSITORY
@@ -40,14 +42,17 @@ APPROVER, APPROVAL_SECONDS = "ada", 90
 START_SECONDS = 120.0
 #: A run is late after this. The one that waits for messages always is.
 LATE_SECONDS = 60
-SPARK, BOARD = "http://spark.example/", "http://board.example/"
+SPARK = "http://spark.example/"
 RUN_SECONDS, POLL_SECONDS = 220.0, 1.0
 REFUSED, INTERRUPTED = "2026-01-20", "2026-01-21"
-ACCEPTED, UNANSWERED, COMMENTED = "2026-01-15", "2026-01-16", "2026-01-17"
+ACCEPTED, UNANSWERED, REJECTED, COMMENTED = "2026-01-15", "2026-01-16", "2026-01-17", "2026-01-18"
 #: No JSON, and markup: reports show quarantined lines.
 HOSTILE_LINE = "<script>document.title=1</script>"
-#: Days of another label than the one before.
-SHIFTED = {ACCEPTED: "my card is slowly 7", UNANSWERED: "where is my card 8", COMMENTED: "where is my card 8"}
+#: Days of another label than the one committed before. The rejected day is not committed.
+SHIFTED = {
+    ACCEPTED: "my card is slowly 7",
+    **dict.fromkeys((UNANSWERED, COMMENTED, REJECTED), "where is my card 8"),
+}
 
 
 @dataclass(frozen=True)
@@ -71,20 +76,22 @@ def free_address() -> str:
 
 def own_environ(state: Path, releases: Path) -> dict[str, str]:
     """Settings under which a stack meets no other on this machine, and writes no messages of the demo."""
+    airflow, metrics = free_address(), free_address()
     return {
         "TANDEM_STATE": str(state),
         "TANDEM_MESSAGES": str(state / "messages"),
         "TANDEM_RELEASES": str(releases),
-        "TANDEM_AIRFLOW_PORT": free_address().rpartition(":")[2],
+        "TANDEM_AIRFLOW_PORT": airflow.rpartition(":")[2],
         "TANDEM_GRPC_ADDRESS": free_address(),
-        "TANDEM_METRICS_ADDRESS": free_address(),
-        # The damaged lines of so small a day are more than a gate would let pass.
-        "TANDEM_QUARANTINE_SHARE": "0.05",
+        "TANDEM_METRICS_ADDRESS": metrics,
+        # The damaged lines of so small a day are more than a gate would let pass, and fewer than those of REFUSED.
+        "TANDEM_QUARANTINE_SHARE": "0.04",
         "TANDEM_APPROVERS": APPROVER,
         "TANDEM_APPROVAL_SECONDS": str(APPROVAL_SECONDS),
         "TANDEM_LATE_SECONDS": str(LATE_SECONDS),
         "TANDEM_SPARK_URL": SPARK,
-        "TANDEM_SLA_BOARD_URL": BOARD,
+        "TANDEM_SLA_BOARD_URL": f"http://{metrics}/board",
+        "TANDEM_BOARD_FRAMES": f"http://{airflow}",
         # Beside other tests an idle priority may mean none.
         "TANDEM_NIGHTLY_IDLE": "false",
     }
@@ -96,12 +103,12 @@ class Answer(NamedTuple):
     text: str
 
 
-def ask(running: Up, path: str, token: str = "", body: object = None) -> Answer:
-    """One call of the API server: GET, or POST of a body."""
+def ask(running: Up, path: str, token: str = "", body: object = None, method: str = "POST") -> Answer:
+    """One call of the API server: GET, or of a body with this method."""
     headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {token}"} if token else {})}
     with contextlib.closing(HTTPConnection("127.0.0.1", running.plan.airflow.port, timeout=60)) as connection:
         sent = None if body is None else json.dumps(body)
-        connection.request("GET" if body is None else "POST", path, sent, headers)
+        connection.request("GET" if body is None else method, path, sent, headers)
         response = connection.getresponse()
         return Answer(response.status, response.headers, response.read().decode())
 
@@ -111,6 +118,13 @@ def alerts() -> Iterator[Sink]:
     """It takes what the connection `tandem_alerts` sends."""
     with Sink() as sink:
         yield sink
+
+
+@pytest.fixture(scope="package")
+def traces() -> Iterator[Collector]:
+    """It takes the spans of all that the stack starts."""
+    with otlp.collecting() as collector:
+        yield collector
 
 
 @contextlib.contextmanager
@@ -142,10 +156,16 @@ def up(folder: Path, releases: Path, **environ: str) -> Iterator[Up]:
 
 @pytest.fixture(scope="package")
 def running(
-    own_environment: None, release: Release, releases_dir: Path, alerts: Sink, tmp_path_factory: pytest.TempPathFactory
+    own_environment: None,
+    release: Release,
+    releases_dir: Path,
+    alerts: Sink,
+    traces: Collector,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Up]:
     told = json.dumps({"conn_type": "slackwebhook", "host": alerts.address})
-    with up(tmp_path_factory.mktemp("stack"), releases_dir, AIRFLOW_CONN_TANDEM_ALERTS=told) as started:
+    own = {"AIRFLOW_CONN_TANDEM_ALERTS": told, "OTEL_EXPORTER_OTLP_ENDPOINT": traces.url}
+    with up(tmp_path_factory.mktemp("stack"), releases_dir, **own) as started:
         yield started
 
 
@@ -187,7 +207,8 @@ class Night:
 @pytest.fixture(scope="package")
 def runs(running: Up, due: str) -> dict[str, str]:
     """Run ids by day, in the order they were triggered: by partition key, and as the trigger form does it."""
-    write_day(running, REFUSED, '{"id": "a", "text": "hello"}\n' + f"{HOSTILE_LINE}\n" * 9)
+    lines = [*(json.dumps({"id": f"m{number}", "text": "hello"}) for number in range(95)), *[HOSTILE_LINE] * 5]
+    write_day(running, REFUSED, "\n".join(lines))
     asked: dict[str, tuple[dict[str, str], str | None]] = {
         "": ({}, None),
         str(FIRST_DAY): ({}, str(FIRST_DAY)),
@@ -234,11 +255,14 @@ class Beside:
 
 @dataclass(frozen=True)
 class Accepted:
-    """A run that was refused and then approved: its question, the refusal of a user who may not answer, the pixels
-    across of its plot in the browser, and its end."""
+    """A run that was refused and then approved: why the form refused wrong values before it, its question, the refusal
+    of a user who may not answer, by the API and after a click, the pixels across of its plot in the browser, and its
+    end."""
 
+    form: dict[str, str]
     question: dict[str, Any]
     intruder: str
+    denied: str
     plot_pixels: int
     run: RunState
 
@@ -260,23 +284,26 @@ def page(running: Up, night: Night) -> Iterator[Page]:
 
 @pytest.fixture(scope="package")
 def accepted(running: Up, page: Page) -> Accepted:
+    # The administrator is not an approver.
+    stranger = browsing.beside(page, running.plan.airflow, airflow_standalone.USER)
     write_shifted(running, ACCEPTED)
-    run_id = browsing.trigger(page, running.api, ACCEPTED)
-    browsing.watch_scoring(page, running.api, run_id, ACCEPTED, RUN_SECONDS)
-    question = running.api.wait_question(DAG, run_id, "approve", RUN_SECONDS)
+    started = browsing.trigger(page, running.api, ACCEPTED)
+    browsing.watch_scoring(page, running.api, started.run_id, ACCEPTED, RUN_SECONDS)
+    question = running.api.wait_question(DAG, started.run_id, "approve", RUN_SECONDS)
     with pytest.raises(Problem) as refused:
-        # The administrator is not an approver.
-        running.api.answer(DAG, run_id, "approve", "Approve")
-    pixels = browsing.approve(page, running.api, run_id)
-    return Accepted(question, str(refused.value), pixels, running.api.wait_run(DAG, run_id, RUN_SECONDS))
+        running.api.answer(DAG, started.run_id, "approve", "Approve")
+    denied = browsing.approve_in_vain(stranger, started.run_id)
+    pixels = browsing.approve(page, running.api, started.run_id)
+    run = running.api.wait_run(DAG, started.run_id, RUN_SECONDS)
+    return Accepted(started.refused, question, str(refused.value), denied, pixels, run)
 
 
 @pytest.fixture(scope="package")
-def unanswered(running: Up, accepted: Accepted) -> Unanswered:
+def unanswered(running: Up, page: Page, accepted: Accepted) -> Unanswered:
     """Compared with the day that was accepted."""
     write_shifted(running, UNANSWERED)
     run_id = running.api.trigger(DAG, {"day": UNANSWERED})
-    return Unanswered(run_id, backfill(running, run_id))
+    return Unanswered(run_id, backfill(running, page, run_id))
 
 
 def write_shifted(running: Up, day: str) -> None:
@@ -284,15 +311,10 @@ def write_shifted(running: Up, day: str) -> None:
     write_day(running, day, "\n".join(lines))
 
 
-def backfill(running: Up, waiting: str) -> Beside:
-    """The first day once more, by its key, while a run waits for a person. A backfill has a range of moments: a day is
-    at 02:00 of it."""
+def backfill(running: Up, page: Page, waiting: str) -> Beside:
+    """The first day once more, by its key, while a run waits for a person."""
     running.api.wait_question(DAG, waiting, "approve", RUN_SECONDS)
-    moments = {"from_date": f"{FIRST_DAY}T00:00:00Z", "to_date": f"{FIRST_DAY}T12:00:00Z"}
-    body = {"dag_id": DAG, "reprocess_behavior": "completed", **moments}
-    made = ask(running, "/api/v2/backfills", running.api.token, body)
-    assert made.code == 200, made.text
-    (run_id,) = (run for run in running.api.run_ids(DAG) if run.startswith("backfill"))
+    run_id = browsing.backfill(page, running.api, str(FIRST_DAY))
     run = running.api.wait_run(DAG, run_id, RUN_SECONDS)
     pool = json.loads(ask(running, "/api/v2/pools/tandem_device", running.api.token).text)
     return Beside(run, running.api.run_state(DAG, waiting).tasks, pool)

@@ -17,7 +17,7 @@ from batch_job.run_record import RunRecord, State
 from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
-from tests.integration.stack.conftest import RUN_SECONDS, Night, Up, write_day
+from tests.integration.stack.conftest import RUN_SECONDS, Night, Up, ask, write_day
 from tests.realtime_service.conftest import eventually
 from tests.realtime_service.rollout import tiny_releases
 
@@ -104,7 +104,7 @@ def application(running: Up, day: str) -> list[psutil.Process]:
     return found()
 
 
-def ends(started: list[psutil.Process]) -> bool:
+def ends(started: list[psutil.Process], seconds: float = 15) -> bool:
     """Whether all of these end soon. Their parent may leave them as zombies."""
 
     def alive(process: psutil.Process) -> bool:
@@ -112,8 +112,29 @@ def ends(started: list[psutil.Process]) -> bool:
             return process.status() != psutil.STATUS_ZOMBIE
         return False
 
-    eventually(lambda: not any(map(alive, started)), 15)
+    eventually(lambda: not any(map(alive, started)), seconds)
     return True
+
+
+@pytest.mark.parametrize(
+    ("day", "path", "change"),
+    [
+        ("2026-02-09", "/taskInstances/score", {"new_state": "failed"}),
+        ("2026-02-10", "", {"state": "failed"}),
+    ],
+    ids=["task", "run"],
+)
+def test_spark_ends_with_a_task_or_run_that_a_person_marks_as_failed(
+    running: Up, night: Night, day: str, path: str, change: dict[str, str]
+) -> None:
+    write(running, day)
+    run_id = running.api.trigger(DAG, {"day": day})
+    started = application(running, day)
+    marked = ask(running, f"/api/v2/dags/{DAG}/dagRuns/{run_id}{path}", running.api.token, change, "PATCH")
+    assert marked.code == 200, marked.text
+    assert ends(started, 60)
+    run = running.api.wait_run(DAG, run_id, RUN_SECONDS)
+    assert (run.state, run.tries["score"], commits(running, day)) == ("failed", 1, 0)
 
 
 @pytest.mark.timeout(900)
@@ -150,7 +171,8 @@ def test_a_night_whose_api_server_is_killed_goes_on_with_another_and_commits_onc
 
 
 def test_where_redis_does_not_answer_publishing_is_tried_again_and_done_once(running: Up, night: Night) -> None:
-    day = "2026-02-04"
+    # After the days of all other tests: an earlier one than the published one would not be made live.
+    day = "2026-02-28"
     write(running, day)
     run_id = running.api.trigger(DAG, {"day": day})
     eventually(lambda: running.api.run_state(DAG, run_id).tasks.get("judge") == "success", RUN_SECONDS, every=0.05)

@@ -15,6 +15,8 @@ from shared_model.redis_store import keys
 from shared_model.redis_store.server import RedisServer
 from shared_model.releases.store import Release
 from tests.integration.stack.conftest import ROWS, Accepted, Night, Unanswered, Up, task_log
+from tests.otlp import Collector
+from tests.realtime_service.conftest import eventually
 
 
 def test_everything_listens_on_loopback_only(running: Up, night: Night) -> None:
@@ -36,6 +38,26 @@ def test_every_task_succeeds(night: Night) -> None:
 
 def test_task_logs_can_be_read_without_log_servers(running: Up, night: Night) -> None:
     assert "ds=2026-01-14" in task_log(running, night.run.run_id, "report")
+
+
+def test_a_night_is_one_trace_from_its_run_to_the_shards(night: Night, traces: Collector) -> None:
+    """Airflow's own span of a task is the parent of the step's, which is that of the stages in Spark."""
+    run = ("airflow.dag_run.run_id", night.run.run_id)
+
+    def of_run() -> set[str]:
+        return {span.trace for span in traces.spans if run in span.attributes.items()}
+
+    eventually(of_run)
+    (trace,) = of_run()
+    spans = traces.until(trace, {"dag_run.nightly_scoring", "worker.score", "worker.publish", "shards"})
+
+    def chain(name: str) -> list[str]:
+        """The names of a span and of those above it."""
+        found, by_id = next(span for span in spans if span.name == name), {span.id: span for span in spans}
+        return [found.name, *(chain(by_id[found.parent].name) if found.parent in by_id else [])]
+
+    assert chain("shards")[:4] == ["shards", "score", "batch_job score in Spark", "worker.score"]
+    assert chain("batch_job publish")[:2] == ["batch_job publish", "worker.publish"]
 
 
 def test_the_scores_are_in_the_table(running: Up, night: Night, release: Release) -> None:

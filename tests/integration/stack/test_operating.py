@@ -8,9 +8,10 @@ import pytest
 from tandem_stack.stack import DAG
 
 from batch_job.launch import operating
+from shared_model import demo_messages
 from shared_model.demo_messages import FIRST_DAY
 from shared_model.releases.store import Release
-from tests.integration.stack.conftest import ACCEPTED, BOARD, ROWS, SPARK, Accepted, Night, Unanswered, Up, ask
+from tests.integration.stack.conftest import ACCEPTED, ROWS, SPARK, Accepted, Night, Unanswered, Up, ask
 from tests.realtime_service.conftest import eventually
 from tests.sink import Sink
 
@@ -22,8 +23,9 @@ def links(running: Up, run_id: str, task: str) -> dict[str, str]:
 
 def test_tasks_link_to_the_report_to_spark_and_to_the_board(running: Up, night: Night) -> None:
     report = f"/{operating.report_path(str(FIRST_DAY), night.run.run_id)}"
-    assert links(running, night.run.run_id, "score") == {"Report": report, "Spark": SPARK, "SLA board": BOARD}
-    assert links(running, night.run.run_id, "report") == {"Report": report, "SLA board": BOARD}
+    board = f"http://{running.plan.service.metrics_address}/board"
+    assert links(running, night.run.run_id, "score") == {"Report": report, "Spark": SPARK, "SLA board": board}
+    assert links(running, night.run.run_id, "report") == {"Report": report, "SLA board": board}
     # Airflow's page shows this part of the address in its frame.
     assert ask(running, report.removeprefix("/plugin/tandem"), running.api.token).code == 200
 
@@ -40,8 +42,11 @@ def test_only_scoring_takes_the_device(running: Up, night: Night) -> None:
     assert {it["task_id"] for it in tasks if it["pool"] == "tandem_device"} == {"score"}
 
 
-def test_a_backfill_by_key_runs_the_day_and_changes_nothing_that_is_committed(unanswered: Unanswered) -> None:
+def test_a_backfill_by_key_from_the_form_runs_the_day_and_changes_nothing_that_is_committed(
+    unanswered: Unanswered,
+) -> None:
     run = unanswered.beside.run
+    assert run.run_id.startswith("backfill__")
     assert (run.partition, run.tasks["score"], run.tasks["approve"]) == (str(FIRST_DAY), "success", "skipped")
     assert run.note.startswith(f"{FIRST_DAY}: ")
     assert "an earlier run had committed the day" in run.note
@@ -121,6 +126,11 @@ def test_the_asset_scores_has_an_event_of_each_day_that_was_published(
     )
     assert extra["epoch"].startswith(f"{FIRST_DAY}.")
     assert extra["rows_per_second"] > 0
-    assert {"quarantined", "drift"} <= extra.keys()
+    # Each day of the demo has these lines; the first one is compared with no other.
+    assert (extra["quarantined"], extra["drift"]) == (len(demo_messages.DAMAGED_LINES), None)
     # The form gave its day; the run itself has no key.
     assert events[accepted.run.run_id]["partition_key"] == ACCEPTED
+    shifted = events[accepted.run.run_id]["extra"]
+    assert (shifted["rows"], shifted["quarantined"]) == (ROWS, 0)
+    # The figure by which the gate refused the day.
+    assert f" {shifted['drift']:.3f} against ds={FIRST_DAY}" in accepted.question["body"].replace("\\", "")

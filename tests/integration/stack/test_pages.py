@@ -11,12 +11,14 @@ import jwt
 import pytest
 
 from batch_job import run_record
+from batch_job.reporting.cost import cost_per_million
+from batch_job.settings import NightlySettings
 from shared_model.demo_messages import FIRST_DAY
 from tests.integration.stack.conftest import HOSTILE_LINE, REFUSED, Night, Up, ask
 
 #: A run's name that a browser must not take for markup, nor a server for a path.
 HOSTILE_RUN = '<img src=x onerror="alert(1)">?#%2F'
-ROUTES = ("/tandem/", f"/tandem/runs/{FIRST_DAY}/x", f"/tandem/runs/{FIRST_DAY}/x/report.html")
+ROUTES = ("/tandem/", "/tandem/board", f"/tandem/runs/{FIRST_DAY}/x", f"/tandem/runs/{FIRST_DAY}/x/report.html")
 ROUTES = (*ROUTES, f"/tandem/runs/{FIRST_DAY}/x/labels.svg")
 
 
@@ -55,9 +57,18 @@ def test_no_route_is_there_that_asks_for_no_login(running: Up, path: str) -> Non
 
 def test_it_is_in_the_navigation(running: Up, admin: str) -> None:
     plugins = {it["name"]: it for it in json.loads(ask(running, "/api/v2/plugins", admin).text)["plugins"]}
-    (view,) = plugins["tandem_page"]["external_views"]
-    assert (view["name"], view["href"], view["destination"]) == ("Tandem", "/tandem/", "nav")
+    views = [(it["name"], it["href"], it["destination"]) for it in plugins["tandem_page"]["external_views"]]
+    assert views == [("Tandem", "/tandem/", "nav"), ("Service levels", "/tandem/board", "nav")]
     assert json.loads(ask(running, "/api/v2/plugins/importErrors", admin).text)["import_errors"] == []
+
+
+def test_the_page_of_service_levels_may_frame_the_board_and_nothing_else(running: Up, admin: str) -> None:
+    page, origin = ask(running, "/tandem/board", admin), f"http://{running.plan.service.metrics_address}"
+    policy = [part.strip() for part in str(page.headers["Content-Security-Policy"]).split(";")]
+    assert page.code == 200
+    assert [part for part in policy if part.startswith("frame-src")] == [f"frame-src {origin}"]
+    assert "default-src 'none'" in policy
+    assert f'<iframe src="{origin}/board" sandbox=' in page.text
 
 
 def test_it_lists_runs_with_rows_rate_cost_quarantine_and_gates(running: Up, night: Night, admin: str) -> None:
@@ -67,7 +78,9 @@ def test_it_lists_runs_with_rows_rate_cost_quarantine_and_gates(running: Up, nig
     assert scoring
     assert page.code == 200
     row = next(part for part in page.text.split("<tr>") if night.run.run_id in part)
-    shown = ("tiny", "published", f">{scoring.rows:,}<", f">{scoring.rows_per_second:,.0f}<", "counts ok")
+    cost = cost_per_million(NightlySettings().price_per_hour, scoring.rows_per_second)
+    figures = (f">{scoring.rows:,}<", f">{scoring.rows_per_second:,.0f}<", f">{cost:,.2f}<")
+    shown = ("tiny", "published", *figures, "counts ok")
     assert [it for it in (*shown, f">{sum(scoring.quarantined.values())}<", str(FIRST_DAY)) if it not in row] == []
 
 

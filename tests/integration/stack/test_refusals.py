@@ -1,19 +1,26 @@
 """Runs that do not end well by themselves: refused by the gate, accepted by a person, left without an answer, and of no
 day. After the other files, because the answer that never comes is waited for."""
 
+import redis
 from deltalake import DeltaTable
+from tandem_stack import calls
 from tandem_stack.stack import DAG
 
 from batch_job import run_record
 from batch_job.run_record import State
 from batch_job.shards.schemas import ARCHIVE
+from realtime_service.client import Client
 from shared_model.demo_messages import FIRST_DAY
+from shared_model.redis_store import keys
+from shared_model.redis_store.server import RedisServer
+from shared_model.releases.store import Release
 from tests.integration.stack.conftest import (
     ACCEPTED,
     APPROVER,
     REFUSED,
     ROWS,
     RUN_SECONDS,
+    SHIFTED,
     UNANSWERED,
     Accepted,
     Night,
@@ -32,6 +39,14 @@ def errors(running: Up, run_id: str, task: str) -> list[str]:
     return said[:-1]
 
 
+def assert_serves(running: Up, day: str, release: Release) -> None:
+    """The scores of a day, and of no later one, answer calls."""
+    with RedisServer(running.plan.state) as server, redis.Redis.from_url(server.url, decode_responses=True) as client:
+        assert client.hget(keys.epoch_pointer(release.id), "ds") == day
+    with Client(running.plan.service.grpc_address) as online:
+        calls.wait_precomputed(online, SHIFTED[day])
+
+
 def test_a_refused_night_fails_at_once_says_why_in_one_line_and_is_reported(
     running: Up, night: Night, runs: dict[str, str]
 ) -> None:
@@ -44,10 +59,18 @@ def test_a_refused_night_fails_at_once_says_why_in_one_line_and_is_reported(
         **dict.fromkeys(after, "upstream_failed"),
     }
     assert (run.state, run.note, run.tries["judge"]) == ("failed", run.note, 1)
-    assert run.note.startswith(f"{REFUSED}: refused: 9 of 10 lines are quarantined")
+    assert run.note.startswith(f"{REFUSED}: refused: 5 of 100 lines are quarantined")
     (line,) = errors(running, run.run_id, "judge")
-    assert line.startswith(f"batch_job judge: run {run.run_id} of ds={REFUSED}: 9 of 10 lines are quarantined")
-    assert "9 of 10 lines are quarantined" in task_log(running, run.run_id, "report")
+    assert line.startswith(f"batch_job judge: run {run.run_id} of ds={REFUSED}: 5 of 100 lines are quarantined")
+    assert "5 of 100 lines are quarantined" in task_log(running, run.run_id, "report")
+
+
+def test_after_a_refused_night_the_day_before_keeps_serving(
+    running: Up, accepted: Accepted, runs: dict[str, str], release: Release
+) -> None:
+    running.api.wait_run(DAG, runs[REFUSED], RUN_SECONDS)
+    assert accepted.run.state == "success"
+    assert_serves(running, ACCEPTED, release)
 
 
 def test_a_refused_day_asks_the_approvers_and_no_other_may_answer(running: Up, accepted: Accepted) -> None:
@@ -79,7 +102,7 @@ def test_a_run_of_no_day_fails_at_once(running: Up, night: Night, runs: dict[str
 
 
 def test_a_question_without_an_answer_expires_and_the_day_before_keeps_serving(
-    running: Up, unanswered: Unanswered
+    running: Up, unanswered: Unanswered, release: Release
 ) -> None:
     run = running.api.wait_run(DAG, unanswered.run_id, RUN_SECONDS)
 
@@ -90,3 +113,4 @@ def test_a_question_without_an_answer_expires_and_the_day_before_keeps_serving(
     table = DeltaTable(running.plan.state.scores_table)
     committed = table.to_pyarrow_table(columns=["ds"], filters=[("source", "=", ARCHIVE)])
     assert set(committed["ds"].to_pylist()) == {str(FIRST_DAY), ACCEPTED}
+    assert_serves(running, ACCEPTED, release)
