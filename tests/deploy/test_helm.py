@@ -1,11 +1,16 @@
 """The Helm chart: it renders, fits Kubernetes' schemas, and sets, asks for and counts on what Tandem has."""
 
+import contextlib
 import copy
 import functools
 import itertools
 import re
+import ssl
 import subprocess
+import sys
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +25,8 @@ from realtime_service.settings import ServiceSettings
 from realtime_service.telemetry.metrics import Metrics
 from shared_model import settings, variables
 from shared_model.settings import StateSettings
-from shared_model.tls import TlsSettings
+from shared_model.tls import CertificateFiles, TlsSettings
+from tests.certified import certified
 from tests.debian import program
 
 pytestmark = pytest.mark.heavy
@@ -101,6 +107,11 @@ def test_control_a_wrong_field_is_found(kind: str, path: tuple[Any, ...], value:
         ("redis.passwordsSecret=p", "tls.issuer.name: name an issuer"),
         ("redis.passwordsSecret=p,tls.mode=some", 'tls.mode: is "some"'),
         ("tls.mode=none", "redis.passwordsSecret: name the Secret"),
+        ("tls.mode=none,tls.mutual=true,redis.passwordsSecret=p", "tls.mutual: needs certificates"),
+        (
+            "tls.mode=secrets,tls.serviceSecret=s,tls.redisSecret=r,tls.mutual=true,redis.passwordsSecret=p",
+            "tls.clientSecret: name the Secret",
+        ),
         ("tls.mode=none,redis.bundled=false", "redis.urlSecret: name the Secret"),
         ("tls.mode=none,redis.passwordsSecret=p,airflow.enabled=true", "airflow.secret: name the Secret"),
         ("tls.mode=none,redis.passwordsSecret=p,lanes.latency.autoscaling.by=cron", "lanes.latency.autoscaling.by"),
@@ -143,16 +154,88 @@ def test_probes_ask_what_a_replica_answers_of_its_own_lane(example: str) -> None
     for container in replicas(example).values():
         given = environment(container)
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-            asked = container[probe]["httpGet"]
-            path, _, query = asked["path"].partition("?")
+            path, _, query = _asked(container, probe).partition("?")
             assert "get" in paths[path]
-            assert asked["port"] == "http"
-            assert asked["scheme"] == ("HTTPS" if "TANDEM_TLS_CERT" in given else "HTTP")
             assert query.removeprefix("lane=") in ("", *given["TANDEM_LANES"].split(","))
-        assert container["livenessProbe"]["httpGet"]["path"] == "/v2/health/live"
+        assert _asked(container, "livenessProbe") == "/v2/health/live"
         lane = given["TANDEM_LANES"].split(",")[0]
-        asked = container["readinessProbe"]["httpGet"]["path"]
-        assert asked == "/v2/health/ready" + ("" if lane == "none" else f"?lane={lane}")
+        assert _asked(container, "readinessProbe") == "/v2/health/ready" + ("" if lane == "none" else f"?lane={lane}")
+
+
+def _asked(container: dict[str, Any], probe: str) -> str:
+    """The path that a probe asks for: the cluster itself, or a program where a certificate has to be shown."""
+    given = environment(container)
+    if "TANDEM_TLS_CLIENT_CA" in given:
+        command = container[probe]["exec"]["command"]
+        assert command[:2] == ["python", "-c"]
+        return str(command[-1])
+    asked = container[probe]["httpGet"]
+    assert asked["port"] == "http"
+    assert asked["scheme"] == ("HTTPS" if "TANDEM_TLS_CERT" in given else "HTTP")
+    return str(asked["path"])
+
+
+@contextlib.contextmanager
+def _listening(context: ssl.SSLContext) -> Iterator[str]:
+    """The address of a server that answers those it lets in."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_probe_shows_a_certificate_where_one_is_needed(tmp_path: Path) -> None:
+    own = certified(tmp_path)
+    context = CertificateFiles(own.settings(mutual=True)).current().context
+    assert context
+    container, *_ = replicas("mutual").values()
+    _, option, program, path = container["readinessProbe"]["exec"]["command"]
+    for name, file in (("ca.crt", own.ca), ("tls.crt", own.cert), ("tls.key", own.key)):
+        program = program.replace(f"/run/tandem/tls/{name}", str(file))
+    without = re.sub(r"tls.load_cert_chain\(.*?\);", "", program)
+    assert without != program
+    with _listening(context) as address:
+        for asked, succeeds in ((program, True), (without, False)):
+            command = [sys.executable, option, asked.replace("127.0.0.1:8080", address), path]
+            ran = subprocess.run(command, check=False, capture_output=True, text=True)
+            assert (ran.returncode == 0) is succeeds, ran.stderr
+
+
+def test_with_mutual_tls_everything_asks_for_certificates_and_shows_one() -> None:
+    names = {it["spec"]["secretName"]: it["spec"] for it in of_kind("mutual", "Certificate").values()}
+    assert {"server auth", "client auth"} <= set(names["trial-tandem-client-tls"]["usages"])
+    (redis,) = of_kind("mutual", "StatefulSet").values()
+    command = redis["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert command[command.index("--tls-auth-clients") + 1] == "yes"
+    for name, container in replicas("mutual").items():
+        assert environment(container)["TANDEM_TLS_CLIENT_CA"] == "/run/tandem/tls/ca.crt", name
+    for _, spec in pods("mutual"):
+        secrets = {it["name"]: it["secret"]["secretName"] for it in spec["volumes"] if "secret" in it}
+        for container in (*spec.get("initContainers", ()), *spec["containers"]):
+            if "REDIS_URL" in (given := environment(container)):
+                state = settings.load(StateSettings, given)
+                (mounted,) = [
+                    it["name"] for it in container["volumeMounts"] if it["mountPath"] == "/run/tandem/client-tls"
+                ]
+                assert (state.redis_cert, state.redis_key) == tuple(
+                    f"/run/tandem/client-tls/tls.{it}" for it in ("crt", "key")
+                )
+                assert secrets[mounted] == "trial-tandem-client-tls"
+    (monitor,) = of_kind("mutual", "ServiceMonitor").values()
+    tls = monitor["spec"]["endpoints"][0]["tlsConfig"]
+    assert tls["cert"]["secret"]["name"] == tls["keySecret"]["name"] == "trial-tandem-client-tls"
+    # Only there.
+    assert not any("client-tls" in str(it) or "TLS_CLIENT_CA" in str(it) for it in manifests("production"))
 
 
 @each
@@ -288,6 +371,8 @@ def test_airflow_has_the_variables_of_compose() -> None:
     secret = {"AIRFLOW__CORE__FERNET_KEY", "AIRFLOW__API_AUTH__JWT_SECRET", "AIRFLOW__API__SECRET_KEY"}
     secret |= {"AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"}
     set_here = {it for it in given if it.startswith("AIRFLOW__")}
-    assert set_here | secret == {it for it in composed if it.startswith("AIRFLOW__")}
-    same = set_here - {"AIRFLOW__CORE__EXECUTION_API_SERVER_URL", "AIRFLOW__TRACES__OTEL_ON"}
+    # Off, unless `airflow.settings` say otherwise: a variable may be given once.
+    set_there = {it for it in composed if it.startswith("AIRFLOW__")} - {"AIRFLOW__TRACES__OTEL_ON"}
+    assert set_here | secret == set_there
+    same = set_here - {"AIRFLOW__CORE__EXECUTION_API_SERVER_URL"} | {"OTEL_TRACES_EXPORTER"}
     assert {it: given[it] for it in same} == {it: composed[it] for it in same}

@@ -52,6 +52,14 @@ imagePullSecrets:
 {{ if eq .Values.tls.mode "secrets" }}{{ required "tls.redisSecret: name the Secret with tls.crt, tls.key and ca.crt" .Values.tls.redisSecret }}{{ else }}{{ include "tandem.name" . }}-redis-tls{{ end }}
 {{- end }}
 
+{{- define "tandem.isMutual" -}}
+{{ if .Values.tls.mutual }}{{ if include "tandem.hasTls" . }}yes{{ else }}{{ fail "tls.mutual: needs certificates: set tls.mode to certManager or secrets" }}{{ end }}{{ end }}
+{{- end }}
+
+{{- define "tandem.clientCertificate" -}}
+{{ if eq .Values.tls.mode "secrets" }}{{ required "tls.clientSecret: name the Secret with tls.crt, tls.key and ca.crt" .Values.tls.clientSecret }}{{ else }}{{ include "tandem.name" . }}-client-tls{{ end }}
+{{- end }}
+
 {{/* The variables of all processes of ours. `user`: that of Redis. */}}
 {{- define "tandem.environment" -}}
 - {name: TANDEM_STATE, value: /var/lib/tandem}
@@ -70,6 +78,10 @@ imagePullSecrets:
   value: {{ printf "redis%s://%s:$(REDIS_PASSWORD)@%s-redis:6379/0" (ternary "s" "" (ne .root.Values.tls.mode "none")) .user (include "tandem.name" .root) }}
 {{- if include "tandem.hasTls" .root }}
 - {name: TANDEM_REDIS_CA, value: /run/tandem/redis-tls/ca.crt}
+{{- end }}
+{{- if include "tandem.isMutual" .root }}
+- {name: TANDEM_REDIS_CERT, value: /run/tandem/client-tls/tls.crt}
+- {name: TANDEM_REDIS_KEY, value: /run/tandem/client-tls/tls.key}
 {{- end }}
 {{- else }}
 - name: REDIS_URL
@@ -99,6 +111,9 @@ envFrom:
 {{- if and .Values.redis.bundled (include "tandem.hasTls" .) }}
 - {name: redis-authority, mountPath: /run/tandem/redis-tls, readOnly: true}
 {{- end }}
+{{- if include "tandem.isMutual" . }}
+- {name: client, mountPath: /run/tandem/client-tls, readOnly: true}
+{{- end }}
 {{- end }}
 
 {{/* `keys`: the Secret of keys. */}}
@@ -116,5 +131,9 @@ envFrom:
 {{- if and .root.Values.redis.bundled (include "tandem.hasTls" .root) }}
 - name: redis-authority
   secret: {secretName: {{ include "tandem.redisCertificate" .root }}, items: [{key: ca.crt, path: ca.crt}]}
+{{- end }}
+{{- if include "tandem.isMutual" .root }}
+- name: client
+  secret: {secretName: {{ include "tandem.clientCertificate" .root }}, defaultMode: 0440}
 {{- end }}
 {{- end }}

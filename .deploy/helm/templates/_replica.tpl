@@ -1,7 +1,9 @@
 {{/* A Deployment of the online service. `component`, `serves` (TANDEM_LANES), `lane` (that its probes ask for, "" for any), `of` (its values). */}}
 {{- define "tandem.replica" -}}
 {{- $tls := include "tandem.hasTls" .root -}}
-{{- $scheme := ternary "HTTPS" "HTTP" (ne $tls "") -}}
+{{- $mutual := include "tandem.isMutual" .root -}}
+{{- /* A probe by a program costs more than one by the cluster. */}}
+{{- $period := ternary 5 2 (ne $mutual "") -}}
 {{- $ready := ternary (printf "/v2/health/ready?lane=%s" .lane) "/v2/health/ready" (ne .lane "") -}}
 apiVersion: apps/v1
 kind: Deployment
@@ -60,6 +62,9 @@ spec:
             - {name: TANDEM_TLS_CERT, value: /run/tandem/tls/tls.crt}
             - {name: TANDEM_TLS_KEY, value: /run/tandem/tls/tls.key}
             - {name: TANDEM_TLS_CA, value: /run/tandem/tls/ca.crt}
+            {{- if $mutual }}
+            - {name: TANDEM_TLS_CLIENT_CA, value: /run/tandem/tls/ca.crt}
+            {{- end }}
             # No certificate can name the addresses of pods.
             - {name: TANDEM_TLS_NAME, value: {{ include "tandem.name" .root }}-replicas}
             {{- else }}
@@ -79,17 +84,16 @@ spec:
             - {name: metrics, containerPort: 9464}
           # It opens and warms its models first.
           startupProbe:
-            httpGet: {path: {{ $ready | quote }}, port: http, scheme: {{ $scheme }}}
-            periodSeconds: 2
+            {{- include "tandem.probe" (dict "root" .root "path" $ready) | nindent 12 }}
+            periodSeconds: {{ $period }}
             failureThreshold: 150
           readinessProbe:
-            httpGet: {path: {{ $ready | quote }}, port: http, scheme: {{ $scheme }}}
-            periodSeconds: 2
+            {{- include "tandem.probe" (dict "root" .root "path" $ready) | nindent 12 }}
+            periodSeconds: {{ $period }}
             failureThreshold: 2
           livenessProbe:
-            httpGet: {path: /v2/health/live, port: http, scheme: {{ $scheme }}}
+            {{- include "tandem.probe" (dict "root" .root "path" "/v2/health/live") | nindent 12 }}
             periodSeconds: 10
-            timeoutSeconds: 5
             failureThreshold: 3
           # SIGTERM, which comes after it, drains.
           lifecycle: {preStop: {exec: {command: ["sleep", {{ .root.Values.drain.preStop | quote }}]}}}
@@ -122,4 +126,25 @@ spec:
   minAvailable: {{ .of.minAvailable }}
   selector:
     matchLabels: {{- include "tandem.selector" . | nindent 6 }}
+{{- end }}
+
+{{/* Asks for `path`. The cluster shows no certificate, so that a program in the pod asks where one is needed; the pod's own
+listener may have any name. */}}
+{{- define "tandem.probe" -}}
+{{- if include "tandem.isMutual" .root }}
+exec:
+  command:
+    - python
+    - -c
+    - >-
+      import ssl, sys, urllib.request;
+      tls = ssl.create_default_context(cafile="/run/tandem/tls/ca.crt");
+      tls.check_hostname = False;
+      tls.load_cert_chain("/run/tandem/tls/tls.crt", "/run/tandem/tls/tls.key");
+      urllib.request.urlopen("https://127.0.0.1:8080" + sys.argv[1], context=tls, timeout=4)
+    - {{ .path | quote }}
+{{- else }}
+httpGet: {path: {{ .path | quote }}, port: http, scheme: {{ ternary "HTTPS" "HTTP" (ne (include "tandem.hasTls" .root) "") }}}
+{{- end }}
+timeoutSeconds: 5
 {{- end }}
