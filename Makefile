@@ -21,7 +21,7 @@ TORCH := $(shell sed -n 's/^ *"\(torch==[^"]*\)".*/\1/p' pyproject.toml)
 SEEDED = $(if $(SEED),--hypothesis-seed=$(SEED))
 
 .DEFAULT_GOAL := help
-.PHONY: help demo up setup release unit test readme proof attack bench-release bench-recipes bench-switch bench-online bench-peers bench-router bench-interfaces bench-nightly bench-scale bench-devices bench-gpu soak check proto wheel docs sbom lock clean
+.PHONY: help demo up setup release unit test readme proof attack bench-release bench-recipes bench-switch bench-online bench-peers bench-router bench-interfaces bench-nightly bench-scale bench-devices bench-gpu soak compose check proto wheel docs sbom lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -108,6 +108,9 @@ bench-gpu: release ## FP16 on a GPU against its matmul rate and other libraries;
 
 soak: release ## two hours of calls, cancels, reloads, rotations and nights: memory of each process, lost calls; MINUTES=15 OUT=soak.json
 	@$(RUNTIME) -m tests.benchmarks.bench_soak $(if $(OUT),--out "$(OUT)") $(if $(MINUTES),--minutes "$(MINUTES)")
+
+compose: setup ## docker-compose.yml in an engine of its own, on stand-ins of its base images: a night, calls, an alert, backups; as root; OUT=compose.txt
+	@$(STACK) $(RUNTIME) -m tests.compose $(if $(OUT),--out "$(OUT)")
 
 check: setup $(PROTOC) ## lint, format, types, import law, known vulnerabilities, Helm chart, generated code up to date
 	@$(BIN)/ruff check .

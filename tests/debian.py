@@ -43,7 +43,7 @@ _COMPOSE = (
 
 def program(package: str, name: str) -> str:
     """The path of a program: that on PATH, else that of a package, which is downloaded once. It never skips."""
-    return shutil.which(name) or str(_unpacked(package) / "usr" / "bin" / name)
+    return shutil.which(name) or str(unpacked(package) / "usr" / "bin" / name)
 
 
 def with_its_files(package: str, name: str) -> list[str]:
@@ -51,7 +51,7 @@ def with_its_files(package: str, name: str) -> list[str]:
     this process alone."""
     if found := shutil.which(name):
         return [found]
-    folder = _unpacked(package) / "usr"
+    folder = unpacked(package) / "usr"
     laid = f"mount -t overlay overlay -o lowerdir={folder / 'share'}:/usr/share /usr/share"
     script = f'{laid} && exec {folder / "bin" / name} "$@"'
     return ["unshare", "--map-root-user", "--mount", "sh", "-c", script, name]
@@ -61,19 +61,20 @@ def docker_compose() -> tuple[list[str], dict[str, str]]:
     """The command docker-compose and its environment; it needs no engine to read a file."""
     if found := shutil.which("docker-compose"):
         return [found], {}
-    modules = (_unpacked(package) / "usr" / "lib" / "python3" / "dist-packages" for package in _COMPOSE)
+    modules = (unpacked(package) / "usr" / "lib" / "python3" / "dist-packages" for package in _COMPOSE)
     return [sys.executable, "-m", "compose"], {"PYTHONPATH": os.pathsep.join(map(str, modules))}
 
 
-def _unpacked(package: str) -> Path:
-    unpacked = REPOSITORY / ".tandem" / "debian" / package
-    unpacked.parent.mkdir(parents=True, exist_ok=True)
-    with (unpacked.parent / f"{package}.lock").open("w") as lock:
+def unpacked(package: str) -> Path:
+    """The folder with a package's files, which is downloaded once; without what it depends on."""
+    folder = REPOSITORY / ".tandem" / "debian" / package
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / f"{package}.lock").open("w") as lock:
         # Workers of one run look at the same time.
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not unpacked.exists():
-            _download(package, unpacked)
-    return unpacked
+        if not folder.exists():
+            _download(package, folder)
+    return folder
 
 
 def _download(package: str, unpacked: Path) -> None:

@@ -111,6 +111,21 @@ def test_a_service_is_confined(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_a_folder_in_memory_may_be_written_by_the_services_user(name: str) -> None:
+    """Docker makes it root's, with the mode of the image's folder."""
+    user = SERVICES[name]["user"].partition(":")[0]
+    for mounted in SERVICES[name].get("tmpfs", []):
+        folder, _, options = mounted.partition(":")
+        assert folder == "/tmp" or f"uid={user}" in options.split(","), mounted  # noqa: S108
+
+
+@pytest.mark.parametrize("name", ["spark-master", "spark-worker", "airflow-scheduler"])
+def test_a_jvm_may_load_the_libraries_that_it_unpacks(name: str) -> None:
+    """Docker forbids it by default: then no night is scored, UnsatisfiedLinkError of zstd."""
+    assert "/tmp:exec" in SERVICES[name]["tmpfs"]  # noqa: S108
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
 def test_a_service_that_stays_has_a_health_check_and_waits_for_those_of_others(name: str) -> None:
     service = SERVICES[name]
     assert ("healthcheck" in service) is (name not in ENDING)
@@ -168,6 +183,16 @@ def test_base_images_are_fixed_by_digest() -> None:
 def test_an_image_built_by_hand_has_the_base_of_compose(dockerfile: str) -> None:
     (argument,) = re.findall(r"^ARG (\w+_IMAGE=\S+)$", (REPOSITORY / dockerfile).read_text(), re.MULTILINE)
     assert f"${{{argument.replace('=', ':-')}}}" in TEXT
+
+
+@pytest.mark.parametrize("folder", ["batch_job", "dags"])
+def test_the_cpu_build_of_torch_is_asked_for_by_the_version_that_has_its_hash(folder: str) -> None:
+    """uv finds its hash under that version alone: with --require-hashes it refuses the lock file as it is."""
+    text = (REPOSITORY / folder / "Dockerfile").read_text()
+    assert "sed 's/^torch==[0-9.]*/&+cpu/' /tmp/requirements-runtime.lock >/tmp/cpu.lock" in text
+    assert re.search(r"--require-hashes \$TORCH_OPTIONS \\\n +-r /tmp/cpu\.lock\n", text)
+    lock = (REPOSITORY / "requirements-runtime.lock").read_text()
+    assert len(re.findall(r"^torch==[\d.]+ \\$", lock, re.MULTILINE)) == 1
 
 
 def test_airflow_images_have_the_locked_versions() -> None:

@@ -60,7 +60,11 @@ def test_the_override_for_a_gpu_changes_the_throughput_lane_alone(tmp_path: Path
     assert re.search(rf'^RUN test -z "\${argument}" \|\| uv pip install .* torch', dockerfile, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", sorted(set(re.findall(r"\$\{(\w+):\?", TEXT))))
+#: Variables that must not be empty. docker-compose treats all alike, so the suite asks for one.
+SECRETS = sorted(set(re.findall(r"\$\{(\w+):\?", TEXT)))
+
+
+@pytest.mark.parametrize("name", [SECRETS[0], *(pytest.param(it, marks=pytest.mark.proof) for it in SECRETS[1:])])
 def test_docker_compose_refuses_an_empty_secret(tmp_path: Path, name: str) -> None:
     ran = rendered(tmp_path, **{name: ""})
     assert ran.returncode != 0
