@@ -71,7 +71,7 @@ def measure(seconds: float) -> tuple[dict[str, float], dict[str, object]]:
     figures = {f"{name}_pss_growth": memory.growth(it, warm) for name, it in watched.samples.items()}
     failed = sum(count for name, count in happened.items() if name.startswith("failed "))
     figures |= {"lost": float(load.lost), "failed_events": float(failed)}
-    megabytes = {name: round(it[-1][1] / 1e6, 1) for name, it in watched.samples.items()}
+    megabytes = {name: memory.course(it) for name, it in watched.samples.items()}
     told = {"ends": dict(load.ended), "events": dict(happened), "problems": load.problems, "pss_mb": megabytes}
     return figures, {**told, "without_first_s": warm}
 

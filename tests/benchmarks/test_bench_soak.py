@@ -10,7 +10,9 @@ from typing import Any
 import grpc
 import pytest
 
+from realtime_service.client import Deferred
 from realtime_service.client.errors import error_of
+from shared_model.types import DeferredState
 from tests.benchmarks import bench_soak
 from tests.benchmarks.harness import CannotMeasure
 from tests.benchmarks.soak import events, memory
@@ -28,6 +30,11 @@ def samples(rises: float, seconds: float = 7200.0) -> list[memory.Sample]:
 @pytest.mark.parametrize("rises", [0.0, 0.04, 0.2, -0.1])
 def test_growth_is_that_of_a_line_without_the_first_minutes(rises: float) -> None:
     assert memory.growth(samples(rises), 900.0) == pytest.approx(rises, abs=1e-6)
+
+
+def test_the_course_of_memory_is_its_means_over_equal_parts() -> None:
+    assert memory.course([(float(at), 1e6 * at) for at in range(24)]) == [0.5 + 2 * part for part in range(12)]
+    assert memory.course([(0.0, 2e6)]) == [2.0]
 
 
 def test_too_short_a_run_is_not_measured() -> None:
@@ -56,9 +63,23 @@ def test_an_error_loses_its_call_and_a_refusal_does_not(tmp_path: Path) -> None:
     load._count("answered", lambda: None)
     load._count("answered", lambda: fails(grpc.StatusCode.RESOURCE_EXHAUSTED))
     load._count("answered", lambda: fails(grpc.StatusCode.INTERNAL))
-    assert dict(load.ended) == {"answered": 1, "refused": 1, "lost": 1}
-    assert load.lost == 1
-    assert load.problems == ["answered: INTERNAL: because"]
+    load._count("answered", lambda: next(iter(())))
+    assert dict(load.ended) == {"answered": 1, "refused": 1, "lost": 2}
+    assert load.lost == 2
+    assert load.problems == ["answered: INTERNAL: because", "answered: StopIteration()"]
+
+
+def test_submitted_work_that_ends_without_an_answer_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Load("127.0.0.1:1", certified(tmp_path).ca.read_bytes())
+    answer: Any = object()
+    ends = (
+        Deferred("a", DeferredState.PUBLISHED, answer=answer),
+        Deferred("b", DeferredState.FAILED, failure="it broke"),
+    )
+    monkeypatch.setattr(load._client, "watch", lambda *_, **__: ends)
+    load._watch_together(["a", "b"])
+    assert dict(load.ended) == {"deferred published": 1, "deferred failed": 1, "lost": 1}
+    assert load.problems == ["b failed: it broke"]
 
 
 def test_a_failed_event_is_counted_and_stops_none(

@@ -92,17 +92,22 @@ class Load(Workers):
     def _watch_together(self, ids: list[str]) -> None:
         for ended in self._client.watch(ids, seconds=WATCH_SECONDS):
             self.ended[f"deferred {ended.state}"] += 1
+            if ended.answer is None:
+                self._lose(f"{ended.request_id} {ended.state}: {ended.failure}")
 
     def _count(self, end: str, call: Callable[[], object]) -> None:
-        """A refusal is an answer; every other error loses the call."""
+        """A refusal is an answer; every other error loses the call, and its caller goes on."""
         try:
             call()
             self.ended[end] += 1
         except Overloaded:
             self.ended["refused"] += 1
-        except CallError as error:
-            self.ended["lost"] += 1
-            self.problems = [*self.problems, f"{end}: {error}"][:20]
+        except Exception as error:  # noqa: BLE001 - it is counted and told
+            self._lose(f"{end}: {error if isinstance(error, CallError) else repr(error)}")
+
+    def _lose(self, problem: str) -> None:
+        self.ended["lost"] += 1
+        self.problems = [*self.problems, problem][:20]
 
     def _until_over(self, seconds: float, items: Iterator[Item]) -> Iterator[Item]:
         return itertools.takewhile(lambda _: not self._over.wait(seconds), items)
