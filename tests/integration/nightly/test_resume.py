@@ -36,6 +36,7 @@ from shared_model.errors import JobError, Refused
 from shared_model.releases.store import Release
 from shared_model.settings import StateSettings
 from shared_model.types import Precision
+from tests.batch_job import family
 from tests.batch_job.conftest import DAY, SMALL, attempt, data_files, held_files, message, planned, write_day
 from tests.shared_model import small_release, tiny_builds
 
@@ -98,6 +99,7 @@ def believed(note: str, target: Target) -> list[str]:
     return [Path(target.table, note).read_text()]
 
 
+@pytest.mark.proof
 def test_control_half_a_file_is_taken_over_by_whoever_believes_its_sidecar(
     spark: SparkSession,
     state: StateSettings,
@@ -345,8 +347,7 @@ def test_poison_is_quarantined_and_stays_so_when_its_shard_is_taken_over(
 @contextmanager
 def workers_write_at_most(size: int) -> Iterator[None]:
     """A full disk, as far as Spark's Python workers can tell."""
-    processes = [each.as_dict(["pid", "cmdline"]) for each in psutil.Process().children(recursive=True)]
-    pids = [each["pid"] for each in processes if "pyspark.daemon" in (each["cmdline"] or [])]
+    pids = [each["pid"] for each in family.descendants() if "pyspark.daemon" in (each["cmdline"] or [])]
     before = [(pid, resource.prlimit(pid, resource.RLIMIT_FSIZE)) for pid in pids]
     try:
         for pid, (_, hard) in before:

@@ -11,7 +11,7 @@ from tests.load.wire import Wire, prepare
 
 SCORE = "/scoring.v1.ScoringService/Score"
 #: Fewer than one connection may have at once.
-CALLS = 400
+CALLS = 200
 #: Of one replica at once: far fewer than the burst.
 MOST = "4"
 #: Texts of a lane, more than those of the burst.

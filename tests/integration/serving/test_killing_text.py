@@ -13,7 +13,7 @@ from tests.realtime_service.rollout import tiny_releases
 @pytest.mark.heavy
 def test_a_text_that_kills_replicas_meets_two_of_them(tmp_path: Path) -> None:
     with fleet(tmp_path, seal=tiny_releases.seal_poisonable) as ours:
-        router, *replicas = ours.start(routers=1, replicas=4)
+        router, *replicas = ours.start(routers=1, replicas=3)
         wait_until_routed_to(router, *replicas)
         with Client(router.address) as client:
             with pytest.raises(Unavailable):

@@ -22,7 +22,7 @@ from tests.integration.serving.fleet import Fleet, during, fleet, steady, wait_u
 from tests.load.calls import OK, statuses
 from tests.realtime_service.conftest import eventually
 
-RATE = 200.0
+RATE = 100.0
 #: Submissions a second, and how long one may take to be refused.
 _PAUSE, _PATIENCE = 0.02, 5.0
 

@@ -118,7 +118,7 @@ def test_an_upgrade_loses_no_call(
     deployed: Deployment, earlier: Path, replicas: int, routers: int, back: bool, measured: Measured
 ) -> None:
     """`routers`: so many of the two are replaced; `back`: all are replaced again, by the earlier code."""
-    with Callers(deployed.address, pause=0.05, attempts=2) as callers, Client(deployed.address) as client:
+    with Callers(deployed.address, attempts=2) as callers, Client(deployed.address) as client:
         deployed.submit(client)
         canary = ""
         for tree in (None, earlier) if back else (None,):

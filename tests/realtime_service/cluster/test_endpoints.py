@@ -21,7 +21,7 @@ from realtime_service.cluster import forwarded_context
 from realtime_service.cluster.peer_trust import CLUSTER_TOKEN
 from shared_model.redis_store import keys
 from shared_model.types import Priority, ServingPath
-from tests.realtime_service.conftest import RunningService, eventually
+from tests.realtime_service.conftest import TEN_TIMES, RunningService, eventually
 from tests.realtime_service.rollout.stage import Stage, staged
 
 pytestmark = pytest.mark.heavy
@@ -35,20 +35,20 @@ _ANSWERED = re.compile(
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     """The stage's own replica is the latency endpoint."""
-    with staged(tmp_path_factory.mktemp("stage"), TANDEM_LANES="latency,dynamic") as made:
+    with staged(tmp_path_factory.mktemp("stage"), TANDEM_LANES="latency,dynamic", **TEN_TIMES) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
 def throughput(stage: Stage) -> Iterator[RunningService]:
-    running = stage.another_replica("throughput", TANDEM_LANES="throughput")
+    running = stage.another_replica("throughput", TANDEM_LANES="throughput", **TEN_TIMES)
     yield running
     assert running.stop() == 0
 
 
 @pytest.fixture(scope="module")
 def router(stage: Stage, throughput: RunningService) -> Iterator[RunningService]:
-    running = stage.another_replica("router", TANDEM_LANES="none")
+    running = stage.another_replica("router", TANDEM_LANES="none", **TEN_TIMES)
     with Client(running.address) as client:
         eventually(lambda: {it.address for it in client.describe().replicas} >= {throughput.address})
     yield running
@@ -74,10 +74,10 @@ def answered(service: RunningService) -> dict[str, int]:
     ("options", "path"),
     [
         ({"priority": Priority.REAL_TIME}, ServingPath.LATENCY),
-        ({"timeout_ms": 90}, ServingPath.LATENCY),
+        ({"timeout_ms": 900}, ServingPath.LATENCY),
         ({}, ServingPath.DYNAMIC),
         ({"priority": Priority.BATCH}, ServingPath.THROUGHPUT),
-        ({"timeout_ms": 5_000}, ServingPath.THROUGHPUT),
+        ({"timeout_ms": 20_000}, ServingPath.THROUGHPUT),
     ],
 )
 def test_each_kind_reaches_the_endpoint_that_has_its_lane(

@@ -19,6 +19,8 @@ from tests.realtime_service.cluster.stub import Stub, listening
 pytestmark = pytest.mark.heavy
 
 CALLERS = 8
+#: Seconds that no call takes.
+PATIENT = 20.0
 
 
 @contextlib.asynccontextmanager
@@ -47,12 +49,13 @@ async def two_replicas() -> AsyncIterator[tuple[Router, Process]]:
 
 
 class Callers:
-    """Callers of both replicas in turn until the block ends. `late`: seconds past the deadline of each call that ended
-    with it; `failed`: ends of other failed calls; `took`: seconds of the longest answered call."""
+    """Callers of both replicas in turn until the block ends. `seconds`: the deadlines of calls, by the replica
+    that is asked first; `late`: those past the deadline of each call that ended with it; `failed`: ends of other failed
+    calls; `took`: seconds of the longest answered call."""
 
-    def __init__(self, router: Router, seconds: float) -> None:
+    def __init__(self, router: Router, to_first: float = PATIENT) -> None:
         self._router = router
-        self._seconds = seconds
+        self.seconds = {"0": to_first, "1": PATIENT}
         self.answered, self.took = 0, 0.0
         self.late: list[float] = []
         self.failed: list[Exception] = []
@@ -75,17 +78,18 @@ class Callers:
         while True:
             number += 1
             options = self._router.directory.snapshot.options[RELEASE, LANE]
-            began = time.monotonic()
+            to = options[number % len(options)].replica
+            began, seconds = time.monotonic(), self.seconds[to]
             try:
-                await self._router.ask(seconds=self._seconds, to=options[number % len(options)].replica)
+                await self._router.ask(seconds=seconds, to=to)
             except DeadlineExpired:
-                self.late.append(time.monotonic() - began - self._seconds)
+                self.late.append(time.monotonic() - began - seconds)
             except ReplicaUnavailable as error:
                 self.failed.append(error)
             else:
                 self.answered += 1
                 self.took = max(self.took, time.monotonic() - began)
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.01)
 
 
 def sent_in_vain(router: Router) -> float:
@@ -96,7 +100,7 @@ def sent_in_vain(router: Router) -> float:
 
 
 async def test_a_replica_that_is_killed_fails_no_call_and_is_ejected() -> None:
-    async with two_replicas() as (router, process), Callers(router, seconds=20.0) as callers:
+    async with two_replicas() as (router, process), Callers(router) as callers:
         await callers.more(300)
         process.kill()
         await callers.more(300)
@@ -110,17 +114,18 @@ async def test_a_replica_that_is_killed_fails_no_call_and_is_ejected() -> None:
 
 
 async def test_no_call_to_a_replica_that_hangs_ends_long_after_its_deadline() -> None:
-    async with two_replicas() as (router, process), Callers(router, seconds=0.25) as callers:
+    # The other replica answers late only where the machine is busy, which says nothing here.
+    async with two_replicas() as (router, process), Callers(router, to_first=0.25) as callers:
         await callers.more(300)
         process.send_signal(signal.SIGSTOP)
-        stopped = time.monotonic()
         await until(lambda: "0" in router.directory.ejected)
         # Expired deadlines eject the replica sooner than missing pings.
-        assert time.monotonic() - stopped < 2.0
+        assert router.counted("tandem_ejections_total", reason="failed") == 1
         await asyncio.sleep(2.0)
         in_vain = sent_in_vain(router)
         await callers.more(300)
         assert sent_in_vain(router) == in_vain
+        callers.seconds["0"] = PATIENT
         process.send_signal(signal.SIGCONT)
         await until(lambda: not router.directory.ejected)
         await until(lambda: router.directory.option("0").sent.seconds > 0)
@@ -132,7 +137,7 @@ async def test_no_call_to_a_replica_that_hangs_ends_long_after_its_deadline() ->
 
 
 async def test_a_replica_that_hangs_fails_no_call_with_a_loose_deadline() -> None:
-    async with two_replicas() as (router, process), Callers(router, seconds=20.0) as callers:
+    async with two_replicas() as (router, process), Callers(router) as callers:
         await callers.more(300)
         process.send_signal(signal.SIGSTOP)
         await callers.more(300)

@@ -74,7 +74,7 @@ def call(url: str, body: Any = None, bearer: str = "") -> Answer:
 
 @dataclass(frozen=True)
 class Stage:
-    """A replica and a router that require tokens. A caller has 400 texts a second."""
+    """A replica and a router that require tokens. A caller has 100 texts a second."""
 
     release: str
     replica: RunningService
@@ -91,7 +91,7 @@ def stage(own_environment: None, tmp_path_factory: pytest.TempPathFactory) -> It
     store = Store(folder / "releases")
     release = tiny_releases.seal(store, "tiny")
     pointer.promote(store, None, release.id)
-    common = {"TANDEM_AUTH": "required", "TANDEM_TOKEN_KEYS": str(key_file(folder)), "TANDEM_QUOTA": "400"}
+    common = {"TANDEM_AUTH": "required", "TANDEM_TOKEN_KEYS": str(key_file(folder)), "TANDEM_QUOTA": "100"}
     common["TANDEM_HTTP_ADDRESS"] = "127.0.0.1:0"
     with RedisServer(StateSettings(state=folder)) as redis_server:
         common["REDIS_URL"] = redis_server.url

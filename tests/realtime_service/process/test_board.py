@@ -71,7 +71,7 @@ class calls:  # noqa: N801 - reads as the function that it stands for
     def _run(self) -> None:
         while not self._stop.wait(0.02):
             for lane in ("latency", "throughput"):
-                self._client.score(TEXT, lane=lane, timeout_ms=2000)
+                self._client.score(TEXT, lane=lane)
 
 
 def figures(replica: RunningService) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Store
 from shared_model.settings import StateSettings
+from tests.browser import chromium
 from tests.certified import Certified, certified, read, scraped, serial
 from tests.realtime_service.conftest import RunningService, eventually, start_service
 from tests.realtime_service.process.test_lifecycle import serve_and_fail
@@ -80,6 +81,24 @@ def test_metrics_want_a_certificate_of_who_scrapes(running: dict[str, RunningSer
     with pytest.raises(OSError):  # noqa: PT011 - the connection is closed in one of several ways
         scraped(url, own.ca)
     assert "tandem_redis_up 1.0" in scraped(url, own.ca, own)
+
+
+def test_a_browser_shows_the_board_with_a_certificate_and_asks_for_nothing_without_tls(
+    running: dict[str, RunningService], own: Certified
+) -> None:
+    origin, asked, said = running["router"].metrics.removesuffix("/metrics"), list[str](), list[str]()
+    with chromium() as browser:
+        shown = {"origin": origin, "certPath": own.cert, "keyPath": own.key}
+        # Chromium has authorities of its own.
+        context = browser.new_context(ignore_https_errors=True, client_certificates=[shown])  # type: ignore[list-item]
+        page = context.new_page()
+        page.on("request", lambda it: asked.append(it.url))
+        page.on("console", lambda it: said.append(it.text))
+        page.goto(f"{origin}/board")
+        page.wait_for_selector("#state:text-is('live')")
+    assert said == []
+    assert len(asked) >= 4
+    assert [it for it in asked if not it.startswith(f"{origin}/")] == []
 
 
 def test_http_wants_a_certificate_of_who_calls(running: dict[str, RunningService], own: Certified) -> None:
