@@ -66,6 +66,7 @@ def test_the_worst_build_is_one_whose_last_recipe_alone_passes() -> None:
     )
 
 
+@pytest.mark.heavy
 def test_fp32_does_not_notice_what_makes_an_encoder_fragile(tmp_path: Path) -> None:
     """One hidden unit of some blocks is missing, and large."""
     fragile = fragile_encoder.write(tmp_path / "fragile")
