@@ -217,13 +217,14 @@ def test_nothing_is_committed_when_the_counts_do_not_add_up(
 def two_at_the_barrier(
     spark: SparkSession, state: StateSettings, client: "redis.Redis", options: ScoringOptions
 ) -> list[Scoring | Stale]:
-    """Two runs of one day, both computed, neither committed, let go together."""
+    """Two runs of one day, both computed, neither committed, let go together. Neither adopts shards of the other that
+    are finished first."""
     write_day(state, LINES[:60])
     barrier = threading.Barrier(2, timeout=60)
 
     def run(name: str) -> Scoring | Stale:
         try:
-            return attempt(spark, state, client, options, planned(state, client, run_id=name), barrier.wait)
+            return attempt(spark, state, client, options, planned(state, client, run_id=name), barrier.wait, force=True)
         except Stale as stale:
             return stale
 
