@@ -154,8 +154,9 @@ class Dispatcher:
 
     async def _answer_or_defer(self, context: RequestContext) -> Answer | bytes:
         try:
-            return await self._answer(context)
+            answered = await self._answer(context)
         except (Overloaded, Relayed) as refusal:
+            self.early_shedding.judged(context, refused=isinstance(refusal, Overloaded))
             # A forwarded request is deferred by the replica that forwarded it.
             relayed = isinstance(refusal, Relayed) and refusal.code is not grpc.StatusCode.RESOURCE_EXHAUSTED
             if context.call.forwarded or relayed or not context.call.caller.may_use(ServingPath.DEFERRED):
@@ -165,6 +166,8 @@ class Dispatcher:
             if ticket is None:
                 raise
             return answer.deferred(ticket, refusal)
+        self.early_shedding.judged(context, refused=False)
+        return answered
 
     async def _answer(self, context: RequestContext) -> Answer | bytes:
         request, call, snapshot = context.request, context.call, context.snapshot

@@ -3,6 +3,10 @@
 Where a device has more queued than it can do in the call's time, reading, checking and routing the request would only
 take time from those that can be answered. This refuses nothing that the dispatcher would not refuse a moment later,
 once the calls ahead are queued; a request that cannot be judged at a glance goes the whole way.
+
+The look sees neither all tokens of a text nor how long the event loop takes to queue it. In an overload of some seconds
+that decides: calls wait until the look just lets them pass, and the dispatcher refuses them after all, at twice the
+cost, while the device is idle. So the look keeps a margin, which is learned from the calls that it let pass.
 """
 
 import math
@@ -16,9 +20,15 @@ from realtime_service.models.registry import Model, Models
 from realtime_service.routing.policy import RoutedRequest, may_take, own_lane
 from realtime_service.routing.quotas import Quotas, texts_charged
 from realtime_service.scheduling.scheduler import latest_finish
-from realtime_service.serving.request import PRIORITIES
+from realtime_service.serving.request import PRIORITIES, RequestContext
 from realtime_service.telemetry.metrics import Metrics, Outcome
 from shared_model.clock import Clock
+
+#: Seconds that a call has waited for the event loop when it is looked at although the device is idle.
+_LATE_SECONDS = 0.005
+#: The margin grows by one step with each call that was refused after the look, shrinks by a fortieth of one with each
+#: that was not, and so settles where one of 40 is refused. `_MOST_MARGIN` bounds what short timeouts lose.
+_MARGIN_STEP, _STEPS_BACK, _MOST_MARGIN = 0.000_5, 1 / 40, 0.006
 
 
 class EarlyShedding:
@@ -37,12 +47,24 @@ class EarlyShedding:
         self._quotas = quotas
         self._metrics = metrics
         self._clock = clock
+        self._margin = 0.0
 
-    def needed(self, ahead: int) -> bool:
-        """Whether any call could be refused, with so many ahead of it: a look at each would else be in vain."""
+    def needed(self, ahead: int, arrived: float) -> bool:
+        """Whether a call that arrived then, with so many ahead of it, could be refused: a look at each would else be in
+        vain."""
         snapshot = self._membership.snapshot
-        has_quotas = snapshot.policy.quota or snapshot.policy.quotas
-        return bool(has_quotas or ((ahead or self._device.busy) and not snapshot.options))
+        if snapshot.policy.quota or snapshot.policy.quotas:
+            return True
+        late = self._clock.monotonic() - arrived > _LATE_SECONDS
+        return bool(ahead or late or self._device.busy) and not snapshot.options
+
+    def judged(self, context: RequestContext, refused: bool) -> None:
+        """Learn from a request that the dispatcher let pass, or refused as too late."""
+        request, call = context.request, context.call
+        if call.arrived is None or call.forwarded or call.hint or request.timeout is None or len(request.texts) != 1:
+            return
+        step = _MARGIN_STEP if refused else -_MARGIN_STEP * _STEPS_BACK
+        self._margin = min(max(0.0, self._margin + step), _MOST_MARGIN)
 
     def refusal(
         self, message: scoring_pb2.ScoreRequest, caller: Identity, arrived: float, ahead: int = 0
@@ -66,7 +88,7 @@ class EarlyShedding:
         model = serving.models.get(serving.choose("", caller.key, ""))
         if self._membership.snapshot.options or model is None or (model.precomputed and model.precomputed.epoch):
             return None
-        left = latest_finish(arrived, arrived + timeout) - now
+        left = latest_finish(arrived, arrived + timeout) - now - self._margin
         routed = RoutedRequest(1, PRIORITIES[message.priority], timeout, left, model.release, {}, lanes=caller.lanes)
         soonest = self._soonest(model, routed, flow, ahead, model.encoder.fewest_tokens(message.texts[0]))
         if soonest <= left:

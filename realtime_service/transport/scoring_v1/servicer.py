@@ -101,7 +101,7 @@ class ScoringServicer:
     def shed(self, raw: bytes, context: Context, ahead: int) -> Status | None:
         """See `EarlyShedding`."""
         shedding, arrived = self._dispatcher.early_shedding, ARRIVED.get()
-        if arrived is None or not shedding.needed(ahead) or len(raw) > messages.SMALL_BYTES:
+        if arrived is None or not shedding.needed(ahead, arrived) or len(raw) > messages.SMALL_BYTES:
             return None
         caller = self._context_reader.caller(context)
         if caller is None:

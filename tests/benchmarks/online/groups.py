@@ -1,5 +1,6 @@
 """The groups of figures: each runs its loads on a stage and returns figure → value of one round."""
 
+from tests.benchmarks import replicas
 from tests.benchmarks.online.stage import SETTLE_SECONDS, Stage
 from tests.load import arrivals, echo
 from tests.load.calls import LEAST_CALLS, Calls, quantile
@@ -108,21 +109,22 @@ def goodput(stage: Stage) -> Figures:
 
 def sleep(stage: Stage) -> Figures:
     """Far more calls than an engine that sleeps can answer."""
-    place, module = stage.place, "tests.load.sleeping"
-    service = stage.child(module, str(place.store.files.root), place.first, place.redis_url).opened
-    figures, refusals = Figures(), list[float]()
-    for times in (2, 5, 10):
-        due = arrivals.poisson(times * service["capacity"], _SLEEP_SECONDS, seed=times)
-        plan = Plan(
-            address=service["address"],
-            texts=stage.interactive(1_000),
-            seconds=_SLEEP_SECONDS,
-            due=due.tolist(),
-            timeout_ms=DEADLINE_MS,
-        )
-        calls = stage.run(f"sleep engine at {times} × C", plan)
-        figures[f"sleep_x{times}"] = calls.good(DEADLINE_MS) / (_SLEEP_SECONDS * service["capacity"])
-        refusals.append(quantile(calls.refusals_ms(), 0.99))
+    figures, refusals, module = Figures(), list[float](), "tests.load.sleeping"
+    # A place of its own: a replica with other engines would take the calls that this one refuses.
+    with replicas.place() as place, Child(module, str(place.store.files.root), place.first, place.redis_url) as child:
+        service = child.opened
+        for times in (2, 5, 10):
+            due = arrivals.poisson(times * service["capacity"], _SLEEP_SECONDS, seed=times)
+            plan = Plan(
+                address=service["address"],
+                texts=stage.interactive(1_000),
+                seconds=_SLEEP_SECONDS,
+                due=due.tolist(),
+                timeout_ms=DEADLINE_MS,
+            )
+            calls = stage.run(f"sleep engine at {times} × C", plan)
+            figures[f"sleep_x{times}"] = calls.good(DEADLINE_MS) / (_SLEEP_SECONDS * service["capacity"])
+            refusals.append(quantile(calls.refusals_ms(), 0.99))
     return {**figures, "refusal_p99_ms": max(refusals)}
 
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client import generate_latest
 
 from protos.scoring.v1 import scoring_pb2
+from realtime_service.cluster.forwarded_context import ForwardedContext
 from realtime_service.errors import Overloaded
 from realtime_service.identity import Identity
 from realtime_service.models.registry import Model, Models
@@ -19,7 +20,7 @@ from realtime_service.routing.overrides import Policy
 from realtime_service.routing.quotas import Quotas
 from realtime_service.routing.snapshot import Snapshot
 from realtime_service.serving.dispatcher import Dispatcher
-from realtime_service.serving.request import CallContext, check_request
+from realtime_service.serving.request import CallContext, RequestContext, check_request
 from realtime_service.settings import SERVED
 from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import SimulatedClock
@@ -170,7 +171,7 @@ def test_a_caller_over_its_quota_is_refused_at_a_glance_and_charged_once() -> No
     clock = SimulatedClock()
     one = dispatcher({}, clock, busy=False, quota=10.0)
     call = CallContext(CALLER, None, "/any", b"")
-    assert one.early_shedding.needed(0)
+    assert one.early_shedding.needed(0, clock.monotonic())
     for _ in range(2):
         assert one.early_shedding.refusal(message(), CALLER, clock.monotonic()) is None
         one.charge(check_request(message()), call)
@@ -200,8 +201,78 @@ def test_published_scores_need_no_device() -> None:
 
 def test_no_call_is_looked_at_while_the_device_is_idle_or_another_replica_may_answer() -> None:
     clock = SimulatedClock()
-    assert dispatcher({}, clock).early_shedding.needed(0)
-    assert not dispatcher({}, clock, busy=False).early_shedding.needed(0)
-    assert dispatcher({}, clock, busy=False).early_shedding.needed(1)
+    now = clock.monotonic()
+    assert dispatcher({}, clock).early_shedding.needed(0, now)
+    assert not dispatcher({}, clock, busy=False).early_shedding.needed(0, now)
+    assert dispatcher({}, clock, busy=False).early_shedding.needed(1, now)
     others = {("r-1", ServingPath.LATENCY): (SimpleNamespace(),)}
-    assert not dispatcher({}, clock, others=others).early_shedding.needed(1)
+    assert not dispatcher({}, clock, others=others).early_shedding.needed(1, now)
+
+
+def test_a_call_that_waited_for_the_event_loop_is_looked_at_though_the_device_is_idle() -> None:
+    clock = SimulatedClock()
+    shedding, arrived = dispatcher({}, clock, busy=False).early_shedding, clock.monotonic()
+    clock.advance(0.004)
+    assert not shedding.needed(0, arrived)
+    clock.advance(0.002)
+    assert shedding.needed(0, arrived)
+
+
+def judge(one: Dispatcher, *, late: bool, times: int = 1, **call: Any) -> None:
+    """Let the dispatcher end so many requests that it was not early about."""
+    request = check_request(message())
+    for _ in range(times):
+        snapshot, now = one._membership.snapshot, one._clock.monotonic()
+        around = CallContext(CALLER, None, "/any", b"", arrived=now, **call)
+        one.early_shedding.judged(RequestContext(request, around, snapshot, now, now + 0.08), refused=late)
+
+
+def refused_with(left_ms: float, one: Dispatcher) -> bool:
+    """Whether the look refuses a text of 20 ms where so much is left of its time, less the margin of admission."""
+    arrived = one._clock.monotonic() - 0.064 + left_ms / 1000
+    return one.early_shedding.refusal(message(), CALLER, arrived) is not None
+
+
+def test_calls_refused_after_the_look_make_it_stricter_and_others_less_strict_again() -> None:
+    one = dispatcher(dict.fromkeys(SERVED, 0.02), SimulatedClock())
+    assert not refused_with(20.1, one)
+    judge(one, late=True, times=4)
+    assert refused_with(21.9, one)
+    assert not refused_with(22.1, one)
+    judge(one, late=False, times=80)
+    assert refused_with(20.9, one)
+    assert not refused_with(21.1, one)
+    judge(one, late=False, times=1_000)
+    assert not refused_with(20.1, one)
+
+
+def test_a_look_is_never_stricter_by_more_than_6_ms() -> None:
+    one = dispatcher(dict.fromkeys(SERVED, 0.02), SimulatedClock())
+    judge(one, late=True, times=1_000)
+    assert refused_with(25.9, one)
+    assert not refused_with(26.1, one)
+
+
+@pytest.mark.parametrize(
+    "call", [{"hint": ServingPath.LATENCY}, {"forwarded": ForwardedContext(ServingPath.LATENCY, "", "")}]
+)
+def test_calls_that_are_not_looked_at_teach_nothing(call: dict[str, Any]) -> None:
+    one = dispatcher(dict.fromkeys(SERVED, 0.02), SimulatedClock())
+    judge(one, late=True, times=10, **call)
+    assert not refused_with(20.1, one)
+
+
+def test_the_dispatcher_tells_what_it_refused_and_what_it_answered() -> None:
+    clock = SimulatedClock()
+    one, told = dispatcher(dict.fromkeys(SERVED, 0.2), clock), list[bool]()
+    one.early_shedding.judged = lambda context, refused: told.append(refused)  # type: ignore[method-assign]
+    call = CallContext(CALLER, None, "/any", b"", arrived=clock.monotonic())
+    with pytest.raises(Overloaded):
+        asyncio.run(one.score(check_request(message()), call))
+
+    async def answered(context: RequestContext) -> bytes:
+        return b"of another replica"
+
+    one._answer = answered  # type: ignore[method-assign, assignment]
+    asyncio.run(one.score(check_request(message()), call))
+    assert told == [True, False]
