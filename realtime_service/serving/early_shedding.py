@@ -63,6 +63,8 @@ class EarlyShedding:
         request, call = context.request, context.call
         if call.arrived is None or call.forwarded or call.hint or request.timeout is None or len(request.texts) != 1:
             return
+        if request.allow_deferred or request.model or request.release:
+            return
         step = _MARGIN_STEP if refused else -_MARGIN_STEP * _STEPS_BACK
         self._margin = min(max(0.0, self._margin + step), _MOST_MARGIN)
 

@@ -218,9 +218,9 @@ def test_a_call_that_waited_for_the_event_loop_is_looked_at_though_the_device_is
     assert shedding.needed(0, arrived)
 
 
-def judge(one: Dispatcher, *, late: bool, times: int = 1, **call: Any) -> None:
+def judge(one: Dispatcher, *, late: bool, times: int = 1, fields: dict[str, Any] | None = None, **call: Any) -> None:
     """Let the dispatcher end so many requests that it was not early about."""
-    request = check_request(message())
+    request = check_request(message(**(fields or {})))
     for _ in range(times):
         snapshot, now = one._membership.snapshot, one._clock.monotonic()
         around = CallContext(CALLER, None, "/any", b"", arrived=now, **call)
@@ -254,7 +254,17 @@ def test_a_look_is_never_stricter_by_more_than_6_ms() -> None:
 
 
 @pytest.mark.parametrize(
-    "call", [{"hint": ServingPath.LATENCY}, {"forwarded": ForwardedContext(ServingPath.LATENCY, "", "")}]
+    "call",
+    [
+        {"hint": ServingPath.LATENCY},
+        {"forwarded": ForwardedContext(ServingPath.LATENCY, "", "")},
+        {"fields": {"timeout_ms": 0}},
+        {"fields": {"texts": ["card", "card"]}},
+        {"fields": {"allow_deferred": True, "request_id": "a"}},
+        {"fields": {"model": "other"}},
+        {"fields": {"release": "r-1"}},
+    ],
+    ids=str,
 )
 def test_calls_that_are_not_looked_at_teach_nothing(call: dict[str, Any]) -> None:
     one = dispatcher(dict.fromkeys(SERVED, 0.02), SimulatedClock())
