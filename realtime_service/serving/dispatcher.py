@@ -156,7 +156,7 @@ class Dispatcher:
         try:
             answered = await self._answer(context)
         except (Overloaded, Relayed) as refusal:
-            self.early_shedding.judged(context, refused=isinstance(refusal, Overloaded))
+            self.early_shedding.learn(context, refused=isinstance(refusal, Overloaded))
             # A forwarded request is deferred by the replica that forwarded it.
             relayed = isinstance(refusal, Relayed) and refusal.code is not grpc.StatusCode.RESOURCE_EXHAUSTED
             if context.call.forwarded or relayed or not context.call.caller.may_use(ServingPath.DEFERRED):
@@ -166,7 +166,7 @@ class Dispatcher:
             if ticket is None:
                 raise
             return answer.deferred(ticket, refusal)
-        self.early_shedding.judged(context, refused=False)
+        self.early_shedding.learn(context, refused=False)
         return answered
 
     async def _answer(self, context: RequestContext) -> Answer | bytes:

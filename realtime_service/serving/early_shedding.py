@@ -1,12 +1,13 @@
 """Refuses a call of a burst on one look at its message, before anything else is done for it.
 
 Where a device has more queued than it can do in the call's time, reading, checking and routing the request would only
-take time from those that can be answered. This refuses nothing that the dispatcher would not refuse a moment later,
-once the calls ahead are queued; a request that cannot be judged at a glance goes the whole way.
+take time from those that can be answered. But for its margin this refuses nothing that the dispatcher would not refuse
+a moment later, once the calls ahead are queued; a request that cannot be judged at a glance goes the whole way.
 
-The look sees neither all tokens of a text nor how long the event loop takes to queue it. In an overload of some seconds
-that decides: calls wait until the look just lets them pass, and the dispatcher refuses them after all, at twice the
-cost, while the device is idle. So the look keeps a margin, which is learned from the calls that it let pass.
+The margin: the look sees neither all tokens of a text nor how long the event loop takes to queue it. In an overload of
+some seconds calls would wait until the look just lets them pass, and the dispatcher would refuse them after all, at a
+higher cost, while the device is idle. So the look asks for some time more, which it learns from the calls that it let
+pass.
 """
 
 import math
@@ -24,11 +25,11 @@ from realtime_service.serving.request import PRIORITIES, RequestContext
 from realtime_service.telemetry.metrics import Metrics, Outcome
 from shared_model.clock import Clock
 
-#: Seconds that a call has waited for the event loop when it is looked at although the device is idle.
+#: A call that has waited so long for the event loop is looked at although the device is idle.
 _LATE_SECONDS = 0.005
-#: The margin grows by one step with each call that was refused after the look, shrinks by a fortieth of one with each
-#: that was not, and so settles where one of 40 is refused. `_MOST_MARGIN` bounds what short timeouts lose.
-_MARGIN_STEP, _STEPS_BACK, _MOST_MARGIN = 0.000_5, 1 / 40, 0.006
+#: Seconds by which the margin grows with each call that was refused after the look, and shrinks with each that was
+#: not: so it settles where one of 40 is refused. `_MOST_MARGIN` bounds what short timeouts lose.
+_MARGIN_UP, _MARGIN_DOWN, _MOST_MARGIN = 0.000_5, 0.000_5 / 40, 0.006
 
 
 class EarlyShedding:
@@ -58,14 +59,14 @@ class EarlyShedding:
         late = self._clock.monotonic() - arrived > _LATE_SECONDS
         return bool(ahead or late or self._device.busy) and not snapshot.options
 
-    def judged(self, context: RequestContext, refused: bool) -> None:
-        """Learn from a request that the dispatcher let pass, or refused as too late."""
+    def learn(self, context: RequestContext, refused: bool) -> None:
+        """Adapt the margin to a request that the dispatcher has answered, or refused, if the look could judge it."""
         request, call = context.request, context.call
         if call.arrived is None or call.forwarded or call.hint or request.timeout is None or len(request.texts) != 1:
             return
         if request.allow_deferred or request.model or request.release:
             return
-        step = _MARGIN_STEP if refused else -_MARGIN_STEP * _STEPS_BACK
+        step = _MARGIN_UP if refused else -_MARGIN_DOWN
         self._margin = min(max(0.0, self._margin + step), _MOST_MARGIN)
 
     def refusal(

@@ -218,13 +218,13 @@ def test_a_call_that_waited_for_the_event_loop_is_looked_at_though_the_device_is
     assert shedding.needed(0, arrived)
 
 
-def judge(one: Dispatcher, *, late: bool, times: int = 1, fields: dict[str, Any] | None = None, **call: Any) -> None:
+def teach(one: Dispatcher, *, late: bool, times: int = 1, fields: dict[str, Any] | None = None, **call: Any) -> None:
     """Let the dispatcher end so many requests that it was not early about."""
     request = check_request(message(**(fields or {})))
     for _ in range(times):
         snapshot, now = one._membership.snapshot, one._clock.monotonic()
         around = CallContext(CALLER, None, "/any", b"", arrived=now, **call)
-        one.early_shedding.judged(RequestContext(request, around, snapshot, now, now + 0.08), refused=late)
+        one.early_shedding.learn(RequestContext(request, around, snapshot, now, now + 0.08), refused=late)
 
 
 def refused_with(left_ms: float, one: Dispatcher) -> bool:
@@ -236,19 +236,19 @@ def refused_with(left_ms: float, one: Dispatcher) -> bool:
 def test_calls_refused_after_the_look_make_it_stricter_and_others_less_strict_again() -> None:
     one = dispatcher(dict.fromkeys(SERVED, 0.02), SimulatedClock())
     assert not refused_with(20.1, one)
-    judge(one, late=True, times=4)
+    teach(one, late=True, times=4)
     assert refused_with(21.9, one)
     assert not refused_with(22.1, one)
-    judge(one, late=False, times=80)
+    teach(one, late=False, times=80)
     assert refused_with(20.9, one)
     assert not refused_with(21.1, one)
-    judge(one, late=False, times=1_000)
+    teach(one, late=False, times=1_000)
     assert not refused_with(20.1, one)
 
 
 def test_a_look_is_never_stricter_by_more_than_6_ms() -> None:
     one = dispatcher(dict.fromkeys(SERVED, 0.02), SimulatedClock())
-    judge(one, late=True, times=1_000)
+    teach(one, late=True, times=1_000)
     assert refused_with(25.9, one)
     assert not refused_with(26.1, one)
 
@@ -268,14 +268,14 @@ def test_a_look_is_never_stricter_by_more_than_6_ms() -> None:
 )
 def test_calls_that_are_not_looked_at_teach_nothing(call: dict[str, Any]) -> None:
     one = dispatcher(dict.fromkeys(SERVED, 0.02), SimulatedClock())
-    judge(one, late=True, times=10, **call)
+    teach(one, late=True, times=10, **call)
     assert not refused_with(20.1, one)
 
 
 def test_the_dispatcher_tells_what_it_refused_and_what_it_answered() -> None:
     clock = SimulatedClock()
     one, told = dispatcher(dict.fromkeys(SERVED, 0.2), clock), list[bool]()
-    one.early_shedding.judged = lambda context, refused: told.append(refused)  # type: ignore[method-assign]
+    one.early_shedding.learn = lambda context, refused: told.append(refused)  # type: ignore[method-assign]
     call = CallContext(CALLER, None, "/any", b"", arrived=clock.monotonic())
     with pytest.raises(Overloaded):
         asyncio.run(one.score(check_request(message()), call))
