@@ -67,9 +67,8 @@ class RowsDone:
 
 def remove(target: Target, prefix: str) -> None:
     """Delete the counts of tasks that leave no file."""
-    for found in list(_tallies(target, prefix)):
-        with writing(target, found.path):
-            open_objects(target.table).delete(found.path)
+    with writing(target, target.folder):
+        open_objects(target.table).delete(*(found.path for found in _tallies(target, prefix)))
 
 
 def _tallies(target: Target, prefix: str) -> Iterator[ObjectInfo]:

@@ -66,8 +66,8 @@ def expire_runs(runs: Location, before: datetime) -> int:
     for it in old:
         folder = f"{it.day}/{it.run_id}"
         # The record goes last: a call that is killed before finds the rest by it.
-        for path in [*(found.path for found in files.list(folder)), f"{folder}.json"]:
-            files.delete(path)
+        files.delete(*(found.path for found in files.list(folder)))
+        files.delete(f"{folder}.json")
         if isinstance(runs, Path):
             for empty in (runs / folder, runs / it.day):
                 # Other runs of the day stay.

@@ -109,8 +109,7 @@ def _merge_day(folder: Location, schema: pa.Schema, ds: str, most_bytes: float) 
     try:
         table.write_to_snapshot(folder, schema, write, landed)
     except _DayChanged:
-        for each in merged:
-            open_objects(folder).delete(each.file.path)
+        open_objects(folder).delete(*(each.file.path for each in merged))
         return None
     after = len(held) + len(merged) - sum(len(each.replaced) for each in merged)
     log(f"ds={ds}: {len(held):,} files of {folder} merged into {after:,}")
@@ -171,8 +170,7 @@ def _delete_unneeded(folder: Location, keep: timedelta) -> tuple[int, int]:
     # An older list waits for no person any longer, and goes itself.
     waiting = staged.names(folder, (it for path, it in there.items() if path not in unneeded))
     gone = [there[path] for path in unneeded if path in there and path.rpartition("/")[2] not in waiting]
-    for it in gone:
-        files.delete(it.path)
+    files.delete(*(it.path for it in gone))
     return len(gone), sum(it.size for it in gone)
 
 

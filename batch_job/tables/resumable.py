@@ -74,7 +74,7 @@ def remove_temporary(target: Target) -> None:
     """Delete what an attempt was in the midst of writing."""
     begin, ours = f".{target.fingerprint}.", f".{target.token}.{target.driver}-"
     names = ((found.path, shard_files.name_of(found.path)) for found in shard_files.in_folder(target))
-    _delete(target, [path for path, name in names if name.startswith(begin) and ours in name])
+    open_objects(target.table).delete(*(path for path, name in names if name.startswith(begin) and ours in name))
 
 
 def remove_own(target: Target) -> None:
@@ -84,7 +84,7 @@ def remove_own(target: Target) -> None:
     held, _ = table.ever_held(target.table)
     ours, found = f".{target.token}.{target.driver}-", (it.path for it in shard_files.in_folder(target))
     names = ((path, shard_files.name_of(path)) for path in found)
-    _delete(target, [path for path, name in names if ours in name and name not in held])
+    open_objects(target.table).delete(*(path for path, name in names if ours in name and name not in held))
 
 
 def sweep(target: Target, now: float) -> None:
@@ -109,7 +109,8 @@ def sweep(target: Target, now: float) -> None:
             continue
         if changed < now - KEEP_SECONDS or (superseded and not shard):
             unneeded.append(found.path)
-    _delete(target, unneeded)
+    # Another attempt may be sweeping too.
+    open_objects(target.table).delete(*unneeded)
 
 
 def _left_over(target: Target) -> Iterator[ObjectInfo]:
@@ -121,10 +122,3 @@ def _left_over(target: Target) -> Iterator[ObjectInfo]:
         return
     yield from files.list(f"ds={target.ds}")
     yield from files.list(f"ds={date.fromisoformat(target.ds) - timedelta(seconds=KEEP_SECONDS + 24 * 3600)}")
-
-
-def _delete(target: Target, paths: Iterable[str]) -> None:
-    files = open_objects(target.table)
-    for path in paths:
-        # Another attempt may be sweeping too.
-        files.delete(path)

@@ -65,7 +65,7 @@ class Objects(Protocol):
         """Put an object unless it exists; whether it now holds these bytes. Of several callers with bytes of their own,
         one gets True."""
 
-    def delete(self, path: str) -> None:
+    def delete(self, *paths: str) -> None:
         """An object that is not there is deleted already."""
 
 

@@ -60,8 +60,9 @@ class LocalObjects:
                 return target.read_bytes() == data
         return True
 
-    def delete(self, path: str) -> None:
-        self._path(path).unlink(missing_ok=True)
+    def delete(self, *paths: str) -> None:
+        for path in paths:
+            self._path(path).unlink(missing_ok=True)
 
     def _path(self, path: str) -> Path:
         return self._root / path

@@ -117,11 +117,17 @@ class UrlObjects:
                 time.sleep(_PAUSE * 2**attempt)
         raise AssertionError("unreachable")
 
-    def delete(self, path: str) -> None:
-        try:
-            self._asked(path, lambda store: obstore.delete(store, self._key(path)))
-        except FileNotFoundError:
+    def delete(self, *paths: str) -> None:
+        if not paths:
             return
+        keys = [*map(self._key, paths)]
+        try:
+            # S3 and Azure delete hundreds by one request.
+            self._asked(paths[0], lambda store: obstore.delete(store, keys if len(keys) > 1 else keys[0]))
+        except FileNotFoundError:
+            # One of them was not there, and others may be yet.
+            for path in paths if len(paths) > 1 else ():
+                self.delete(path)
 
     def range(self, path: str, start: int, end: int) -> bytes:
         return self._asked(path, lambda store: bytes(obstore.get_range(store, self._key(path), start=start, end=end)))

@@ -180,8 +180,7 @@ class UrlFiles:
         # First: a reader sees the whole folder or no manifest.
         self._found(f"{path}/{MANIFEST}")
         self._objects.delete(f"{path}/{MANIFEST}")
-        for found in self._objects.list(path):
-            self._objects.delete(found.path)
+        self._objects.delete(*(found.path for found in self._objects.list(path)))
 
     def locked(self) -> contextlib.AbstractContextManager[None]:
         # Object stores have no locks: of two simultaneous promotions without Redis, the last write wins.

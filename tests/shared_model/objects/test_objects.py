@@ -63,6 +63,15 @@ def test_a_list_has_the_objects_inside(objects: Objects) -> None:
     assert [found.path for found in objects.list("x")] == ["x/y/2"]
 
 
+def test_many_are_deleted_those_that_are_there(objects: Objects) -> None:
+    names = [f"ds=2026-01-01/a b%20+[1]{{é}}&#{number}.json" for number in range(20)]
+    for name in [*names, "left"]:
+        objects.put(name, b"1")
+    objects.delete(*names[:10], "none", *names[10:])
+    objects.delete()
+    assert [found.path for found in objects.list()] == ["left"]
+
+
 def test_names_may_hold_anything(objects: Objects) -> None:
     name = "ds=2026-01-01/a b%20+[1]{é}#2.json"
     objects.put(name, b"1")
@@ -115,6 +124,19 @@ def test_a_busy_service_is_asked_again(bucket: Objects, s3: Proxy) -> None:
     bucket.put("a", b"1")
     assert bucket.get("a") == b"1"
     assert not s3.pending
+
+
+def test_many_are_deleted_by_one_request_which_is_sent_again(bucket: Objects, s3: Proxy) -> None:
+    """A night of ten million rows deleted 3,092 one after the other."""
+    for number in range(5):
+        bucket.put(f"a/{number}", b"1")
+    s3.clear()
+    s3.inject(Fault.BUSY, 1, "POST")
+    s3.inject(Fault.LOST, 1, "POST")
+    bucket.delete(*(f"a/{number}" for number in range(5)))
+    assert not s3.pending
+    assert [method for method, _ in s3.seen] == ["POST"] * 3
+    assert list(bucket.list()) == []
 
 
 @pytest.mark.parametrize("fault", [Fault.CUT, Fault.LOST])
