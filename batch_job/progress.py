@@ -16,6 +16,8 @@ T = TypeVar("T")
 _SECONDS = 5.0
 #: The share done or the seconds passed before a time left is shown: engines warm up.
 _SHARE, _LONG = 0.1, 60.0
+#: Between two looks pass so many times as many seconds as a look takes.
+_LOOKS = 20
 
 
 def log(line: str) -> None:
@@ -72,8 +74,12 @@ class Progress:
             self._say()
 
     def _run(self) -> None:
-        while not self._over.wait(self._seconds):
+        pause = self._seconds
+        while not self._over.wait(pause):
+            began = time.monotonic()
             self._say()
+            # A look may list hundreds of files in a store: it takes a small share of the time, however many they are.
+            pause = max(self._seconds, _LOOKS * (time.monotonic() - began))
 
     def _say(self) -> None:
         now = time.monotonic()

@@ -129,6 +129,26 @@ def test_no_work_and_work_that_fails_have_no_end_to_be_told(capsys: pytest.Captu
     assert capsys.readouterr().err == ""
 
 
+def test_looks_that_take_long_are_far_between(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A look lists what tasks have written. One of 600 took a second: a fifth of the store's time."""
+    now, pauses = [0.0], list[float]()
+
+    def counted() -> int:
+        now[0] += 1.0
+        return 5
+
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    watching = Progress("scoring", "rows", 10, counted, seconds=5.0)
+    over = Mock(wait=lambda seconds: pauses.append(seconds) or len(pauses) == 3)
+    monkeypatch.setattr(watching, "_over", over)
+    monkeypatch.setattr(watching, "_thread", Mock())
+    with watching:
+        watching._run()
+    assert pauses == [5.0, 20.0, 20.0]
+
+
 def test_a_rate_is_not_made_up_of_the_moment_between_two_looks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
