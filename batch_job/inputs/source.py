@@ -167,6 +167,8 @@ def _refuse(path: str, problem: str) -> None:
 
 
 def _input(location: str, files: tuple[InputFile, ...], form: Format, columns: Columns) -> Input:
+    if not any(file.lines for file in files):
+        raise NoInput(f"no messages: all files of {location} are empty ({len(files)}); check what writes them")
     # Other columns make other texts of the same bytes.
     named = [str(form), columns.names, [[file.name, file.size, file.sha256] for file in files]]
     return Input(location, files, hashlib.sha256(json.dumps(named).encode()).hexdigest(), form, columns)

@@ -41,6 +41,12 @@ def write_day(root: Path, form: Format, rows: Sequence[Row]) -> None:
     write(root if form is Format.DELTA else root / "2026" / "01-14", form, rows)
 
 
+def parquet_of(rows: pa.Table) -> bytes:
+    written = io.BytesIO()
+    pq.write_table(rows, written)
+    return written.getvalue()
+
+
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_format_is_found_and_its_rows_are_counted(tmp_path: Path, form: Format) -> None:
     write_day(tmp_path, form, ROWS)
@@ -171,6 +177,25 @@ def test_a_damaged_file_is_named(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(gzip.compress(b'id,text\n{"id": "a", "text": "b"}\n' * 1000)[:-20])
     with pytest.raises(JobError, match=rf"{name} cannot be read"):
         read_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", b""),
+        ("a.jsonl.gz", gzip.compress(b"")),
+        ("a.csv", b"id,text\n"),
+        ("a.parquet", parquet_of(pa.schema([("id", pa.string()), ("text", pa.string())]).empty_table())),
+    ],
+)
+def test_a_day_without_a_row_has_no_messages(tmp_path: Path, name: str, content: bytes) -> None:
+    """It was committed as a day of 0 rows; so was one whose export had failed."""
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(NoInput, match=rf"no messages: all files of {tmp_path} are empty \(1\)"):
+        read_folder(tmp_path)
+    write(tmp_path / "other", Format.JSON_LINES, ROWS)
+    (tmp_path / "other" / "b.jsonl").touch()
+    assert read_folder(tmp_path / "other").lines == 5
 
 
 def test_two_formats_in_a_folder_need_to_be_told_apart(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_what_is_no_day_is_refused(ds: str) -> None:
         lookup.check_day(ds)
 
 
-@pytest.mark.parametrize(("content", "lines"), [(b"", 0), (b"a", 1), (b"a\n", 1), (b"a\n\nb", 3), (b"\n\n", 2)])
+@pytest.mark.parametrize(("content", "lines"), [(b"a", 1), (b"a\n", 1), (b"a\n\nb", 3), (b"\n\n", 2)])
 def test_lines_are_counted_as_spark_reads_them(tmp_path: Path, content: bytes, lines: int) -> None:
     (tmp_path / "a.jsonl").write_bytes(content)
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(content))
