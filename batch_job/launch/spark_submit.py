@@ -298,7 +298,9 @@ def conf_args(conf: Mapping[str, str]) -> list[str]:
 
 def packages() -> frozenset[str]:
     """Of this Python, with their versions and its own."""
-    found = (f"{it.name.lower()}=={it.version}" for it in metadata.distributions())
+    # A process that imports setuptools has the packages inside it, too.
+    path = [entry for entry in sys.path if os.path.basename(entry) != "_vendor"]
+    found = (f"{it.name.lower()}=={it.version}" for it in metadata.distributions(path=path))
     return frozenset({f"python=={platform.python_version()}", *found})
 
 

@@ -1,6 +1,7 @@
 """The planning module that Airflow imports: standard library only, and the environment that spark-submit needs."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -156,3 +157,17 @@ def test_the_drivers_jvm_logs_warnings_unless_a_person_configures_spark() -> Non
     assert f'"-Dlog4j2.configurationFile={Path(spark_submit.LOGGING).as_uri()}"' in options
     assert Path(spark_submit.LOGGING).read_text().splitlines()[2] == "rootLogger.level = warn"
     assert "log4j2" not in spark_submit.spark_conf({"SPARK_CONF_DIR": "/etc/spark"})[spark_submit.JAVA_OPTIONS]
+
+
+def test_packages_inside_setuptools_are_none_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of a process that imports setuptools has them: its workers' has not."""
+    before = spark_submit.packages()
+    inside = tmp_path / "_vendor" / "inside-1.dist-info"
+    inside.mkdir(parents=True)
+    (inside / "METADATA").write_text("Metadata-Version: 2.1\nName: inside\nVersion: 1\n")
+    monkeypatch.syspath_prepend(str(inside.parent))
+    assert spark_submit.packages() == before
+    monkeypatch.syspath_prepend(str(shutil.move(inside.parent, tmp_path / "other")))
+    assert spark_submit.packages() == before | {"inside==1"}
