@@ -20,7 +20,7 @@ from shared_model.types import TOP_K, Priority, ServingPath
 
 _EXIT_STATUS = "exit status: 0 done, 1 the call failed, 2 wrong arguments or settings, or Redis not reached"
 _DEFAULT_MS = round(1000 * DEFAULT_DEADLINE)
-_LANES = (ServingPath.LATENCY, ServingPath.DYNAMIC, ServingPath.THROUGHPUT)
+_LANES = [it.value for it in (ServingPath.LATENCY, ServingPath.DYNAMIC, ServingPath.THROUGHPUT)]
 
 Commands = Any  # argparse's own class for subparsers is private
 

@@ -68,6 +68,13 @@ def test_a_timeout_must_be_positive(command: str, wrong: str, capsys: pytest.Cap
     assert f"--timeout-ms: is {wrong}, must be positive" in capsys.readouterr().err
 
 
+def test_an_unknown_lane_is_told_those_that_there_are(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["call", "text", "--lane", "express"])
+    assert ended.value.code == 2
+    assert "(choose from 'latency', 'dynamic', 'throughput')" in capsys.readouterr().err
+
+
 def test_a_reset_without_names_says_what_it_expects(run: Run) -> None:
     status, printed, complaint = run("policy", "reset")
     assert (status, printed, complaint.count("\n")) == (2, "", 1)
