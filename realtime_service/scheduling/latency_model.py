@@ -113,7 +113,7 @@ class LatencyModel:
 
     def predict(self, rows: int, tokens: int) -> float:
         """Predicted seconds of a batch of `rows` rows, each padded to `tokens`."""
-        return self._recalibration.apply(self._measured(rows, tokens))
+        return self._recalibration.apply(self.at_warm_up(rows, tokens))
 
     def at_least(self, rows: int, tokens: float) -> float:
         """As `predict`, for rows of `tokens` or more on average: a wider one may have been measured as quicker."""
@@ -130,15 +130,15 @@ class LatencyModel:
         self._errors.append(seconds - predicted)
         # Clipped: otherwise one batch that the machine delayed makes admission control reject those after it.
         clipped = min(predicted * _MOST_AT_ONCE, max(predicted / _MOST_AT_ONCE, seconds))
-        self._recalibration.observe(self._measured(rows, tokens), clipped)
+        self._recalibration.observe(self.at_warm_up(rows, tokens), clipped)
         self._errors_since_margin += 1
         if self._errors_since_margin == _ERRORS_PER_MARGIN:
             self._errors_since_margin = 0
             worst = float(np.quantile(np.fromiter(self._errors, float), 0.99))
             self._margin = min(max(_MIN_MARGIN, worst), _MAX_MARGIN)
 
-    def _measured(self, rows: int, tokens: int) -> float:
-        """The time of such a batch as fitted at warm-up."""
+    def at_warm_up(self, rows: int, tokens: int) -> float:
+        """The time of such a batch as measured or fitted at warm-up."""
         if (known := self._known.get((rows, tokens))) is not None:
             return known
         return self._fitted(rows, tokens)

@@ -40,6 +40,11 @@ class Task:
         """Predicted time of a batch of this task alone, on one stream."""
         return self.latency.narrow.predict(1, self.tokens)
 
+    @property
+    def undisturbed(self) -> float:
+        """The same as it was at warm-up, whatever slows the machine now."""
+        return self.latency.narrow.at_warm_up(1, self.tokens)
+
 
 #: Tasks of one kind may share a batch: one engine, so never two releases; one padded width, because a CPU engine at low
 #: precision rounds a row differently at another width, and an answer must not depend on its batch mates.

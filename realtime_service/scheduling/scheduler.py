@@ -9,7 +9,8 @@ A task is one text. Each lane has a queue ordered by deadline; lanes are ordered
     deferred     as throughput, last, and without a batching delay
 
 Short batches: those of a lane take at most 10 ms, or one text, if a request of an interactive lane above it came within
-the last second.
+the last second. Texts that take longer than that, each alone on an undisturbed machine, then leave one of several
+streams to others.
 
 Batching delay: a batch waits for batch mates at most its lane's `max_delay`, and only while a lower lane has a batch
 that ends by then. The device never idles for it.
@@ -135,15 +136,16 @@ class Scheduler:
         if not self.busy or not self._has_free_stream():
             return self._taken_ahead(now), expired
         for path in self._lanes_with_credit():
+            longest = self._longest(path, now)
             free = self._free_streams(path)
-            if free and (batch := _next_of(self._queues[path], free, now, self._bulk_batch_seconds, expired)):
+            if free and (batch := _next_of(self._queues[path], free, now, self._bulk_batch_seconds, expired, longest)):
                 return batch, expired
         limit, recent = math.inf, now - INTERACTIVE_SECONDS
         for path, queue in self._queues.items():
             if queue.size and (free := self._free_streams(path)):
                 if delay := self._batching_delay(path, now):
                     limit = min(limit, delay)
-                elif batch := _next_of(queue, free, now, limit, expired):
+                elif batch := _next_of(queue, free, now, limit, expired, self._longest(path, now)):
                     return self._widened(batch), expired
             if self._last_interactive.get(path, recent) > recent:
                 limit = min(limit, self._bulk_batch_seconds)
@@ -191,6 +193,15 @@ class Scheduler:
         if not self._beside:
             return self._streams - len(self._running)
         return (self._beside if path in BULK else self._streams) - len(self._in_the_way(path))
+
+    def _longest(self, path: ServingPath, now: float) -> float:
+        """The longest text that may start now, in seconds by itself on an undisturbed machine: those beyond leave a
+        stream to the interactive lanes above."""
+        above = (self._last_interactive.get(queue.lane.path, -math.inf) for queue in self._ahead[path])
+        if self._streams == 1 or max(above, default=-math.inf) <= now - INTERACTIVE_SECONDS:
+            return math.inf
+        long = sum(batch.tasks[0].undisturbed > self._bulk_batch_seconds for batch in self._running)
+        return math.inf if long < self._streams - 1 else self._bulk_batch_seconds
 
     def _in_the_way(self, path: ServingPath) -> list[float]:
         """When the batches end that run on the streams of this lane, or on all."""
@@ -260,13 +271,17 @@ def latest_finish(arrived: float, deadline: float) -> float:
     return deadline - min((1 - ADMITTED_SHARE) * (deadline - arrived), ADMITTED_MARGIN)
 
 
-def _next_of(queue: Queue, free: int, now: float, limit: float, expired: list[Task]) -> Batch | None:
+def _next_of(
+    queue: Queue, free: int, now: float, limit: float, expired: list[Task], longest: float = math.inf
+) -> Batch | None:
     """Take the most urgent task that can still finish in time, and its batch mates; tasks before it go to `expired`.
+    Tasks that take more than `longest` seconds undisturbed stay.
 
     As many batch mates as finish within `limit`, in time for another kind and by each of their own deadlines; the batch
     has one of the sizes that its engine is warmed for. Single texts share one if more wait than streams are `free`.
     """
-    for leader, *others in iter(queue.heads, []):
+    while heads := [head for head in queue.heads() if longest == math.inf or head.undisturbed <= longest]:
+        leader, *others = heads
         if now + leader.seconds > _deadline(leader):
             queue.take(leader)
             expired.append(leader)

@@ -251,6 +251,51 @@ def test_batches_are_short_while_work_of_an_interactive_lane_above_is_about(traf
             assert batch.predicted <= BULK_BATCH_SECONDS
 
 
+#: Few kinds, so that long texts meet.
+long_arrivals = st.lists(
+    st.tuples(
+        st.floats(0, 0.02),
+        st.sampled_from([ServingPath.LATENCY, ServingPath.THROUGHPUT]),
+        st.none(),
+        st.sampled_from([16, 256]),
+        st.just(0),
+        st.just(False),
+        st.just(False),
+    ),
+    min_size=10,
+    max_size=30,
+)
+
+
+@given(long_arrivals, st.integers(2, 4))
+@settings(deadline=None)
+def test_long_texts_leave_a_stream_while_work_of_an_interactive_lane_above_is_about(
+    traffic: Traffic, streams: int
+) -> None:
+    simulation = play(traffic, streams=streams)
+    lanes, started = list(simulation.lanes), list[tuple[float, Batch]]()
+    for now, batch in simulation.started:
+        above = {path for path in lanes[: lanes.index(batch.lane)] if path in INTERACTIVE}
+        about = any(now - 1.0 < one.arrived <= now for one in simulation.admitted if one.lane in above)
+        started.append((now, batch))
+        if about and batch.tasks[0].undisturbed > BULK_BATCH_SECONDS:
+            running = [it for at, it in started if now < at + it.predicted - 1e-9]
+            assert sum(it.tasks[0].undisturbed > BULK_BATCH_SECONDS for it in running) < streams
+
+
+def test_short_texts_pass_a_long_one_that_leaves_a_stream_and_both_are_had_by_long_ones_a_second_later() -> None:
+    simulation = Simulation(streams=2)
+    simulation.admit(simulation.task(ServingPath.LATENCY, 0.09))
+    simulation.drain()
+    for tokens in (256, 256, 16, 256):
+        simulation.admit(simulation.task(ServingPath.THROUGHPUT, tokens=tokens))
+    assert [batch.tokens for batch in (simulation.start(), simulation.start()) if batch] == [256, 16]
+    simulation.finish()
+    assert simulation.start() is None, "the other stream is left"
+    simulation.now += 1.0
+    assert simulation.start()
+
+
 @pytest.mark.parametrize("beside", [True, False])
 def test_dynamic_batches_are_short_beside_the_latency_lane_only(beside: bool) -> None:
     simulation = Simulation()
