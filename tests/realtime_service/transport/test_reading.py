@@ -50,7 +50,7 @@ class Caller:
         self.wire = wire.Wire(address, path, 20_000)
         self.invited = set[int]()
         self.ended = dict[int, int]()
-        self.window = 0
+        self.window = 65_535
         self._connection = socket.create_connection((host, int(port)), timeout=20, source_address=(source, 0))
         self._connection.setblocking(False)
         self._unread = b""
@@ -83,7 +83,7 @@ class Caller:
                 self.invited.add(stream)
             elif kind == SETTINGS:
                 told = dict(struct.iter_unpack(">HI", payload))
-                self.window = max(self.window, told.get(INITIAL_WINDOW, 65_535))
+                self.window = told.get(INITIAL_WINDOW, self.window)
             elif kind == PING:
                 self._marked |= payload == MARK
 
