@@ -109,7 +109,7 @@ def sweep(target: Target, now: float) -> None:
             continue
         if changed < now - KEEP_SECONDS or (superseded and not shard):
             unneeded.append(found.path)
-    # Another attempt may be sweeping too.
+    # Some may be gone: another attempt may be sweeping too.
     open_objects(target.table).delete(*unneeded)
 
 
