@@ -30,8 +30,10 @@ _LEAST_ROWS, _EVENLY = 512, 8
 #: Bytes of a text that count as work, about as many as a model reads, and the work of a row whatever its text.
 _MOST_BYTES, _ROW_BYTES = 1024, 8
 
+#: Bytes of the number of a bin or a task: there are no more of them than hash cells.
+_NUMBER_BYTES = 3
 #: The bin number of hash cells whose rows are not wanted.
-_NO_BIN = -1
+_NO_BIN = (1 << 8 * _NUMBER_BYTES) - 1
 
 #: Part of the input fingerprint: another rule makes other shards.
 RULE = 2
@@ -154,14 +156,18 @@ def arranged(hashed: DataFrame, bins: Sequence[Bin], bits: int, tasks: int) -> D
     for bin_, task in zip(bins, assign_tasks(bins, tasks), strict=True):
         for cell in bin_.cells:
             bin_of_cell[cell], task_of_cell[cell] = bin_.number, task
-    # Spark makes one constant of the split text when it plans, where `array` would be an expression for each number.
-    bin_sql, task_sql = (
-        f"cast(split('{','.join(map(str, numbers))}', ',') as array<int>)[{hash_cell(bits)}]"
-        for numbers in (bin_of_cell, task_of_cell)
-    )
+    bin_sql, task_sql = (_looked_up(numbers, hash_cell(bits)) for numbers in (bin_of_cell, task_of_cell))
     rows = hashed.selectExpr("*", f"{bin_sql} as {BIN}", f"{task_sql} as task")
     rows = rows.filter(f"{BIN} != {_NO_BIN}").repartitionById(tasks, "task")
     return rows.sortWithinPartitions(BIN, TEXT_HASH, "id").drop("task")
+
+
+def _looked_up(numbers: Sequence[int], place: str) -> str:
+    """SQL for the number at a place. Every task reads the constant anew: bytes are copied, where each number in an
+    array of Spark is an object, read by itself."""
+    table = b"".join(number.to_bytes(_NUMBER_BYTES) for number in numbers)
+    found = f"substring(X'{table.hex()}', {_NUMBER_BYTES} * {place} + 1, {_NUMBER_BYTES})"
+    return f"cast(conv(hex({found}), 16, 10) as int)"
 
 
 def cut(batches: Iterable[pa.RecordBatch], shard_rows: int) -> Iterator[Shard]:
