@@ -40,8 +40,10 @@ def score_shards(
     model = models.open_model(options, task_context.task_threads())
     taken, names = deque[Shard](), list[str]()
     counted = Tally(target, f"{tally.TASK}{task_context.task_number()}")
-    # Of this very attempt: this task was lost with its executor and begins again, or runs twice.
-    notes, done = {shard_of(note): note for note in own_sidecars(target)}, list[FileReport]()
+    # Of this very attempt: a copy of this task was lost with its executor, or runs beside it. No other task looks: the
+    # folder holds every shard of the day.
+    own = [] if counted.begin() else own_sidecars(target)
+    notes, done = {shard_of(note): note for note in own}, list[FileReport]()
 
     def fresh() -> Iterator[pa.RecordBatch]:
         for shard in binning.cut(chain(first, lines), shard_rows):

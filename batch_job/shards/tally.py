@@ -2,10 +2,12 @@
 
 Spark's accumulators reach the driver when a Python task ends, too late to show progress by. A tally is put as a whole,
 so that it is read whole, and `resumable` deletes it by its name when the attempt ends. A day has far fewer tasks than
-shards, and tallies have a folder of their own, so that a look at progress lists no shard.
+shards, and tallies have a folder of their own, so that a look at progress lists no shard. The first copy of a task
+leaves one as it begins, by which later copies know that they are.
 """
 
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 
@@ -32,6 +34,12 @@ class Tally:
         self._period = _FAR_SECONDS if is_url(target.table) else _SECONDS
         self._due = clock() + self._period
         self._rows: dict[str, int] = {}
+
+    def begin(self) -> bool:
+        """Leave a count of no rows; whether no copy of the task had left one before. Raises: as `write`."""
+        with writing(self._target, self._path):
+            # Bytes of its own: where the answer to a put was lost, they tell it from that of a copy.
+            return open_objects(self._target.table).create(self._path, f"0 {uuid.uuid4().hex}".encode())
 
     def count(self, part: str, rows: int) -> None:
         """Record the scored rows of a part, such as a shard. Most calls write nothing. Raises: as `write`."""
@@ -60,7 +68,8 @@ class RowsDone:
         with suppress(OSError, JobError):
             for found in _tallies(self._target, self._prefix):
                 if self._read.get(found.path, (None, 0))[0] != found:
-                    self._read[found.path] = found, int(open_objects(self._target.table).get(found.path))
+                    rows = open_objects(self._target.table).get(found.path).split()[0]
+                    self._read[found.path] = found, int(rows)
             self._last = sum(rows for _, rows in self._read.values())
         return self._last
 

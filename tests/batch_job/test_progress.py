@@ -22,7 +22,7 @@ from batch_job.shards.shard_files import FileReport, Target
 from batch_job.shards.tally import RowsDone, Tally
 from batch_job.tables import resumable
 from shared_model.errors import JobError
-from tests.object_store import Proxy
+from tests.object_store import Fault, Proxy
 from tests.shared_model.full_disk import largest_file
 
 
@@ -247,6 +247,13 @@ def test_rows_of_a_unit_count_while_the_engine_is_at_it(
         seen.append(RowsDone(target)())
 
     monkeypatch.setattr(Tally, "write", write)
+    small = replace(options, batch_rows=4, deduplicate=False)
+    reports = list(shard_task.score_shards(of_two_shards(), small, target, 25))
+    assert seen == [4, 8, 12, 12, 16, 20, 24, 24, 24]
+    assert (len(reports), RowsDone(target)()) == (2, 24)
+
+
+def of_two_shards() -> Iterator[pa.RecordBatch]:
     lines = {
         "id": [f"m{number:02d}" for number in range(24)],
         "text": [f"card {number % 12}" for number in range(24)],
@@ -254,7 +261,35 @@ def test_rows_of_a_unit_count_while_the_engine_is_at_it(
         binning.TEXT_HASH: [f"{number // 2:02d}" for number in range(24)],
         binning.BIN: pa.array([0] * 12 + [1] * 12, pa.int32()),
     }
-    small = replace(options, batch_rows=4, deduplicate=False)
-    reports = list(shard_task.score_shards(iter([pa.RecordBatch.from_pydict(lines)]), small, target, 25))
-    assert seen == [4, 8, 12, 12, 16, 20, 24, 24, 24]
-    assert (len(reports), RowsDone(target)()) == (2, 24)
+    yield pa.RecordBatch.from_pydict(lines)
+
+
+def test_only_a_task_that_runs_again_looks_through_the_shards_of_the_day(
+    s3: Proxy, s3_url: str, options: ScoringOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are as many as the day has: a look of every task would be slower with every task."""
+    monkeypatch.setattr(models, "_opened", {})
+    target = Target(s3_url, *MINE)
+
+    def run() -> tuple[list[FileReport], int]:
+        s3.clear()
+        reported = [
+            batch.column("report")[0].as_py() for batch in shard_task.score_shards(of_two_shards(), options, target, 25)
+        ]
+        looks = sum(method == "GET" and "list-type" in path for method, path in s3.seen)
+        return sorted(map(FileReport.from_json, reported), key=lambda it: it.bin_number), looks
+
+    first, looks = run()
+    assert ([report.rows for report in first], looks) == ([12, 12], 0)
+    assert run() == (first, 1)
+
+
+def test_one_copy_of_a_task_began_first_and_its_answer_may_be_lost(s3: Proxy, s3_url: str) -> None:
+    target = Target(s3_url, *MINE)
+    s3.inject(Fault.LOST, 1, "PUT", "_tallies")
+    task, copy = (Tally(target, f"{tally.TASK}3") for _ in range(2))
+    assert (task.begin(), copy.begin(), task.begin(), s3.pending) == (True, False, False, 0)
+    assert RowsDone(target)() == 0
+    copy.count("00000-0", 5)
+    copy.write()
+    assert RowsDone(target)() == 5
