@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import grpc
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.client.channel import SERVICE
@@ -36,6 +36,34 @@ class Silence:
 Step = Ends | Any
 
 
+class Health(health_pb2_grpc.HealthServicer):
+    """The health of a script. That of grpcio-health-checking holds its lock while it sends: if a caller leaves then,
+    neither that nor the server's stop ever ends."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._status: Any = health_pb2.HealthCheckResponse.SERVING
+
+    def set(self, status: Any) -> None:
+        with self._changed:
+            self._status = status
+            self._changed.notify_all()
+
+    def Watch(self, request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        context.add_callback(self._wake)
+        said: Any = None
+        while context.is_active():
+            with self._changed:
+                while self._status == said and context.is_active():
+                    self._changed.wait()
+                said = self._status
+            yield health_pb2.HealthCheckResponse(status=said)
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
 class Script:
     """Its steps are played one by one; the last one again and again.
 
@@ -47,12 +75,12 @@ class Script:
         self._lock = threading.Lock()
         self.address = ""
         self.over: list[str] = []
-        self.health = health.HealthServicer()
+        self.health = Health()
         self.asked: list[tuple[str, Any, dict[str, str]]] = []
 
     def be(self, status: Any) -> None:
         """What it says of its health, a grpc.health.v1 ServingStatus."""
-        self.health.set(SERVICE, status)
+        self.health.set(status)
 
     def handlers(self) -> grpc.GenericRpcHandler:
         unary, messages = grpc.unary_unary_rpc_method_handler, scoring_pb2
