@@ -16,7 +16,7 @@ T = TypeVar("T")
 _SECONDS = 5.0
 #: The share done or the seconds passed before a time left is shown: engines warm up.
 _SHARE, _LONG = 0.1, 60.0
-#: Between two looks pass so many times as many seconds as a look takes.
+#: The pause between two looks is at least so many times as long as a look.
 _LOOKS = 20
 
 

@@ -163,8 +163,8 @@ def arranged(hashed: DataFrame, bins: Sequence[Bin], bits: int, tasks: int) -> D
 
 
 def _looked_up(numbers: Sequence[int], place: str) -> str:
-    """SQL for the number at a place. Every task reads the constant anew: bytes are copied, where each number in an
-    array of Spark is an object, read by itself."""
+    """SQL for the number at a place. Every task deserialises the constant: bytes are copied, but an array of Spark
+    holds an object for each number."""
     table = b"".join(number.to_bytes(_NUMBER_BYTES) for number in numbers)
     found = f"substring(X'{table.hex()}', {_NUMBER_BYTES} * {place} + 1, {_NUMBER_BYTES})"
     return f"cast(conv(hex({found}), 16, 10) as int)"

@@ -3,7 +3,7 @@
 Spark's accumulators reach the driver when a Python task ends, too late to show progress by. A tally is put as a whole,
 so that it is read whole, and `resumable` deletes it by its name when the attempt ends. A day has far fewer tasks than
 shards, and tallies have a folder of their own, so that a look at progress lists no shard. The first copy of a task
-leaves one as it begins, by which later copies know that they are.
+leaves a tally as it begins, and later copies see by it that the task runs again.
 """
 
 import time

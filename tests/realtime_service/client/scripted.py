@@ -127,7 +127,6 @@ def scripted(
     # With a server's default settings, which take frequent pings for an attack.
     server = grpc.server(ThreadPoolExecutor(16), [script.handlers()])
     health_pb2_grpc.add_HealthServicer_to_server(script.health, server)
-    script.be(health_pb2.HealthCheckResponse.SERVING)
     place = "127.0.0.1:0"
     port = server.add_secure_port(place, credentials) if credentials else server.add_insecure_port(place)
     script.address = f"127.0.0.1:{port}"
