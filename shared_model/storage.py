@@ -11,11 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 
+def unfinished(path: Path) -> Path:
+    """Where a file is written before it has its own name, another path for each call. Sweeps know the leftovers of
+    killed processes by it."""
+    return path.with_name(f".{path.name.removeprefix('.')}.{secrets.token_hex(4)}.part")
+
+
 def atomic_write(path: Path, data: bytes, mode: int | None = None) -> None:
     """Replace one file in one step, creating its folder: a reader sees the old contents or the new. `mode`: its
     permissions, from the first byte on; None: the usual ones. Raises: OSError."""
-    hidden = f".{path.name.removeprefix('.')}.{secrets.token_hex(4)}.part"
-    with temporary_file(path.with_name(hidden)) as temporary:
+    with temporary_file(unfinished(path)) as temporary:
         if mode is not None:
             temporary.touch(0o600)
             temporary.chmod(mode)

@@ -2,14 +2,13 @@
 
 import os
 import stat
-import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO
 
 from shared_model.objects.contract import ObjectInfo
-from shared_model.storage import atomic_write, temporary_file
+from shared_model.storage import atomic_write, temporary_file, unfinished
 
 
 class LocalObjects:
@@ -52,7 +51,7 @@ class LocalObjects:
 
     def create(self, path: str, data: bytes) -> bool:
         target = self._path(path)
-        with temporary_file(target.with_name(f".{target.name}.{os.getpid()}-{time.monotonic_ns()}.part")) as temporary:
+        with temporary_file(unfinished(target)) as temporary:
             temporary.write_bytes(data)
             try:
                 os.link(temporary, target)

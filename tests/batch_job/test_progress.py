@@ -284,6 +284,13 @@ def test_only_a_task_that_runs_again_looks_through_the_shards_of_the_day(
     assert run() == (first, 1)
 
 
+def test_a_tally_that_a_kill_left_unfinished_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = list[str]()
+    monkeypatch.setattr("os.link", lambda source, _: names.append(Path(source).name))
+    assert Tally(Target(str(tmp_path), *MINE), f"{tally.TASK}3").begin()
+    assert [bool(resumable._OURS.fullmatch(name)) for name in names] == [True]
+
+
 def test_one_copy_of_a_task_began_first_and_its_answer_may_be_lost(s3: Proxy, s3_url: str) -> None:
     target = Target(s3_url, *MINE)
     s3.inject(Fault.LOST, 1, "PUT", "_tallies")
