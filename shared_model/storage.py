@@ -12,8 +12,8 @@ from pathlib import Path
 
 
 def unfinished(path: Path) -> Path:
-    """Where a file is written before it has its own name, another path for each call. Sweeps know the leftovers of
-    killed processes by it."""
+    """Where a file is written before it has its own name, another path for each call. Sweeps know by it what killed
+    processes leave."""
     return path.with_name(f".{path.name.removeprefix('.')}.{secrets.token_hex(4)}.part")
 
 
