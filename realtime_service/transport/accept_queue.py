@@ -131,16 +131,23 @@ class ReadQueue(AcceptQueue[Item]):
         self._places_of_address = places_of_address
         self._taken: Counter[str] = Counter()
         self._all_taken = 0
+        # When the last place that a large message of the address keeps is free, in the loop's seconds.
+        self._kept_until: dict[str, float] = {}
 
     def ended(self, address: str, size: int = 0) -> None:
-        """`size`: of its message, in bytes: a large one keeps its place for a time."""
+        """`size`: of its message, in bytes: a large one keeps its place for a time. Those of one address are free one
+        after the other: messages that were read together would be followed by others that are."""
         if size > SMALL_BYTES:
-            self._loop.call_later(size / BYTES_PER_SECOND, self.ended, address)
+            seconds = size / (self._places_of_address * BYTES_PER_SECOND)
+            free = max(self._loop.time(), self._kept_until.get(address, 0.0)) + seconds
+            self._kept_until[address] = free
+            self._loop.call_at(free, self.ended, address)
             return
         self._all_taken -= 1
         self._taken[address] -= 1
         if not self._taken[address]:
             del self._taken[address]
+            self._kept_until.pop(address, None)
         self._offer(address)
 
     def _has_place(self, address: str) -> bool:

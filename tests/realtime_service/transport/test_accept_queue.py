@@ -8,6 +8,8 @@ import socket
 import time
 from collections import deque
 from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -169,7 +171,26 @@ async def test_large_messages_of_an_address_come_no_faster_than_its_places_take(
         for _ in range(of_address):
             assert await call(message, timeout=20) == message[:1]
         assert await call(b"small", timeout=20) == b"s"
-        assert time.monotonic() - began >= kept
+        assert time.monotonic() - began >= kept / of_address
+
+
+def test_places_that_large_messages_keep_are_free_one_after_the_other() -> None:
+    """Those that were read together would else be followed by others that are."""
+    due = list[float]()
+    loop: Any = SimpleNamespace(
+        time=lambda: 100.0, call_soon=lambda turn: None, call_at=lambda at, *ended: due.append(at)
+    )
+    queue = ReadQueue[str](loop, 4, lambda item: None, places=8, places_of_address=2)
+    kept = MAX_MESSAGE_BYTES / (2 * accept_queue.BYTES_PER_SECOND)
+    for address in ("a", "a", "b"):
+        queue.hand("a call", address)
+        queue.ended(address, MAX_MESSAGE_BYTES)
+    assert due == pytest.approx([100 + kept, 100 + 2 * kept, 100 + kept])
+    for address in ("a", "a", "b"):
+        queue.ended(address)
+    queue.hand("a call", "a")
+    queue.ended("a", MAX_MESSAGE_BYTES)
+    assert due[3:] == pytest.approx([100 + kept])
 
 
 async def test_a_flood_from_one_address_delays_no_call_of_another() -> None:
