@@ -19,7 +19,7 @@ bucket is full, and its excess is a debt of tokens that is repaid before the nex
 import heapq
 import math
 from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, zip_longest
 
@@ -125,13 +125,14 @@ class Quotas:
             raise Overloaded(why, missing / bucket.rate)
         bucket.tokens -= texts
 
-    def over(self, caller: str, now: float) -> bool:
-        """Whether `admit` would refuse any text of the caller."""
-        bucket = self._buckets.get(caller)
-        if bucket is None or not self._policy.quota_of(caller)[0]:
+    def over(self, caller: str, texts: int, now: float) -> bool:
+        """Whether `admit` would refuse so many texts."""
+        bucket, (quota, _) = self._buckets.get(caller), self._policy.quota_of(caller)
+        if bucket is None or not quota:
             return False
-        # `admit` may refill it to more, where the share has grown.
-        return bucket.tokens + (now - bucket.at) * bucket.rate < 1 and bucket.beat == self._beat
+        # `admit` refills it no faster after a heartbeat, but a smaller one is full sooner.
+        size = bucket.size if bucket.beat == self._beat else min(bucket.size, _size(self._share(caller, quota)))
+        return min(texts, size) > bucket.tokens + (now - bucket.at) * bucket.rate
 
     def demand(self, now: float) -> dict[str, float]:
         """Texts a second that callers with a quota ask of this replica; those nearest to their quotas if many."""
@@ -179,11 +180,20 @@ def texts_charged(texts: Sequence[str], pairs: Sequence[str] = ()) -> int:
     return sum([_charged(text + pair) for text, pair in zip_longest(texts, pairs, fillvalue="")])
 
 
+def bytes_charged(texts: Iterable[int], pairs: Iterable[int] = ()) -> int:
+    """As `texts_charged`, by the sizes of the texts in bytes of UTF-8."""
+    return sum([_of_size(text + pair) for text, pair in zip_longest(texts, pairs, fillvalue=0)])
+
+
 def _charged(text: str) -> int:
     # A character has at most four bytes.
     if len(text) <= _TEXT_BYTES // 4:
         return 1
-    return min(_MOST_FOR_A_TEXT, -(-len(text.encode("utf-8", "surrogatepass")) // _TEXT_BYTES))
+    return _of_size(len(text.encode("utf-8", "surrogatepass")))
+
+
+def _of_size(size: int) -> int:
+    return min(_MOST_FOR_A_TEXT, max(1, -(-size // _TEXT_BYTES)))
 
 
 def _size(share: float) -> float:

@@ -78,10 +78,10 @@ class EarlyShedding:
         serving, timeout = self._models.serving, message.timeout_ms / 1000
         now, flow = self._clock.monotonic(), of_model(caller.quota_key, serving.other(""))
         try:
-            if message.texts and not message.model and self._quotas.over(flow, now):
-                self._quotas.admit(flow, texts_charged(message.texts, message.text_pairs), now)
+            # One text, before their tokens are estimated.
+            if message.texts and not message.model and self._quotas.over(flow, 1, now):
+                self._check_quota(flow, texts_charged(message.texts, message.text_pairs), now)
         except Overloaded as error:
-            self._metrics.ended(None, Outcome.REFUSED)
             return status_of(error)
         # Not every lane takes several texts, and not every replica another model.
         if timeout <= 0 or len(message.texts) != 1 or message.allow_deferred or message.model or message.release:
@@ -99,6 +99,20 @@ class EarlyShedding:
         self._metrics.ended(None, Outcome.REFUSED, serving.default_name)
         model.statistics.add_failed(now - arrived, unserved=True)
         return status_of(Overloaded("the answer would come too late", max(0.001, soonest - left)))
+
+    def check_quota(self, caller: Identity, model: str, charged: int) -> None:
+        """Raises: Overloaded where the caller may not have so many texts scored now. Those that it may have are counted
+        later, with their request."""
+        flow = of_model(caller.quota_key, self._models.serving.other(model))
+        self._check_quota(flow, charged, self._clock.monotonic())
+
+    def _check_quota(self, flow: str, charged: int, now: float) -> None:
+        if self._quotas.over(flow, charged, now):
+            try:
+                self._quotas.admit(flow, charged, now)
+            except Overloaded:
+                self._metrics.ended(None, Outcome.REFUSED)
+                raise
 
     def _soonest(self, model: Model, request: RoutedRequest, flow: str, ahead: int, tokens: int) -> float:
         """Seconds until the first lane that may take the request would answer a text of at least so many tokens; minus

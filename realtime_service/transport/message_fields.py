@@ -18,11 +18,12 @@ class Field(NamedTuple):
 
     name: str
     descriptor: Any
-    content: bytes | None
+    content: bytes | memoryview | None
 
 
-def fields(descriptor: Descriptor, raw: bytes, prefix: str = "", depth: int = 0) -> Iterator[Field]:
-    """The fields of a message and of the messages in it, in their order, up to the first damaged one."""
+def fields(descriptor: Descriptor, raw: bytes | memoryview, prefix: str = "", depth: int = 0) -> Iterator[Field]:
+    """The fields of a message and of the messages in it, in their order, up to the first damaged one. Their contents
+    are copies; of a view, views."""
     seen: dict[int, int] = {}
     at = 0
     while at < len(raw):
@@ -42,7 +43,7 @@ def fields(descriptor: Descriptor, raw: bytes, prefix: str = "", depth: int = 0)
             yield from fields(inner, content, f"{name}.", depth + 1)
 
 
-def _varint(raw: bytes, at: int) -> tuple[int, int]:
+def _varint(raw: bytes | memoryview, at: int) -> tuple[int, int]:
     """A number and the place after it; -1 for a damaged one."""
     value = 0
     for place, byte in enumerate(raw[at : at + _LONGEST_VARINT]):
@@ -52,7 +53,7 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
     return -1, at
 
 
-def _size(raw: bytes, at: int, kind: int) -> int:
+def _size(raw: bytes | memoryview, at: int, kind: int) -> int:
     """Bytes of a field without a length; -1 for a damaged one. The ends of a group count as fields of their own."""
     if kind == _VARINT:
         return _varint(raw, at)[1] - at or -1

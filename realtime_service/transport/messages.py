@@ -88,7 +88,7 @@ def parse_leniently(kind: type[Message], raw: bytes) -> Message:
 
 
 def _has_more_fields(descriptor: Descriptor, raw: bytes, most: int) -> bool:
-    return len(raw) > SMALL_BYTES and any(itertools.islice(fields(descriptor, raw), most, None))
+    return len(raw) > SMALL_BYTES and any(itertools.islice(fields(descriptor, memoryview(raw)), most, None))
 
 
 def _damage(descriptor: Descriptor, raw: bytes) -> tuple[str, str]:
@@ -97,7 +97,7 @@ def _damage(descriptor: Descriptor, raw: bytes) -> tuple[str, str]:
     for name, known, content in searched:
         if known is not None and known.type == known.TYPE_STRING and content is not None:
             try:
-                content.decode("utf-8")
+                str(content, "utf-8")
             except UnicodeDecodeError as error:
                 return name, f"is not valid UTF-8 at byte {error.start}"
     return "request", "is not a message of this type"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.errors import MessageTooLarge, Overloaded, Status
@@ -95,7 +95,7 @@ class ScoringServicer:
     async def score(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.ScoreResponse | bytes:
         call = self._context_reader.receive(SCORE, raw, context, arrival)
         with self._context_reader.serving(call, raw):
-            request = await self._checked(requests.score_request, raw)
+            request = await self._score_request(raw, call)
             return await self._score(request, call)
 
     def shed(self, raw: bytes, context: Context, ahead: int) -> Status | None:
@@ -122,7 +122,7 @@ class ScoringServicer:
     async def submit(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.SubmitResponse:
         call = self._context_reader.receive(SUBMIT, raw, context, arrival)
         with self._context_reader.serving(call, raw):
-            request, deliver_within_ms = await self._checked(requests.submit_request, raw)
+            request, deliver_within_ms = await self._submit_request(raw, call)
             with self._unaccepted_counted():
                 self._dispatcher.check(request, call)
                 self._dispatcher.charge(request, call)
@@ -212,7 +212,7 @@ class ScoringServicer:
 
     async def _parsed(self, raw: bytes, call: CallContext) -> tuple[ScoringRequest, int] | Exception:
         try:
-            request, deliver_within_ms = await self._checked(requests.submit_request, raw)
+            request, deliver_within_ms = await self._submit_request(raw, call)
             with self._unaccepted_counted():
                 self._deferral.check_id(request.request_id)
                 self._dispatcher.check(request, call)
@@ -240,7 +240,7 @@ class ScoringServicer:
         try:
             call = self._context_reader.receive(SCORE, raw, context, arrival)
             with self._context_reader.serving(call, raw):
-                request = await self._checked(requests.score_request, raw)
+                request = await self._score_request(raw, call)
                 if not request.request_id:
                     raise BadInput("request_id", "is empty; on a stream it tells the answers apart")
                 response = await self._score(request, call)
@@ -252,7 +252,20 @@ class ScoringServicer:
             return scoring_pb2.ScoreStreamResponse(request_id=named.request_id[:MAX_REQUEST_ID], error=failure)
         return scoring_pb2.ScoreStreamResponse(request_id=request.request_id, response=response)
 
-    async def _checked(self, parse: Callable[[bytes], Checked], raw: bytes) -> Checked:
+    async def _score_request(self, raw: bytes, call: CallContext) -> ScoringRequest:
+        """Raises: as `_checked`."""
+        return await self._checked(requests.score_request, scoring_pb2.ScoreRequest, raw, call)
+
+    async def _submit_request(self, raw: bytes, call: CallContext) -> tuple[ScoringRequest, int]:
+        """Raises: as `_checked`."""
+        return await self._checked(requests.submit_request, scoring_pb2.SubmitRequest, raw, call)
+
+    async def _checked(
+        self, parse: Callable[[bytes], Checked], kind: type[Message], raw: bytes, call: CallContext
+    ) -> Checked:
+        """Raises: as `parse`; Overloaded, before it is parsed, for a large request that is over its caller's quota."""
+        if len(raw) > messages.SMALL_BYTES and not call.forwarded and (outline := requests.outline(kind, raw)):
+            self._dispatcher.early_shedding.check_quota(call.caller, *outline)
         try:
             return await messages.read(parse, raw)
         except (BadInput, MessageTooLarge):

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from realtime_service.errors import Overloaded
 from realtime_service.identity import of_model
 from realtime_service.routing.overrides import Policy
-from realtime_service.routing.quotas import Quotas, texts_charged
+from realtime_service.routing.quotas import Quotas, bytes_charged, texts_charged
 from realtime_service.routing.snapshot import Replica, Snapshot
 from tests.properties import examples
 from tests.realtime_service.cluster.fleet import CALLER, Call, Fleet, most_in_a_second, rate
@@ -214,22 +214,29 @@ def refusal(quotas: Quotas, caller: str, texts: int, now: float) -> Overloaded |
     return None
 
 
-@given(st.floats(1, 50), st.lists(st.tuples(st.floats(0, 0.5), st.integers(1, 5), st.booleans()), max_size=40))
-def test_over_its_quota_is_a_caller_of_whom_no_text_is_admitted(
-    quota: float, steps: list[tuple[float, int, bool]]
+@given(
+    st.floats(1, 500),
+    st.lists(st.tuples(st.floats(0, 0.5), st.integers(1, 80), st.none() | st.floats(0, 500)), min_size=1, max_size=40),
+)
+@example(500.0, [(0.0, 50, None), (0.0, 80, 400.0)])
+def test_over_its_quota_is_a_caller_of_whom_so_many_texts_are_not_admitted(
+    quota: float, steps: list[tuple[float, int, float | None]]
 ) -> None:
-    snapshot = Snapshot("a", policy=Policy(quota=quota))
-    quotas, now = Quotas(snapshot), 100.0
-    for seconds, texts, beats in steps:
+    """Exactly so, but at the first call and after a heartbeat. The last of a step: the caller's demand at another
+    replica, which a heartbeat reports."""
+    policy = Policy(quota=quota)
+    quotas, now, called = Quotas(Snapshot("a", policy=policy)), 100.0, False
+    for seconds, texts, demand in steps:
         now += seconds
-        if beats:
-            quotas.update(snapshot)
-        over = quotas.over("x", now)
-        try:
-            quotas.admit("x", texts, now)
-        except Overloaded:
-            continue
-        assert not over
+        if demand is not None:
+            seen = (Replica(ReplicaDescription(id="b"), (), {"x": demand}),)
+            quotas.update(Snapshot("a", replicas=seen, policy=policy))
+        over = quotas.over("x", texts, now)
+        refused = refusal(quotas, "x", texts, now) is not None
+        assert refused or not over
+        if called and demand is None:
+            assert over == refused
+        called = True
 
 
 def test_a_caller_without_quota_is_neither_refused_nor_reported() -> None:
@@ -329,6 +336,8 @@ def test_one_caller_over_its_quota_costs_the_others_nothing() -> None:
 )
 def test_a_long_text_counts_as_several(texts: tuple[str, ...], pairs: tuple[str, ...], charged: int) -> None:
     assert texts_charged(texts, pairs) == charged
+    sizes = [[len(it.encode("utf-8", "surrogatepass")) for it in some] for some in (texts, pairs)]
+    assert bytes_charged(*sizes) == charged
 
 
 @given(st.floats(0.5, 500), st.integers(1, 64), st.integers(1, 64))

@@ -183,6 +183,19 @@ def test_a_caller_over_its_quota_is_refused_at_a_glance_and_charged_once() -> No
     assert one.early_shedding.refusal(message(), CALLER, clock.monotonic()) is None
 
 
+def test_a_request_that_is_over_its_quota_is_refused_by_its_outline_and_one_within_it_is_charged_later() -> None:
+    clock = SimulatedClock()
+    one = dispatcher({}, clock, busy=False, quota=10.0)
+    call = CallContext(CALLER, None, "/any", b"")
+    for _ in range(3):
+        one.early_shedding.check_quota(CALLER, "", 64)
+    one.charge(check_request(message()), call)
+    one.early_shedding.check_quota(CALLER, "", 1)
+    with pytest.raises(Overloaded, match="over its quota of 10 texts a second"):
+        one.early_shedding.check_quota(CALLER, "", 2)
+    assert 'outcome="refused",path="none"} 1.0' in generate_latest(one._metrics.registry).decode()
+
+
 @pytest.mark.parametrize(("text", "admitted"), [("card", 8), ("card " * 150, 2)])
 def test_long_texts_take_more_of_a_quota(text: str, admitted: int) -> None:
     one = dispatcher({}, SimulatedClock(), busy=False, quota=40.0)

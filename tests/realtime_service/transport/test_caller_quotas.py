@@ -7,7 +7,9 @@ from queue import SimpleQueue
 import grpc
 import pytest
 
+from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import Client, Overloaded
+from realtime_service.transport.messages import SMALL_BYTES
 from shared_model.releases import pointer
 from shared_model.releases.store import Store
 from tests.realtime_service.conftest import RunningService, eventually, start_service
@@ -51,6 +53,33 @@ def test_claimed_names_share_the_quota_of_their_address_and_spend_nobody_elses(r
     assert not admitted(replica)
     assert [admitted(replica, token=token()) for _ in range(3)] == [True, True, False]
     assert admitted(replica, token=token(sub="bob"), caller_id="alice")
+
+
+def test_a_large_request_over_its_quota_is_refused_before_it_is_parsed(replica: RunningService) -> None:
+    """It holds a text that is not UTF-8, which parsing would find."""
+    request = scoring_pb2.ScoreRequest(texts=["a" * SMALL_BYTES, "cafX"], request_id="a-1")
+    messages = {
+        "Score": request.SerializeToString(),
+        "Submit": scoring_pb2.SubmitRequest(request=request).SerializeToString(),
+    }
+    messages = {method: raw.replace(b"cafX", b"caf\xe9") for method, raw in messages.items()}
+    with grpc.insecure_channel(replica.address) as channel:
+
+        def codes() -> list[grpc.StatusCode]:
+            calls = [channel.unary_unary(f"/scoring.v1.ScoringService/{it}").with_call for it in messages]
+            found = []
+            for call, raw in zip(calls, messages.values(), strict=True):
+                with pytest.raises(grpc.RpcError) as ended:
+                    call(raw, timeout=20)
+                found.append(ended.value.code())
+            stream = channel.stream_stream("/scoring.v1.ScoringService/ScoreStream")(iter([messages["Score"]]))
+            (answer,) = stream
+            error = scoring_pb2.ScoreStreamResponse.FromString(answer).error
+            return [*found, next(it for it in grpc.StatusCode if it.value[0] == error.code)]
+
+        assert set(codes()) == {grpc.StatusCode.INVALID_ARGUMENT}
+        assert [admitted(replica) for _ in range(3)] == [True, True, False]
+        assert set(codes()) == {grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
 def test_streams_of_one_caller_leave_room_for_another(replica: RunningService) -> None:

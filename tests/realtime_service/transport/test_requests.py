@@ -7,11 +7,12 @@ from hypothesis import strategies as st
 
 from protos.inference import open_inference_pb2 as pb
 from protos.scoring.v1 import scoring_pb2
+from realtime_service.routing.quotas import texts_charged
 from realtime_service.serving.request import check_request
 from realtime_service.transport.open_inference.requests import infer_request
 from realtime_service.transport.scoring_v1 import requests
 from shared_model.errors import BadInput
-from shared_model.types import MAX_TEXT_BYTES
+from shared_model.types import MAX_TEXT_BYTES, MAX_TEXTS
 
 
 def bad_field(message: Message | bytes) -> str:
@@ -69,8 +70,28 @@ def test_deferred_work_needs_an_id_and_takes_no_deadline(fields: dict[str, objec
     assert refused.value.field == field
 
 
+@given(st.lists(st.text(max_size=600), max_size=5), st.lists(st.text(max_size=600), max_size=5), st.text())
+def test_the_outline_of_a_request_is_what_its_quota_depends_on(texts: list[str], pairs: list[str], model: str) -> None:
+    request = scoring_pb2.ScoreRequest(texts=texts, text_pairs=pairs, model=model, request_id="a-1", timeout_ms=99)
+    expected = (model, texts_charged(texts, pairs))
+    assert requests.outline(scoring_pb2.ScoreRequest, request.SerializeToString()) == expected
+    submitted = scoring_pb2.SubmitRequest(request=request, deliver_within_ms=9).SerializeToString()
+    assert requests.outline(scoring_pb2.SubmitRequest, submitted) == expected
+
+
 @given(st.binary(max_size=200))
-def test_any_bytes_are_a_request_or_refused(raw: bytes) -> None:
+def test_any_bytes_have_an_outline(raw: bytes) -> None:
+    assert requests.outline(scoring_pb2.ScoreRequest, raw) is not None
+
+
+@pytest.mark.parametrize(("extra", "known"), [(0, True), (20, False)])
+def test_no_outline_is_made_of_more_fields_than_a_valid_request_has(extra: int, known: bool) -> None:
+    request = scoring_pb2.ScoreRequest(texts=["a"] * (MAX_TEXTS + extra), text_pairs=["b"] * MAX_TEXTS, model="m")
+    assert (requests.outline(scoring_pb2.ScoreRequest, request.SerializeToString()) is not None) is known
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_are_a_request_or_refused(raw: bytes) -> None:
     try:
         request = requests.score_request(raw)
     except BadInput as refusal:
