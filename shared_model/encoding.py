@@ -166,17 +166,21 @@ class Encoder:
         (first, read), (second, read_too) = (self._prefix(it, special=False) for it in text)
         # Of two texts that fill the model, the longer one may get the odd token: which one it is, only the whole tells.
         both = read.overflowing and read_too.overflowing
-        return self._tokenizer.encode(*(text if both else (first, second)))
+        return self._apart(text if both else (first, second), special=True)
 
     def _prefix(self, text: str, special: bool) -> tuple[str, TokenizerOutput]:
         """A prefix with the same encoding as the text, and that encoding. `special`: with special tokens."""
         characters = self._first_characters
         while True:
             prefix = text[:characters]
-            encoded = self._tokenizer.encode(prefix, add_special_tokens=special)
+            encoded = self._apart(prefix, special)
             if len(prefix) == len(text) or self._is_settled(prefix, encoded):
                 return prefix, encoded
             characters *= _MORE
+
+    def _apart(self, text: Text, special: bool) -> TokenizerOutput:
+        """Encode as a batch: alone, a text keeps the interpreter lock to its end, which may be tens of milliseconds."""
+        return self._tokenizer.encode_batch([text], add_special_tokens=special)[0]
 
     def _is_settled(self, prefix: str, encoded: TokenizerOutput) -> bool:
         """Whether any text that begins with this prefix has the same tokens, up to the first that the model does not

@@ -2,6 +2,8 @@
 
 import functools
 import json
+import threading
+import time
 from collections.abc import Callable
 
 import pytest
@@ -114,9 +116,9 @@ def read_of(kind: str, text: str) -> int:
         def __init__(self, tokenizer: Tokenizer) -> None:
             self.tokenizer = tokenizer
 
-        def encode(self, text: str, add_special_tokens: bool = True) -> object:
-            asked.append(len(text))
-            return self.tokenizer.encode(text, add_special_tokens=add_special_tokens)
+        def encode_batch(self, texts: list[str], add_special_tokens: bool = True) -> object:
+            asked.extend(map(len, texts))
+            return self.tokenizer.encode_batch(texts, add_special_tokens=add_special_tokens)
 
         def encode_batch_fast(self, texts: list[str]) -> object:
             asked.extend(map(len, texts))
@@ -164,3 +166,23 @@ def test_the_default_release_encodes_long_texts_as_a_whole(encoder_of_release: E
 def encoder_of_release(release: object) -> Encoder:
     made: Encoder = release.encoder()  # type: ignore[attr-defined]
     return made
+
+
+def test_other_threads_go_on_while_a_long_text_is_encoded() -> None:
+    """One word has no prefix that settles it: all of it is encoded. A call that keeps the interpreter lock lets others
+    in at its ends alone."""
+    seen, over = list[float](), threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.001):
+            seen.append(time.monotonic())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    began = time.monotonic()
+    encoder("WordPiece").encode_many(["a" * 4_000_000])
+    ended = time.monotonic()
+    over.set()
+    thread.join()
+    quarter = (ended - began) / 4
+    assert any(began + 2 * quarter < at < ended - quarter for at in seen)
