@@ -91,7 +91,7 @@ def test_no_outline_is_made_of_more_fields_than_a_valid_request_has(extra: int, 
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_are_a_request_or_refused(raw: bytes) -> None:
+def test_any_bytes_are_a_request_or_refused(raw: bytes) -> None:
     try:
         request = requests.score_request(raw)
     except BadInput as refusal:
