@@ -136,7 +136,7 @@ def _supervise(
 
 
 def _run(service: ServiceSettings, state: StateSettings, redis_url: str, place: Place, asked: list[int]) -> None:
-    _return_large_blocks()
+    _bound_kept_memory()
     from realtime_service.process.server import Server
     from shared_model.releases import pointer
     from shared_model.releases.store import Store
@@ -174,10 +174,10 @@ def _run(service: ServiceSettings, state: StateSettings, redis_url: str, place: 
     asyncio.run(run())
 
 
-def _return_large_blocks() -> None:
+def _bound_kept_memory() -> None:
     """Return freed memory to the system, but for 10 MB, in which the event loop reads the largest message: gRPC copies
     it twice, and most of that time would go to faults of new pages. glibc raises both thresholds with the largest block
-    that was freed, and has a heap for each thread, which would keep as much. No-op without glibc."""
+    that was freed, and has a heap for each thread, each of which would keep as much. No-op without glibc."""
     with contextlib.suppress(AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(_MMAP_THRESHOLD, 8 << 20)
