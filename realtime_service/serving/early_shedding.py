@@ -78,7 +78,7 @@ class EarlyShedding:
         serving, timeout = self._models.serving, message.timeout_ms / 1000
         now, flow = self._clock.monotonic(), of_model(caller.quota_key, serving.other(""))
         try:
-            # One text, before their tokens are estimated.
+            # Estimating the tokens of the texts takes longer than asking about one text.
             if message.texts and not message.model and self._quotas.over(flow, 1, now):
                 self._check_quota(flow, texts_charged(message.texts, message.text_pairs), now)
         except Overloaded as error:

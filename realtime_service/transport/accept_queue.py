@@ -16,8 +16,8 @@ from realtime_service.transport.messages import SMALL_BYTES
 
 Item = TypeVar("Item")
 
-#: A place that a large message has used is kept so long that one place takes so much: more than can be tokenised, less
-#: than fills a core.
+#: A place that a large message has used is kept so long that the places of an address take so much each, on average:
+#: more than can be tokenised, less than fills a core.
 BYTES_PER_SECOND = 16e6
 
 #: When the call came that a handler of a single request runs for, in monotonic seconds; unknown for streams, whose
@@ -131,12 +131,12 @@ class ReadQueue(AcceptQueue[Item]):
         self._places_of_address = places_of_address
         self._taken: Counter[str] = Counter()
         self._all_taken = 0
-        # When the last place that a large message of the address keeps is free, in the loop's seconds.
+        # By address: when the last place that a large message keeps becomes free, in the loop's seconds.
         self._kept_until: dict[str, float] = {}
 
     def ended(self, address: str, size: int = 0) -> None:
-        """`size`: of its message, in bytes: a large one keeps its place for a time. Those of one address are free one
-        after the other: messages that were read together would be followed by others that are."""
+        """`size`: of its message, in bytes: a large one keeps its place for a time. The places of an address become
+        free one after the other, because two that become free together let two large messages in together."""
         if size > SMALL_BYTES:
             seconds = size / (self._places_of_address * BYTES_PER_SECOND)
             free = max(self._loop.time(), self._kept_until.get(address, 0.0)) + seconds
