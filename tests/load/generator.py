@@ -5,6 +5,7 @@ sends; writes what became of each call as an .npz to stdout. One thread, one con
 CPU a call, most of it the kernel's. A call is due when the plan says, whatever became of those before it.
 """
 
+import base64
 import contextlib
 import gc
 import itertools
@@ -134,7 +135,12 @@ def prepared(plan: Plan) -> Load:
     connection.setblocking(False)
     deadline_ms = PATIENT_MS if plan.patient else plan.timeout_ms or PATIENT_MS
     wire = Wire(host, plan.method, deadline_ms, plan.token)
-    return Load(connection, wire, [_message(plan, text) for text in plan.texts], pacer(plan), plan.seconds)
+    return Load(connection, wire, _messages(plan), pacer(plan), plan.seconds)
+
+
+def _messages(plan: Plan) -> list[Prepared]:
+    given = [prepare(base64.b64decode(it)) for it in plan.messages]
+    return given or [_message(plan, text) for text in plan.texts]
 
 
 def _message(plan: Plan, text: str) -> Prepared:

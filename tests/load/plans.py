@@ -13,13 +13,15 @@ class Plan:
     """Open loop where `due` (seconds from the start) is given, else closed: `in_flight` calls at any time, until
     `seconds` are over or, with `once`, each text has been sent.
 
-    Texts are sent in turn, one a call. `priority` is the name of a scoring.v1.Priority. `timeout_ms` is the request's
-    own and, unless the caller is `patient`, the gRPC deadline; 0 means none. `token` proves who calls; empty for an
-    anonymous caller, whom the service knows by its address: `source`, where it is given.
+    Texts are sent in turn, one a call, or, where they are given, `messages`: whole requests, in base64. `priority` is
+    the name of a scoring.v1.Priority. `timeout_ms` is the request's own and, unless the caller is `patient`, the gRPC
+    deadline; 0 means none. `token` proves who calls; empty for an anonymous caller, whom the service knows by its
+    address: `source`, where it is given.
     """
 
     address: str
-    texts: Sequence[str]
+    texts: Sequence[str] = ()
+    messages: Sequence[str] = ()
     seconds: float
     due: Sequence[float] | None = None
     in_flight: int = 1
@@ -86,4 +88,4 @@ class Closed:
 def pacer(plan: Plan) -> Pacer:
     if plan.due is not None:
         return Open(plan.due)
-    return Closed(plan.in_flight, plan.seconds, len(plan.texts) if plan.once else math.inf)
+    return Closed(plan.in_flight, plan.seconds, (len(plan.messages) or len(plan.texts)) if plan.once else math.inf)

@@ -1,6 +1,7 @@
 """The load generator of `make bench-online`, against real servers: what it sends, when, and what became of it."""
 
 import asyncio
+import base64
 import threading
 import time
 from collections.abc import Iterator
@@ -93,6 +94,12 @@ def test_every_text_is_sent_once_and_its_status_read(server: Server) -> None:
     assert calls.status.tolist() == [OK, RESOURCE_EXHAUSTED, OK]
     assert (calls.ended > calls.sent).all()
     assert calls.cpu_seconds > 0
+
+
+def test_whole_requests_are_sent_in_turn(server: Server) -> None:
+    requests = [base64.b64encode(it).decode() for it in (b"refuse", b"other", b"a refused one")]
+    calls = generator.run(plan(server, messages=requests, once=True), time.monotonic())
+    assert calls.status.tolist() == [RESOURCE_EXHAUSTED, OK, RESOURCE_EXHAUSTED]
 
 
 def test_more_than_a_window_of_bytes_gets_through(server: Server) -> None:

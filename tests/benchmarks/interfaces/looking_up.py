@@ -1,10 +1,15 @@
-"""A look-up of ten messages by id, beyond an echo of gRPC: p99 at 500 calls a second, of a million rows."""
+"""A look-up of ten messages by id, beyond an echo of gRPC: p99 at 500 calls a second, of a million rows.
 
+h2load cannot pace them: its timer ticks every 10 ms, and it begins five calls at each tick.
+"""
+
+import base64
 import hashlib
 import random
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
+
+import grpc
 
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.storage_pb2 import PublishedHead, PublishedScore
@@ -12,18 +17,16 @@ from shared_model.published.epochs import Epoch
 from shared_model.published.publish import Published, publish
 from tests.benchmarks import replicas
 from tests.benchmarks.harness import CannotMeasure
-from tests.benchmarks.interfaces import targets
-from tests.benchmarks.peers import h2load
 from tests.benchmarks.replicas import Place
-from tests.load import echo
-from tests.load.calls import quantile
+from tests.load import arrivals, echo, load
+from tests.load.calls import LATE_MS, quantile, statuses
 from tests.load.child import Child
+from tests.load.plans import Plan
 
 LOOKUP = "/scoring.v1.ScoringService/Lookup"
 ROWS, IDS, RATE = 1_000_000, 10, 500.0
-#: In flight at once on the one connection; calls of several would begin together, and wait for each other.
-STREAMS = 16
-BLOCKS, SECONDS = 5, 6.0
+#: Different calls, and the blocks in which both servers get them in turn, of so many seconds each.
+MESSAGES, BLOCKS, SECONDS = 1_000, 5, 6.0
 #: The most memory of an epoch, as `TANDEM_PUBLISH_MEGABYTES` sets it.
 MEGABYTES = 512.0
 _SCORES = (0.5, 0.2, 0.1, 0.05, 0.01)
@@ -69,25 +72,57 @@ def published(place: Place) -> Published:
 def measure(place: Place) -> dict[str, float]:
     """The median over the blocks of the difference of two p99, in milliseconds; and the epoch's memory."""
     done, draw = published(place), random.Random(7)
-    added, answer = list[float](), 0
-    with replicas.replica(place, TANDEM_LANES="latency") as running, tempfile.TemporaryDirectory() as name:
+    messages = [question(draw) for _ in range(MESSAGES)]
+    with (
+        replicas.replica(place, TANDEM_LANES="latency") as running,
+        Child(echo.__name__, str(answer_bytes(running.address, messages[0]))) as child,
+    ):
         replicas.settle(running.address)
-        folder = Path(name)
-        for block in range(BLOCKS):
-            ids = [message_id(draw.randrange(ROWS)) for _ in range(IDS)]
-            asked = scoring_pb2.LookupRequest(ids=ids, top_k=3).SerializeToString()
-            lookup = targets.of_grpc(running.address, LOOKUP, asked, folder / f"lookup-{block}")
-            answer = answer or lookup.answer_bytes - 5
-            with Child(echo.__name__, str(answer)) as child:
-                echoed = targets.of_grpc(child.opened["address"], echo.PATH, asked, folder / f"echo-{block}")
-                both = (echoed, lookup)
-                for target in both:
-                    h2load.evenly(target, 1, RATE, 1.0, STREAMS)
-                floor, found = (h2load.evenly(target, 1, RATE, SECONDS, STREAMS) for target in both)
-            added.append(found.p(0.99) - floor.p(0.99))
-            print(
-                f"  echo p50 {floor.p(0.5):.3f} p99 {floor.p(0.99):.3f} ms, "
-                f"look-up p50 {found.p(0.5):.3f} p99 {found.p(0.99):.3f} ms",
-                flush=True,
-            )
+        lookup = Plan(
+            address=running.address,
+            messages=[base64.b64encode(it).decode() for it in messages],
+            seconds=SECONDS,
+            due=arrivals.evenly(RATE, SECONDS).tolist(),
+            method=LOOKUP,
+        )
+        both = replace(lookup, address=child.opened["address"], method=echo.PATH), lookup
+        for plan in both:
+            load.run(replace(plan, seconds=1.0, due=arrivals.evenly(RATE, 1.0).tolist()))
+        added = [_added(*both) for _ in range(BLOCKS)]
     return {"lookup_over_echo_p99_ms": quantile(added, 0.5), "lookup_epoch_mb": done.bytes / 1e6}
+
+
+def question(draw: random.Random) -> bytes:
+    ids = [message_id(draw.randrange(ROWS)) for _ in range(IDS)]
+    return scoring_pb2.LookupRequest(ids=ids, top_k=3).SerializeToString()
+
+
+def answer_bytes(address: str, message: bytes) -> int:
+    """Raises: CannotMeasure if a message is not found."""
+    with grpc.insecure_channel(address) as channel:
+        answer: bytes = channel.unary_unary(LOOKUP)(message, timeout=10, wait_for_ready=True)
+    results = scoring_pb2.LookupResponse.FromString(answer).results
+    if not all(it.HasField("result") for it in results):
+        raise CannotMeasure("a published message is not found")
+    return len(answer)
+
+
+def _added(echoed: Plan, lookup: Plan) -> float:
+    """Milliseconds. Raises: CannotMeasure."""
+    floor, found = _milliseconds(echoed), _milliseconds(lookup)
+    print(
+        f"  echo p50 {quantile(floor, 0.5):.3f} p99 {quantile(floor, 0.99):.3f} ms, "
+        f"look-up p50 {quantile(found, 0.5):.3f} p99 {quantile(found, 0.99):.3f} ms",
+        flush=True,
+    )
+    return quantile(found, 0.99) - quantile(floor, 0.99)
+
+
+def _milliseconds(plan: Plan) -> list[float]:
+    """Of each call, from when it was sent. Raises: CannotMeasure."""
+    calls = load.run(plan)
+    if not calls.answered.all():
+        raise CannotMeasure(f"calls ended with {statuses(calls)}")
+    if calls.late_ms > LATE_MS:
+        raise CannotMeasure(f"the client sent calls {calls.late_ms:.1f} ms late; the machine is too busy")
+    return calls.from_sent_ms.tolist()

@@ -47,10 +47,9 @@ def closed(target: Target, connections: int, seconds: float) -> Row:
     return _run(target, connections, ["-D", _ms(seconds)])
 
 
-def evenly(target: Target, connections: int, rate: float, seconds: float, streams: int = 1) -> Row:
-    """So many calls a second, dealt to the connections, which begin theirs at the same moments; each holds so many
-    `streams` in flight."""
-    return _run(target, connections, ["-D", _ms(seconds), f"--rps={rate / connections:g}"], streams)
+def evenly(target: Target, connections: int, rate: float, seconds: float) -> Row:
+    """So many calls a second, dealt to the connections, which begin theirs at the same moments, 10 ms apart or more."""
+    return _run(target, connections, ["-D", _ms(seconds), f"--rps={rate / connections:g}"])
 
 
 def burst(target: Target, calls: int) -> Row:
@@ -58,7 +57,7 @@ def burst(target: Target, calls: int) -> Row:
     return _run(target, calls, ["-n", str(calls)])
 
 
-def _run(target: Target, connections: int, how: Sequence[str], streams: int = 1) -> Row:
+def _run(target: Target, connections: int, how: Sequence[str]) -> Row:
     """Raises: CannotMeasure where a call failed or was refused."""
     kind = ["content-type: application/grpc", "te: trailers"] if target.grpc else ["content-type: application/json"]
     headers = [argument for header in kind for argument in ("-H", header)]
@@ -66,7 +65,7 @@ def _run(target: Target, connections: int, how: Sequence[str], streams: int = 1)
         command = [
             environments.h2load(),
             "-t1",
-            f"-m{streams}",
+            "-m1",
             f"-c{connections}",
             "-d",
             str(target.body),
@@ -82,7 +81,7 @@ def _run(target: Target, connections: int, how: Sequence[str], streams: int = 1)
     if int(found[3]) or int(found[4]):
         raise CannotMeasure(f"{target.url}: {found[3]} calls failed, {found[4]} were errors")
     if target.grpc:
-        check_answers(int(data[1]), len(calls), connections * streams, target.answer_bytes)
+        check_answers(int(data[1]), len(calls), connections, target.answer_bytes)
     seconds = (max(start + took for start, took in calls) - min(start for start, _ in calls)) / 1e6
     return Row(len(calls) / seconds, [took / 1000 for _, took in calls])
 
