@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-MARK_BYTES, KEY_BYTES = 8, 16
+FIELD_BYTES, MARK_BYTES, KEY_BYTES = 4, 8, 16
 ENTRY_BYTES = MARK_BYTES + KEY_BYTES
 ENTRIES_OF_BLOCK = 64
 #: Memory that Redis takes for an entry: its share of the block's field, and the allocator's rounding.
@@ -52,9 +52,11 @@ def place(message_id: str, count: int) -> tuple[bytes, bytes]:
     """The field of an id's block, and its mark. `count`: of all blocks."""
     digest = hashlib.blake2b(message_id.encode(), digest_size=16).digest()
     number = int.from_bytes(digest[MARK_BYTES:], "little") % count
-    return number.to_bytes(4, "little"), digest[:MARK_BYTES]
+    return number.to_bytes(FIELD_BYTES, "little"), digest[:MARK_BYTES]
 
 
 def question(scores: str, index: str, ids: Sequence[str], count: int) -> list[str | bytes | int]:
     """The arguments of `find_messages.lua`. `scores`, `index`: names of an epoch's hashes; `count`: of all blocks."""
-    return [index, scores, MARK_BYTES, ENTRY_BYTES, *(part for it in ids for part in place(it, count))]
+    # One argument for all ids: redis-py spends a microsecond on each.
+    places = b"".join(part for it in ids for part in place(it, count))
+    return [index, scores, FIELD_BYTES, MARK_BYTES, ENTRY_BYTES, places]
