@@ -1,20 +1,25 @@
 """Parses and checks a ModelInferRequest. Every error names the tensor or the parameter."""
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from protos.inference import open_inference_pb2 as pb
+from realtime_service.routing.quotas import bytes_charged
 from realtime_service.serving.request import ScoringRequest, check_name
 from realtime_service.transport.messages import parse
 from realtime_service.transport.open_inference import tensors
+from realtime_service.transport.outlines import Outline, few_fields, text
 from shared_model.errors import BadInput
-from shared_model.types import Priority
+from shared_model.types import MAX_TEXTS, Priority
 
 TEXT, TEXT_PAIR = "text", "text_pair"
 SCORES, LABEL, ABSTAINED = "scores", "label", "abstained"
 
 #: Inputs, outputs and parameters of each that a message may have; it needs two.
 _MOST = 16
+#: Fields of a valid message, at most: texts, pairs, and others.
+_MOST_FIELDS = 2 * MAX_TEXTS + 128
 
 #: By the parameter `priority`; larger numbers are BATCH.
 _PRIORITIES = (Priority.UNSPECIFIED, Priority.REAL_TIME, Priority.NORMAL)
@@ -50,6 +55,30 @@ class InferRequest:
             every_score=every_score,
             model=model,
         )
+
+
+def outline(raw: bytes) -> Outline | None:
+    """None for a message with more fields than a valid one."""
+    found = few_fields(pb.ModelInferRequest, raw, _MOST_FIELDS)
+    if found is None:
+        return None
+    model = ""
+    # By tensor: "inputs[0]".
+    names, sizes = dict[str, str](), defaultdict[str, list[int]](list)
+    for name, known, content in found:
+        if known is None or content is None:
+            continue
+        tensor = name.partition(".")[0]
+        if name == "model_name":
+            model = text(content)
+        elif name == f"{tensor}.name":
+            names[tensor] = text(content)
+        elif known.name == "bytes_contents":
+            sizes[tensor].append(len(content))
+        elif known.name == "raw_input_contents":
+            sizes[tensor.replace(known.name, "inputs")] += tensors.sizes(content)
+    named = {names.get(tensor, ""): it for tensor, it in sizes.items()}
+    return Outline(model, bytes_charged(named.get(TEXT, ()), named.get(TEXT_PAIR, ())))
 
 
 def infer_request(raw: bytes) -> InferRequest:

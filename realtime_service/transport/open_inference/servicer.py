@@ -12,14 +12,14 @@ from realtime_service.serving.dispatcher import Dispatcher
 from realtime_service.serving.request import MAX_REQUEST_ID, CallContext
 from realtime_service.serving.status import ReplicaStatus
 from realtime_service.telemetry.metrics import Metrics, Outcome
-from realtime_service.transport import rpc_handlers
+from realtime_service.transport import outlines, rpc_handlers
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.health import Readiness
 from realtime_service.transport.messages import parse_leniently, read, read_message
 from realtime_service.transport.open_inference import models as catalogue
 from realtime_service.transport.open_inference import responses
 from realtime_service.transport.open_inference.models import Tensor
-from realtime_service.transport.open_inference.requests import infer_request
+from realtime_service.transport.open_inference.requests import infer_request, outline
 from realtime_service.transport.relay import Relay
 from realtime_service.transport.rpc_handlers import Arrival, Context
 from realtime_service.transport.streaming import OpenStreams
@@ -109,6 +109,7 @@ class OpenInferenceServicer:
             return await self._infer(raw, call)
 
     async def _infer(self, raw: bytes, call: CallContext) -> pb.ModelInferResponse | bytes:
+        outlines.check_quota(self._dispatcher.early_shedding, call, raw, outline)
         serving, served = self._status.models.serving, self._membership.snapshot.releases
         try:
             request = await read(infer_request, raw)

@@ -3,6 +3,8 @@
 import itertools
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,8 @@ from shared_model.errors import BadInput
 from shared_model.types import MAX_TEXTS
 
 _LENGTH = struct.Struct("<I")
+
+Bytes = TypeVar("Bytes", bytes, memoryview)
 
 
 def rows(name: str, shape: Sequence[int]) -> int:
@@ -32,8 +36,9 @@ def texts(name: str, elements: Iterable[bytes], count: int) -> tuple[str, ...]:
     return tuple(_text(f"{name}[{index}]", element) for index, element in enumerate(found))
 
 
-def unpack(name: str, raw: bytes) -> Iterator[bytes]:
-    """The elements of a raw BYTES tensor, each after its length: 4 bytes, little-endian. Raises: BadInput."""
+def unpack(name: str, raw: Bytes) -> Iterator[Bytes]:
+    """The elements of a raw BYTES tensor, each after its length: 4 bytes, little-endian; of a view, views. Raises:
+    BadInput."""
     start = 0
     while start < len(raw):
         data = start + _LENGTH.size
@@ -46,6 +51,14 @@ def unpack(name: str, raw: bytes) -> Iterator[bytes]:
                 name, f"ends inside an element: {length} bytes from byte {data} on, but there are {len(raw)}"
             )
         yield raw[data:start]
+
+
+def sizes(raw: bytes | memoryview) -> list[int]:
+    """Those of the elements of a raw BYTES tensor, of as many as a request may have, up to the first damaged one."""
+    found = list[int]()
+    with suppress(BadInput):
+        found.extend(map(len, itertools.islice(unpack("", memoryview(raw)), MAX_TEXTS)))
+    return found
 
 
 def pack(values: Iterable[str]) -> bytes:

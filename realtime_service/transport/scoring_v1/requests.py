@@ -1,17 +1,13 @@
 """Checks the requests of scoring.v1. Every error names the field."""
 
-import itertools
-from typing import NamedTuple
-
-from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.routing.quotas import bytes_charged
 from realtime_service.serving.message_lookup import MAX_IDS
 from realtime_service.serving.request import ScoringRequest, check_length, check_name, check_request, check_top_k
-from realtime_service.transport.message_fields import fields
 from realtime_service.transport.messages import parse
+from realtime_service.transport.outlines import Outline, few_fields, text
 from shared_model.errors import BadInput
 from shared_model.types import MAX_TEXTS, Priority
 
@@ -20,29 +16,20 @@ MAX_WATCHED = 1000
 _MOST_FIELDS = 2 * MAX_TEXTS + 16
 
 
-class Outline(NamedTuple):
-    """The parts of a request that its quota depends on. `charged`: the texts that it counts as."""
-
-    model: str
-    charged: int
-
-
 def outline(kind: type[Message], raw: bytes) -> Outline | None:
-    """Of a ScoreRequest, or of one inside a message of `kind`, by the sizes of its fields and without parsing it: a
-    hundred microseconds, whatever it holds. None for one with more fields than a valid one."""
+    """Of a ScoreRequest, or of one inside a message of `kind`. None for one with more fields than a valid one."""
+    found = few_fields(kind, raw, _MOST_FIELDS)
+    if found is None:
+        return None
     sizes: dict[str, list[int]] = {"texts": [], "text_pairs": []}
     model = ""
-    descriptor: Descriptor = kind.DESCRIPTOR  # type: ignore[assignment]  # its stubs know two classes of them
-    found = list(itertools.islice(fields(descriptor, memoryview(raw)), _MOST_FIELDS + 1))
-    if len(found) > _MOST_FIELDS:
-        return None
     for _, known, content in found:
         if known is None or content is None or known.containing_type is not scoring_pb2.ScoreRequest.DESCRIPTOR:
             continue
         if known.name in sizes:
             sizes[known.name].append(len(content))
         elif known.name == "model":
-            model = str(content, "utf-8", "replace")
+            model = text(content)
     return Outline(model, bytes_charged(*sizes.values()))
 
 

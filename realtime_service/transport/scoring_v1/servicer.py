@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import itertools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from realtime_service.serving.result_watcher import Watcher
 from realtime_service.serving.score_response import score_response
 from realtime_service.telemetry.metrics import Metrics, Outcome
 from realtime_service.telemetry.scope import name_request
-from realtime_service.transport import messages, rpc_handlers
+from realtime_service.transport import messages, outlines, rpc_handlers
 from realtime_service.transport.accept_queue import ARRIVED
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.relay import Relay
@@ -264,8 +265,7 @@ class ScoringServicer:
         self, parse: Callable[[bytes], Checked], kind: type[Message], raw: bytes, call: CallContext
     ) -> Checked:
         """Raises: as `parse`; Overloaded, before it is parsed, for a large request that is over its caller's quota."""
-        if len(raw) > messages.SMALL_BYTES and not call.forwarded and (outline := requests.outline(kind, raw)):
-            self._dispatcher.early_shedding.check_quota(call.caller, *outline)
+        outlines.check_quota(self._dispatcher.early_shedding, call, raw, functools.partial(requests.outline, kind))
         try:
             return await messages.read(parse, raw)
         except (BadInput, MessageTooLarge):

@@ -7,9 +7,11 @@ from queue import SimpleQueue
 import grpc
 import pytest
 
+from protos.inference import open_inference_pb2 as pb
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import Client, Overloaded
 from realtime_service.transport.messages import SMALL_BYTES
+from realtime_service.transport.open_inference import tensors
 from shared_model.releases import pointer
 from shared_model.releases.store import Store
 from tests.realtime_service.conftest import RunningService, eventually, start_service
@@ -58,21 +60,26 @@ def test_claimed_names_share_the_quota_of_their_address_and_spend_nobody_elses(r
 def test_a_large_request_over_its_quota_is_refused_before_it_is_parsed(replica: RunningService) -> None:
     """It holds a text that is not UTF-8, which parsing would find."""
     request = scoring_pb2.ScoreRequest(texts=["a" * SMALL_BYTES, "cafX"], request_id="a-1")
+    infer = pb.ModelInferRequest(model_name="tiny")
+    infer.inputs.add(name="text", datatype="BYTES", shape=[2])
+    infer.raw_input_contents.append(tensors.pack(request.texts))
     messages = {
-        "Score": request.SerializeToString(),
-        "Submit": scoring_pb2.SubmitRequest(request=request).SerializeToString(),
+        "scoring.v1.ScoringService/Score": request.SerializeToString(),
+        "scoring.v1.ScoringService/Submit": scoring_pb2.SubmitRequest(request=request).SerializeToString(),
+        "inference.GRPCInferenceService/ModelInfer": infer.SerializeToString(),
     }
     messages = {method: raw.replace(b"cafX", b"caf\xe9") for method, raw in messages.items()}
     with grpc.insecure_channel(replica.address) as channel:
 
         def codes() -> list[grpc.StatusCode]:
-            calls = [channel.unary_unary(f"/scoring.v1.ScoringService/{it}").with_call for it in messages]
+            calls = [channel.unary_unary(f"/{it}").with_call for it in messages]
             found = []
             for call, raw in zip(calls, messages.values(), strict=True):
                 with pytest.raises(grpc.RpcError) as ended:
                     call(raw, timeout=20)
                 found.append(ended.value.code())
-            stream = channel.stream_stream("/scoring.v1.ScoringService/ScoreStream")(iter([messages["Score"]]))
+            raw = messages["scoring.v1.ScoringService/Score"]
+            stream = channel.stream_stream("/scoring.v1.ScoringService/ScoreStream")(iter([raw]))
             (answer,) = stream
             error = scoring_pb2.ScoreStreamResponse.FromString(answer).error
             return [*found, next(it for it in grpc.StatusCode if it.value[0] == error.code)]
