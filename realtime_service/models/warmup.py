@@ -2,9 +2,11 @@
 
 import contextlib
 import functools
+import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,8 +32,8 @@ _BATCH_TOKENS = 2048
 #: Widths at which batches are timed: the latency model is a line between them.
 _TIMED_TOKENS = (8, 16, 32, 64, 128)
 #: Timed calls of which the fastest counts. If a delayed call counted, admission control might reject texts of its width
-#: for ever.
-_TIMED_CALLS = 3
+#: for ever. Of a batch, whose time is one of many that a line is drawn through, fewer.
+_TIMED_CALLS, _TIMED_BATCHES = 3, 2
 
 #: Called before every step of a warm-up: returns when the device has time for it, raises to abandon the warm-up.
 Turn = Callable[[], None]
@@ -150,24 +152,32 @@ def warm_batches(variant: WarmVariant, release: Release, turn: Turn) -> None:
         latency.narrow.refit(_measurements(engine, release, shapes, turn))
 
 
-def specialise(variant: WarmVariant, release: Release, pairs: bool, turn: Turn) -> None:
-    """Compile for the widths of most texts, for a lane of single texts; `pairs`: in which two may share a call.
+def specialise(variant: WarmVariant, release: Release, pairs: bool, turn: Turn, at_once: int = 1) -> None:
+    """Compile for the widths of most texts, for a lane of single texts; `pairs`: in which two may share a call;
+    `at_once`: graphs that are compiled side by side.
 
     The scores of a specialised text are the same on one core and on all, alone and with another one, so an answer does
     not depend on the load. Raises: ReleaseError; the errors of `turn`.
     """
-    latency, below = variant.single_latency, 0
-    for width in (it for it in SPECIALISED_TOKENS if it <= release.manifest.reads.max_tokens):
-        # The texts that are padded to this width, on one core as on all.
-        texts = [tokens for tokens in coarse_buckets(width) if tokens > below]
+    widths = [it for it in SPECIALISED_TOKENS if it <= release.manifest.reads.max_tokens]
+    latency = variant.single_latency
+    engines = [(variant.narrow, latency.narrow, widths, pairs)]
+    if variant.wide and latency.wide:
+        engines.append((variant.wide, latency.wide, [it for it in widths if it in WIDE_TOKENS], False))
+
+    def compile_graph(engine: Engine, width: int, pairs: bool) -> None:
         turn()
-        variant.narrow.specialise(width, pairs)
-        _time_singles(variant.narrow, latency.narrow, texts, release, turn)
-        if variant.wide and latency.wide and width in WIDE_TOKENS:
-            turn()
-            variant.wide.specialise(width)
-            _time_singles(variant.wide, latency.wide, texts, release, turn)
-        below = width
+        engine.specialise(width, pairs)
+
+    with ThreadPoolExecutor(at_once, "compile") as threads:
+        graphs = [(engine, width, pairs) for engine, _, widths, pairs in engines for width in widths]
+        for compiled in [threads.submit(compile_graph, *graph) for graph in graphs]:
+            compiled.result()
+    for engine, latency_model, widths, _ in engines:
+        for below, width in itertools.pairwise([0, *widths]):
+            # The texts that are padded to this width, on one core as on all.
+            texts = [tokens for tokens in coarse_buckets(width) if tokens > below]
+            _time_singles(engine, latency_model, texts, release, turn)
 
 
 def _time_singles(
@@ -210,7 +220,7 @@ def _measurements(engine: Engine, release: Release, shapes: Iterable[tuple[int, 
 def _timed(engine: Engine, release: Release, rows: int, tokens: int, turn: Turn, single: bool = False) -> Measurement:
     batch = _blank(rows, tokens, release.manifest.reads)
     seconds = []
-    for _ in range(_TIMED_CALLS):
+    for _ in range(_TIMED_CALLS if rows == 1 or single else _TIMED_BATCHES):
         turn()
         started = time.perf_counter()
         raw = engine.score(batch, single)

@@ -92,7 +92,7 @@ class Loader:
         for precision in self._variants:
             await asyncio.to_thread(complete, precision)
             yield precision
-        await asyncio.to_thread(self._specialise, model, release, _at_once)
+        await asyncio.to_thread(self._specialise, model, release, _at_once, self._cores)
 
     async def load(self, release_id: str) -> Model:
         """Check a release in a process of its own, then load and time it beside the served ones with little effect on
@@ -182,11 +182,11 @@ class Loader:
         model.engines[precision] = variant
         return variant
 
-    def _specialise(self, model: Model, release: Release, turn: Turn) -> None:
+    def _specialise(self, model: Model, release: Release, turn: Turn, at_once: int = 1) -> None:
         # Urgent single texts run in INT8 only; half precision is for bulk.
         if variant := model.engines.get(Precision.INT8):
             pairs = any(lane.of_singles and lane.max_rows > 1 for lane in self._devices.lanes.values())
-            specialise(variant, release, pairs, turn)
+            specialise(variant, release, pairs, turn, at_once)
         _trim_heap()
 
     def _opened(self, release_id: str) -> tuple[Model, Release]:

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import threading
 import time
 import weakref
 from collections import deque
@@ -71,6 +72,7 @@ class OpenVinoEngine:
         self.streams = streams
         #: By width, then rows.
         self._single: dict[int, dict[int, _FixedGraph]] = {}
+        self._adding = threading.Lock()
         # BF16 silently falls back to FP32 on a CPU without the instructions: ask the compiled model.
         self.precision = self._any_shape.precision() if precision is Precision.BF16 else precision
 
@@ -99,7 +101,9 @@ class OpenVinoEngine:
             alone = np.concatenate([graphs[1].run(two.row(number)) for number in range(two.rows)])
             if np.array_equal(pair.run(two), alone):
                 graphs[2] = pair
-        self._single = dict(sorted({**self._single, tokens: graphs}.items()))
+        with self._adding:
+            # Another one, because calls may be walking through it.
+            self._single = dict(sorted({**self._single, tokens: graphs}.items()))
 
     def warm_up(self, shapes: Iterable[tuple[int, int]]) -> None:
         for rows, tokens in shapes:

@@ -1,5 +1,7 @@
 """Admission control uses the times of the warm-up, so one call that a busy machine delayed must not count."""
 
+import contextlib
+import threading
 from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +12,7 @@ from numpy.typing import NDArray
 
 from realtime_service.models import warmup
 from realtime_service.models.latency_budgets import time_call
-from realtime_service.models.warmup import SPECIALISED_TOKENS, WarmVariant, Width
+from realtime_service.models.warmup import SPECIALISED_TOKENS, WIDE_TOKENS, WarmVariant, Width
 from realtime_service.scheduling.latency_model import LatencyModel, VariantLatency
 from realtime_service.scheduling.scheduler import BULK, INTERACTIVE
 from realtime_service.settings import ServiceSettings, lanes
@@ -88,6 +90,26 @@ def test_a_call_that_was_held_up_does_not_count(monkeypatch: pytest.MonkeyPatch)
         singles = [latency.narrow.predict(1, tokens) for tokens in coarse_buckets(reads.max_tokens)]
         assert singles == pytest.approx([USUAL] * len(singles))
     assert variant.latency.narrow.predict(4, 16) == pytest.approx(USUAL)
+
+
+@pytest.mark.parametrize("at_once", [1, 2])
+def test_graphs_are_compiled_side_by_side_where_there_is_time_for_it(
+    monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    narrow, wide, met = Machine(), Machine(), threading.Barrier(2)
+    release, alike = opening(narrow, monkeypatch), VariantLatency(LatencyModel(0.0, 0.0, 0.0), rows=narrow.rows)
+    latency = alike.copy(LatencyModel.of_singles(), narrow.rows)
+
+    def compiled(machine: Machine, tokens: int) -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            met.wait(10 if at_once == 2 else 0.01)
+        machine.specialised.append(tokens)
+
+    monkeypatch.setattr(Machine, "specialise", lambda machine, tokens, pairs=False: compiled(machine, tokens))
+    variant = WarmVariant(cast(Engine, narrow), cast(Engine, wide), latency, latency)
+    warmup.specialise(variant, release, False, lambda: None, at_once)
+    assert (sorted(narrow.specialised), wide.specialised) == (list(SPECIALISED_TOKENS), list(WIDE_TOKENS))
+    assert met.broken is (at_once == 1)
 
 
 def test_bulk_work_of_a_gpu_has_an_engine_and_predictions_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -163,6 +163,21 @@ def test_a_text_says_the_same_with_all_cores(release: Release, encodings: list[E
     narrow.close()
 
 
+def test_widths_that_are_compiled_side_by_side_score_as_one_after_the_other(
+    release: Release, encodings: list[Encoding]
+) -> None:
+    in_turn, together = (release.engine(Precision.INT8, Device.CPU, 1, streams=2) for _ in range(2))
+    with ThreadPoolExecutor(3) as threads:
+        list(threads.map(together.specialise, (16, 32, 64)))
+    for tokens in (16, 32, 64):
+        in_turn.specialise(tokens)
+    batches = [collate([encoding]) for encoding in encodings[:48]]
+    expected, found = ([engine.score(batch, single=True) for batch in batches] for engine in (in_turn, together))
+    np.testing.assert_array_equal(found, expected)
+    for engine in (in_turn, together):
+        engine.close()
+
+
 def test_two_single_texts_in_one_call_have_the_bits_of_each_alone(release: Release, encodings: list[Encoding]) -> None:
     engine = release.engine(Precision.INT8, Device.CPU, 1)
     assert engine.rows(16, single=True) == (1,)
