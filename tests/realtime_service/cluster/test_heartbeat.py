@@ -10,7 +10,7 @@ from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState, ServedModel
 from realtime_service.cluster import heartbeat
 from realtime_service.cluster.heartbeat import Following, LaneLoad
-from realtime_service.cluster.membership import Membership
+from realtime_service.cluster.membership import GRACE_BEATS, Membership
 from realtime_service.process import redis_connections
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import ANY_RELEASE, Snapshot, any_release
@@ -116,6 +116,44 @@ async def test_lanes_come_and_go_with_the_heartbeats_of_a_replica(pair: Pair) ->
     assert (await pair.exchange()).options
     pair.a.eject(["b"])
     assert not (await pair.exchange()).options
+
+
+async def test_a_router_keeps_the_last_endpoint_it_has_heard_of_for_a_while(pair: Pair) -> None:
+    router = Membership(
+        pair.client, Snapshot("c"), lambda opened: heartbeat.state(ReplicaDescription(id="c")), Policy()
+    )
+    for _ in range(2):
+        await router.run_once()
+        await pair.exchange()
+        await pair.client.delete(keys.replica("b"))
+        for _ in range(GRACE_BEATS):
+            await pair.a.run_once()
+            assert pair.a.snapshot.options
+        await pair.a.run_once()
+        assert not pair.a.snapshot.options
+    pair.described.draining = True
+    await pair.exchange()
+    await pair.client.delete(keys.replica("b"))
+    await pair.a.run_once()
+    assert not pair.a.snapshot.options
+
+
+async def test_one_of_several_endpoints_is_gone_with_its_heartbeat(pair: Pair) -> None:
+    described = ReplicaDescription(id="c", releases=["r-1"])
+    other = Membership(pair.client, Snapshot("c"), lambda opened: heartbeat.state(described, pair.loads), Policy())
+    await other.run_once()
+    assert len((await pair.exchange()).options["r-1", LANE]) == 2
+    await pair.client.delete(keys.replica("b"))
+    await pair.a.run_once()
+    assert [it.replica for it in pair.a.snapshot.options["r-1", LANE]] == ["c"]
+
+
+async def test_a_replica_with_lanes_of_its_own_keeps_no_other(pair: Pair) -> None:
+    pair.a.open_lane(LANE)
+    await pair.exchange()
+    await pair.client.delete(keys.replica("b"))
+    await pair.a.run_once()
+    assert not pair.a.snapshot.options
 
 
 async def test_a_replica_knows_the_utilisation_of_its_own_lanes_as_others_do(pair: Pair) -> None:
