@@ -60,6 +60,7 @@ GROUPS: Mapping[str, Group[Stage]] = {
             Target("goodput60", "ratio", ">= 0.97"),
             Target("goodput90", "ratio", ">= 0.85"),
             Target("goodput200", "ratio", ">= 0.75"),
+            Target("goodput500", "ratio", ">= 0.75"),
         ),
     ),
     "sleep": Group(

@@ -203,6 +203,7 @@ def test_figures_carry_the_bounds_that_were_promised() -> None:
         "goodput60": ">= 0.97",
         "goodput90": ">= 0.85",
         "goodput200": ">= 0.75",
+        "goodput500": ">= 0.75",
         "sleep_x2": ">= 0.85",
         "sleep_x5": ">= 0.85",
         "sleep_x10": ">= 0.85",
