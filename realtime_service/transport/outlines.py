@@ -29,8 +29,7 @@ def check_quota(
 
 
 def few_fields(kind: type[Message], raw: bytes, most: int) -> Sequence[Field] | None:
-    """The fields of a message in a hundred microseconds, whatever they hold; None if there are more than `most`. Their
-    contents are views."""
+    """The fields of a message, without parsing it; None if there are more than `most`. Their contents are views."""
     descriptor: Descriptor = kind.DESCRIPTOR  # type: ignore[assignment]  # its stubs know two classes of them
     found = list(itertools.islice(fields(descriptor, memoryview(raw)), most + 1))
     return found if len(found) <= most else None

@@ -57,6 +57,6 @@ def place(message_id: str, count: int) -> tuple[bytes, bytes]:
 
 def question(scores: str, index: str, ids: Sequence[str], count: int) -> list[str | bytes | int]:
     """The arguments of `find_messages.lua`. `scores`, `index`: names of an epoch's hashes; `count`: of all blocks."""
-    # One argument for all ids: redis-py spends a microsecond on each.
+    # One argument for all ids: redis-py spends half a microsecond on each.
     places = b"".join(part for it in ids for part in place(it, count))
     return [index, scores, FIELD_BYTES, MARK_BYTES, ENTRY_BYTES, places]
