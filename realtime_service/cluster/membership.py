@@ -30,9 +30,12 @@ from shared_model.types import ServingPath
 
 #: A heartbeat expires after this time, by Redis' clock, so that the clocks of hosts do not matter.
 TTL_MS = 1000
-#: Grace period: known replicas count as alive for this many heartbeats after a Redis outage, because they re-register
-#: one at a time, and after the last heartbeat that a router has heard: a starved host writes late, but may answer.
-GRACE_BEATS = 5
+#: Re-registration grace period: after a Redis outage, known replicas count as alive for this many heartbeats, because
+#: they re-register one at a time.
+_GRACE_BEATS = 5
+#: A router keeps its last endpoints for this many heartbeats after theirs expired: a starved host writes late, but may
+#: answer. Few, so that one that is stopped gets no call after 2 s: the last endpoint is never ejected.
+LATE_BEATS = 2
 
 _BEAT = (Path(__file__).parent / "beat.lua").read_text()
 
@@ -103,7 +106,7 @@ class Membership:
             if self.snapshot.redis_available:
                 log.warning("Redis is gone (%s): routing on the last snapshot, refusing deferred work", error)
             self.snapshot = dataclasses.replace(self.snapshot, redis_available=False)
-            self._grace_beats_left = GRACE_BEATS
+            self._grace_beats_left = _GRACE_BEATS
             return
         if not self.snapshot.redis_available:
             log.info("Redis is reached: other replicas, deferred work and the policy are known from now on")
@@ -153,7 +156,7 @@ class Membership:
         self._unreadable = unreadable
         found = self.snapshot.lanes or any(it.options for it in heard.values() if it.id != self.snapshot.local)
         self._unheard = 0 if found else self._unheard + 1
-        if self._grace_beats_left or 0 < self._unheard <= GRACE_BEATS:
+        if self._grace_beats_left or 0 < self._unheard <= LATE_BEATS:
             listed = {replica.id for replica in heard.values()}
             heard.update((profile, it) for profile, it in known.items() if it.id not in listed)
         here = (replica.options for replica in heard.values() if replica.id == self.snapshot.local)

@@ -10,7 +10,7 @@ from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState, ServedModel
 from realtime_service.cluster import heartbeat
 from realtime_service.cluster.heartbeat import Following, LaneLoad
-from realtime_service.cluster.membership import GRACE_BEATS, Membership
+from realtime_service.cluster.membership import LATE_BEATS, TTL_MS, Membership
 from realtime_service.process import redis_connections
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import ANY_RELEASE, Snapshot, any_release
@@ -126,7 +126,7 @@ async def test_a_router_keeps_the_last_endpoint_it_has_heard_of_for_a_while(pair
         await router.run_once()
         await pair.exchange()
         await pair.client.delete(keys.replica("b"))
-        for _ in range(GRACE_BEATS):
+        for _ in range(LATE_BEATS):
             await pair.a.run_once()
             assert pair.a.snapshot.options
         await pair.a.run_once()
@@ -136,6 +136,11 @@ async def test_a_router_keeps_the_last_endpoint_it_has_heard_of_for_a_while(pair
     await pair.client.delete(keys.replica("b"))
     await pair.a.run_once()
     assert not pair.a.snapshot.options
+
+
+def test_a_router_sends_no_call_to_a_stopped_last_endpoint_after_two_seconds() -> None:
+    # The heartbeat at which it is gone comes up to a period after those that keep it.
+    assert TTL_MS / 1000 + (LATE_BEATS + 1) * heartbeat.PERIOD_SECONDS < 2.0
 
 
 async def test_one_of_several_endpoints_is_gone_with_its_heartbeat(pair: Pair) -> None:
