@@ -13,6 +13,7 @@ import pytest
 
 from realtime_service.cluster.outlier_detection import FIRST_SECONDS
 from realtime_service.errors import DeadlineExpired, ReplicaUnavailable
+from realtime_service.rpc.keepalive import REPLICA_PING_MS
 from tests.realtime_service.cluster.directory import LANE, RELEASE, Router, routing, until
 from tests.realtime_service.cluster.stub import Stub, listening
 
@@ -144,8 +145,8 @@ async def test_a_replica_that_hangs_fails_no_call_with_a_loose_deadline() -> Non
         await until(lambda: "0" in router.directory.ejected)
         await callers.more(300)
     assert (callers.failed, callers.late) == ([], [])
-    # Its calls went to the other replica once a ping had not been answered.
-    assert 0.5 < callers.took < 4.0
+    # Its calls went to the other replica once a ping had not been answered, which may have been sent before the stop.
+    assert REPLICA_PING_MS / 2000 < callers.took < 4.0
 
 
 async def test_a_replica_that_hangs_is_noticed_without_calls() -> None:
