@@ -50,14 +50,19 @@ class EarlyShedding:
         self._clock = clock
         self._margin = 0.0
 
+    @property
+    def quotas_apply(self) -> bool:
+        """Whether any caller has a quota."""
+        policy = self._membership.snapshot.policy
+        return bool(policy.quota or policy.quotas)
+
     def needed(self, ahead: int, arrived: float) -> bool:
         """Whether a call that arrived then, with so many ahead of it, could be refused: a look at each would else be in
         vain."""
-        snapshot = self._membership.snapshot
-        if snapshot.policy.quota or snapshot.policy.quotas:
+        if self.quotas_apply:
             return True
         late = self._clock.monotonic() - arrived > _LATE_SECONDS
-        return bool(ahead or late or self._device.busy) and not snapshot.options
+        return bool(ahead or late or self._device.busy) and not self._membership.snapshot.options
 
     def learn(self, context: RequestContext, refused: bool) -> None:
         """Adapt the margin to a request that the dispatcher has answered, or refused, if the look could judge it."""

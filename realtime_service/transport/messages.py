@@ -75,18 +75,6 @@ def check_size(size: int, most: int = MAX_MESSAGE_BYTES) -> None:
         raise MessageTooLarge(f"the message has {size} bytes, at most {most} are taken; send fewer texts")
 
 
-def parse_leniently(kind: type[Message], raw: bytes) -> Message:
-    """Decode a message that `parse` has refused; an unreadable one is empty, and has no known id."""
-    parser: Callable[[bytes], Message] = kind.FromString  # type: ignore[attr-defined]
-    descriptor: Descriptor = kind.DESCRIPTOR  # type: ignore[attr-defined]
-    if len(raw) > MAX_MESSAGE_BYTES or _has_more_fields(descriptor, raw, MAX_FIELDS):
-        return kind()
-    try:
-        return parser(raw)
-    except DecodeError:
-        return kind()
-
-
 def _has_more_fields(descriptor: Descriptor, raw: bytes, most: int) -> bool:
     return len(raw) > SMALL_BYTES and any(itertools.islice(fields(descriptor, memoryview(raw)), most, None))
 

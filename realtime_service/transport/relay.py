@@ -1,6 +1,9 @@
 """Relays calls about models to another replica, for a process without lanes."""
 
+import contextlib
 from dataclasses import replace
+
+from google.protobuf.message import DecodeError
 
 from protos.scoring.v1.scoring_pb2 import DescribeRequest
 from realtime_service import identity
@@ -10,7 +13,6 @@ from realtime_service.errors import MessageTooLarge
 from realtime_service.routing.policy import RoutedRequest, decide
 from realtime_service.routing.snapshot import ANY_RELEASE, Snapshot, any_release
 from realtime_service.serving.request import IDENTITY
-from realtime_service.transport.messages import parse_leniently
 from realtime_service.transport.rpc_handlers import Arrival, CallerMethod, Context
 from shared_model.clock import Clock
 from shared_model.types import Priority
@@ -24,7 +26,11 @@ _ANY = RoutedRequest(1, Priority.UNSPECIFIED, None, None, ANY_RELEASE, {})
 def _request(raw: bytes, snapshot: Snapshot) -> RoutedRequest:
     """One that any replica with lanes can answer that serves the model in question, if that is another than the default
     one. All messages about models name it in their first field."""
-    release = any_release(parse_leniently(DescribeRequest, raw).model)
+    asked = DescribeRequest()
+    # The replica refuses a damaged one.
+    with contextlib.suppress(DecodeError):
+        asked.ParseFromString(raw)
+    release = any_release(asked.model)
     return replace(_ANY, release=release) if snapshot.serves(release) else _ANY
 
 

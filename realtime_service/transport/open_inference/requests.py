@@ -1,6 +1,5 @@
 """Parses and checks a ModelInferRequest. Every error names the tensor or the parameter."""
 
-from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -9,17 +8,15 @@ from realtime_service.routing.quotas import bytes_charged
 from realtime_service.serving.request import ScoringRequest, check_name
 from realtime_service.transport.messages import parse
 from realtime_service.transport.open_inference import tensors
-from realtime_service.transport.outlines import Outline, few_fields, text
+from realtime_service.transport.outlines import Outline, first_fields, text
 from shared_model.errors import BadInput
-from shared_model.types import MAX_TEXTS, Priority
+from shared_model.types import Priority
 
 TEXT, TEXT_PAIR = "text", "text_pair"
 SCORES, LABEL, ABSTAINED = "scores", "label", "abstained"
 
 #: Inputs, outputs and parameters of each that a message may have; it needs two.
 _MOST = 16
-#: Fields of a valid message, at most: texts, pairs, and others.
-_MOST_FIELDS = 2 * MAX_TEXTS + 128
 
 #: By the parameter `priority`; larger numbers are BATCH.
 _PRIORITIES = (Priority.UNSPECIFIED, Priority.REAL_TIME, Priority.NORMAL)
@@ -57,28 +54,29 @@ class InferRequest:
         )
 
 
-def outline(raw: bytes) -> Outline | None:
-    """None for a message with more fields than a valid one."""
-    found = few_fields(pb.ModelInferRequest, raw, _MOST_FIELDS)
-    if found is None:
-        return None
+def outline(raw: bytes) -> Outline:
     model = ""
-    # By tensor: "inputs[0]".
-    names, sizes = dict[str, str](), defaultdict[str, list[int]](list)
-    for name, known, content in found:
+    # By tensor, like "inputs[0]": its name, the sizes of its elements, its raw contents.
+    names, typed, packed = dict[str, str](), dict[str, list[int]](), dict[str, bytes | memoryview]()
+    for name, known, content in first_fields(pb.ModelInferRequest, raw):
         if known is None or content is None:
             continue
         tensor = name.partition(".")[0]
         if name == "model_name":
             model = text(content)
-        elif name == f"{tensor}.name":
+        elif name == f"{tensor}.name" and tensor.startswith("inputs["):
             names[tensor] = text(content)
         elif known.name == "bytes_contents":
-            sizes[tensor].append(len(content))
+            typed.setdefault(tensor, []).append(len(content))
         elif known.name == "raw_input_contents":
-            sizes[tensor.replace(known.name, "inputs")] += tensors.sizes(content)
-    named = {names.get(tensor, ""): it for tensor, it in sizes.items()}
-    return Outline(model, bytes_charged(named.get(TEXT, ()), named.get(TEXT_PAIR, ())))
+            packed[tensor.replace(known.name, "inputs")] = content
+    named = {name: tensor for tensor, name in names.items()}
+
+    def sizes(name: str) -> list[int]:
+        tensor = named.get(name, "")
+        return typed.get(tensor) or tensors.sizes(packed.get(tensor, b""))
+
+    return Outline(model, bytes_charged(sizes(TEXT), sizes(TEXT_PAIR)))
 
 
 def infer_request(raw: bytes) -> InferRequest:

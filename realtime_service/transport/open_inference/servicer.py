@@ -9,13 +9,13 @@ from protos.inference import open_inference_pb2 as pb
 from realtime_service.cluster.membership import Membership
 from realtime_service.errors import MessageTooLarge, NotFound, PermissionDenied
 from realtime_service.serving.dispatcher import Dispatcher
-from realtime_service.serving.request import MAX_REQUEST_ID, CallContext
+from realtime_service.serving.request import CallContext
 from realtime_service.serving.status import ReplicaStatus
 from realtime_service.telemetry.metrics import Metrics, Outcome
 from realtime_service.transport import outlines, rpc_handlers
 from realtime_service.transport.call_context import ContextReader
 from realtime_service.transport.health import Readiness
-from realtime_service.transport.messages import parse_leniently, read, read_message
+from realtime_service.transport.messages import read, read_message
 from realtime_service.transport.open_inference import models as catalogue
 from realtime_service.transport.open_inference import responses
 from realtime_service.transport.open_inference.models import Tensor
@@ -168,7 +168,7 @@ class OpenInferenceServicer:
             if isinstance(response, bytes):
                 response = pb.ModelInferResponse.FromString(response)
         except Exception as error:  # noqa: BLE001 - the caller gets a status for any error of this request
-            request_id = parse_leniently(pb.ModelInferRequest, raw).id[:MAX_REQUEST_ID]
+            request_id = outlines.name(pb.ModelInferRequest, "id", raw)
             return responses.stream_failure(request_id, rpc_handlers.explain(error))
         # Marks the last response of a request for clients that expect several.
         response.parameters["triton_final_response"].bool_param = True

@@ -7,23 +7,18 @@ from realtime_service.routing.quotas import bytes_charged
 from realtime_service.serving.message_lookup import MAX_IDS
 from realtime_service.serving.request import ScoringRequest, check_length, check_name, check_request, check_top_k
 from realtime_service.transport.messages import parse
-from realtime_service.transport.outlines import Outline, few_fields, text
+from realtime_service.transport.outlines import Outline, first_fields, text
 from shared_model.errors import BadInput
-from shared_model.types import MAX_TEXTS, Priority
+from shared_model.types import Priority
 
 MAX_WATCHED = 1000
-#: Fields of a valid request, at most: texts, pairs, and one of each other.
-_MOST_FIELDS = 2 * MAX_TEXTS + 16
 
 
-def outline(kind: type[Message], raw: bytes) -> Outline | None:
-    """Of a ScoreRequest, or of one inside a message of `kind`. None for one with more fields than a valid one."""
-    found = few_fields(kind, raw, _MOST_FIELDS)
-    if found is None:
-        return None
+def outline(kind: type[Message], raw: bytes) -> Outline:
+    """Of a ScoreRequest, or of one inside a message of `kind`."""
     sizes: dict[str, list[int]] = {"texts": [], "text_pairs": []}
     model = ""
-    for _, known, content in found:
+    for _, known, content in first_fields(kind, raw):
         if known is None or content is None or known.containing_type is not scoring_pb2.ScoreRequest.DESCRIPTOR:
             continue
         if known.name in sizes:

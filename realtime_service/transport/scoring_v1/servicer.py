@@ -18,7 +18,7 @@ from realtime_service.serving.accounting import outcome_of
 from realtime_service.serving.deferral import Deferral
 from realtime_service.serving.dispatcher import Dispatcher
 from realtime_service.serving.message_lookup import MessageLookup
-from realtime_service.serving.request import MAX_REQUEST_ID, CallContext, ScoringRequest
+from realtime_service.serving.request import CallContext, ScoringRequest
 from realtime_service.serving.result_watcher import Watcher
 from realtime_service.serving.score_response import score_response
 from realtime_service.telemetry.metrics import Metrics, Outcome
@@ -249,8 +249,8 @@ class ScoringServicer:
                 response = scoring_pb2.ScoreResponse.FromString(response)
         except Exception as error:  # noqa: BLE001 - the caller gets a status for any error of this request
             failure = responses.stream_error(rpc_handlers.explain(error))
-            named = request or messages.parse_leniently(scoring_pb2.ScoreRequest, raw)
-            return scoring_pb2.ScoreStreamResponse(request_id=named.request_id[:MAX_REQUEST_ID], error=failure)
+            request_id = request.request_id if request else _scored_id(raw)
+            return scoring_pb2.ScoreStreamResponse(request_id=request_id, error=failure)
         return scoring_pb2.ScoreStreamResponse(request_id=request.request_id, response=response)
 
     async def _score_request(self, raw: bytes, call: CallContext) -> ScoringRequest:
@@ -273,6 +273,6 @@ class ScoringServicer:
             raise
 
 
-def _submitted_id(raw: bytes) -> str:
-    """The id of a SubmitRequest that is refused, as far as a valid one is long: unread answers are in no budget."""
-    return messages.parse_leniently(scoring_pb2.SubmitRequest, raw).request.request_id[:MAX_REQUEST_ID]
+# Ids of requests that are refused, cut to the length of valid ones, because answers that wait are in no budget.
+_scored_id = functools.partial(outlines.name, scoring_pb2.ScoreRequest, "request_id")
+_submitted_id = functools.partial(outlines.name, scoring_pb2.SubmitRequest, "request.request_id")

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import struct
 import threading
 import time
@@ -17,13 +18,14 @@ from hypothesis import strategies as st
 from protos.inference import open_inference_pb2 as pb
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.link_pb2 import LinkCalls
-from realtime_service.transport import messages
+from realtime_service.transport import messages, outlines
 from realtime_service.transport.message_fields import fields
 from realtime_service.transport.messages import MAX_FIELDS, MAX_MESSAGE_BYTES, SEARCHED_FIELDS, SMALL_BYTES
-from realtime_service.transport.open_inference.requests import infer_request
+from realtime_service.transport.open_inference.requests import infer_request, outline
 from realtime_service.transport.scoring_v1 import requests
 from shared_model.errors import BadInput, TandemError
 from tests.realtime_service.cluster.directory import until
+from tests.realtime_service.transport.odd_messages import inside
 
 #: Seconds of a thread's own time that nothing on the event loop may take.
 CALLBACK_SECONDS = 0.050
@@ -39,14 +41,6 @@ KINDS: dict[Parser, Any] = {
 
 def filled(unit: bytes, size: int) -> bytes:
     return unit * (size // len(unit))
-
-
-def inside(field: int, content: bytes) -> bytes:
-    """A field that holds a message."""
-    size, length = len(content), b""
-    while size > 127:
-        length, size = length + bytes((size & 127 | 128,)), size >> 7
-    return bytes((field << 3 | 2,)) + length + bytes((size,)) + content
 
 
 def nested(depth: int, content: bytes) -> bytes:
@@ -75,6 +69,10 @@ def hostile(size: int) -> dict[str, bytes]:
         "deep": nested(min(size // 8, 5_000), b""),
         "a long varint": b"\xff" * size,
         "raw elements of no bytes": inside(7, bytes(size)),
+        "many raw inputs": filled(inside(5, inside(1, b"text")) + inside(7, bytes(256)), size),
+        "a long name of an Open Inference model, or text": inside(1, b"\xff" * size),
+        "a long id": inside(6, b"\xff" * size),
+        "a long name of a model": inside(9, b"\xff" * size),
     }
 
 
@@ -115,6 +113,21 @@ def test_refusing_a_message_costs_at_most_twice_its_parsing(parser: Parser) -> N
         # because it takes 3 ms on one machine and 10 on another.
         counted = cost(lambda texts: list(fields(descriptor, texts)), TINY_TEXTS * MAX_FIELDS, TandemError)
         assert cost(parser, raw, TandemError) < 2 * parsed + 2 * counted, name
+
+
+LOOKS: dict[str, Callable[[bytes], object]] = {
+    "quota": functools.partial(requests.outline, scoring_pb2.ScoreRequest),
+    "quota of a tensor": outline,
+    "id": functools.partial(outlines.name, scoring_pb2.ScoreRequest, "request_id"),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_a_look_at_a_message_takes_as_long_as_its_first_fields(look: str) -> None:
+    first = functools.partial(outlines.first_fields, scoring_pb2.ScoreRequest)
+    allowed = 5 * cost(first, TINY_TEXTS * outlines.MOST_FIELDS, TandemError)
+    for name, raw in hostile(MAX_MESSAGE_BYTES - 64).items():
+        assert cost(LOOKS[look], raw, TandemError) < allowed, name
 
 
 async def test_a_large_message_is_parsed_beside_the_event_loop() -> None:

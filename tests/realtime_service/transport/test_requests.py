@@ -8,11 +8,15 @@ from hypothesis import strategies as st
 from protos.inference import open_inference_pb2 as pb
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.routing.quotas import texts_charged
-from realtime_service.serving.request import check_request
+from realtime_service.serving.request import MAX_REQUEST_ID, check_request
 from realtime_service.transport.open_inference.requests import infer_request
+from realtime_service.transport.outlines import MOST_FIELDS, name
 from realtime_service.transport.scoring_v1 import requests
 from shared_model.errors import BadInput
-from shared_model.types import MAX_TEXT_BYTES, MAX_TEXTS
+from shared_model.types import MAX_TEXT_BYTES
+from tests.realtime_service.transport.odd_messages import odd_messages
+
+TINY_TEXT = b"\x0a\x01a"
 
 
 def bad_field(message: Message | bytes) -> str:
@@ -79,15 +83,33 @@ def test_the_outline_of_a_request_is_what_its_quota_depends_on(texts: list[str],
     assert requests.outline(scoring_pb2.SubmitRequest, submitted) == expected
 
 
+@given(odd_messages(scoring_pb2.ScoreRequest))
+def test_the_outline_of_an_odd_message_is_that_of_what_a_parser_finds(raw: bytes) -> None:
+    found = scoring_pb2.ScoreRequest.FromString(raw)
+    assert requests.outline(scoring_pb2.ScoreRequest, raw) == (
+        found.model,
+        texts_charged(found.texts, found.text_pairs),
+    )
+    assert name(scoring_pb2.ScoreRequest, "request_id", raw) == found.request_id[:MAX_REQUEST_ID]
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_have_an_outline(raw: bytes) -> None:
-    assert requests.outline(scoring_pb2.ScoreRequest, raw) is not None
+    requests.outline(scoring_pb2.ScoreRequest, raw)
 
 
-@pytest.mark.parametrize(("extra", "known"), [(0, True), (20, False)])
-def test_no_outline_is_made_of_more_fields_than_a_valid_request_has(extra: int, known: bool) -> None:
-    request = scoring_pb2.ScoreRequest(texts=["a"] * (MAX_TEXTS + extra), text_pairs=["b"] * MAX_TEXTS, model="m")
-    assert (requests.outline(scoring_pb2.ScoreRequest, request.SerializeToString()) is not None) is known
+def test_only_the_first_fields_are_looked_at() -> None:
+    request = scoring_pb2.ScoreRequest(texts=["a"] * (MOST_FIELDS - 1), model="m", request_id="1")
+    raw = request.SerializeToString()
+    assert requests.outline(scoring_pb2.ScoreRequest, raw) == ("", MOST_FIELDS - 1)
+    assert name(scoring_pb2.ScoreRequest, "request_id", raw) == "1"
+    assert requests.outline(scoring_pb2.ScoreRequest, TINY_TEXT + raw) == ("", MOST_FIELDS)
+    assert name(scoring_pb2.ScoreRequest, "request_id", TINY_TEXT + raw) == ""
+
+
+def test_no_more_of_a_name_is_read_than_a_valid_one_has() -> None:
+    long = scoring_pb2.ScoreRequest(texts=["a"], request_id="\U0001f600" * 10**6).SerializeToString()
+    assert name(scoring_pb2.ScoreRequest, "request_id", long) == "\U0001f600" * MAX_REQUEST_ID
 
 
 @given(st.binary(max_size=200))

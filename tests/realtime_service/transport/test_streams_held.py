@@ -84,7 +84,7 @@ class Replica:
         turns = StreamTurns(8, 2)
         self.reader = ContextReader(callers, lambda metadata: False, self.inflight, calls, self.watched, turns)
         self.deferral = Deferral()
-        early_shedding = SimpleNamespace(check_quota=lambda *_: None)
+        early_shedding = SimpleNamespace(quotas_apply=False)
         dispatcher = SimpleNamespace(check=lambda *_: None, charge=lambda *_: None, early_shedding=early_shedding)
         stores = SimpleNamespace(deferral=self.deferral, watcher=Watcher(), lookup=None)
         parts: Any = (dispatcher, self.reader, stores, OpenStreams(), None, Metrics([]), None)
