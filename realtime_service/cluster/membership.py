@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import logging
+import math
 import secrets
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
@@ -18,7 +19,7 @@ from realtime_service.cluster.heartbeat import PERIOD_SECONDS
 from realtime_service.cluster.heartbeat_trust import HeartbeatTrust
 from realtime_service.routing import overrides
 from realtime_service.routing.overrides import Policy
-from realtime_service.routing.snapshot import Replica, Snapshot, as_real_time, options
+from realtime_service.routing.snapshot import Options, Replica, Snapshot, as_real_time, options
 from shared_model.clock import Clock, SystemClock
 from shared_model.errors import BadInput, ReleaseError, Untrusted
 from shared_model.redis_store import keys
@@ -33,9 +34,10 @@ TTL_MS = 1000
 #: Re-registration grace period: after a Redis outage, known replicas count as alive for this many heartbeats, because
 #: they re-register one at a time.
 _GRACE_BEATS = 5
-#: A router keeps its last endpoints for this many heartbeats after theirs expired: a starved host writes late, but may
-#: answer. Few, so that one that is stopped gets no call after 2 s: the last endpoint is never ejected.
-LATE_BEATS = 2
+#: Seconds for which a router keeps endpoints of a lane or release that has no others after their heartbeats expired: a
+#: starved host writes late, but may answer. Few, so that one that is stopped gets no call after 2 s: the last endpoint
+#: is never ejected.
+LATE_SECONDS = 0.5
 
 _BEAT = (Path(__file__).parent / "beat.lua").read_text()
 
@@ -62,13 +64,14 @@ class Membership:
     ) -> None:
         self._redis = client
         self._trusted = trusted
+        self._clock = clock
         self._heartbeats = HeartbeatTrust(trusted, clock)
         self._describe = describe
         self._settings = settings
         self._ejected: frozenset[str] = frozenset()
         self._grace_beats_left = 0
-        #: Heartbeats of this process since it heard of an endpoint.
-        self._unheard = 0
+        #: When the last endpoints of a lane or release were missing first; infinity while none are.
+        self._missing_since = math.inf
         self._keys = (keys.replica(initial.local), keys.replicas(), keys.replica_word())
         self._subscribers: list[Callable[[Snapshot], None]] = []
         self._complaint = ""
@@ -154,11 +157,10 @@ class Membership:
         for stored in ReplicaStates.FromString(states).replicas:
             self._read_replica(stored, heard, unreadable)
         self._unreadable = unreadable
-        found = self.snapshot.lanes or any(it.options for it in heard.values() if it.id != self.snapshot.local)
-        self._unheard = 0 if found else self._unheard + 1
-        if self._grace_beats_left or 0 < self._unheard <= LATE_BEATS:
-            listed = {replica.id for replica in heard.values()}
-            heard.update((profile, it) for profile, it in known.items() if it.id not in listed)
+        listed = {replica.id for replica in heard.values()}
+        missing = {profile: it for profile, it in known.items() if it.id not in listed}
+        if self._may_be_late(missing.values(), heard.values()) or self._grace_beats_left:
+            heard.update(missing)
         here = (replica.options for replica in heard.values() if replica.id == self.snapshot.local)
         utilisation = {"utilisation": {option.path: option.utilisation for option in next(here, ())}}
         if heard.keys() == known.keys():
@@ -166,6 +168,15 @@ class Membership:
         # Calls under way to a replica that is gone keep its options alive.
         self._known = heard
         return {**utilisation, **self._with(sorted(heard.values(), key=lambda replica: replica.id))}
+
+    def _may_be_late(self, missing: Collection[Replica], heard: Collection[Replica]) -> bool:
+        """Whether the missing replicas stay for now: a router has no others of a lane or a release."""
+        if self.snapshot.lanes or not missing or self._options(missing).keys() <= self._options(heard).keys():
+            self._missing_since = math.inf
+            return False
+        now = self._clock.monotonic()
+        self._missing_since = min(self._missing_since, now)
+        return now - self._missing_since < LATE_SECONDS
 
     def _read_replica(self, stored: bytes, heard: dict[bytes, Replica], unreadable: set[bytes]) -> None:
         """Add a replica to those `heard` of. One whose heartbeat this version cannot read, or does not trust, is left
@@ -187,8 +198,11 @@ class Membership:
 
     def _with(self, replicas: Sequence[Replica]) -> dict[str, Any]:
         """Fields of a snapshot of these replicas."""
-        found = options(replicas, self.snapshot.local, self._ejected)
+        found = self._options(replicas)
         return {"replicas": tuple(replicas), "options": found, "real_time": as_real_time(found)}
+
+    def _options(self, replicas: Iterable[Replica]) -> Options:
+        return options(replicas, self.snapshot.local, self._ejected)
 
     def _read_policy(self, stored: bytes | None) -> Policy:
         """The policy with operators' numbers; the former policy if the stored one is invalid."""

@@ -10,10 +10,11 @@ from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from protos.scoring.v1.storage_pb2 import ReplicaProfile, ReplicaState, ServedModel
 from realtime_service.cluster import heartbeat
 from realtime_service.cluster.heartbeat import Following, LaneLoad
-from realtime_service.cluster.membership import LATE_BEATS, TTL_MS, Membership
+from realtime_service.cluster.membership import LATE_SECONDS, TTL_MS, Membership
 from realtime_service.process import redis_connections
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import ANY_RELEASE, Snapshot, any_release
+from shared_model.clock import SimulatedClock
 from shared_model.redis_store import keys
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
@@ -55,7 +56,7 @@ def _with_lanes(*lanes: str) -> bytes:
 
 
 class Pair:
-    """Replica "b", and replica "a" that reads its heartbeats."""
+    """Replica "b", and router "a" that reads its heartbeats; `clock`: of "a"."""
 
     def __init__(self, redis_url: str) -> None:
         self.client = redis_connections.default_client(redis_url)
@@ -69,7 +70,8 @@ class Pair:
             Policy(),
         )
         silent = heartbeat.state(ReplicaDescription(id="a"))
-        self.a = Membership(self.client, Snapshot("a"), lambda opened: silent, Policy())
+        self.clock = SimulatedClock()
+        self.a = Membership(self.client, Snapshot("a"), lambda opened: silent, Policy(), clock=self.clock)
 
     async def exchange(self) -> Snapshot:
         await self.b.run_once()
@@ -119,28 +121,57 @@ async def test_lanes_come_and_go_with_the_heartbeats_of_a_replica(pair: Pair) ->
 
 
 async def test_a_router_keeps_the_last_endpoint_it_has_heard_of_for_a_while(pair: Pair) -> None:
-    router = Membership(
-        pair.client, Snapshot("c"), lambda opened: heartbeat.state(ReplicaDescription(id="c")), Policy()
-    )
     for _ in range(2):
-        await router.run_once()
         await pair.exchange()
         await pair.client.delete(keys.replica("b"))
-        for _ in range(LATE_BEATS):
+        for seconds in (0.0, LATE_SECONDS - 0.01):
+            pair.clock.advance(seconds)
             await pair.a.run_once()
             assert pair.a.snapshot.options
+        pair.clock.advance(0.01)
         await pair.a.run_once()
         assert not pair.a.snapshot.options
+
+
+async def test_a_router_sends_no_call_to_a_stopped_last_endpoint_after_two_seconds(pair: Pair) -> None:
+    await pair.exchange()
+    stopped = pair.clock.monotonic()
+    # Its heartbeat is there until just before one of the router's.
+    pair.clock.advance(TTL_MS / 1000)
+    await pair.client.delete(keys.replica("b"))
+    while pair.a.snapshot.options:
+        pair.clock.advance(heartbeat.PERIOD_SECONDS)
+        await pair.a.run_once()
+    assert pair.clock.monotonic() - stopped < 2.0
+
+
+@pytest.mark.parametrize("left", ["drains", "is ejected", "has another lane", "has another release"])
+async def test_a_router_keeps_the_last_endpoint_beside_one_that_does_not_replace_it(pair: Pair, left: str) -> None:
+    lane = ServingPath.DYNAMIC if left == "has another lane" else LANE
+    release = "r-2" if left == "has another release" else "r-1"
+    described = ReplicaDescription(id="c", releases=[release], draining=left == "drains")
+    other = Membership(
+        pair.client, Snapshot("c"), lambda opened: heartbeat.state(described, {lane: LaneLoad()}), Policy()
+    )
+    await other.run_once()
+    if left == "is ejected":
+        pair.a.eject(["c"])
+    await pair.exchange()
+    await pair.client.delete(keys.replica("b"))
+    await pair.a.run_once()
+    assert [it.replica for it in pair.a.snapshot.options["r-1", LANE]] == ["b"]
+    pair.clock.advance(LATE_SECONDS)
+    await pair.a.run_once()
+    assert ("r-1", LANE) not in pair.a.snapshot.options
+
+
+async def test_a_router_keeps_no_endpoint_that_drains(pair: Pair) -> None:
+    await pair.exchange()
     pair.described.draining = True
     await pair.exchange()
     await pair.client.delete(keys.replica("b"))
     await pair.a.run_once()
-    assert not pair.a.snapshot.options
-
-
-def test_a_router_sends_no_call_to_a_stopped_last_endpoint_after_two_seconds() -> None:
-    # The heartbeat at which it is gone comes up to a period after those that keep it.
-    assert TTL_MS / 1000 + (LATE_BEATS + 1) * heartbeat.PERIOD_SECONDS < 2.0
+    assert [it.id for it in pair.a.snapshot.replicas] == ["a"]
 
 
 async def test_one_of_several_endpoints_is_gone_with_its_heartbeat(pair: Pair) -> None:
