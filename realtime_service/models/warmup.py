@@ -5,9 +5,10 @@ import functools
 import itertools
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -161,32 +162,40 @@ def specialise(variant: WarmVariant, release: Release, pairs: bool, turn: Turn, 
     """
     widths = [it for it in SPECIALISED_TOKENS if it <= release.manifest.reads.max_tokens]
     latency = variant.single_latency
-    engines = [(variant.narrow, latency.narrow, widths, pairs)]
+    graphs = [_Graph(variant.narrow, latency.narrow, *ends, pairs) for ends in itertools.pairwise([0, *widths])]
     if variant.wide and latency.wide:
-        engines.append((variant.wide, latency.wide, [it for it in widths if it in WIDE_TOKENS], False))
+        of_all = [0, *(it for it in widths if it in WIDE_TOKENS)]
+        graphs += [_Graph(variant.wide, latency.wide, *ends, pairs=False) for ends in itertools.pairwise(of_all)]
 
-    def compile_graph(engine: Engine, width: int, pairs: bool) -> None:
+    def compile_graph(graph: _Graph) -> None:
         turn()
-        engine.specialise(width, pairs)
+        graph.engine.specialise(graph.tokens, graph.pairs)
 
     with ThreadPoolExecutor(at_once, "compile") as threads:
-        graphs = [(engine, width, pairs) for engine, _, widths, pairs in engines for width in widths]
-        for compiled in [threads.submit(compile_graph, *graph) for graph in graphs]:
-            compiled.result()
-    for engine, latency_model, widths, _ in engines:
-        for below, width in itertools.pairwise([0, *widths]):
-            # The texts that are padded to this width, on one core as on all.
-            texts = [tokens for tokens in coarse_buckets(width) if tokens > below]
-            _time_singles(engine, latency_model, texts, release, turn)
+        for first in range(0, len(graphs), at_once):
+            together = graphs[first : first + at_once]
+            list(threads.map(compile_graph, together))
+            # Before the next ones, because an engine that serves already uses them, and by times of other graphs.
+            for graph in together:
+                _time_singles(graph, release, turn)
 
 
-def _time_singles(
-    engine: Engine, latency_model: LatencyModel, texts: Sequence[int], release: Release, turn: Turn
-) -> None:
-    """Time texts of these numbers of tokens, which the engine is specialised for, alone and as they share a call."""
-    for tokens in texts:
-        for rows in engine.rows(tokens, single=True):
-            latency_model.replace(_timed(engine, release, rows, tokens, turn, single=True))
+class _Graph(NamedTuple):
+    """A graph of single texts of more tokens than `above`, up to `tokens`, and of two of them if `pairs`."""
+
+    engine: Engine
+    latency: LatencyModel
+    above: int
+    tokens: int
+    pairs: bool
+
+
+def _time_singles(graph: _Graph, release: Release, turn: Turn) -> None:
+    """Time the texts that are padded to a graph's width, alone and as they share a call."""
+    for tokens in coarse_buckets(graph.tokens):
+        if tokens > graph.above:
+            for rows in graph.engine.rows(tokens, single=True):
+                graph.latency.replace(_timed(graph.engine, release, rows, tokens, turn, single=True))
 
 
 def open_engine(

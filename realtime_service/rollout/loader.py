@@ -202,4 +202,4 @@ def _trim_heap() -> None:
 
 
 def _at_once() -> None:
-    """A `Turn` without waiting: no request is served yet."""
+    """A `Turn` without waiting: until all lanes are open, the start comes before the requests of those that are."""

@@ -43,7 +43,7 @@ class Machine:
         self.bulk, self.clock, self.usual = bulk, self, USUAL
         if bulk:
             bulk.clock, bulk.usual = self, 2 * USUAL
-        self.known = set[object]()
+        self.calls = set[tuple[tuple[int, ...], bool]]()
         self.specialised: list[int] = []
 
     def perf_counter(self) -> float:
@@ -60,8 +60,8 @@ class Machine:
 
     def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
         call = (batch.ids.shape, single)
-        self.clock.now += self.usual if call in self.known else HELD_UP
-        self.known.add(call)
+        self.clock.now += self.usual if call in self.calls else HELD_UP
+        self.calls.add(call)
         return np.zeros((batch.rows, 2), np.float32)
 
     def beside(self) -> "Machine | None":
@@ -112,6 +112,19 @@ def test_graphs_are_compiled_side_by_side_where_there_is_time_for_it(
     assert met.broken is (at_once == 1)
 
 
+def test_a_graph_is_timed_before_the_next_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, timed = Machine(), list[list[int]]()
+    release = opening(machine, monkeypatch)
+    variant = warmup.open_variant(release, Precision.INT8, Device.CPU, Width(1, 1), lambda: None)
+
+    def compiled(tokens: int, pairs: bool) -> None:
+        timed.append(sorted({shape[1] for shape, single in machine.calls if single}))
+
+    monkeypatch.setattr(machine, "specialise", compiled)
+    warmup.specialise(variant, release, True, lambda: None)
+    assert timed == [[], [8, 16], [8, 16, 24, 32]]
+
+
 def test_bulk_work_of_a_gpu_has_an_engine_and_predictions_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     urgent = Machine(bulk := Machine())
     release, beside = opening(urgent, monkeypatch), Width(1, 1, beside=1)
@@ -142,7 +155,7 @@ def test_a_latency_budget_is_timed_on_the_engine_that_its_lane_runs(tokens: int,
     any_model: Any = None
     variant = WarmVariant(cast(Engine, narrow), cast(Engine, wide), any_model, any_model)
     time_call(variant, InputSpec(256), Budget(1, tokens, 10.0, "TANDEM_GATE_LATENCY_MS"), lambda: None)
-    assert (bool(wide.known), bool(narrow.known)) == (on_all_cores, not on_all_cores)
+    assert (bool(wide.calls), bool(narrow.calls)) == (on_all_cores, not on_all_cores)
 
 
 class AnyShape(WholeDevice):

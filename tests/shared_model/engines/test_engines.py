@@ -174,6 +174,7 @@ def test_widths_that_are_compiled_side_by_side_score_as_one_after_the_other(
     batches = [collate([encoding]) for encoding in encodings[:48]]
     expected, found = ([engine.score(batch, single=True) for batch in batches] for engine in (in_turn, together))
     np.testing.assert_array_equal(found, expected)
+    assert list(together._single) == [16, 32, 64]
     for engine in (in_turn, together):
         engine.close()
 
