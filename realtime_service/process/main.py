@@ -136,7 +136,8 @@ def _supervise(
 
 
 def _run(service: ServiceSettings, state: StateSettings, redis_url: str, place: Place, asked: list[int]) -> None:
-    _bound_kept_memory(service.width)
+    # A router has no engines, but as much to read.
+    _bound_kept_memory(service.width if service.served else 2)
     from realtime_service.process.server import Server
     from shared_model.releases import pointer
     from shared_model.releases.store import Store
@@ -174,17 +175,18 @@ def _run(service: ServiceSettings, state: StateSettings, redis_url: str, place: 
     asyncio.run(run())
 
 
-def _bound_kept_memory(cores: int) -> None:
+def _bound_kept_memory(engine_threads: int) -> None:
     """Return freed memory to the system, but for 10 MB of each heap: the event loop reads the largest message there.
     gRPC copies it twice, and most of that time would go to faults of new pages. glibc raises both thresholds with the
     largest block that was freed. By default most threads have a heap of their own, which would keep as much; with one
-    heap for all they wait for its lock, which costs each call a tenth of its CPU time. No-op without glibc."""
+    heap for all they wait for its lock, which costs each call a tenth of its CPU time. On two cores four heaps are as
+    good as more. No-op without glibc."""
     with contextlib.suppress(AttributeError):
         libc = ctypes.CDLL(None)
         libc.mallopt(_MMAP_THRESHOLD, 8 << 20)
         libc.mallopt(_TRIM_THRESHOLD, 10 << 20)
-        # For the threads that are busy at a time: those of engines, the event loop, and gRPC's.
-        libc.mallopt(_ARENA_MAX, cores + 2)
+        # For engines, the event loop, and gRPC's threads. Each heap has the first threads that ask for memory.
+        libc.mallopt(_ARENA_MAX, engine_threads + 2)
 
 
 def _first(service: ServiceSettings, store: "Store", client: "redis.Redis") -> "Serving":

@@ -29,12 +29,12 @@ def lookup_response(ids: Sequence[str], found: Found, top_k: int) -> scoring_pb2
     release = found.model.release
     ds, model = found.epoch.rpartition(".")[0], name_of(release)
     response = scoring_pb2.LookupResponse(release=release, ds=ds, precision=found.precision, model=model)
-    heads = [_Head.of(spec, top_k or DEFAULT_TOP_K) for spec in found.model.heads.specs]
+    first, *further = [_Head.of(spec, top_k or DEFAULT_TOP_K) for spec in found.model.heads.specs]
     for message_id, score in zip(ids, found.scores, strict=True):
         added = response.results.add()
         added.id = message_id
         if score is not None:
-            _fill(added.result, score, heads)
+            _fill(added.result, score, first, further)
     return response
 
 
@@ -50,10 +50,9 @@ class _Head(NamedTuple):
         return cls(spec.name, spec.output.names, spec.output.kept(k))
 
 
-def _fill(result: scoring_pb2.Result, score: PublishedScore, heads: Sequence[_Head]) -> None:
+def _fill(result: scoring_pb2.Result, score: PublishedScore, first: _Head, further: Sequence[_Head]) -> None:
     """As `score_response` of the same score, in half of its time."""
     result.tokens, result.truncated = score.tokens, score.truncated
-    first, *further = heads
     _fill_head(result, score, first)
     for head, part in zip(further, score.heads, strict=True):
         _fill_head(result.heads[head.name], part, head)

@@ -6,7 +6,8 @@ h2load cannot pace them: its timer ticks every 10 ms, and it begins five calls a
 import base64
 import hashlib
 import random
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import grpc
@@ -75,7 +76,7 @@ def measure(place: Place) -> dict[str, float]:
     messages = [question(draw) for _ in range(MESSAGES)]
     with (
         replicas.replica(place, TANDEM_LANES="latency") as running,
-        Child(echo.__name__, str(answer_bytes(running.address, messages[0]))) as child,
+        Child(echo.__name__, str(answer_bytes(running.address, messages))) as child,
     ):
         replicas.settle(running.address)
         lookup = Plan(
@@ -97,14 +98,15 @@ def question(draw: random.Random) -> bytes:
     return scoring_pb2.LookupRequest(ids=ids, top_k=3).SerializeToString()
 
 
-def answer_bytes(address: str, message: bytes) -> int:
-    """Raises: CannotMeasure if a message is not found."""
+def answer_bytes(address: str, messages: Sequence[bytes]) -> int:
+    """The size of a typical answer. Raises: CannotMeasure if a message is not found."""
     with grpc.insecure_channel(address) as channel:
-        answer: bytes = channel.unary_unary(LOOKUP)(message, timeout=10, wait_for_ready=True)
-    results = scoring_pb2.LookupResponse.FromString(answer).results
-    if not all(it.HasField("result") for it in results):
-        raise CannotMeasure("a published message is not found")
-    return len(answer)
+        call = channel.unary_unary(LOOKUP)
+        answers = [call(message, timeout=10, wait_for_ready=True) for message in messages]
+    for answer in answers:
+        if not all(it.HasField("result") for it in scoring_pb2.LookupResponse.FromString(answer).results):
+            raise CannotMeasure("a published message is not found")
+    return int(statistics.median(map(len, answers)))
 
 
 def _added(echoed: Plan, lookup: Plan) -> float:
