@@ -196,10 +196,18 @@ class Device:
         latency = self._latency(model, path)
         if latency is None:
             return None
-        now, width = self._clock.monotonic(), coarse_bucket(tokens)
-        seconds, predict = latency.narrow.predict(1, tokens), self.scheduler.predicted_finish
-        per_text = latency.share(self.lanes[path].rows(width), width) / self.utilisation.streams
+        now, seconds, predict = (
+            self._clock.monotonic(),
+            latency.narrow.predict(1, tokens),
+            self.scheduler.predicted_finish,
+        )
+        per_text = self.per_text(model, path, tokens)
         return predict(path, seconds, now) - now, predict(path, seconds, now, real_time=True) - now, per_text
+
+    def per_text(self, model: Model, path: ServingPath, tokens: int = 1) -> float:
+        """The device time in seconds that one more text adds to a full batch; 0 as None in `finish_of`."""
+        latency, width = self._latency(model, path), coarse_bucket(tokens)
+        return latency.share(self.lanes[path].rows(width), width) / self.utilisation.streams if latency else 0.0
 
     def utilisation_of(self, path: ServingPath) -> float:
         """ρ of a lane now; 1 is the capacity of the device."""

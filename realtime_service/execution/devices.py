@@ -79,6 +79,9 @@ class Devices:
     def typical(self, model: Model, path: ServingPath, tokens: int) -> tuple[float, float, float] | None:
         return self._of[path].typical(model, path, tokens)
 
+    def per_text(self, model: Model, path: ServingPath) -> float:
+        return self._of[path].per_text(model, path)
+
     def utilisation_of(self, path: ServingPath) -> float:
         return self._of[path].utilisation_of(path)
 

@@ -68,6 +68,10 @@ class PrecomputedScores:
         """Blocks of the epoch's index by message id; 0 without one."""
         return self._epoch.id_blocks if self._epoch else 0
 
+    def may_have(self, text_key: bytes) -> bool:
+        """Whether the epoch may have a text's score: its filter is wrong about one of a thousand that it has not."""
+        return self._epoch is not None and text_key in self._epoch.filter
+
     async def find(self, text_keys: Sequence[bytes], slack: float) -> list[PublishedScore] | None:
         """The published score of every key, or None if one is missing. `slack`: seconds until the answer is due."""
         epoch = self._epoch

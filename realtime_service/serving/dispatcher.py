@@ -183,7 +183,7 @@ class Dispatcher:
         with model.leases:
             encodings = await self._encode(context, model)
             published = await self._look_up(context, model, encodings)
-            finish = FinishTimes(self._device, model, [it.tokens for it in encodings], context)
+            finish = self._finish_times(context, model, [it.tokens for it in encodings])
             routed = self._routed(context, release, finish, published is not None)
             decision = self._decide(context, routed)
             if published is not None:
@@ -221,8 +221,14 @@ class Dispatcher:
         if model.precomputed and model.precomputed.epoch:
             return
         tokens = [*(it.tokens for it in encoded), *map(model.encoder.fewest_tokens, texts[len(encoded) :])]
-        finish = FinishTimes(self._device, model, tokens, context, at_least=True)
+        finish = self._finish_times(context, model, tokens, at_least=True)
         decide(self._routed(context, model.release, finish), context.snapshot.policy, context.snapshot, _draw())
+
+    def _finish_times(
+        self, context: RequestContext, model: Model, tokens: Sequence[int], at_least: bool = False
+    ) -> FinishTimes:
+        lanes = context.snapshot.lanes
+        return FinishTimes(self._device, model, tokens, lanes, context.real_time, context.flow, at_least)
 
     async def _look_up(
         self, context: RequestContext, model: Model, encodings: Sequence[Encoding]

@@ -10,20 +10,23 @@ higher cost, while the device is idle. So the look asks for some time more, whic
 pass.
 """
 
-import math
+import contextlib
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.cluster.membership import Membership
-from realtime_service.errors import Overloaded, PermissionDenied, Status, status_of
+from realtime_service.errors import Overloaded, PermissionDenied, ReplicaUnavailable, Status, status_of
 from realtime_service.execution.devices import Devices
 from realtime_service.identity import Identity, of_model
 from realtime_service.models.registry import Model, Models
-from realtime_service.routing.policy import RoutedRequest, may_take, own_lane
+from realtime_service.routing.policy import RoutedRequest, decide
 from realtime_service.routing.quotas import Quotas, texts_charged
 from realtime_service.scheduling.scheduler import latest_finish
+from realtime_service.serving import chunked_encoding
+from realtime_service.serving.finish_times import FinishTimes
 from realtime_service.serving.request import PRIORITIES, RequestContext
 from realtime_service.telemetry.metrics import Metrics, Outcome
 from shared_model.clock import Clock
+from shared_model.types import Priority
 
 #: A call that has waited so long for the event loop is looked at although the device is idle.
 _LATE_SECONDS = 0.005
@@ -62,7 +65,7 @@ class EarlyShedding:
         if self.quotas_apply:
             return True
         late = self._clock.monotonic() - arrived > _LATE_SECONDS
-        return bool(ahead or late or self._device.busy) and not self._membership.snapshot.options
+        return bool(ahead or late or self._device.busy) and bool(self._membership.snapshot.lanes)
 
     def learn(self, context: RequestContext, refused: bool) -> None:
         """Adapt the margin to a request that the dispatcher has answered, or refused, if the look could judge it."""
@@ -77,33 +80,49 @@ class EarlyShedding:
     def refusal(
         self, message: scoring_pb2.ScoreRequest, caller: Identity, arrived: float, ahead: int = 0
     ) -> Status | None:
-        """The end of a call whose caller is over its quota, or that no lane here would answer in time; its caller names
-        none. `arrived`: monotonic seconds; `ahead`: calls of its address that go to the device before it, and are not
-        queued there yet."""
-        serving, timeout = self._models.serving, message.timeout_ms / 1000
-        now, flow = self._clock.monotonic(), of_model(caller.quota_key, serving.other(""))
+        """The end of a call whose caller is over its quota, or that no lane of any replica would answer in time; its
+        caller names none. `arrived`: monotonic seconds; `ahead`: calls of its address that go to the device before it,
+        and are not queued there yet."""
+        now, flow = self._clock.monotonic(), of_model(caller.quota_key, self._models.serving.other(""))
         try:
             # Estimating the tokens of the texts takes longer than asking about one text.
             if message.texts and not message.model and self._quotas.over(flow, 1, now):
                 self._check_quota(flow, texts_charged(message.texts, message.text_pairs), now)
+            if _is_plain(message):
+                self._check_finish(message, caller, flow, arrived, now, ahead)
         except Overloaded as error:
             return status_of(error)
-        # Not every lane takes several texts, and not every replica another model.
-        if timeout <= 0 or len(message.texts) != 1 or message.allow_deferred or message.model or message.release:
-            return None
-        if message.priority not in PRIORITIES:
-            return None
+        return None
+
+    def _check_finish(
+        self,
+        message: scoring_pb2.ScoreRequest,
+        caller: Identity,
+        flow: str,
+        arrived: float,
+        now: float,
+        ahead: int,
+    ) -> None:
+        """Raises: Overloaded."""
+        serving, snapshot = self._models.serving, self._membership.snapshot
         model = serving.models.get(serving.choose("", caller.key, ""))
-        if self._membership.snapshot.options or model is None or (model.precomputed and model.precomputed.epoch):
-            return None
+        if model is None:
+            return
+        priority, timeout = PRIORITIES[message.priority], message.timeout_ms / 1000
         left = latest_finish(arrived, arrived + timeout) - now - self._margin
-        routed = RoutedRequest(1, PRIORITIES[message.priority], timeout, left, model.release, {}, lanes=caller.lanes)
-        soonest = self._soonest(model, routed, flow, ahead, model.encoder.fewest_tokens(message.texts[0]))
-        if soonest <= left:
-            return None
-        self._metrics.ended(None, Outcome.REFUSED, serving.default_name)
-        model.statistics.add_failed(now - arrived, unserved=True)
-        return status_of(Overloaded("the answer would come too late", max(0.001, soonest - left)))
+        tokens, urgent = [model.encoder.fewest_tokens(message.texts[0])], priority is Priority.REAL_TIME
+        finish = FinishTimes(self._device, model, tokens, snapshot.lanes, urgent, flow, at_least=True, ahead=ahead)
+        routed = RoutedRequest(1, priority, timeout, left, model.release, finish, lanes=caller.lanes)
+        try:
+            # The dispatcher answers the other errors.
+            with contextlib.suppress(PermissionDenied, ReplicaUnavailable):
+                decide(routed, snapshot.policy, snapshot, draw=0.0)
+        except Overloaded:
+            if _may_be_published(model, message):
+                return
+            self._metrics.ended(None, Outcome.REFUSED, serving.default_name)
+            model.statistics.add_failed(now - arrived, unserved=True)
+            raise
 
     def check_quota(self, caller: Identity, model: str, charged: int) -> None:
         """Raises: Overloaded where the caller may not have so many texts scored now. Those that it may have are counted
@@ -119,17 +138,21 @@ class EarlyShedding:
                 self._metrics.ended(None, Outcome.REFUSED)
                 raise
 
-    def _soonest(self, model: Model, request: RoutedRequest, flow: str, ahead: int, tokens: int) -> float:
-        """Seconds until the first lane that may take the request would answer a text of at least so many tokens; minus
-        infinity where none may."""
-        try:
-            own, _ = own_lane(request, self._membership.snapshot.policy)
-        except PermissionDenied:
-            return -math.inf
-        finishes = {}
-        for lane in self._membership.snapshot.lanes:
-            finish = self._device.finish_of(model, lane, [tokens], request.real_time, flow, at_least=True)
-            if finish is not None:
-                typical = self._device.typical(model, lane, 1) if ahead else None
-                finishes[lane] = finish + (ahead * typical[2] if typical else 0.0)
-        return min((finishes[lane] for lane in finishes if may_take(lane, own, finishes)), default=-math.inf)
+
+def _is_plain(message: scoring_pb2.ScoreRequest) -> bool:
+    """Whether a look tells when the message would be answered. Not every lane takes several texts, and not every
+    replica another model."""
+    if message.timeout_ms <= 0 or len(message.texts) != 1 or message.priority not in PRIORITIES:
+        return False
+    return not (message.allow_deferred or message.model or message.release)
+
+
+def _may_be_published(model: Model, message: scoring_pb2.ScoreRequest) -> bool:
+    """Whether the published epoch may have the score of the message's text, which then needs no device. It is encoded
+    to ask; of a long one, or a pair, that is not tried."""
+    published = model.precomputed
+    if published is None or not published.epoch:
+        return False
+    if message.text_pairs or chunked_encoding.are_long(message.texts):
+        return True
+    return published.may_have(model.encoder.key(model.encoder.encode(message.texts[0])))

@@ -1,6 +1,8 @@
 """What is refused on a look at its message would be refused by the dispatcher as well; what is not plain goes there."""
 
 import asyncio
+import dataclasses
+import math
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,7 +20,7 @@ from realtime_service.identity import Identity
 from realtime_service.models.registry import Model, Models
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.quotas import Quotas
-from realtime_service.routing.snapshot import Snapshot
+from realtime_service.routing.snapshot import Option, Snapshot
 from realtime_service.serving.dispatcher import Dispatcher
 from realtime_service.serving.request import CallContext, RequestContext, check_request
 from realtime_service.settings import SERVED
@@ -45,6 +47,16 @@ class Encoder:
     encode_many = encode
 
 
+class Tokenizer(Encoder):
+    """Encodes each text as itself."""
+
+    def encode(self, text: str) -> Any:
+        return text
+
+    def key(self, encoding: str) -> str:
+        return encoding
+
+
 class Store:
     """A deferral that refuses all."""
 
@@ -63,15 +75,15 @@ def dispatcher(
 ) -> Dispatcher:
     """`finishes`: seconds after which each lane would answer a text of one token; each more takes a millisecond.
     `others`: lanes of other replicas."""
-    published = SimpleNamespace(epoch=epoch) if epoch else None
-    model = Model("r-1", *cast(Any, (None, Encoder(), {}, published)))
+    published = SimpleNamespace(epoch=epoch, may_have=lambda key: key == "card") if epoch else None
+    model = Model("r-1", *cast(Any, (None, Tokenizer() if epoch else Encoder(), {}, published)))
 
     def finish_of(
         model: Model, path: ServingPath, tokens: Sequence[int], *_: object, at_least: bool = False
     ) -> float | None:
         return finishes[path] + 0.001 * sum(it - 1 for it in tokens) if path in finishes else None
 
-    device = SimpleNamespace(busy=busy, finish_of=finish_of, typical=lambda *_: (0.0, 0.0, 0.002))
+    device = SimpleNamespace(busy=busy, finish_of=finish_of, per_text=lambda *_: 0.002)
     snapshot = Snapshot("here", lanes=SERVED, policy=Policy(quota=quota), **({"options": others} if others else {}))
     membership = SimpleNamespace(snapshot=snapshot)
     parts: Any = (Models.of(model), device, membership, None, Quotas(snapshot), Store(), Metrics([]), clock)
@@ -89,12 +101,26 @@ MESSAGES = st.builds(
 )
 
 
-@given(FINISHES, MESSAGES, st.floats(0, 0.5))
+#: Of another replica.
+OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        ("r-1", path): st.builds(
+            lambda finish, room, path=path: (Option("b", path, finish, 0.001, 0.5, room=room),),
+            st.floats(0.001, 0.5),
+            st.sampled_from([0, math.inf]),
+        )
+        for path in SERVED
+    },
+)
+
+
+@given(FINISHES, MESSAGES, st.floats(0, 0.5), OPTIONS)
 def test_nothing_is_refused_that_the_dispatcher_would_let_through(
-    finishes: dict[ServingPath, float], message: scoring_pb2.ScoreRequest, waited: float
+    finishes: dict[ServingPath, float], message: scoring_pb2.ScoreRequest, waited: float, others: Any
 ) -> None:
     clock = SimulatedClock()
-    one, arrived = dispatcher(finishes, clock), clock.monotonic() - waited
+    one, arrived = dispatcher(finishes, clock, others=others), clock.monotonic() - waited
     status = one.early_shedding.refusal(message, CALLER, arrived)
     call = CallContext(CALLER, None, "/any", b"", arrived=arrived)
     if status is not None:
@@ -206,20 +232,40 @@ def test_long_texts_take_more_of_a_quota(text: str, admitted: int) -> None:
         one.charge(request, call)
 
 
-def test_published_scores_need_no_device() -> None:
+@pytest.mark.parametrize(
+    ("fields", "refused"),
+    [
+        ({}, False),
+        ({"texts": ["where is it"]}, True),
+        # Encoding it would take longer than the look saves.
+        ({"texts": ["where is it " * 200]}, False),
+        ({"texts": ["where is it"], "text_pairs": ["card"]}, False),
+    ],
+    ids=["published", "not published", "long", "pair"],
+)
+def test_a_text_whose_score_may_be_published_needs_no_device(fields: dict[str, Any], refused: bool) -> None:
     clock = SimulatedClock()
     one = dispatcher(dict.fromkeys(SERVED, 0.2), clock, epoch="2026-01-14.1")
-    assert one.early_shedding.refusal(message(), CALLER, clock.monotonic()) is None
+    assert bool(one.early_shedding.refusal(message(**fields), CALLER, clock.monotonic())) is refused
 
 
-def test_no_call_is_looked_at_while_the_device_is_idle_or_another_replica_may_answer() -> None:
+@pytest.mark.parametrize(("seconds", "room", "refused"), [(0.06, 1, False), (0.07, 1, True), (0.01, 0, True)])
+def test_another_replica_that_would_answer_in_time_saves_a_call(seconds: float, room: int, refused: bool) -> None:
+    clock, lane = SimulatedClock(), ServingPath.LATENCY
+    others = {("r-1", lane): (Option("b", lane, seconds, 0.001, 0.5, room=room),)}
+    one = dispatcher(dict.fromkeys(SERVED, 0.2), clock, others=others)
+    assert bool(one.early_shedding.refusal(message(), CALLER, clock.monotonic())) is refused
+
+
+def test_no_call_is_looked_at_while_the_device_is_idle_or_without_lanes() -> None:
     clock = SimulatedClock()
     now = clock.monotonic()
     assert dispatcher({}, clock).early_shedding.needed(0, now)
     assert not dispatcher({}, clock, busy=False).early_shedding.needed(0, now)
-    assert dispatcher({}, clock, busy=False).early_shedding.needed(1, now)
-    others = {("r-1", ServingPath.LATENCY): (SimpleNamespace(),)}
-    assert not dispatcher({}, clock, others=others).early_shedding.needed(1, now)
+    one = dispatcher({}, clock, busy=False)
+    assert one.early_shedding.needed(1, now)
+    one._membership.snapshot = dataclasses.replace(one._membership.snapshot, lanes=())
+    assert not one.early_shedding.needed(1, now)
 
 
 def test_a_call_that_waited_for_the_event_loop_is_looked_at_though_the_device_is_idle() -> None:
