@@ -1,5 +1,6 @@
 """The arithmetic of `make bench-online`: when calls are due, what counts as answered in time, which bounds are held."""
 
+import math
 import re
 from pathlib import Path
 
@@ -125,9 +126,11 @@ def test_a_load_that_was_sent_late_is_named() -> None:
     assert generators.share == 0.05
 
 
-def seen(calls: Calls, timeout_ms: int = 80, counted_late: int = 0, echo_p99_ms: float = 5.0) -> Seen:
+def seen(
+    calls: Calls, timeout_ms: int = 80, counted_late: int = 0, echo_p99_ms: float = 5.0, shape: str = "cv5"
+) -> Seen:
     """A row at a capacity of 100 calls a second and 10 ms on the way."""
-    return Seen(Row("cv5", 70, timeout_ms), Lane(110.0, 100.0, 10.0), calls, counted_late, echo_p99_ms, 1)
+    return Seen(Row(shape, 70, timeout_ms), Lane(110.0, 100.0, 10.0), calls, counted_late, echo_p99_ms, 1)
 
 
 def test_a_row_is_judged_from_when_its_calls_were_sent() -> None:
@@ -139,9 +142,24 @@ def test_a_row_is_judged_from_when_its_calls_were_sent() -> None:
     assert row.late_share == 0.5
 
 
-def test_bursty_rows_have_a_lower_bound() -> None:
+@pytest.mark.parametrize(("shape", "bound"), [("cv5", 0.95), ("cv13", 0.90), ("trace", 0.90)])
+def test_bursty_rows_have_a_lower_bound_and_a_sample_that_happens_to_be_bursty_has_not(
+    shape: str, bound: float
+) -> None:
     together = [(0.0, 0.0, 0.010, OK)] * 100 + [(9.0, 9.0, 9.010, OK)]
-    assert seen(calls(*together)).of_bound == pytest.approx(1 / seen(calls(*together)).ideal / 0.90)
+    row = seen(calls(*together), shape=shape)
+    assert row.of_bound == pytest.approx(1 / row.ideal / bound)
+
+
+def test_a_table_counts_calls_that_are_neither_answered_nor_refused() -> None:
+    ends = [
+        (0.0, 0.0, 0.010, OK),
+        (1.0, 1.0, 1.010, RESOURCE_EXHAUSTED),
+        (2.0, 2.0, 2.010, 4),
+        (3.0, 3.0, math.nan, -1),
+    ]
+    header, line = burst_rows.table([seen(calls(*ends))]).splitlines()
+    assert line[header.index("failed") :].split()[0] == "2"
 
 
 def test_refusals_are_compared_with_the_echo_of_their_row() -> None:

@@ -101,8 +101,9 @@ class Seen:
     @property
     def of_bound(self) -> float:
         """1 where the row holds its bound. Rows without admission control have no bound."""
-        bursty = arrivals.variation(self.calls.due) > _BURSTY
-        return self.in_time / (self.ideal * (_OF_IDEAL_BURSTY if bursty else _OF_IDEAL))
+        # Of the row, not of its sample, which may be burstier.
+        variation = _VARIATIONS.get(self.row.shape) or arrivals.variation(self.calls.due)
+        return self.in_time / (self.ideal * (_OF_IDEAL_BURSTY if variation > _BURSTY else _OF_IDEAL))
 
     @property
     def late_share(self) -> float:
@@ -122,7 +123,7 @@ class Seen:
 
 _HEADINGS = (
     *("row", "calls", "in time", "from due", "ideal", "of bound", "late", "counted"),
-    *("answers p99", "refused", "p99", "echo p99", "tries"),
+    *("answers p99", "refused", "p99", "failed", "echo p99", "tries"),
 )
 
 
@@ -147,6 +148,7 @@ def _cells(seen: Seen) -> tuple[str, ...]:
         f"{quantile(answers, 0.99):.1f}" if answers else "",
         str(len(refusals)),
         f"{quantile(refusals, 0.99):.1f}" if refusals else "",
+        str(len(calls.due) - len(answers) - len(refusals)),
         f"{seen.echo_p99_ms:.1f}",
         str(seen.tries),
     )
