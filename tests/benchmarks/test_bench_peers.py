@@ -1,25 +1,51 @@
 """The arithmetic of `make bench-peers`: a refusal is no answer, and each figure compares the rows that it names."""
 
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.benchmarks import bench_peers, harness
 from tests.benchmarks.bench_peers import TARGETS
 from tests.benchmarks.harness import CannotMeasure
-from tests.benchmarks.peers import environments, table
+from tests.benchmarks.peers import environments, h2load, table
 from tests.benchmarks.peers.h2load import Row, check_answers
 from tests.benchmarks.peers.stage import AIO, DYNAMIC, FLOOR, LATENCY, LITSERVE, TRITON, WORKERS
 from tests.benchmarks.rounds import runs
 
 
 def test_calls_that_were_refused_are_not_answers() -> None:
-    # 1,000 answers of 200 bytes, some smaller because they tell shorter times; two are under way at the end.
-    check_answers(data_bytes=998 * 195, calls=1_000, connections=2, answer_bytes=200)
+    # Of 200 bytes, some smaller because they tell shorter times.
+    check_answers(data_bytes=1_000 * 195, calls=1_000, answer_bytes=200)
     with pytest.raises(CannotMeasure, match="some were refused"):
-        check_answers(data_bytes=900 * 200, calls=1_000, connections=2, answer_bytes=200)
+        check_answers(data_bytes=900 * 200, calls=1_000, answer_bytes=200)
+
+
+@pytest.mark.parametrize("refused", [0, 8])
+def test_a_refused_call_of_a_burst_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, refused: int) -> None:
+    """`h2load` is a program that prints what it would."""
+    printed = "requests: 64 total, 64 started, 64 done, 64 succeeded, 0 failed, 0 errored, 0 timeout\n"
+    printed += f"traffic: 20KB (20000) total, 3KB (3000) headers, 12KB ({(64 - refused) * 200}) data"
+    program = tmp_path / "h2load"
+    program.write_text("#!/bin/sh\n")
+    monkeypatch.setattr(environments, "h2load", lambda: str(program))
+
+    def run(command: Sequence[str], **_: object) -> Any:
+        [log] = (it.partition("=")[2] for it in command if it.startswith("--log-file="))
+        Path(log).write_text("1000\t200\t5000\n" * 64)
+        return SimpleNamespace(stdout=printed)
+
+    monkeypatch.setattr(subprocess, "run", run)
+    target = h2load.Target("http://any", tmp_path / "body", answer_bytes=200)
+    if refused:
+        with pytest.raises(CannotMeasure, match="some were refused"):
+            h2load.burst(target, 64)
+    else:
+        assert len(h2load.burst(target, 64).milliseconds) == 64
 
 
 def test_figures_compare_the_rows_that_they_name() -> None:
@@ -28,7 +54,7 @@ def test_figures_compare_the_rows_that_they_name() -> None:
 
     closed = {
         "c1": row({LATENCY: 300, WORKERS: 300, AIO: 240, LITSERVE: 100, TRITON: 90, FLOOR: 400}),
-        "c16": row({LATENCY: 600, WORKERS: 720, AIO: 500, FLOOR: 800}),
+        "c16": row({LATENCY: 600, WORKERS: 720, AIO: 500, FLOOR: 800, DYNAMIC: 550, TRITON: 500}),
         "c64": row({DYNAMIC: 900, TRITON: 600}),
     }
     figures = bench_peers.figures(closed)
@@ -38,6 +64,8 @@ def test_figures_compare_the_rows_that_they_name() -> None:
     assert figures["workers_c16_of_floor"] == 0.9
     assert figures["workers_c16_over_aio"] == 1.44
     assert figures["c1_over_best_peer"] == 1.25
+    assert figures["c1_p50_of_floor"] == 1.0
+    assert figures["dynamic_c16_over_triton"] == 1.1
     assert figures["dynamic_c64_over_triton"] == 1.5
     assert 1.0 <= figures["c1_p99_over_p50"] <= 1.5
 

@@ -44,21 +44,21 @@ class Row:
 
 def closed(target: Target, connections: int, seconds: float) -> Row:
     """One call in flight on each connection."""
-    return _run(target, connections, ["-D", _ms(seconds)])
+    return _run(target, connections, ["-D", _ms(seconds)], cut=connections)
 
 
 def evenly(target: Target, connections: int, rate: float, seconds: float) -> Row:
     """So many calls a second, dealt to the connections, which begin theirs at the same moments, 10 ms apart or more."""
-    return _run(target, connections, ["-D", _ms(seconds), f"--rps={rate / connections:g}"])
+    return _run(target, connections, ["-D", _ms(seconds), f"--rps={rate / connections:g}"], cut=connections)
 
 
 def burst(target: Target, calls: int) -> Row:
     """So many calls at once, each on its connection."""
-    return _run(target, calls, ["-n", str(calls)])
+    return _run(target, calls, ["-n", str(calls)], cut=0)
 
 
-def _run(target: Target, connections: int, how: Sequence[str]) -> Row:
-    """Raises: CannotMeasure where a call failed or was refused."""
+def _run(target: Target, connections: int, how: Sequence[str], cut: int) -> Row:
+    """`cut`: calls that the end of the run may cut short. Raises: CannotMeasure where a call failed or was refused."""
     kind = ["content-type: application/grpc", "te: trailers"] if target.grpc else ["content-type: application/json"]
     headers = [argument for header in kind for argument in ("-H", header)]
     with tempfile.NamedTemporaryFile("r") as log:
@@ -81,7 +81,7 @@ def _run(target: Target, connections: int, how: Sequence[str]) -> Row:
     if int(found[3]) or int(found[4]):
         raise CannotMeasure(f"{target.url}: {found[3]} calls failed, {found[4]} were errors")
     if target.grpc:
-        check_answers(int(data[1]), len(calls), connections, target.answer_bytes)
+        check_answers(int(data[1]), len(calls) - cut, target.answer_bytes)
     seconds = (max(start + took for start, took in calls) - min(start for start, _ in calls)) / 1e6
     return Row(len(calls) / seconds, [took / 1000 for _, took in calls])
 
@@ -90,8 +90,8 @@ def _ms(seconds: float) -> str:
     return f"{round(1000 * seconds)}ms"
 
 
-def check_answers(data_bytes: int, calls: int, connections: int, answer_bytes: int) -> None:
+def check_answers(data_bytes: int, calls: int, answer_bytes: int) -> None:
     """Raises: CannotMeasure where the messages have too few bytes for as many answers."""
-    least = (1 - _SIZE_SPREAD) * answer_bytes * max(0, calls - connections)
+    least = (1 - _SIZE_SPREAD) * answer_bytes * calls
     if data_bytes < least:
         raise CannotMeasure(f"{calls} calls brought {data_bytes} bytes, answers have {least:.0f}: some were refused")
