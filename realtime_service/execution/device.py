@@ -205,7 +205,7 @@ class Device:
         return predict(path, seconds, now) - now, predict(path, seconds, now, real_time=True) - now, per_text
 
     def per_text(self, model: Model, path: ServingPath, tokens: int = 1) -> float:
-        """The device time in seconds that one more text adds to a full batch; 0 as None in `finish_of`."""
+        """The device time in seconds that one more text adds to a full batch; 0 where `finish_of` knows no time."""
         latency, width = self._latency(model, path), coarse_bucket(tokens)
         return latency.share(self.lanes[path].rows(width), width) / self.utilisation.streams if latency else 0.0
 

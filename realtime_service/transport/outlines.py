@@ -1,4 +1,4 @@
-"""What is read of a request without parsing it: what its quota depends on, and the id that its refusal names."""
+"""Reads of a request, without parsing it, the numbers that its quota depends on and the id that its refusal names."""
 
 import itertools
 from collections.abc import Callable, Sequence
