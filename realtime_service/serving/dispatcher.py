@@ -222,7 +222,7 @@ class Dispatcher:
             return
         tokens = [*(it.tokens for it in encoded), *map(model.encoder.fewest_tokens, texts[len(encoded) :])]
         finish = self._finish_times(context, model, tokens, at_least=True)
-        decide(self._routed(context, model.release, finish), context.snapshot.policy, context.snapshot, _draw())
+        self._choose(context, self._routed(context, model.release, finish))
 
     def _finish_times(
         self, context: RequestContext, model: Model, tokens: Sequence[int], at_least: bool = False
@@ -263,10 +263,19 @@ class Dispatcher:
         if forwarded and not routed.precomputed:
             decision = Decision(forwarded.path, snapshot.local, forwarded.reason)
         else:
-            decision = decide(routed, snapshot.policy, snapshot, _draw())
+            decision = self._choose(context, routed)
             self._metrics.decided(decision.path, decision.reason)
         context.path = decision.path
         return decision
+
+    def _choose(self, context: RequestContext, routed: RoutedRequest) -> Decision:
+        """Raises: as `decide`. A request that no replica would answer in time is one of its own lane."""
+        snapshot = context.snapshot
+        try:
+            return decide(routed, snapshot.policy, snapshot, _draw())
+        except (Overloaded, ReplicaUnavailable):
+            context.path, _ = own_lane(routed, snapshot.policy)
+            raise
 
     def _disguise(self, context: RequestContext, answered: Answer) -> None:
         """Show an answer of the published scores as the one that its lane would have computed: it tells that the text

@@ -18,7 +18,7 @@ from realtime_service.errors import Overloaded, PermissionDenied, ReplicaUnavail
 from realtime_service.execution.devices import Devices
 from realtime_service.identity import Identity, of_model
 from realtime_service.models.registry import Model, Models
-from realtime_service.routing.policy import RoutedRequest, decide
+from realtime_service.routing.policy import RoutedRequest, decide, own_lane
 from realtime_service.routing.quotas import Quotas, texts_charged
 from realtime_service.scheduling.scheduler import latest_finish
 from realtime_service.serving import chunked_encoding
@@ -120,7 +120,8 @@ class EarlyShedding:
         except Overloaded:
             if _may_be_published(model, message):
                 return
-            self._metrics.ended(None, Outcome.REFUSED, serving.default_name)
+            path, _ = own_lane(routed, snapshot.policy)
+            self._metrics.ended(path, Outcome.REFUSED, serving.default_name)
             model.statistics.add_failed(now - arrived, unserved=True)
             raise
 

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 
@@ -102,6 +103,8 @@ class Metrics:
         self._backlog_oldest = self._gauge(
             "tandem_deferred_oldest_timestamp_seconds", "When the oldest that is not answered was accepted, UTC."
         )
+        # Until the store answers: a deadline of 0, the least of all replicas, would scale the lanes for a backlog.
+        self.set_backlog(0, math.inf, math.inf)
         self._harvested = self._counter("tandem_harvested_total", "Deferred requests answered by idle lanes.")
         self._unanswered = self._counter(
             "tandem_deferred_unanswered_total", "Deferred requests that ended without an answer.", "why"
@@ -165,8 +168,8 @@ class Metrics:
         self._rows(path).observe(rows)
 
     def ended(self, path: ServingPath | None, outcome: Outcome, model: str = "") -> None:
-        """Count a request that ended without an answer; `path`: None if it ended before the decision; `model`: "" if
-        before it was known."""
+        """Count a request that ended without an answer; `path`: its own lane if the decision refused it, None if it
+        ended before that; `model`: "" if before it was known."""
         self._requests(path or UNDECIDED, outcome, self._model(model)).inc()
 
     def decided(self, path: ServingPath, reason: str) -> None:

@@ -17,13 +17,21 @@ from tests.shared_model.deferred.test_store import work
 async def exported(queue: DeferredQueue) -> tuple[Any, Any, Any]:
     """Requests that wait, the deadline, and when the oldest was accepted."""
     metrics, clock = Metrics([]), SystemClock()
+    metrics.set_backlog(-1, 0, 0)
     following = asyncio.create_task(backlog_metrics.run(queue, metrics, clock))
-    value = metrics.registry.get_sample_value
-    await until(lambda: value("tandem_deferred_deadline_timestamp_seconds") != 0)
+    await until(lambda: shown(metrics)[0] != -1)
     following.cancel()
+    return shown(metrics)
+
+
+def shown(metrics: Metrics) -> tuple[Any, Any, Any]:
     names = ("waiting", "deadline_timestamp_seconds", "oldest_timestamp_seconds")
-    waiting, due, oldest = (value(f"tandem_deferred_{name}") for name in names)
+    waiting, due, oldest = (metrics.registry.get_sample_value(f"tandem_deferred_{name}") for name in names)
     return waiting, due, oldest
+
+
+def test_before_the_store_has_answered_nothing_is_due() -> None:
+    assert shown(Metrics([])) == (0, math.inf, math.inf)
 
 
 async def test_what_waits_and_when_it_is_due_are_exported(own_redis: "redis.asyncio.Redis") -> None:

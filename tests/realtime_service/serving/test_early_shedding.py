@@ -147,7 +147,7 @@ def test_a_call_that_no_lane_would_answer_in_time_is_refused_and_counted() -> No
     # 80 ms, less the margin of 16.
     assert status.retry_after == pytest.approx(0.136)
     written = generate_latest(one._metrics.registry).decode()
-    assert 'outcome="refused",path="none"} 1.0' in written
+    assert 'outcome="refused",path="latency"} 1.0' in written
     assert one._models.serving.models["r-1"].statistics.failed.count == 1
 
 
@@ -329,6 +329,22 @@ def test_calls_that_are_not_looked_at_teach_nothing(call: dict[str, Any]) -> Non
     one = dispatcher(dict.fromkeys(SERVED, 0.02), SimulatedClock())
     teach(one, late=True, times=10, **call)
     assert not refused_with(20.1, one)
+
+
+@pytest.mark.parametrize(("timeout_ms", "path"), [(80, "latency"), (150, "dynamic"), (2_000, "throughput")])
+@pytest.mark.parametrize("busy", [True, False])
+def test_a_refused_request_counts_in_its_own_lane(timeout_ms: int, path: str, busy: bool) -> None:
+    """Before it is encoded where the device is busy, else at the decision. Error budgets are those of lanes."""
+    clock = SimulatedClock()
+    one = dispatcher(dict.fromkeys(SERVED, 3.0), clock, busy=busy)
+    if not busy:
+        one._models.serving.models["r-1"].encoder.encode = lambda text: SimpleNamespace(tokens=1)  # type: ignore[method-assign, assignment, misc, return-value]
+    call = CallContext(CALLER, None, "/any", b"", arrived=clock.monotonic())
+    with pytest.raises(Overloaded):
+        asyncio.run(one.score(check_request(message(timeout_ms=timeout_ms)), call))
+    written = generate_latest(one._metrics.registry).decode()
+    assert f'outcome="refused",path="{path}"}} 1.0' in written
+    assert 'outcome="refused",path="none"} 1.0' not in written
 
 
 def test_the_dispatcher_tells_what_it_refused_and_what_it_answered() -> None:
