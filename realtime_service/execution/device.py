@@ -196,13 +196,10 @@ class Device:
         latency = self._latency(model, path)
         if latency is None:
             return None
-        now, seconds, predict = (
-            self._clock.monotonic(),
-            latency.narrow.predict(1, tokens),
-            self.scheduler.predicted_finish,
-        )
-        per_text = self.per_text(model, path, tokens)
-        return predict(path, seconds, now) - now, predict(path, seconds, now, real_time=True) - now, per_text
+        now, seconds = self._clock.monotonic(), latency.narrow.predict(1, tokens)
+        finish = self.scheduler.predicted_finish(path, seconds, now)
+        urgent = self.scheduler.predicted_finish(path, seconds, now, real_time=True)
+        return finish - now, urgent - now, self.per_text(model, path, tokens)
 
     def per_text(self, model: Model, path: ServingPath, tokens: int = 1) -> float:
         """The device time in seconds that one more text adds to a full batch; 0 where `finish_of` knows no time."""

@@ -13,8 +13,8 @@ from realtime_service.transport.message_fields import Field, fields
 from realtime_service.transport.messages import MAX_MESSAGE_BYTES, SMALL_BYTES
 from shared_model.types import MAX_TEXTS
 
-#: Fields that are read of a message, as many as a valid one has that needs each: texts, pairs, and others. Those after
-#: them are not looked at, because each takes 2.5 µs of the event loop.
+#: Fields that are read of a message, as many as the largest valid one has: texts, pairs, and others. Those after them
+#: are not looked at, because each takes 2.5 µs of the event loop.
 MOST_FIELDS = 2 * MAX_TEXTS + 128
 #: Bytes that are read of a name, as many as the longest id may have: to decode a name of megabytes takes the event loop
 #: longer than to parse its message.
