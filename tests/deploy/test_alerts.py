@@ -82,6 +82,8 @@ def test_every_alert_is_tested_firing_and_silent() -> None:
         ("nights", "and max(tandem_nightly_expected) == 1", ""),
         ("nights", "[4h] offset 26h", "[4h]"),
         ("nights", "offset 1d", "offset 2d"),
+        ("outages", 'absent(up{job="tandem"} == 1)', 'absent(up{job="tandem"})'),
+        ("outages", 'and on () group(up{job="tandem"} == 1)', ""),
     ],
 )
 def test_control_a_changed_rule_fails_its_test(tmp_path: Path, name: str, old: str, new: str) -> None:
