@@ -25,8 +25,9 @@ class RefusalLog:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._end = 0.0
+        # By reason: refusals of this period, and those since the reason's last line, which the next one tells.
         self._seen: Counter[str] = Counter()
-        self._before: Counter[str] = Counter()
+        self._untold: Counter[str] = Counter()
 
     def note(self, status: Status, caller: str = "") -> None:
         """The end of a call, or of a request of a stream; logged if it is a refusal. `caller`: where no task works for
@@ -38,12 +39,17 @@ class RefusalLog:
         reason = why.translate(_WITHOUT_DIGITS)
         now = self._clock.monotonic()
         if now >= self._end:
-            self._before, self._seen, self._end = self._seen, Counter(), now + PERIOD_SECONDS
+            self._seen, self._end = Counter(), now + PERIOD_SECONDS
         if reason not in self._seen and len(self._seen) >= MOST_REASONS:
             return
         self._seen[reason] += 1
         if self._seen[reason] == 1:
-            self._tell(status, why, caller, max(0, self._before[reason] - 1))
+            self._tell(status, why, caller, self._untold.pop(reason, 0))
+        else:
+            if reason not in self._untold and len(self._untold) >= MOST_REASONS:
+                # The oldest: callers can make up reasons that never come again.
+                del self._untold[next(iter(self._untold))]
+            self._untold[reason] += 1
 
     def _tell(self, status: Status, why: str, caller: str, more: int) -> None:
         ids = {"caller": caller, **scope.ids()} if caller else scope.ids()

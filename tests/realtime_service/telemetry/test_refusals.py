@@ -57,6 +57,34 @@ def test_each_reason_has_a_line_a_second_with_the_number_of_those_like_it(lines:
     assert read(lines)[2]["message"] == "refused: the answer would come too late (caller third); 9 more like it before"
 
 
+def test_a_reason_that_pauses_tells_later_how_many_were_like_it(lines: io.StringIO) -> None:
+    clock = SimulatedClock()
+    told = RefusalLog(clock)
+    for _ in range(5):
+        told.note(late(0.1), "first")
+    for _ in range(3):
+        clock.advance(1.0)
+        told.note(status_of(Overloaded("requests under way hold 5 bytes", 0.1)), "other")
+    told.note(late(0.1), "first")
+    clock.advance(1.0)
+    told.note(late(0.1), "first")
+    assert [line["more"] for line in read(lines) if line["caller"] == "first"] == [0, 4, 0]
+
+
+def test_made_up_reasons_do_not_hide_how_many_a_true_one_has(lines: io.StringIO) -> None:
+    clock = SimulatedClock()
+    told = RefusalLog(clock)
+    for number in range(2 * MOST_REASONS):
+        clock.advance(1.0)
+        for _ in range(2):
+            told.note(Status(grpc.StatusCode.PERMISSION_DENIED, f"no {chr(0x4E00 + number)}"))
+    for _ in range(2):
+        clock.advance(1.0)
+        for _ in range(5):
+            told.note(late(0.1), "true")
+    assert [line["more"] for line in read(lines) if line.get("caller") == "true"] == [0, 4]
+
+
 def test_callers_cannot_make_more_lines_than_a_few_reasons(lines: io.StringIO) -> None:
     told = RefusalLog(SimulatedClock())
     for number in range(1000):
