@@ -99,7 +99,7 @@ def _describe(args: argparse.Namespace) -> None:
 def _top(args: argparse.Namespace) -> None:
     from realtime_service.cli import top
 
-    top.watch(args.metrics.split(","), args.ca, args.seconds, args.frames, print)
+    top.watch(args.metrics.split(","), connection.metrics_reader(args), args.seconds, args.frames, print)
 
 
 def _show_policy(args: argparse.Namespace) -> None:

@@ -51,7 +51,8 @@ def run(args: argparse.Namespace, state: StateSettings) -> None:
     path, nightly = lookup.find(args.record, args.ds, state), settings.load(NightlySettings)
     with RedisServer(state) as server, connect(server.url) as client:
         done = publish_run(state, nightly, client, lookup.open_for(path, args.ds), args.force)
-    run_record.write(path, done)
+        run_record.write(path, done)
+        figures.tell_state(client, done)
     print(f"ds={done.ds} of {done.input.identity}: {plain_text.publication(done)}")
 
 

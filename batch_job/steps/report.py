@@ -6,11 +6,15 @@ import sys
 
 from batch_job import lookup, reporting
 from batch_job.identity import Tables
+from batch_job.progress import log
 from batch_job.reporting import lineage, plain_text
 from batch_job.run_record import RunRecord, State
 from batch_job.settings import NightlySettings
+from batch_job.steps import figures
+from batch_job.tables.fence import connect
 from shared_model import settings
-from shared_model.errors import JobError, Refused, Stale
+from shared_model.errors import JobError, Refused, Stale, StoreUnavailable
+from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
 
 
@@ -27,10 +31,20 @@ def run(args: argparse.Namespace, state: StateSettings) -> None:
     print(plain_text.summary(done))
     if later := lookup.latest_refusal(state, done.ds, done.input.identity, besides=done.run_id):
         print(f"  latest      {later}")
+    _tell(state, done)
     nightly = settings.load(NightlySettings)
     written = reporting.write(path, done, nightly.price_per_hour, nightly.price_currency, state.releases_root)
     print("\n".join(f"  report      {file}" for file in written))
     check(done, args.published)
+
+
+def _tell(state: StateSettings, run: RunRecord) -> None:
+    """A night that failed or was refused is on the SLA board, too."""
+    try:
+        with RedisServer(state) as server, connect(server.url) as client:
+            figures.tell_state(client, run)
+    except StoreUnavailable as error:
+        log(f"run {run.run_id} of ds={run.ds} is not on the SLA board: {error}")
 
 
 def _print_page(run: RunRecord, picture_alone: bool) -> None:

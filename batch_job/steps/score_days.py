@@ -23,6 +23,7 @@ from batch_job.reporting import plain_text
 from batch_job.run_record import RunRecord, State
 from batch_job.scoring.options import ScoringOptions
 from batch_job.settings import InputSettings
+from batch_job.steps import figures
 from batch_job.steps.context import StepContext, open_context, open_session, recorded
 from batch_job.steps.plan import active_release, plan_run, this_runtime
 from batch_job.steps.publish import publish_run
@@ -204,4 +205,5 @@ def _publish(context: StepContext, verdicts: Sequence[Verdict]) -> str:
         return "nothing to publish: no day is committed"
     done = publish_run(context.state, context.nightly, context.client, newest.run)
     run_record.write(newest.path, done)
+    figures.tell_state(context.client, done)
     return f"ds={done.ds} of {done.input.identity}: {plain_text.publication(done)}"

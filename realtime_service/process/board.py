@@ -12,13 +12,16 @@ import redis
 import redis.asyncio
 from prometheus_client import make_wsgi_app
 
+from realtime_service.errors import PermissionDenied
 from realtime_service.process import error_budget
 from realtime_service.process.calls import Parts
 from realtime_service.serving.status import TYPICAL_TOKENS
 from realtime_service.telemetry.metrics import service_levels
 from realtime_service.telemetry.metrics.service_levels import LaneFigures, ModelFigures, ReplicaFigures, Shared, Totals
+from realtime_service.transport.authentication import AUTHORIZATION, Callers
 from realtime_service.transport.board_pages import BoardPages
 from realtime_service.transport.metrics_server import serve_metrics
+from realtime_service.transport.plain_call_context import PlainCallContext
 from shared_model.errors import StoreUnavailable
 from shared_model.redis_store import keys
 from shared_model.tls import CertificateFiles
@@ -38,7 +41,9 @@ log = logging.getLogger(__name__)
 class Board:
     """`show` is for other threads; all else belongs to the event loop that it was made in."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, callers: Callers) -> None:
+        """`callers`: verifies the tokens of readers, where calls need one."""
+        self._callers = callers
         self._redis = parts.redis
         self._settings = parts.settings
         self._status = parts.status
@@ -101,17 +106,23 @@ class Board:
             **service_levels.window(self._totals[0], self._totals[-1]),
         )
 
-    def show(self) -> bytes:
-        """The figures of all, and what the board draws from them, as JSON. Raises: StoreUnavailable if the event loop
-        does not answer in time."""
-        asked = asyncio.run_coroutine_threadsafe(self._show(), self._loop)
+    def show(self, authorization: str) -> bytes:
+        """The figures of all, and what the board draws from them, as JSON, for a reader with this header
+        `Authorization`. Raises: StoreUnavailable if the event loop does not answer in time; where calls need a token,
+        Unauthenticated without a valid one and PermissionDenied for one that is no operator's."""
+        asked = asyncio.run_coroutine_threadsafe(self._show(authorization), self._loop)
         try:
             return asked.result(_ANSWER_SECONDS)
         except concurrent.futures.TimeoutError:
             asked.cancel()
             raise StoreUnavailable(f"the service has not answered within {_ANSWER_SECONDS:g} s") from None
 
-    async def _show(self) -> bytes:
+    async def _show(self, authorization: str) -> bytes:
+        if self._settings.token_required:
+            given = ((AUTHORIZATION, authorization),) if authorization else ()
+            reader = await self._callers.identify(PlainCallContext(given, None, ""))
+            if not reader.sees_internals:
+                raise PermissionDenied("the SLA board is for operators: the token needs the role `operator`")
         async with self._showing:
             if self._clock.monotonic() - self._shown_at >= _SHOWN_SECONDS:
                 own = self.figures()

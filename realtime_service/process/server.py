@@ -35,6 +35,7 @@ from realtime_service.routing.snapshot import Snapshot
 from realtime_service.serving.status import ReplicaStatus
 from realtime_service.settings import SERVED, ServiceSettings, lanes, placement, spreads, variants
 from realtime_service.telemetry.metrics import Metrics
+from realtime_service.transport.authentication import Callers, TokenRules
 from realtime_service.transport.health import Readiness
 from realtime_service.transport.token_keys import TokenKeys
 from shared_model import devices, tracing
@@ -251,7 +252,7 @@ class Server:
         self._spawn(stack, backlog_metrics.run(queue, metrics, clock))
         shared = (client, self._readiness, metrics, clock, self._tracer)
         parts = Parts(self._settings, status, membership, self._quotas, queue, *shared)
-        board = Board(parts)
+        board = Board(parts, Callers(keys, TokenRules.of(self._settings), clock))
         self.metrics_address = board.serve(stack, self._certificates)
         self._spawn(stack, board.run())
         trust = PeerTrust(

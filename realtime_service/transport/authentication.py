@@ -2,8 +2,9 @@
 
 import functools
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import grpc.aio
 
@@ -53,6 +54,14 @@ class TokenRules:
         return self.local and not self.required
 
 
+class Called(Protocol):
+    """The part of a call's context that tells who calls."""
+
+    def invocation_metadata(self) -> Iterable[tuple[str, str | bytes]] | None: ...
+
+    def peer(self) -> str: ...
+
+
 class Callers:
     """`keys`: verify tokens; without keys, tokens are ignored."""
 
@@ -64,7 +73,7 @@ class Callers:
         self._verified: dict[str, tuple[Identity, float]] = {}
         self._verified_by: tuple[TokenKey, ...] = ()
 
-    async def identify(self, context: "grpc.aio.ServicerContext[Any, Any]") -> Identity:
+    async def identify(self, context: Called) -> Identity:
         """As `of`, but looks for a key that is not known yet."""
         try:
             return self.of(context)
@@ -73,7 +82,7 @@ class Callers:
                 raise
             return self.of(context)
 
-    def of(self, context: "grpc.aio.ServicerContext[Any, Any]") -> Identity:
+    def of(self, context: Called) -> Identity:
         """Raises: Unauthenticated for a token that is not valid, and for a call without one where one is required."""
         claimed = ""
         for name, value in context.invocation_metadata() or ():

@@ -1,15 +1,24 @@
-"""The pages of the SLA board beside the metrics: one page, its style and script, and the figures that it asks for."""
+"""The pages of the SLA board beside the metrics: one page, its style and script, and the figures that it asks for.
+
+The page itself holds nothing of the service. It asks for a token where the figures need one.
+"""
 
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shared_model.errors import StoreUnavailable
+from realtime_service.errors import PermissionDenied, Unauthenticated
+from shared_model.errors import StoreUnavailable, TandemError
 
 if TYPE_CHECKING:
     from wsgiref.types import StartResponse, WSGIApplication
 
+_STATUSES: dict[type[TandemError], HTTPStatus] = {
+    StoreUnavailable: HTTPStatus.SERVICE_UNAVAILABLE,
+    Unauthenticated: HTTPStatus.UNAUTHORIZED,
+    PermissionDenied: HTTPStatus.FORBIDDEN,
+}
 _FOLDER = Path(__file__).parent / "board"
 _TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 #: Nothing from elsewhere, and no inline script or style: an injected one would not run.
@@ -21,9 +30,10 @@ _POLICY = (
 
 class BoardPages:
     """A WSGI application that answers for the board, and asks `metrics` for every other path. `figures`: those of now,
-    as JSON; raises StoreUnavailable. `frames`: origins of pages that may frame the board, by space."""
+    as JSON, for a caller with this header `Authorization`; raises an error of _STATUSES. `frames`: origins of pages
+    that may frame the board, by space."""
 
-    def __init__(self, metrics: "WSGIApplication", figures: Callable[[], bytes], frames: str = "") -> None:
+    def __init__(self, metrics: "WSGIApplication", figures: Callable[[str], bytes], frames: str = "") -> None:
         self._metrics = metrics
         self._figures = figures
         self._headers = [
@@ -48,10 +58,13 @@ class BoardPages:
         if path in self._pages:
             return self._answer(start_response, HTTPStatus.OK, *self._pages[path])
         try:
-            return self._answer(start_response, HTTPStatus.OK, "application/json", self._figures())
-        except StoreUnavailable as error:
-            return self._answer(start_response, HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", str(error).encode())
+            figures = self._figures(environ.get("HTTP_AUTHORIZATION", ""))
+        except tuple(_STATUSES) as error:
+            return self._answer(start_response, _STATUSES[type(error)], "text/plain", str(error).encode())
+        return self._answer(start_response, HTTPStatus.OK, "application/json", figures)
 
     def _answer(self, start: "StartResponse", status: HTTPStatus, media: str, body: bytes) -> list[bytes]:
-        start(f"{status} {status.phrase}", [("Content-Type", media), *self._headers])
+        # As a 401 must; no browser asks for a bearer token by itself.
+        scheme = [("WWW-Authenticate", "Bearer")] if status is HTTPStatus.UNAUTHORIZED else []
+        start(f"{status} {status.phrase}", [("Content-Type", media), *scheme, *self._headers])
         return [body]

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 import redis
 
+from batch_job.steps import figures
 from batch_job.tables import fence
 from protos.scoring.v1.scoring_pb2 import ScoreRequest
 from protos.scoring.v1.storage_pb2 import DeferredWork, PublishedScore, RoutingPolicy
 from realtime_service.cli import policy_command, top
+from realtime_service.cli.top import Reader
 from realtime_service.client import Client
 from shared_model.deferred import DeadLetters, DeferredQueue
 from shared_model.errors import StoreUnavailable
@@ -29,6 +31,7 @@ from shared_model.releases.store import Store
 from shared_model.settings import DeferredSettings
 from shared_model.trust import audit
 from shared_model.trust.keyring import WITHOUT_KEYS
+from tests.batch_job.test_run_record import PLANNED
 from tests.conftest import REPOSITORY
 from tests.realtime_service.conftest import eventually, start_service
 from tests.realtime_service.night import Messages
@@ -86,7 +89,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def board_of(metrics: str) -> str:
-    return top.frame(*top.read([metrics], None))
+    return top.frame(*top.read([metrics], Reader()))
 
 
 def test_a_service_its_callers_an_operator_and_a_night_do_their_work(server: Server, tmp_path: Path) -> None:
@@ -118,8 +121,10 @@ def test_a_service_its_callers_an_operator_and_a_night_do_their_work(server: Ser
         assert publish(client, epoch, [(b"k" * 16, PublishedScore())], ids=Messages({"a": b"k" * 16})).keys == 1
         client.set(keys.last_run(), "{}")
         client.set(keys.last_verdicts(), "{}")
+        figures.tell_state(client, PLANNED)
     with server.client("service") as client:
         assert client.get(keys.last_run()) == client.get(keys.last_verdicts()) == b"{}"
+        assert client.llen(keys.recent_runs()) == 1
         hashes = keys.epoch_scores(release.id, epoch.name), keys.epoch_ids(release.id, epoch.name)
         assert client.register_script(FIND)(args=question(*hashes, ["a", "b"], 1)) == [b"", None]
 

@@ -91,9 +91,9 @@ function models(board) {
 }
 
 function nights(board) {
-  return table(["day", "published", "rows", "rows/s", "quarantined", "release"],
-    board.nights.map((it) => [it.ds, `${duration(board.at - it.finished_at)} ago`, number(it.rows), number(it.rows_per_second),
-      number(it.quarantined), it.release]), "none is recorded");
+  return table(["day", "model", "status", "ended", "rows", "rows/s", "quarantined", "release"],
+    board.nights.map((it) => [it.ds, it.model || "default", it.state, `${duration(board.at - it.finished_at)} ago`, number(it.rows),
+      number(it.rows_per_second), number(it.quarantined), it.release]), "none is recorded");
 }
 
 function replicas(board) {
@@ -118,8 +118,7 @@ function draw(board) {
   problem.hidden = !board.problem;
   const since = board.since ? `counted since ${board.since}` : "nothing is counted yet";
   put("source", `Rates and p95 are of the last ${number(board.window_seconds)} s. Of a lane's requests 5 % may miss their deadline `
-    + `or target: that is its error budget, which replicas count in Redis each second (28 days with today; ${since}). `
-    + "Nights that were refused or failed are in Airflow.");
+    + `or target: that is its error budget, which replicas count in Redis each second (28 days with today; ${since}).`);
 }
 
 function tell() {
@@ -129,12 +128,35 @@ function tell() {
   state.textContent = !answeredAt ? "no answer yet" : age > STALE_MS ? `no answer for ${number(age / 1000)} s` : "live";
 }
 
+// Kept until the tab is closed, and sent to this origin alone.
+const bearer = () => sessionStorage.getItem("bearer");
+
+// No answer without another token: it is asked for again once there is one.
+function askForToken(why) {
+  const form = document.getElementById("token");
+  form.querySelector("label").textContent = `${why}. A token of an operator:`;
+  form.hidden = false;
+  form.onsubmit = (event) => {
+    event.preventDefault();
+    sessionStorage.setItem("bearer", document.getElementById("bearer").value.trim());
+    form.reset();
+    form.hidden = true;
+    ask();
+  };
+}
+
 async function ask() {
   try {
-    const answer = await fetch("board.json", { cache: "no-store" });
+    const headers = bearer() ? { authorization: `Bearer ${bearer()}` } : {};
+    const answer = await fetch("board.json", { cache: "no-store", headers });
     if (answer.ok) {
       draw((await answer.json()).board);
       answeredAt = Date.now();
+    } else if (answer.status === 401 || answer.status === 403) {
+      sessionStorage.removeItem("bearer");
+      askForToken(await answer.text());
+      tell();
+      return;
     }
   } catch (error) {
     console.warn(`board.json: ${error.message}`);

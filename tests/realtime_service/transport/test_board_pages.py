@@ -5,23 +5,25 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
+from realtime_service.errors import PermissionDenied, Unauthenticated
 from realtime_service.settings import ServiceSettings
 from realtime_service.transport.board_pages import BoardPages
 from shared_model import settings
 from shared_model.errors import SettingError, StoreUnavailable
 
 
-def figures() -> bytes:
+def figures(authorization: str) -> bytes:
     return b'{"board": 1}'
 
 
-def late() -> bytes:
+def late(authorization: str) -> bytes:
     raise StoreUnavailable("the service has not answered within 4 s")
 
 
-def ask(pages: BoardPages, path: str, method: str = "GET") -> tuple[str, dict[str, str], bytes]:
+def ask(pages: BoardPages, path: str, method: str = "GET", **more: str) -> tuple[str, dict[str, str], bytes]:
     told: list[Any] = []
-    body = b"".join(pages({"PATH_INFO": path, "REQUEST_METHOD": method}, lambda *it: told.extend(it)))  # type: ignore[arg-type]
+    environ = {"PATH_INFO": path, "REQUEST_METHOD": method, **more}
+    body = b"".join(pages(environ, lambda *it: told.extend(it)))  # type: ignore[arg-type]
     return told[0], dict(told[1]), body
 
 
@@ -68,3 +70,20 @@ def test_other_paths_and_methods_are_not_the_boards() -> None:
 def test_a_service_that_hangs_is_503_with_the_reason() -> None:
     status, _, body = ask(pages(answer=late), "/board.json")
     assert (status, body) == ("503 Service Unavailable", b"the service has not answered within 4 s")
+
+
+def for_one_token(authorization: str) -> bytes:
+    if not authorization:
+        raise Unauthenticated("a token is needed")
+    if authorization != "Bearer right":
+        raise PermissionDenied("another one's")
+    return b"{}"
+
+
+def test_figures_need_the_permission_that_their_reader_shows_and_the_page_holds_none() -> None:
+    guarded = pages(answer=for_one_token)
+    status, headers, body = ask(guarded, "/board.json")
+    assert (status, headers["WWW-Authenticate"], body) == ("401 Unauthorized", "Bearer", b"a token is needed")
+    assert ask(guarded, "/board.json", HTTP_AUTHORIZATION="Bearer wrong")[0] == "403 Forbidden"
+    assert ask(guarded, "/board.json", HTTP_AUTHORIZATION="Bearer right")[0] == "200 OK"
+    assert ask(guarded, "/board")[0] == "200 OK"
