@@ -38,7 +38,7 @@ function figure(text, note, tone) {
 function budget(name, it) {
   if (!it || !it.counted) return [row(name, "no requests counted")];
   const tone = it.left < 0 ? "bad" : "";
-  const text = `${share(it.left)} left (${number(it.missed)} of ${number(it.counted)} missed)`;
+  const text = `${share(it.left)} left (${number(it.missed)} of ${number(it.counted)})`;
   return [row(name, text, tone), bar(it.left, tone)];
 }
 
@@ -118,7 +118,8 @@ function draw(board) {
   problem.hidden = !board.problem;
   const since = board.since ? `counted since ${board.since}` : "nothing is counted yet";
   put("source", `Rates and p95 are of the last ${number(board.window_seconds)} s. Of a lane's requests 5 % may miss their deadline `
-    + `or target: that is its error budget, which replicas count in Redis each second (28 days with today; ${since}).`);
+    + `or target: that is its error budget, which replicas count in Redis each second (28 days with today; ${since}). `
+    + "In brackets are the requests that missed, and all.");
 }
 
 function tell() {
