@@ -80,7 +80,10 @@ def test_metrics_want_a_certificate_of_who_scrapes(running: dict[str, RunningSer
     url = running["router"].metrics
     with pytest.raises(OSError):  # noqa: PT011 - the connection is closed in one of several ways
         scraped(url, own.ca)
-    assert "tandem_redis_up 1.0" in scraped(url, own.ca, own)
+    page = scraped(url, own.ca, own)
+    assert "tandem_redis_up 1.0" in page
+    # By this series an alert sees which lanes are served: not by a router.
+    assert "tandem_lane_capacity_texts_per_second{" not in page
 
 
 def test_a_browser_shows_the_board_with_a_certificate_and_asks_for_nothing_without_tls(
