@@ -162,7 +162,7 @@ class Calls:
         return ScoringServicer(
             self._dispatcher,
             reader,
-            Stores(self._deferral, self._watcher, MessageLookup(status.models, self._parts.redis)),
+            Stores(self._deferral, self._watcher, MessageLookup(status.models, self._parts.redis, self._parts.metrics)),
             self._streams,
             lambda internals, model: status.describe(membership.snapshot, internals, model),
             self._parts.metrics,

@@ -11,6 +11,7 @@ from realtime_service.errors import NotFound, PermissionDenied, ReplicaUnavailab
 from realtime_service.identity import Identity
 from realtime_service.models.registry import Model, Models
 from realtime_service.serving import release_choice
+from realtime_service.telemetry.metrics import Metrics
 from shared_model import tracing
 from shared_model.published import message_ids
 from shared_model.redis_store import keys
@@ -30,8 +31,9 @@ class Found:
 
 
 class MessageLookup:
-    def __init__(self, models: Models, client: "redis.asyncio.Redis") -> None:
+    def __init__(self, models: Models, client: "redis.asyncio.Redis", metrics: Metrics) -> None:
         self._models = models
+        self._metrics = metrics
         self._find = client.register_script(message_ids.FIND)
 
     async def find(self, caller: Identity, name: str, ids: Sequence[str]) -> Found:
@@ -49,9 +51,11 @@ class MessageLookup:
         if not blocks:
             raise NotFound(f"ids: epoch {epoch} has no index by message id; score its day again")
         try:
-            return Found(model, epoch, precision, await self._read(model.release, epoch, blocks, ids))
+            scores = await self._read(model.release, epoch, blocks, ids)
         except (redis.RedisError, OSError) as error:
             raise ReplicaUnavailable("published scores cannot be read now; try again") from error
+        self._metrics.looked_up(len(ids), sum(score is not None for score in scores))
+        return Found(model, epoch, precision, scores)
 
     def _model(self, caller: Identity, name: str) -> Model:
         serving = self._models.serving

@@ -110,6 +110,9 @@ class Metrics:
             "tandem_deferred_unanswered_total", "Deferred requests that ended without an answer.", "why"
         )
 
+        ids = self._counter("tandem_lookup_ids_total", "Message ids that were looked up.", "outcome")
+        self._ids_found, self._ids_absent = ids.labels("found"), ids.labels("absent")
+
     def _add_releases(self) -> None:
         self._release = self._gauge("tandem_release_info", "The releases this replica serves.", "model", "release")
         self._canary = self._gauge("tandem_canary_weight", "Share of callers the canary answers.", "model", "release")
@@ -195,6 +198,11 @@ class Metrics:
     def unanswered(self, why: str, count: int) -> None:
         """Count deferred requests that ended without an answer; one process counts each."""
         self._unanswered.labels(why).inc(count)
+
+    def looked_up(self, ids: int, found: int) -> None:
+        """Count the ids of a look-up, and those of them that the night has scored."""
+        self._ids_found.inc(found)
+        self._ids_absent.inc(ids - found)
 
     def set_lane(self, path: ServingPath, texts: int, load: float) -> None:
         """`texts`: that wait."""

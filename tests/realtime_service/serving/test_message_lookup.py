@@ -13,6 +13,7 @@ from realtime_service.identity import Identity
 from realtime_service.models.precomputed import PrecomputedScores
 from realtime_service.models.registry import Models, Serving
 from realtime_service.serving.message_lookup import MessageLookup
+from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import SystemClock
 from shared_model.published.epochs import Epoch
 from shared_model.published.publish import publish
@@ -29,7 +30,11 @@ class Replica:
     def __init__(self, client: "redis.asyncio.Redis") -> None:
         self.published = PrecomputedScores(client, RELEASE, SystemClock())
         model: Any = SimpleNamespace(release=RELEASE, precomputed=self.published)
-        self.lookup = MessageLookup(Models(Serving({RELEASE: model}, RELEASE)), client)
+        self.metrics = Metrics([])
+        self.lookup = MessageLookup(Models(Serving({RELEASE: model}, RELEASE)), client, self.metrics)
+
+    def counted(self, outcome: str) -> float | None:
+        return self.metrics.registry.get_sample_value("tandem_lookup_ids_total", {"outcome": outcome})
 
 
 @pytest.fixture
@@ -57,6 +62,7 @@ async def test_the_epoch_that_answers_is_looked_at(
         found = await replica.lookup.find(SEEING, "", ["m-999", "absent", "m-0"])
         labels = [None if score is None else list(score.labels) for score in found.scores]
         assert (found.epoch, found.precision, labels) == (f"{ds}.1", "bf16", [[label], None, [label]])
+        assert (replica.counted("found"), replica.counted("absent")) == (2 * label + 2, label + 1)
 
 
 async def test_without_an_epoch_and_without_an_index_it_says_so(
