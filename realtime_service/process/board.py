@@ -59,13 +59,13 @@ class Board:
         self._showing = asyncio.Lock()
         self._shown, self._shown_at = b"", -_SHOWN_SECONDS
 
-    def serve(self, stack: contextlib.AsyncExitStack, files: CertificateFiles | None) -> str:
+    def serve(self, stack: contextlib.AsyncExitStack, address: str, files: CertificateFiles | None = None) -> str:
         """Serve the board beside the metrics until the stack closes. Returns the address with its port. Raises:
         SettingError."""
         # At the end, so that requests of the last second are in the error budget.
         stack.push_async_callback(self.run_once)
         pages = BoardPages(make_wsgi_app(self._metrics.registry), self.show, self._settings.board.frames)
-        return serve_metrics(stack, self._settings.metrics_address, pages, files)
+        return serve_metrics(stack, address, pages, files)
 
     async def run(self) -> None:
         """Until cancelled."""

@@ -82,7 +82,7 @@ def serve(insecure: bool = False, **flags: Any) -> int:
     if service.http.address:
         tls.check_bind("TANDEM_HTTP_ADDRESS", service.http.address)
     # Before workers are started: each would say the same.
-    CertificateFiles(tls)
+    files = CertificateFiles(tls)
     limits = cgroups.limits()
     usable = devices.usable_cores(os.sched_getaffinity(0), limits.cpus, socket.gethostname())
     # A worker's neighbours share a NUMA node, as far as nodes divide.
@@ -98,7 +98,7 @@ def serve(insecure: bool = False, **flags: Any) -> int:
         _look_for_redis(server.url, router=not service.served)
         # One process that has asked the driver cannot choose among GPUs any more.
         if service.workers or len(cores) > 1 or service.gpus:
-            return _supervise(service, server.url, asked_to_stop, cores, gpus)
+            return _supervise(service, server.url, asked_to_stop, cores, gpus, files if tls.serves else None)
         _run(service, state, server.url, Place(), asked_to_stop)
     return 0
 
@@ -119,12 +119,17 @@ def work(place: Place) -> int:
 
 
 def _supervise(
-    service: ServiceSettings, redis_url: str, asked: list[int], cores: Sequence[Cores], gpus: Sequence[Gpus]
+    service: ServiceSettings,
+    redis_url: str,
+    asked: list[int],
+    cores: Sequence[Cores],
+    gpus: Sequence[Gpus],
+    files: CertificateFiles | None,
 ) -> int:
     from realtime_service.process.supervisor import Supervisor
 
     async def run(address: str) -> int:
-        return await Supervisor(service, redis_url, address, cores, gpus).run(_stop_event(asked))
+        return await Supervisor(service, redis_url, address, cores, gpus, files).run(_stop_event(asked))
 
     with contextlib.ExitStack() as held:
         address = held.enter_context(address_lock.reserved(service.grpc_address))
@@ -158,15 +163,14 @@ def _run(service: ServiceSettings, state: StateSettings, redis_url: str, place: 
     def ready(running: "Server") -> None:
         # The objects of the start live as long as the process; a full collection of them would stop it for 35 ms.
         gc.freeze()
-        release, address, metrics = running.release, running.address, running.metrics_address
-        scheme = "https" if tls.serves else "http"
-        line = f"ready in {time.monotonic() - started:.1f} s: {release} on {address}, metrics on {scheme}://{metrics}"
-        line += f" and HTTP on {running.http_url}" if running.http_url else ""
+        release, address = running.release, running.address
         if place.shared:
             # For the supervisor, which reads it as `supervisor.Ready`.
-            line = json.dumps(
-                {"release": release, "address": address, "metrics": f"{scheme}://{metrics}", "http": running.http_url}
-            )
+            line = json.dumps({"release": release, "address": address, "http": running.http_url})
+        else:
+            metrics = f"{'https' if tls.serves else 'http'}://{running.metrics_address}"
+            line = f"ready in {time.monotonic() - started:.1f} s: {release} on {address}, metrics on {metrics}"
+            line += f" and HTTP on {running.http_url}" if running.http_url else ""
         sys.stdout.write(line + "\n")
         sys.stdout.flush()
 

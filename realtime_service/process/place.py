@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class Place:
     """`shared`: this worker shares the public port with others, and has a private address besides.
 
-    `restarts`: how many workers have died in this place before.
+    `metrics`: the socket file on which its supervisor asks it for metrics; empty for a process alone.
     """
 
     shared: bool = False
-    restarts: int = 0
+    metrics: str = ""

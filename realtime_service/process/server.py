@@ -37,6 +37,7 @@ from realtime_service.settings import SERVED, ServiceSettings, lanes, placement,
 from realtime_service.telemetry.metrics import Metrics
 from realtime_service.transport.authentication import Callers, TokenRules
 from realtime_service.transport.health import Readiness
+from realtime_service.transport.metrics_server import UNIX
 from realtime_service.transport.token_keys import TokenKeys
 from shared_model import devices, tracing
 from shared_model import settings as settings_reader
@@ -95,7 +96,6 @@ class Server:
         self._stack = contextlib.AsyncExitStack()
         self._metrics = Metrics(list(self._lanes.values()))
         self._metrics.expect_models(first.by_name)
-        self._metrics.set_restarts(place.restarts)
         self._readiness = Readiness(SERVICES, settings.served or SERVED)
         self.metrics_address = ""
         self.http_url = ""
@@ -253,7 +253,11 @@ class Server:
         shared = (client, self._readiness, metrics, clock, self._tracer)
         parts = Parts(self._settings, status, membership, self._quotas, queue, *shared)
         board = Board(parts, Callers(keys, TokenRules.of(self._settings), clock))
-        self.metrics_address = board.serve(stack, self._certificates)
+        if self._place.metrics:
+            # The supervisor serves them to others.
+            self.metrics_address = board.serve(stack, f"{UNIX}{self._place.metrics}")
+        else:
+            self.metrics_address = board.serve(stack, self._settings.metrics_address, self._certificates)
         self._spawn(stack, board.run())
         trust = PeerTrust(
             self._trusted, status.address, lambda: membership.snapshot.cluster_token, self._clock, self._tls.insecure

@@ -7,6 +7,7 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,11 @@ from typing import Any
 
 from realtime_service.process.cores import Cores
 from realtime_service.process.gpus import Gpus, environment
+from realtime_service.process.worker_pages import WorkerPages
 from realtime_service.settings import ServiceSettings
+from realtime_service.telemetry.metrics.workers import WorkerMetrics
+from realtime_service.transport.metrics_server import serve_metrics
+from shared_model.tls import CertificateFiles
 
 #: A worker that died within this time after it was ready counts as failed to start.
 _SETTLED_SECONDS = 2.0
@@ -38,12 +43,11 @@ class CannotStart(Exception):
 
 @dataclass(frozen=True)
 class Ready:
-    """The line that a worker prints once it takes calls: its first release, its own address, the URL of its metrics,
-    and of HTTP, if that is served."""
+    """The line that a worker prints once it takes calls: its first release, its own address, and the URL of HTTP, if
+    that is served."""
 
     release: str
     address: str
-    metrics: str
     http: str = ""
 
 
@@ -75,7 +79,8 @@ def backoff(failures: int) -> float:
 
 
 class Supervisor:
-    """Loads no model itself. `cores`, `gpus`: of each worker; `address`: the public one, with its port."""
+    """Loads no model itself. `cores`, `gpus`: of each worker; `address`: the public one, with its port; `files`: of the
+    certificate that scrapes of metrics are shown."""
 
     def __init__(
         self,
@@ -84,12 +89,12 @@ class Supervisor:
         address: str,
         cores: Sequence[Cores],
         gpus: Sequence[Gpus] = (),
+        files: CertificateFiles | None = None,
     ) -> None:
         self._address = address
-        #: By worker: that of the settings, the worker's index in ports above, or port 0. A successor keeps the address,
-        #: so that scrape targets stay the same.
-        host, _, port = settings.metrics_address.rpartition(":")
-        self._metrics = [f"{host}:{int(port) + index if int(port) else 0}" for index in range(len(cores))]
+        self._metrics = WorkerMetrics(len(cores))
+        self._metrics_address = settings.metrics_address
+        self._files = files
         # Settings that flags may have changed, and addresses that only the supervisor knows.
         self._environ = os.environ | {
             "TANDEM_GRPC_ADDRESS": address,
@@ -100,12 +105,24 @@ class Supervisor:
         self._cores = cores
         self._gpus = gpus
         self._workers: dict[int, Worker] = {}
+        # By worker: the file on which it answers for its metrics.
+        self._sockets: list[str] = []
         self._stopping = False
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, stop: asyncio.Event) -> int:
-        """Keep every worker alive until `stop`. Returns the exit status: not 0 if no worker can start."""
+        """Keep every worker alive until `stop`. Returns the exit status: not 0 if no worker can start. Raises:
+        SettingError where metrics cannot be served."""
+        async with contextlib.AsyncExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-metrics-"))
+            self._sockets = [os.path.join(folder, str(index)) for index in range(len(self._cores))]
+            pages = WorkerPages(self._sockets, self._metrics)
+            address = serve_metrics(stack, self._metrics_address, pages, self._files)
+            self._metrics_url = f"{'https' if self._files else 'http'}://{address}"
+            return await self._keep_all(stop)
+
+    async def _keep_all(self, stop: asyncio.Event) -> int:
         keeping = [self._spawn(self._keep(index)) for index in range(len(self._cores))]
         self._spawn(self._announce(time.monotonic()))
         stopped = asyncio.create_task(stop.wait())
@@ -121,13 +138,11 @@ class Supervisor:
 
     async def _keep(self, index: int) -> None:
         """Run one worker after another on the same cores. Raises: CannotStart."""
-        failures = restarts = 0
+        failures = 0
         while not self._stopping:
-            worker = await self._start(index, restarts)
+            worker = await self._start(index)
             code = await worker.ended(self._changed)
             del self._workers[index]
-            if worker.ready:
-                self._metrics[index] = worker.ready.metrics.partition("://")[2]
             if self._stopping:
                 return
             failures = 0 if worker.settled else failures + 1
@@ -139,18 +154,14 @@ class Supervisor:
                 log.error("no worker serves after %d starts: giving up", failures)
                 raise CannotStart(1)
             log.error("worker %d, process %d, ended with %d", index, worker.process.pid, code)
-            restarts += 1
+            self._metrics.restarted(index)
             await asyncio.sleep(backoff(failures))
 
-    async def _start(self, index: int, restarts: int) -> Worker:
+    async def _start(self, index: int) -> Worker:
         cores = ",".join(map(str, self._cores[index]))
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", f"{__package__}.worker", cores, str(restarts)),
-            env={
-                **self._environ,
-                **environment(self._gpus, index),
-                "TANDEM_METRICS_ADDRESS": self._metrics[index],
-            },
+            *(sys.executable, "-m", f"{__package__}.worker", cores, self._sockets[index]),
+            env={**self._environ, **environment(self._gpus, index)},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             # The supervisor forwards Ctrl-C.
@@ -166,7 +177,7 @@ class Supervisor:
         while len(ready := [it.ready for it in self._workers.values() if it.ready]) < len(self._cores):
             self._changed.clear()
             await self._changed.wait()
-        metrics = " ".join(it.metrics for it in ready)
+        metrics = self._metrics_url
         metrics += f" and HTTP on {ready[0].http}" if ready[0].http else ""
         seconds, release = time.monotonic() - started, ready[0].release
         sys.stdout.write(

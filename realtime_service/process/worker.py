@@ -1,8 +1,8 @@
 """One worker of a supervised service. Started by `supervisor`, never by hand.
 
-    python -m realtime_service.process.worker CORES RESTARTS
+    python -m realtime_service.process.worker CORES METRICS
 
-CORES are numbers with commas. The settings come from the environment.
+CORES are numbers with commas, METRICS a socket file. The settings come from the environment.
 """
 
 import os
@@ -11,14 +11,14 @@ from collections.abc import Sequence
 
 
 def main(arguments: Sequence[str]) -> int:
-    cores, restarts = arguments
+    cores, metrics = arguments
     # Before the imports that start threads, which inherit the affinity.
     os.sched_setaffinity(0, map(int, cores.split(",")))
 
     from realtime_service.process.main import work
     from realtime_service.process.place import Place
 
-    return work(Place(shared=True, restarts=int(restarts)))
+    return work(Place(shared=True, metrics=metrics))
 
 
 if __name__ == "__main__":

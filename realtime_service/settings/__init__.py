@@ -44,7 +44,7 @@ _AUTH = Check(lambda value: value in ("optional", "required"), "optional or requ
 class ServiceSettings:
     grpc_address: str = setting("127.0.0.1:50051", "Where gRPC listens; port 0 picks a free one.", ADDRESS)
     metrics_address: str = setting(
-        "127.0.0.1:9464", "Where Prometheus scrapes; port 0 picks a free one. Worker i listens i ports above.", ADDRESS
+        "127.0.0.1:9464", "Where Prometheus scrapes; port 0 picks a free one. All workers are on one page.", ADDRESS
     )
     advertised_host: str = setting("", "Where other hosts find this one; empty: where gRPC listens.")
     log_format: str = setting(

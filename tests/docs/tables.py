@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.registry import Collector
 
 from realtime_service.telemetry.metrics import Metrics
+from realtime_service.telemetry.metrics.workers import WorkerMetrics
 from shared_model import settings
 from tests.benchmarks.devices import widths_table
 
@@ -105,6 +106,7 @@ def _metric_rows() -> Iterator[Sequence[str]]:
     yield ("---",) * 4
     recorder = _Recorder()
     Metrics([], recorder)
+    WorkerMetrics(0, recorder)
     # A process's own figures have the names of Prometheus' clients.
     for collector in (it for it in recorder.collectors if not isinstance(it, ProcessCollector)):
         [family] = collector.describe()

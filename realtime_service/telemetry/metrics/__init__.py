@@ -131,7 +131,6 @@ class Metrics:
         # Memory, CPU seconds and open files, under the names that all of Prometheus' clients use.
         ProcessCollector(registry=self.registry)
         self.spans_dropped = self._counter("tandem_spans_dropped_total", "Spans that were not exported.").inc
-        self._restarts = self._gauge("tandem_worker_restarts", "Workers that died in this one's place.")
         self._redis = self._gauge("tandem_redis_up", "1 while Redis answers.")
         self._certificate_ends = self._gauge(
             "tandem_certificate_expiry_timestamp_seconds", "When the listeners' certificate ends; 0 without TLS."
@@ -225,9 +224,6 @@ class Metrics:
         self._backlog.set(waiting)
         self._backlog_due.set(deadline)
         self._backlog_oldest.set(oldest)
-
-    def set_restarts(self, restarts: int) -> None:
-        self._restarts.set(restarts)
 
     def set_placements(self, devices: Mapping[ServingPath, str]) -> None:
         for path, device in devices.items():

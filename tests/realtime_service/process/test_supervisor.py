@@ -1,9 +1,11 @@
 """Supervised workers: each has its own cores, and is replaced when it dies."""
 
 import contextlib
+import json
 import os
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +14,7 @@ import grpc
 import psutil
 import pytest
 import redis
+from prometheus_client.parser import text_string_to_metric_families
 
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
@@ -94,6 +97,25 @@ def test_workers_own_their_cores_addresses_and_metrics(supervised: RunningServic
     eventually(lambda: all(lanes["dynamic"]["load"] > 0.0 for _, lanes in heartbeats(own_redis)))
 
 
+def test_one_page_has_the_metrics_of_all_workers_and_the_board(supervised: RunningService) -> None:
+    assert series(supervised, "tandem_redis_up") == {(str(worker), 1.0) for worker in range(WORKERS)}
+    assert series(supervised, "tandem_worker_up") == {(str(worker), 1.0) for worker in range(WORKERS)}
+    board = supervised.metrics.removesuffix("/metrics") + "/board.json"
+    eventually(lambda: len(json.loads(read(board))["board"]["replicas"]) == WORKERS)
+
+
+def series(running: RunningService, name: str) -> set[tuple[str, float]]:
+    """The samples of a metric, by worker."""
+    families = text_string_to_metric_families(read(running.metrics))
+    found = (it for family in families for it in family.samples if it.name == name)
+    return {(it.labels["worker"], it.value) for it in found}
+
+
+def read(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=10) as page:  # noqa: S310 - our own
+        return str(page.read().decode())
+
+
 def test_workers_have_the_weights_in_memory_once(supervised: RunningService) -> None:
     mapped = [shared_files(process.pid) for process in workers(supervised)]
     assert mapped[0]
@@ -120,6 +142,7 @@ def test_a_killed_worker_is_replaced_while_callers_retry(supervised: RunningServ
         eventually(lambda: len(answered) > 20)
         assert kill(killed, supervised) <= RESPAWN_SECONDS
     assert failed == []
+    assert sum(count for _, count in series(supervised, "tandem_worker_restarts_total")) == 1
 
 
 @contextlib.contextmanager
