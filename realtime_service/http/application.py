@@ -23,7 +23,7 @@ from realtime_service.http.events import EventStream
 from realtime_service.http.routes import ROUTES, Asked, Route
 from realtime_service.identity import peer_key
 from realtime_service.routing.inflight import Inflight
-from realtime_service.telemetry.metrics import Metrics, Outcome
+from realtime_service.telemetry.metrics import UNKNOWN_METHOD, Metrics, Outcome
 from realtime_service.telemetry.scope import HttpCall
 from realtime_service.transport import messages, rpc_handlers
 from realtime_service.transport.accept_queue import ARRIVED
@@ -59,7 +59,7 @@ class Application:
             "/docs": pages.page,
         }
         offered += [StarletteRoute(path, endpoint, methods=["GET"]) for path, endpoint in others.items()]
-        return Starlette(routes=offered, exception_handlers={HTTPException: _no_route})
+        return Starlette(routes=offered, exception_handlers={HTTPException: self._no_route})
 
     async def _live(self, request: Request) -> Response:
         return Response(json_messages.encode({"live": True}), headers=_JSON)
@@ -67,6 +67,13 @@ class Application:
     async def _server_ready(self, request: Request) -> Response:
         ready = self._ready(request.query_params.get("lane", ""))
         return Response(json_messages.encode({"ready": ready}), 200 if ready else 503, _JSON)
+
+    async def _no_route(self, request: Request, error: Exception) -> Response:
+        code = error.status_code if isinstance(error, HTTPException) else 404
+        said = {404: "no such path; /docs lists them", 405: f"{request.method} is not offered here"}
+        status = Status(grpc.StatusCode.UNIMPLEMENTED, said.get(code, "not offered"))
+        self._metrics.call_ended(UNKNOWN_METHOD, status.code.name)
+        return statuses.error_response(status, code)
 
     def _endpoint(self, route: Route) -> Callable[[Request], Awaitable[Response]]:
         return functools.partial(self._answer, route)
@@ -163,10 +170,3 @@ def _check_headers(request: Request) -> None:
             raise BadInput(name, "is not taken: a body is plain JSON")
     length = request.headers.get("content-length", "0")
     messages.check_size(int(length) if length.isascii() and length.isdigit() else 0)
-
-
-async def _no_route(request: Request, error: Exception) -> Response:
-    code = error.status_code if isinstance(error, HTTPException) else 404
-    said = {404: "no such path; /docs lists them", 405: f"{request.method} is not offered here"}
-    status = Status(grpc.StatusCode.UNIMPLEMENTED, said.get(code, "not offered"))
-    return statuses.error_response(status, code)

@@ -246,9 +246,10 @@ async def test_requests_of_one_connection_are_answered_in_their_order() -> None:
 @pytest.mark.parametrize(
     ("verb", "path", "status"), [("GET", "/v1/score", 405), ("GET", "/nowhere", 404), ("POST", "/v2", 405)]
 )
-async def test_another_path_or_verb_is_refused_in_json(verb: str, path: str, status: int) -> None:
+async def test_another_path_or_verb_is_refused_in_json_and_counted(verb: str, path: str, status: int) -> None:
     async with serving({}) as served:
         reply = await ask(served.port, path, None, verb)
+        assert served.ended("unknown", "UNIMPLEMENTED") == 1
     assert (reply.status, reply.json["code"]) == (status, "UNIMPLEMENTED")
 
 
