@@ -8,7 +8,7 @@ import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +22,7 @@ from batch_job.scoring.bisection import Failure
 from batch_job.scoring.options import ScoringOptions
 from batch_job.shards import schemas
 from protos.scoring.v1.scoring_pb2 import DEFERRED, HeadResult, Label, Result, ScoreResponse
+from shared_model import tracing
 from shared_model.deferred import DEFAULTS, Claimed, DeferredQueue, Lease
 from shared_model.deferred.owners import request_id_of
 from shared_model.encoding import Text
@@ -103,13 +104,14 @@ def _by_release(claimed: Sequence[Claimed], actives: Mapping[str, str]) -> dict[
 
 @dataclass(frozen=True)
 class _Answer:
-    """Answers the requests of a chunk that want one release."""
+    """Answers the requests of a chunk that want one release. `began`: seconds since 1970."""
 
     spark: SparkSession
     deferred_queue: DeferredQueue
     options: ScoringOptions
     scores: DeferredScores
     lease: Lease
+    began: float = field(default_factory=time.time)
 
     async def run(self, items: Sequence[Claimed]) -> tuple[int, list[Claimed]]:
         """How many have ended, and those that were not tried."""
@@ -135,6 +137,7 @@ class _Answer:
         return failed + ended, untried
 
     async def _fail(self, item: Claimed, why: str) -> bool:
+        tracing.submitted(item.work.traceparent, self.began, why)
         return await self.deferred_queue.fail(item, why, COMPUTED_BY)
 
     async def _settle(
@@ -150,6 +153,7 @@ class _Answer:
                 continue
             if failures:
                 why = answering.reason(failures[0])
+                tracing.submitted(it.item.work.traceparent, self.began, why)
                 buried += await self.deferred_queue.dead_letter(it.item, why, COMPUTED_BY, answering.ATTEMPTS)
             elif len(answers) < len(outcomes):
                 untried.append(it.item)
@@ -166,6 +170,8 @@ class _Answer:
         scored = [(it.item, _response(it.item, [next(committed) for _ in it.texts], heads)) for it, _ in whole]
         kept = sum(await self.deferred_queue.store_results(scored, COMPUTED_BY))
         await self.deferred_queue.acknowledge([item for item, _ in scored])
+        for item, _ in scored:
+            tracing.submitted(item.work.traceparent, self.began)
         return kept
 
 

@@ -62,8 +62,8 @@ class CallTracer:
         """A span of work that was submitted earlier. `traceparent`: as it was stored."""
         if self._tracer is None or not traceparent:
             return nullcontext()
-        attributes = {"messaging.system": "redis", "messaging.operation.type": "process"}
-        span = self._tracer.begin("process deferred", {TRACEPARENT: traceparent}, Kind.CONSUMER, attributes=attributes)
+        carrier = {TRACEPARENT: traceparent}
+        span = self._tracer.begin(tracing.PROCESS, carrier, Kind.CONSUMER, attributes=tracing.MESSAGING)
         return nullcontext() if span is None else _resuming(Work(self._tracer, span))
 
 

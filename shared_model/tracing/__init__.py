@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from shared_model.errors import SettingError
@@ -43,6 +44,10 @@ class Kind(Enum):
     CONSUMER = auto()
 
 
+#: The span of a deferred request that is answered, and its attributes.
+PROCESS = "process deferred"
+MESSAGING = MappingProxyType({"messaging.system": "redis", "messaging.operation.type": "process"})
+
 log = logging.getLogger(__name__)
 
 
@@ -63,6 +68,8 @@ class Work:
 _WORK: ContextVar[Work | None] = ContextVar("_WORK", default=None)
 #: The work of this task or thread; None where it is not sampled: one look is all that tracing costs then.
 current = _WORK.get
+#: Of a program: work of other traces, too, is recorded by it.
+_TRACER: ContextVar["Tracer | None"] = ContextVar("_TRACER", default=None)
 _NOTHING = contextlib.nullcontext()
 
 
@@ -109,6 +116,7 @@ def program(name: str, service: str) -> Iterator[Callable[[int], None]]:
     before = {name: os.environ.get(name) for name in _CARRIED}
     carried = tracer.carried(span, carrier)
     _tell({name: carried.get(header) for name, header in _CARRIED.items()})
+    token = _TRACER.set(tracer)
     try:
         with working(Work(tracer, span)) if span else _NOTHING:
             yield ended
@@ -116,6 +124,7 @@ def program(name: str, service: str) -> Iterator[Callable[[int], None]]:
         ended(end.code if isinstance(end.code, int) else 1)
         raise
     finally:
+        _TRACER.reset(token)
         _tell(before)
         if span:
             span.end()
@@ -167,6 +176,21 @@ def past(name: str, began: float, ended: float, **attributes: str | int | float 
     if work := _WORK.get():
         span = work.tracer.child(work.span, name, start=round(began * 1e9), attributes=_own(attributes))
         span.end(round(ended * 1e9))
+
+
+def submitted(traceparent: str, began: float, failure: str = "") -> None:
+    """Record that this program processed a request of an earlier trace from `began`, in seconds since 1970, until now:
+    a part of that trace, with a link to the current work. `traceparent`: as it was stored; `failure`: why there is no
+    answer. Nothing where that trace is not sampled."""
+    if (tracer := _TRACER.get()) is None or not traceparent:
+        return
+    links = [work.span] if (work := _WORK.get()) else []
+    carrier, start = {"traceparent": traceparent}, round(began * 1e9)
+    span = tracer.begin(PROCESS, carrier, Kind.CONSUMER, start, MESSAGING, links)
+    if span:
+        if failure:
+            fail(span, failure)
+        span.end()
 
 
 @contextlib.contextmanager

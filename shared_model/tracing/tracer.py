@@ -53,6 +53,7 @@ class Tracer:
         kind: Kind = Kind.INTERNAL,
         start: int | None = None,
         attributes: Attributes | None = None,
+        links: Sequence[Span] = (),
     ) -> Span | None:
         """The first span of this process in a trace; None where the trace is not sampled. `carrier`: the headers of the
         span before it, if any; what is malformed counts as absent. `start`: nanoseconds since 1970."""
@@ -63,7 +64,7 @@ class Tracer:
         if decided.decision is not Decision.RECORD_AND_SAMPLE:
             return None
         self._ids.decided = trace_id
-        return self._tracer.start_span(name, parent, _KINDS[kind], attributes, start_time=start)
+        return self._tracer.start_span(name, parent, _KINDS[kind], attributes, _linked(links), start_time=start)
 
     def child(
         self,
@@ -74,8 +75,8 @@ class Tracer:
         attributes: Attributes | None = None,
         links: Sequence[Span] = (),
     ) -> Span:
-        above, linked = trace.set_span_in_context(parent, _NOWHERE), [Link(it.get_span_context()) for it in links]
-        return self._tracer.start_span(name, above, _KINDS[kind], attributes, linked, start_time=start)
+        above = trace.set_span_in_context(parent, _NOWHERE)
+        return self._tracer.start_span(name, above, _KINDS[kind], attributes, _linked(links), start_time=start)
 
     def carried(self, span: Span | None, received: Mapping[str, str]) -> dict[str, str]:
         """The headers by which another process continues a trace. `span`: None where it is not sampled, `received`: the
@@ -96,6 +97,10 @@ class Tracer:
         if closing.is_alive():
             self._processor.give_up()
             closing.join(_GIVING_UP_SECONDS)
+
+
+def _linked(spans: Sequence[Span]) -> list[Link]:
+    return [Link(it.get_span_context()) for it in spans]
 
 
 def headers(span: Span) -> dict[str, str]:

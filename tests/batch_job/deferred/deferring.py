@@ -27,10 +27,18 @@ from tests.shared_model import further_heads
 Done = TypeVar("Done")
 
 
-async def submit(client: "redis.asyncio.Redis", *texts: str, top_k: int = 0, release: str = "", model: str = "") -> str:
+async def submit(
+    client: "redis.asyncio.Redis",
+    *texts: str,
+    top_k: int = 0,
+    release: str = "",
+    model: str = "",
+    traceparent: str = "",
+) -> str:
     request_id = uuid.uuid4().hex
     request = ScoreRequest(texts=texts, top_k=top_k, release=release, request_id=request_id, model=model)
-    await DeferredQueue(client).submit(request_id, DeferredWork(request=request, accepted_at_ms=1))
+    work = DeferredWork(request=request, accepted_at_ms=1, traceparent=traceparent)
+    await DeferredQueue(client).submit(request_id, work)
     return request_id
 
 

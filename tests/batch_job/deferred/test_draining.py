@@ -21,6 +21,7 @@ from batch_job.scoring.options import ScoringOptions
 from batch_job.shards import schemas
 from protos.scoring.v1.scoring_pb2 import DEFERRED, ScoreRequest, ScoreResponse
 from protos.scoring.v1.storage_pb2 import DeferredWork
+from shared_model import tracing
 from shared_model.deferred import Claimed, DeferredQueue, Lease, State
 from shared_model.deferred.scripts import GROUP
 from shared_model.deferred.store import LAST_DELIVERY
@@ -28,8 +29,15 @@ from shared_model.errors import JobError, StoreUnavailable
 from shared_model.redis_store import keys
 from shared_model.releases.store import Release, Store
 from tests.batch_job.deferred.deferring import Spark, committed, letters, row, submit
+from tests.otlp import Collector, collecting
 
 pytestmark = pytest.mark.default_release
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with collecting() as own:
+        yield own
 
 
 async def test_every_request_has_exactly_one_answer(
@@ -60,6 +68,34 @@ async def test_every_request_has_exactly_one_answer(
     assert item.response.results[1].labels[0].name == "passcode_forgotten"
     assert (item.response.path, item.response.release, item.response.request_id) == (DEFERRED, release.id, several)
     assert 1 <= item.response.batch_size <= 64
+
+
+@pytest.mark.parametrize("sampler", ["parentbased_always_on", "parentbased_always_off"])
+async def test_an_answer_is_a_part_of_the_trace_that_its_request_came_with(
+    spark: SparkSession,
+    deferred: "redis.asyncio.Redis",
+    options: ScoringOptions,
+    scores: DeferredScores,
+    collector: Collector,
+    monkeypatch: pytest.MonkeyPatch,
+    sampler: str,
+) -> None:
+    """Whether or not the night is traced itself; of a trace that is, the request's names it."""
+    for name, value in collector.environment(OTEL_TRACES_SAMPLER=sampler).items():
+        monkeypatch.setenv(name, value)
+    answered, unanswered, unsampled = (f"{number:032x}" for number in (0xA, 0xB, 0xC))
+    await submit(deferred, "hello", traceparent=f"00-{answered}-{1:016x}-01")
+    await submit(deferred, "hello", model="nowhere", traceparent=f"00-{unanswered}-{1:016x}-01")
+    await submit(deferred, "hello", traceparent=f"00-{unsampled}-{1:016x}-00")
+    with tracing.program("drain", "night"):
+        night = tracing.current()
+        await drain(spark, deferred, options, scores, limit=10)
+    nights = () if night is None else (night.ids["span_id"],)
+    for trace, failed in ((answered, False), (unanswered, True)):
+        (span,) = collector.until(trace, {"process deferred"})
+        assert (span.parent, span.kind, span.failed, span.links) == (f"{1:016x}", "CONSUMER", failed, nights)
+        assert span.began < span.ended
+    assert collector.of(unsampled) == []
 
 
 async def test_an_answer_that_came_first_stands(
