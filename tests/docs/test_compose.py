@@ -159,13 +159,29 @@ def test_what_services_refer_to_exists() -> None:
 
 @pytest.mark.parametrize("dockerfile", sorted(dockerfiles()))
 def test_dockerfiles_copy_what_exists_and_run_as_nobody_special(dockerfile: str) -> None:
-    text = (REPOSITORY / dockerfile).read_text()
-    copied = [word for line in re.findall(r"^COPY (.+)$", text, re.MULTILINE) for word in line.split()[:-1]]
-    assert copied
-    for source in copied:
-        assert source.startswith("--") or (REPOSITORY / source).exists(), source
-    users = re.findall(r"^USER (\S+)$", text, re.MULTILINE)
+    assert copied(dockerfile)
+    for source in copied(dockerfile):
+        assert (REPOSITORY / source).exists(), source
+    users = re.findall(r"^USER (\S+)$", (REPOSITORY / dockerfile).read_text(), re.MULTILINE)
     assert users[-1] in ("airflow", "50000:0")
+
+
+def copied(dockerfile: str) -> list[str]:
+    """What it copies from the build context."""
+    lines = re.findall(r"^COPY (.+)$", (REPOSITORY / dockerfile).read_text(), re.MULTILINE)
+    words = (word for line in lines if "--from=" not in line for word in line.split()[:-1])
+    return [word for word in words if not word.startswith("--")]
+
+
+@pytest.mark.parametrize("dockerfile", sorted(dockerfiles()))
+def test_the_last_stage_of_an_image_has_the_environment_and_nothing_that_made_it(dockerfile: str) -> None:
+    *made, last = (REPOSITORY / dockerfile).read_text().split("\nFROM ")[1:]
+    stages = {stage.splitlines()[0].partition(" AS ")[2] for stage in made}
+    assert "environment" in stages
+    assert set(re.findall(r"^COPY --from=(\w+) ", last, re.MULTILINE)) == stages
+    steps = "\n".join(line for line in last.splitlines() if not line.startswith("#"))
+    assert "uv" not in steps.split()
+    assert "requirements" not in steps
 
 
 #: Airflow's tag has the versions of the lock file in it; no source that we reach states its digest.
@@ -286,8 +302,7 @@ def ignored(path: str) -> bool:
 
 def test_the_build_context_is_what_dockerfiles_copy() -> None:
     for dockerfile in dockerfiles():
-        copies = re.findall(r"^COPY (.+)$", (REPOSITORY / dockerfile).read_text(), re.MULTILINE)
-        for source in (word for line in copies for word in line.split()[:-1] if not word.startswith("--")):
+        for source in copied(dockerfile):
             assert not ignored(source), source
     for path in (
         ".env",
