@@ -50,6 +50,7 @@ def _use(stack: Stack, log: Log) -> None:
             answer = stack.call(TEXT, "--lane", lane)
             best = answer["results"][0]["labels"][0]
             log.say(f"call in the lane {lane}: {best} by {answer['release']}, path {answer['path']}")
+        log.say(f"the same over HTTP: {stack.post({'texts': [TEXT]})['results'][0]['labels'][0]}")
         log.say(f"night of {DAY} by Airflow and Spark")
         stack.night()
         log.say("  success")

@@ -117,12 +117,16 @@ class Stack:
         command = ("python", "-m", "realtime_service", "call", *_TLS, "--json", *options, text)
         return dict(json.loads(self.compose("exec", "-T", "router", *command)))
 
-    def published(self, url: str) -> str:
+    def post(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request over HTTP."""
+        sent = ("--header", "Content-Type: application/json", "--data", json.dumps(body))
+        return dict(json.loads(self.published("https://127.0.0.1:8082/v1/score", *sent)))
+
+    def published(self, url: str, *options: str) -> str:
         """The answer at an address that is published on this machine."""
         ca = self._project / ".deploy" / "certificates" / "ca.pem"
-        return self._log.run(
-            [*self._engine.within(), "curl", "--silent", "--show-error", "--fail", "--cacert", str(ca), url]
-        )
+        curl = ("curl", "--silent", "--show-error", "--fail", "--cacert", str(ca))
+        return self._log.run([*self._engine.within(), *curl, *options, url])
 
     def query(self, query: str) -> dict[str, float]:
         """A value of Prometheus for each instance."""

@@ -167,7 +167,7 @@ def test_dockerfiles_copy_what_exists_and_run_as_nobody_special(dockerfile: str)
 
 
 def copied(dockerfile: str) -> list[str]:
-    """What it copies from the build context."""
+    """The paths that it copies from the build context."""
     lines = re.findall(r"^COPY (.+)$", (REPOSITORY / dockerfile).read_text(), re.MULTILINE)
     words = (word for line in lines if "--from=" not in line for word in line.split()[:-1])
     return [word for word in words if not word.startswith("--")]
@@ -272,6 +272,21 @@ def test_redis_listens_with_tls_alone_and_is_called_so(certificates: Path) -> No
         url = urlsplit(re.sub(r"\$\{(\w+)[^}]*\}", r"\1", environment["REDIS_URL"]))
         assert (url.scheme, url.hostname, url.port) == ("rediss", "redis", 6379), name
         assert environment["TANDEM_REDIS_CA"] == f"{MOUNTED}/ca.pem", name
+
+
+def test_the_router_is_published_with_each_of_its_interfaces() -> None:
+    router = SERVICES["router"]
+    for variable in ("TANDEM_GRPC_ADDRESS", "TANDEM_HTTP_ADDRESS", "TANDEM_METRICS_ADDRESS"):
+        port = router["environment"][variable].rpartition(":")[2]
+        assert any(it.endswith(f":{port}") for it in router["ports"]), variable
+    head = TEXT.partition("x-confined")[0]
+    published = [
+        it.split(":")[1]
+        for service in SERVICES.values()
+        for it in service.get("ports", ())
+        if "redis" not in service["image"]
+    ]
+    assert [port for port in published if port not in head and port not in ("50052", "50053")] == []
 
 
 def test_health_checks_and_prometheus_trust_the_authority() -> None:
