@@ -65,7 +65,7 @@ class Application:
         return Response(json_messages.encode({"live": True}), headers=_JSON)
 
     async def _server_ready(self, request: Request) -> Response:
-        ready = self._ready(request.query_params.get("lane", ""))
+        ready = all(map(self._ready, request.query_params.getlist("lane") or [""]))
         return Response(json_messages.encode({"ready": ready}), 200 if ready else 503, _JSON)
 
     async def _no_route(self, request: Request, error: Exception) -> Response:

@@ -98,7 +98,7 @@ def openapi() -> dict[str, Any]:
         ("/v2/health/live", "Whether the process runs; needs no token."),
         (
             "/v2/health/ready",
-            "Whether this replica takes calls (?lane=NAME: of a lane): 200, else 503; needs no token.",
+            "Whether this replica takes calls (?lane=NAME: of a lane, or of several): 200, else 503; needs no token.",
         ),
     ):
         paths[path] = {"get": {"summary": summary, "responses": {"200": {"description": "Yes."}}}}

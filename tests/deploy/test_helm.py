@@ -9,6 +9,7 @@ import ssl
 import subprocess
 import sys
 import threading
+import urllib.parse
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -149,17 +150,17 @@ def test_a_replica_starts_with_its_settings(example: str) -> None:
 
 
 @each
-def test_probes_ask_what_a_replica_answers_of_its_own_lane(example: str) -> None:
+def test_probes_ask_what_a_replica_answers_of_all_its_lanes(example: str) -> None:
     paths = pages.openapi()["paths"]
     for container in replicas(example).values():
         given = environment(container)
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-            path, _, query = _asked(container, probe).partition("?")
-            assert "get" in paths[path]
-            assert query.removeprefix("lane=") in ("", *given["TANDEM_LANES"].split(","))
+            assert "get" in paths[_asked(container, probe).partition("?")[0]]
         assert _asked(container, "livenessProbe") == "/v2/health/live"
-        lane = given["TANDEM_LANES"].split(",")[0]
-        assert _asked(container, "readinessProbe") == "/v2/health/ready" + ("" if lane == "none" else f"?lane={lane}")
+        served = [it for it in given["TANDEM_LANES"].split(",") if it != "none"]
+        for probe in ("startupProbe", "readinessProbe"):
+            asked = urllib.parse.urlsplit(_asked(container, probe))
+            assert (asked.path, urllib.parse.parse_qs(asked.query).get("lane", [])) == ("/v2/health/ready", served)
 
 
 def _asked(container: dict[str, Any], probe: str) -> str:
@@ -258,6 +259,10 @@ def test_selectors_find_their_pods(example: str) -> None:
             wanted = functools.reduce(lambda found, part: found[part], path, manifest["spec"])
             assert [it for it in labels if wanted.items() <= it.items()], (kind, name)
     assert set(of_kind(example, "PodDisruptionBudget")) == set(replicas(example))
+    for budget in of_kind(example, "PodDisruptionBudget").values():
+        # A minimum would keep the node of a single replica from being drained.
+        assert budget["spec"].keys() == {"maxUnavailable", "selector"}
+        assert budget["spec"]["maxUnavailable"] >= 1
     ports = {port["name"] for container in containers(example) for port in container.get("ports", ())}
     targets = {it["targetPort"] for service in of_kind(example, "Service").values() for it in service["spec"]["ports"]}
     assert {it for it in targets if isinstance(it, str)} <= ports
@@ -330,8 +335,10 @@ def test_redis_and_alerts_are_those_of_the_repository() -> None:
     (redis,) = of_kind("production", "StatefulSet").values()
     assert redis["spec"]["template"]["spec"]["containers"][0]["command"][1] == "/etc/tandem/start.sh"
     for name, manifest in of_kind("production", "PrometheusRule").items():
-        file = DEPLOY / "prometheus" / f"{name.rpartition('-')[2]}.yml"
-        assert manifest["spec"] == yaml.safe_load(file.read_text())
+        text = (DEPLOY / "prometheus" / f"{name.rpartition('-')[2]}.yml").read_text()
+        linked = text.replace("RUNBOOK.md#", "https://git.example.com/tandem/.deploy/RUNBOOK.md#")
+        assert linked != text
+        assert manifest["spec"] == yaml.safe_load(linked)
 
 
 def queries() -> list[str]:
@@ -340,9 +347,11 @@ def queries() -> list[str]:
 
 
 def test_autoscalers_follow_metrics_that_replicas_have(tmp_path: Path) -> None:
+    adapter = yaml.safe_load((chart.CHART / "README.md").read_text().partition("```yaml\n")[2].partition("```")[0])
     known = {family.name for family in Metrics([]).registry.collect()}
-    (scaler,) = of_kind("external", "HorizontalPodAutoscaler").values()
-    (metric,) = scaler["spec"]["metrics"]
+    scalers = of_kind("external", "HorizontalPodAutoscaler")
+    latency, throughput = (scalers[f"trial-tandem-{it}"]["spec"]["metrics"] for it in ("latency", "throughput"))
+    (metric,) = latency
     named = {metric["pods"]["metric"]["name"], *re.findall(r"tandem_\w+", " ".join(queries()))}
     assert named == {
         "tandem_predicted_lateness_ratio",
@@ -351,6 +360,13 @@ def test_autoscalers_follow_metrics_that_replicas_have(tmp_path: Path) -> None:
     }
     assert named <= known
     assert metric["pods"]["target"] == {"type": "AverageValue", "averageValue": "500m"}
+    _, due = throughput
+    assert due["external"]["target"] == {"type": "AverageValue", "averageValue": "1000"}
+    (rule,) = adapter["externalRules"]
+    assert rule["name"]["as"] == due["external"]["metric"]["name"]
+    # The same as KEDA asks for.
+    asked = rule["metricsQuery"].replace("<<.LabelMatchers>>", 'namespace="scoring"')
+    assert asked in queries()
     rules = [{"record": f"scaling:{number}", "expr": query} for number, query in enumerate(queries())]
     (tmp_path / "queries.yml").write_text(yaml.safe_dump({"groups": [{"name": "scaling", "rules": rules}]}))
     ran = subprocess.run(
@@ -376,3 +392,15 @@ def test_airflow_has_the_variables_of_compose() -> None:
     assert set_here | secret == set_there
     same = set_here - {"AIRFLOW__CORE__EXECUTION_API_SERVER_URL"} | {"OTEL_TRACES_EXPORTER"}
     assert {it: given[it] for it in same} == {it: composed[it] for it in same}
+
+
+def test_the_board_can_be_reached_framed_and_linked_to() -> None:
+    for example in EXAMPLES:
+        router = of_kind(example, "Service")["trial-tandem"]["spec"]["ports"]
+        assert {"name": "metrics", "port": 9464, "targetPort": "metrics"} in router
+    for container in replicas("production").values():
+        read = settings.load(ServiceSettings, {"TANDEM_BOARD_FRAMES": environment(container)["TANDEM_BOARD_FRAMES"]})
+        assert read.board.frames == "https://airflow.example.com"
+    airflow = of_kind("production", "Deployment")["trial-tandem-airflow-scheduler"]["spec"]["template"]["spec"]
+    given = environment(airflow["containers"][0])
+    assert given["TANDEM_SLA_BOARD_URL"] == "https://tandem.example.com:9464/board"

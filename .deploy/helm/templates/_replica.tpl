@@ -1,10 +1,11 @@
-{{/* A Deployment of the online service. `component`, `serves` (TANDEM_LANES), `lane` (that its probes ask for, "" for any), `of` (its values). */}}
+{{/* A Deployment of the online service. `component`, `serves` (TANDEM_LANES; its probes ask for each of these lanes), `of` (its values). */}}
 {{- define "tandem.replica" -}}
 {{- $tls := include "tandem.hasTls" .root -}}
 {{- $mutual := include "tandem.isMutual" .root -}}
 {{- /* A probe by a program costs more than one by the cluster. */}}
 {{- $period := ternary 5 2 (ne $mutual "") -}}
-{{- $ready := ternary (printf "/v2/health/ready?lane=%s" .lane) "/v2/health/ready" (ne .lane "") -}}
+{{- $lanes := ternary "" (printf "?lane=%s" (replace "," "&lane=" .serves)) (eq .serves "none") -}}
+{{- $ready := printf "/v2/health/ready%s" $lanes -}}
 apiVersion: apps/v1
 kind: Deployment
 metadata:
@@ -53,10 +54,13 @@ spec:
             - {name: TANDEM_HTTP_ADDRESS, value: "0.0.0.0:8080"}
             # Other replicas call this one by its pod's address.
             - {name: TANDEM_ADVERTISED_HOST, valueFrom: {fieldRef: {fieldPath: status.podIP}}}
-            # One a pod: pods are scaled, and one port has all metrics.
+            # One a pod: pods are scaled.
             - {name: TANDEM_WORKERS, value: "1"}
             {{- if .root.Values.airflow.enabled }}
             - {name: TANDEM_NIGHTLY_EXPECTED, value: "true"}
+            {{- end }}
+            {{- with .root.Values.board.frames }}
+            - {name: TANDEM_BOARD_FRAMES, value: {{ . | quote }}}
             {{- end }}
             {{- if $tls }}
             - {name: TANDEM_TLS_CERT, value: /run/tandem/tls/tls.crt}
@@ -123,7 +127,8 @@ metadata:
   name: {{ include "tandem.name" .root }}-{{ .component }}
   labels: {{- include "tandem.labels" . | nindent 4 }}
 spec:
-  minAvailable: {{ .of.minAvailable }}
+  # By default one at a time, also of a single one: `minAvailable` would keep its node from being drained.
+  maxUnavailable: {{ .of.maxUnavailable }}
   selector:
     matchLabels: {{- include "tandem.selector" . | nindent 6 }}
 {{- end }}

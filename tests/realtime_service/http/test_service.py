@@ -190,7 +190,8 @@ def test_a_caller_over_its_quota_is_429_with_a_hint_on_either_interface(stage: S
 
 def test_pages_need_no_token_and_nothing_else(stage: Stage) -> None:
     assert call(f"{stage.replica.http}/v2/health/live").json == {"live": True}
-    for query, ready in (("", True), ("?lane=latency", True), ("?lane=deferred", False)):
+    several = (("?lane=latency&lane=dynamic", True), ("?lane=deferred&lane=latency", False))
+    for query, ready in (("", True), ("?lane=latency", True), ("?lane=deferred", False), *several):
         answer = call(f"{stage.router.http}/v2/health/ready{query}")
         assert (answer.status, answer.json) == (200 if ready else 503, {"ready": ready}), query
     document = call(f"{stage.replica.http}/openapi.json").json
