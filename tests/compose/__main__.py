@@ -59,8 +59,8 @@ def _use(stack: Stack, log: Log) -> None:
         log.say("stopping a replica: its alert")
         stack.alert()
         log.say("  arrived at the webhook")
-        for name in ("backup-redis", "backup-postgres"):
-            log.say(f"{name}: {stack.compose('run', '--rm', name).strip()}")
+        for name in ("backup-redis", "backup-postgres", "backup-files"):
+            log.say(f"{name}: {' '.join(stack.compose('run', '--rm', name).split())}")
     finally:
         stack.stop()
         log.say("docker-compose down")

@@ -30,10 +30,10 @@ EXPECTED = {
     "spark-master", "spark-worker",
     "postgres", "airflow-init", "airflow-apiserver", "airflow-scheduler", "airflow-dag-processor", "airflow-triggerer",
     "prometheus", "alertmanager", "grafana",
-    "backup-redis", "backup-postgres",
+    "backup-redis", "backup-postgres", "backup-files",
 }  # fmt: skip
 #: They end by themselves, so that they have no health.
-ENDING = {"certificates", "release", "airflow-init", "backup-redis", "backup-postgres"}
+ENDING = {"certificates", "release", "airflow-init", "backup-redis", "backup-postgres", "backup-files"}
 #: It writes into a folder of the host, for whichever user has it.
 ROOT = {"certificates"}
 

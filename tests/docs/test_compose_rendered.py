@@ -33,7 +33,7 @@ def test_docker_compose_reads_the_file_as_we_do(tmp_path: Path) -> None:
     ran = rendered(tmp_path)
     assert ran.returncode == 0, ran.stderr
     services = yaml.safe_load(ran.stdout)["services"]
-    assert set(services) >= EXPECTED - {"certificates", "backup-redis", "backup-postgres"}
+    assert set(services) >= EXPECTED - {"certificates", "backup-redis", "backup-postgres", "backup-files"}
     assert services["spark-worker"]["environment"]["SPARK_WORKER_DIR"] == "/var/lib/tandem-spark/work"
     assert "--maxmemory 3gb" in str(services["redis"]["command"])
 
