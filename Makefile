@@ -109,7 +109,7 @@ bench-gpu: release ## FP16 on a GPU against its matmul rate and other libraries;
 soak: release ## two hours of calls, cancels, reloads, rotations and nights: memory of each process, lost calls; MINUTES=15 OUT=soak.json
 	@$(RUNTIME) -m tests.benchmarks.bench_soak $(if $(OUT),--out "$(OUT)") $(if $(MINUTES),--minutes "$(MINUTES)")
 
-compose: setup ## docker-compose.yml in an engine of its own, on stand-ins of its base images: a night, calls, an alert, backups; as root; OUT=compose.txt
+compose: setup ## docker-compose.yml in an engine of its own, on stand-ins of its base images: a night, calls, an alert, recovery; as root; OUT=compose.txt
 	@$(STACK) $(RUNTIME) -m tests.compose $(if $(OUT),--out "$(OUT)")
 
 check: setup $(PROTOC) ## lint, format, types, import law, known vulnerabilities, Helm chart, generated code up to date

@@ -1,4 +1,4 @@
-"""make compose: docker-compose.yml in an engine, on stand-ins of the base images: a night, calls, an alert, backups."""
+"""make compose: docker-compose.yml in an engine, on stand-ins of the base images: a night, calls, an alert, recovery."""
 
 import argparse
 import signal
@@ -10,8 +10,10 @@ from tests.compose.engine import Engine
 from tests.compose.log import Log
 from tests.compose.stack import DAY, Stack
 from tests.conftest import REPOSITORY
+from tests.realtime_service.conftest import eventually
 
 FOLDER = REPOSITORY / ".tandem" / "compose"
+BACKUPS = ("backup-redis", "backup-postgres", "backup-files")
 TEXT = "Someone stole my card, please block it!"
 
 
@@ -51,16 +53,29 @@ def _use(stack: Stack, log: Log) -> None:
             best = answer["results"][0]["labels"][0]
             log.say(f"call in the lane {lane}: {best} by {answer['release']}, path {answer['path']}")
         log.say(f"the same over HTTP: {stack.post({'texts': [TEXT]})['results'][0]['labels'][0]}")
+        log.say(f"a request that can wait: {stack.defer(TEXT)}")
         log.say(f"night of {DAY} by Airflow and Spark")
         stack.night()
-        log.say("  success")
+        log.say(f"  success: {stack.rows()} rows in the table")
+        text = stack.text_of_the_night()
+        stack.call(text)
+        eventually(stack.is_precomputed, seconds=60, every=2)
+        log.say(f"a call with a text of that night is answered from it: {text!r}")
         log.say(f"up of each replica, by Prometheus: {stack.query('up')}")
         log.say(f"metrics over TLS: {len(stack.published('https://127.0.0.1:9464/metrics').splitlines())} lines")
         log.say("stopping a replica: its alert")
         stack.alert()
         log.say("  arrived at the webhook")
-        for name in ("backup-redis", "backup-postgres", "backup-files"):
-            log.say(f"{name}: {' '.join(stack.compose('run', '--rm', name).split())}")
+        copies = {name: stack.compose("run", "--rm", name).split() for name in BACKUPS}
+        for name, files in copies.items():
+            log.say(f"{name}: {' '.join(files)}")
+        before = stack.rows()
+        log.say("down, without the volumes of Redis, files and keys; they come back from copies")
+        stack.lose_and_restore(*copies["backup-redis"], *copies["backup-files"])
+        answer = stack.call(TEXT, "--lane", "latency")
+        log.say(f"call in the lane latency: {answer['results'][0]['labels'][0]} by {answer['release']}")
+        assert stack.rows() == before
+        log.say(f"  the night's {before} rows are there")
     finally:
         stack.stop()
         log.say("docker-compose down")

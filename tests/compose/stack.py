@@ -26,6 +26,22 @@ DAY = "2026-01-14"
 _WEBHOOK = "http://webhook:8000/"
 _STARTED = [name for name, it in SERVICES.items() if "profiles" not in it and name != WITHOUT]
 _TLS = ("--ca", "/run/tandem/tls/ca.pem")
+#: In a container of the service.
+_DEFER = """
+import sys
+from realtime_service.client import Client, Tls
+with Client("127.0.0.1:50051", tls=Tls("/run/tandem/tls/ca.pem")) as client:
+    client.submit("compose-1", sys.argv[1])
+    (ended,) = client.watch(["compose-1"], seconds=120)
+    print(ended.state, "by", ended.computed_by)
+"""
+#: The runbook's ways back, of Redis and of files.
+_RESTORE = [
+    re.sub(r"\s+", " ", it)
+    for it in re.findall(
+        r"`docker-compose (run --rm --no-deps [^`]+)`", (REPOSITORY / ".deploy" / "RUNBOOK.md").read_text()
+    )
+]
 
 
 class Stack:
@@ -59,6 +75,9 @@ class Stack:
         # A run that was killed may have left containers.
         self.stop()
         self.compose("run", "--rm", "certificates")
+        self._up()
+
+    def _up(self) -> None:
         self.compose("up", "--detach", "--no-build", *_STARTED, "webhook", seconds=1800, news=self._changes)
         self._until(self._is_healthy, "services become healthy", 300, 2, self._changes)
 
@@ -117,6 +136,42 @@ class Stack:
         command = ("python", "-m", "realtime_service", "call", *_TLS, "--json", *options, text)
         return dict(json.loads(self.compose("exec", "-T", "router", *command)))
 
+    def defer(self, text: str) -> str:
+        """How a request that can wait ends."""
+        return self.compose("exec", "-T", "router", "python", "-c", _DEFER, text).strip()
+
+    def text_of_the_night(self) -> str:
+        messages = f"/var/lib/tandem/messages/ds={DAY}/messages.jsonl"
+        # The last line, because the first ones may be damaged.
+        last = self.compose("exec", "-T", "airflow-scheduler", "tail", "-n", "1", messages)
+        return str(json.loads(last)["text"])
+
+    def is_precomputed(self) -> bool:
+        """Whether the published night has answered a call."""
+        found = self.query('sum(tandem_requests_total{path="precomputed",outcome="met"})')
+        return any(value > 0 for value in found.values())
+
+    def rows(self) -> int:
+        """Scores of the night, as its table has them."""
+        read = ("/opt/tandem/bin/python", "-m", "batch_job", "read", "--ds", DAY, "--limit", "0", "--json")
+        return len(self.compose("exec", "-T", "airflow-scheduler", *read).splitlines())
+
+    def lose_and_restore(self, redis_copy: str, state_copy: str, operator_copy: str) -> None:
+        """The volumes of Redis, of files and of operators' keys are gone; copies of them, as the services of backups
+        print them, come back as the runbook says."""
+        self.compose("down", "--timeout", "20")
+        self._log.run(self._engine.docker("volume", "rm", *(f"tandem_{it}" for it in ("redis", "state", "operator"))))
+        of_redis, of_files = (it.replace("PROJECT", "tandem") for it in _RESTORE)
+        files = of_files.replace("state-TIME.tar", Path(state_copy).name)
+        keys = of_files.replace("state-TIME.tar", Path(operator_copy).name)
+        for command in (
+            of_redis.replace("redis-TIME.rdb", Path(redis_copy).name),
+            files,
+            keys.replace("--directory /var/lib/tandem", "--directory /var/lib/tandem-operator"),
+        ):
+            self.compose(*command.split())
+        self._up()
+
     def post(self, body: dict[str, Any]) -> dict[str, Any]:
         """The answer to a request over HTTP."""
         sent = ("--header", "Content-Type: application/json", "--data", json.dumps(body))
@@ -130,7 +185,8 @@ class Stack:
 
     def query(self, query: str) -> dict[str, float]:
         """A value of Prometheus for each instance."""
-        answer = json.loads(self.published(f"http://127.0.0.1:9090/api/v1/query?query={query}"))
+        asked = ("--get", "--data-urlencode", f"query={query}")
+        answer = json.loads(self.published("http://127.0.0.1:9090/api/v1/query", *asked))
         return {it["metric"].get("instance", ""): float(it["value"][1]) for it in answer["data"]["result"]}
 
     def alert(self) -> None:
