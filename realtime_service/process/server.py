@@ -44,6 +44,7 @@ from shared_model import settings as settings_reader
 from shared_model.clock import SystemClock
 from shared_model.deferred import DeferredQueue
 from shared_model.evaluation.gate_settings import GateSettings
+from shared_model.redis_store import clients
 from shared_model.releases.store import Store
 from shared_model.settings import DeferredSettings
 from shared_model.tls import CertificateFiles, TlsSettings
@@ -179,6 +180,8 @@ class Server:
         self._spawn(stack, nightly_metrics.run(self._default_client, metrics, settings.expects_nightly))
         self._spawn(stack, vital_signs.run(self._status, self._membership, certificates, metrics))
         self._spawn(stack, vital_signs.watch_loop(metrics, clock))
+        if clients.has_tls(self._redis_url):
+            self._spawn(stack, vital_signs.watch_redis_certificate(self._redis_url, metrics))
         self._spawn(stack, stack.enter_context(LogLimit(GRPC, clock).attached()).run())
         self._spawn(stack, precomputed.run(models.published, self._default_client))
         await self._start_listeners(stack, listeners)

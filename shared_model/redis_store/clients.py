@@ -8,6 +8,7 @@ a write. A client of a Sentinel asks for the master on every connect, so it foll
 """
 
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -90,6 +91,21 @@ def stays_here(url: str) -> bool:
     if _names_sentinel(url):
         return all(is_loopback(host) for host, _ in _read(url).sentinels)
     return url.startswith("unix:") or is_loopback(urlsplit(url).hostname or "localhost")
+
+
+def certificate_end(url: str, timeout: float) -> float:
+    """When the certificate that Redis shows ends, in seconds since 1970; 0 where it shows none, or the URL does not let
+    it be verified. Raises: redis.RedisError, OSError."""
+    if not has_tls(url):
+        return 0.0
+    with connect(url, timeout, timeout) as client:
+        connection = client.connection_pool.get_connection()
+        try:
+            # The library offers no other way to it.
+            shown_by_redis = connection._sock.getpeercert()
+        finally:
+            client.connection_pool.release(connection)
+    return float(ssl.cert_time_to_seconds(shown_by_redis["notAfter"])) if shown_by_redis else 0.0
 
 
 def shown(url: str) -> str:

@@ -1,4 +1,4 @@
-"""make compose: docker-compose.yml in an engine, on stand-ins of the base images: a night, calls, an alert, recovery."""
+"""make compose: docker-compose.yml in an engine, on stand-ins of base images: a night, calls, an alert, recovery."""
 
 import argparse
 import signal

@@ -31,6 +31,8 @@ _REQUEST_PATHS = (
     ServingPath.THROUGHPUT,
     ServingPath.PRECOMPUTED,
 )
+#: That are watched: this process's own, and that of Redis, which takes a renewed one only with a restart.
+CERTIFICATES = LISTENERS, REDIS = "listeners", "redis"
 #: The codes that alerts ask for, of each method.
 WATCHED_CODES = ("OK", "INTERNAL", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "DEADLINE_EXCEEDED", "UNAUTHENTICATED")
 
@@ -133,8 +135,12 @@ class Metrics:
         self.spans_dropped = self._counter("tandem_spans_dropped_total", "Spans that were not exported.").inc
         self._redis = self._gauge("tandem_redis_up", "1 while Redis answers.")
         self._certificate_ends = self._gauge(
-            "tandem_certificate_expiry_timestamp_seconds", "When the listeners' certificate ends; 0 without TLS."
+            "tandem_certificate_expiry_timestamp_seconds",
+            "When the certificate of the listeners, or of Redis, ends; 0 without TLS.",
+            "of",
         )
+        for of in CERTIFICATES:
+            self.set_certificate_end(of, 0.0)
         self._lag = self._histogram(
             "tandem_event_loop_lag_seconds", "By how much the event loop wakes up too late.", _LAG_EDGES
         )
@@ -253,9 +259,9 @@ class Metrics:
             self._call.labels(path).set(seconds)
             self._slow.labels(path).set(slow)
 
-    def set_certificate_end(self, at: float) -> None:
-        """`at`: seconds since 1970; 0 without a certificate."""
-        self._certificate_ends.set(at)
+    def set_certificate_end(self, of: str, at: float) -> None:
+        """`of`: one of CERTIFICATES; `at`: seconds since 1970, 0 without a certificate."""
+        self._certificate_ends.labels(of).set(at)
 
     def observe_lag(self, seconds: float) -> None:
         self._lag.observe(seconds)

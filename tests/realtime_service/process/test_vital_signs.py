@@ -8,11 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import redis
 
 from realtime_service.execution.device import Ran
 from realtime_service.process import vital_signs
 from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import SystemClock
+from shared_model.redis_store import clients
 from shared_model.tls import CertificateFiles
 from shared_model.types import ServingPath
 from tests.certified import certified
@@ -37,8 +39,31 @@ async def test_epochs_and_certificate_are_exported(tmp_path: Path) -> None:
     began = datetime(2026, 1, 14, tzinfo=UTC).timestamp()
     assert value("tandem_epoch_day_timestamp_seconds", {"release": "one-1"}) == began
     assert value("tandem_epoch_day_timestamp_seconds", {"release": "two-1"}) is None
-    assert value("tandem_certificate_expiry_timestamp_seconds") == files.current().ends > time.time()
+    ends = [value("tandem_certificate_expiry_timestamp_seconds", {"of": it}) for it in ("listeners", "redis")]
+    assert ends == [files.current().ends, 0.0]
+    assert files.current().ends > time.time()
     running.cancel()
+
+
+async def test_the_end_of_the_certificate_of_redis_is_exported_and_stays_while_redis_is_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    metrics, asked = Metrics([]), list[str]()
+
+    def read(url: str, timeout: float) -> float:
+        asked.append(url)
+        if len(asked) == 1:
+            return 1_800_000_000.0
+        raise redis.ConnectionError("away") if len(asked) % 2 else OSError("away")
+
+    monkeypatch.setattr(clients, "certificate_end", read)
+    monkeypatch.setattr(vital_signs, "CERTIFICATE_PERIOD_SECONDS", 0.0)
+    watching = asyncio.create_task(vital_signs.watch_redis_certificate("rediss://redis:6379", metrics))
+    await until(lambda: len(asked) > 3)
+    value = metrics.registry.get_sample_value
+    assert value("tandem_certificate_expiry_timestamp_seconds", {"of": "redis"}) == 1_800_000_000
+    assert set(asked) == {"rediss://redis:6379"}
+    watching.cancel()
 
 
 async def test_a_loop_that_stands_still_is_measured() -> None:

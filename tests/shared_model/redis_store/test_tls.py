@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 import redis
+from cryptography import x509
 
+from shared_model.commands import certificates
 from shared_model.errors import SettingError
 from shared_model.redis_store import clients
 from shared_model.redis_store.server import RedisServer
@@ -82,6 +84,17 @@ async def test_both_clients_call_with_tls_whom_their_authority_vouches_for(
     assert store.master.secure == before + 2
     # No other process asks the Sentinel through its front.
     assert store.sentinel.plain == 0
+
+
+@pytest.mark.parametrize("form", ["url", "watched"])
+def test_the_end_of_the_certificate_that_redis_shows_is_read(form: str, store: Store, own: Certified) -> None:
+    shown = x509.load_pem_x509_certificate((own.folder / HOST / certificates.CERTIFICATE).read_bytes())
+    url = trusting(getattr(store, form), own.ca)
+    assert clients.certificate_end(url, 10.0) == shown.not_valid_after_utc.timestamp()
+
+
+def test_a_redis_without_tls_has_no_certificate_that_ends() -> None:
+    assert clients.certificate_end("redis://192.0.2.1:1", 0.1) == 0
 
 
 @pytest.mark.parametrize("form", ["url", "watched"])
