@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import socket
+import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 _ANSWER_SECONDS = 2.0
 _BOARD = "/board"
 _END = "# EOF"
+#: Headers of an answer that the server here writes itself.
+_OF_THE_CONNECTION = ("date", "server", "content-length")
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class WorkerPages:
         """The page of the first worker that answers: each shows all replicas."""
         for file in self._sockets:
             with contextlib.suppress(OSError, http.client.HTTPException):
-                return _ask(file, environ)
+                return _ask(file, environ, path=environ["PATH_INFO"])
         text = b"no worker of this service answers"
         return Page(HTTPStatus.SERVICE_UNAVAILABLE, [("Content-Type", "text/plain")], text)
 
@@ -95,24 +98,23 @@ def _labelled(sample: str, worker: str) -> str:
 def _metrics(file: str, environ: Mapping[str, Any]) -> str | None:
     """The metrics of a worker; None where it gives none."""
     with contextlib.suppress(OSError, http.client.HTTPException):
-        page = _ask(file, environ)
+        page = _ask(file, {**environ, "REQUEST_METHOD": "GET"}, path="/metrics")
         return page.body.decode() if page.status == HTTPStatus.OK else None
     return None
 
 
-def _ask(file: str, environ: Mapping[str, Any]) -> Page:
+def _ask(file: str, environ: Mapping[str, Any], path: str) -> Page:
     """Raises: OSError, HTTPException."""
-    path, query = environ.get("PATH_INFO", ""), environ.get("QUERY_STRING", "")
+    query = urllib.parse.quote(environ.get("QUERY_STRING", ""), safe="%=&[]")
     given = {"Accept": environ.get("HTTP_ACCEPT", ""), "Authorization": environ.get("HTTP_AUTHORIZATION", "")}
+    # No header goes on that could be read as two.
+    headers = {name: it for name, it in given.items() if it and it.isascii() and it.isprintable()}
     connection = http.client.HTTPConnection("localhost", timeout=_ANSWER_SECONDS)
     with contextlib.closing(connection), socket.socket(socket.AF_UNIX) as connected:
         connected.settimeout(_ANSWER_SECONDS)
         connected.connect(file)
         connection.sock = connected
-        url = f"{path}?{query}" if query else path
-        connection.request(environ["REQUEST_METHOD"], url, headers={name: it for name, it in given.items() if it})
+        connection.request(environ["REQUEST_METHOD"], f"{path}?{query}" if query else path, headers=headers)
         answer = connection.getresponse()
-        headers = [
-            (name, it) for name, it in answer.getheaders() if name.lower() not in ("date", "server", "content-length")
-        ]
-        return Page(answer.status, headers, answer.read())
+        kept = [it for it in answer.getheaders() if it[0].lower() not in _OF_THE_CONNECTION]
+        return Page(answer.status, kept, answer.read())

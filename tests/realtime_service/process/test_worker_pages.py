@@ -116,6 +116,18 @@ async def test_a_worker_that_hangs_or_is_gone_hides_no_other(tmp_path: Path, mon
         assert [found.get(("calls_total", worker, "a")) for worker in "012"] == [None, 1.0, None]
 
 
+async def test_a_hostile_request_makes_no_worker_look_gone(tmp_path: Path) -> None:
+    async with serving(tmp_path, make_wsgi_app(registry([("a", 1.0)]))) as (address, _):
+        for path in ("/metrics?name[]=%0d%0aX:%20y", "/metrics?\x01\xff", "/\x7f", "/%0d%0a", "/metrics"):
+            for accept in ("*/*", "\x01", "text/plain\r\n X: y"):
+                host, _, port = address.rpartition(":")
+                with socket.create_connection((host, int(port)), timeout=10) as raw:
+                    raw.sendall(f"GET {path} HTTP/1.0\r\nAccept: {accept}\r\n\r\n".encode("latin-1"))
+                    answer = b"".join(iter(lambda: raw.recv(65536), b"")).decode()
+                assert answer.startswith("HTTP/1.0 200 OK"), (path, accept, answer)
+                assert 'tandem_worker_up{worker="0"} 1.0' in answer, (path, accept, answer)
+
+
 async def test_a_single_worker_has_the_series_of_the_replica(tmp_path: Path) -> None:
     async with serving(tmp_path, make_wsgi_app(registry([("a", 1.0)]))) as (address, _):
         page = get(address, "/metrics")[2]
