@@ -129,8 +129,26 @@ function tell() {
   state.textContent = !answeredAt ? "no answer yet" : age > STALE_MS ? `no answer for ${number(age / 1000)} s` : "live";
 }
 
-// Kept until the tab is closed, and sent to this origin alone.
-const bearer = () => sessionStorage.getItem("bearer");
+// Kept until the tab is closed, or where a browser gives a framed page no storage, until the page is; sent to this origin
+// alone.
+let held = "";
+
+function bearer() {
+  try {
+    return sessionStorage.getItem("bearer") || held;
+  } catch {
+    return held;
+  }
+}
+
+function keep(token) {
+  held = token;
+  try {
+    sessionStorage.setItem("bearer", token);
+  } catch {
+    // Kept in this page alone.
+  }
+}
 
 // No answer without another token: it is asked for again once there is one.
 function askForToken(why) {
@@ -139,7 +157,7 @@ function askForToken(why) {
   form.hidden = false;
   form.onsubmit = (event) => {
     event.preventDefault();
-    sessionStorage.setItem("bearer", document.getElementById("bearer").value.trim());
+    keep(document.getElementById("bearer").value.trim());
     form.reset();
     form.hidden = true;
     ask();
@@ -154,7 +172,7 @@ async function ask() {
       draw((await answer.json()).board);
       answeredAt = Date.now();
     } else if (answer.status === 401 || answer.status === 403) {
-      sessionStorage.removeItem("bearer");
+      keep("");
       askForToken(await answer.text());
       tell();
       return;

@@ -79,3 +79,15 @@ def test_the_page_asks_for_a_token_and_keeps_it_for_its_tab(guarded: Guarded) ->
         other = browser.new_page(ignore_https_errors=True)
         other.goto(board)
         other.locator("#token").wait_for(state="visible")
+
+
+def test_a_page_without_storage_keeps_the_token_by_itself(guarded: Guarded) -> None:
+    """As some browsers have it for a framed page."""
+    with chromium() as browser:
+        page = browser.new_page(ignore_https_errors=True)
+        page.add_init_script("Object.defineProperty(window, 'sessionStorage', {get() { throw new Error('blocked'); }})")
+        page.goto(f"{guarded.service.metrics.removesuffix('/metrics')}/board")
+        page.locator("#token").wait_for(state="visible")
+        page.fill("#bearer", operator())
+        page.click("#token button")
+        page.wait_for_selector("#state:text-is('live')")
