@@ -40,7 +40,7 @@ Puts the day's scores into Redis, for the online service. A newer day that answe
 **When it fails** after three tries, Redis did not answer: clear the task when it does. The scores are committed.
 """,
     "report": """
-Prints the run, also one that failed, and writes its report page.
+Prints the run, also one that failed, writes its report page, and puts the run on the SLA board.
 
 **When it fails** the run's figures do not add up, or the page could not be written: its line says which.
 """,
