@@ -36,6 +36,9 @@ _STOP_SECONDS = 10.0
 _FILES = {"redis_ca": "ssl_ca_certs", "redis_cert": "ssl_certfile", "redis_key": "ssl_keyfile"}
 #: Set when a process has warned of a URL: its children do not warn again.
 _WARNED = "_TANDEM_PLAIN_REDIS"
+#: The embedded server is built with glibc's allocator, whose caches of small blocks keep freed ones from being joined:
+#: with as much data all the time, its memory grew by two fifths in 27,000 deferred requests, and by 1 % without them.
+_TUNABLES, _COALESCE = "GLIBC_TUNABLES", "glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0"
 
 log = logging.getLogger(__name__)
 
@@ -201,7 +204,13 @@ def _start(folder: Path, path: Path, fsync: str) -> subprocess.Popen[bytes]:
     with open(folder / "log", "ab") as log:
         # A session of its own: Ctrl-C in the terminal must only reach the parent, which stops the server last.
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, umask=0o077
+            command,
+            env={_TUNABLES: _COALESCE, **os.environ},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            umask=0o077,
         )
 
 

@@ -102,6 +102,22 @@ def test_no_other_promise_of_the_disk_is_taken() -> None:
         settings.load(StateSettings, {"TANDEM_REDIS_FSYNC": "no"})
 
 
+def test_freed_memory_is_joined_unless_the_allocator_is_tuned_otherwise(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """glibc ends the text of its variable at the first colon."""
+    monkeypatch.delenv("GLIBC_TUNABLES", raising=False)
+    assert tunables_of_server(tmp_path / "own") == "glibc.malloc.tcache_count=0"
+    monkeypatch.setenv("GLIBC_TUNABLES", "glibc.malloc.check=1")
+    assert tunables_of_server(tmp_path / "given") == "glibc.malloc.check=1"
+
+
+def tunables_of_server(state: Path) -> str:
+    with RedisServer(StateSettings(state=state)) as server, redis.Redis.from_url(server.url) as client:
+        environment = psutil.Process(int(client.info("server")["process_id"])).environ()
+    return environment["GLIBC_TUNABLES"].partition(":")[0]
+
+
 def test_a_deep_state_folder_still_gets_a_socket(tmp_path: Path) -> None:
     with RedisServer(StateSettings(state=tmp_path / ("deep" * 30))) as server:
         assert client(server).ping()
