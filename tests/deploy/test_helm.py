@@ -35,6 +35,7 @@ pytestmark = pytest.mark.heavy
 DEPLOY = chart.ROOT / ".deploy"
 COMPOSE = yaml.safe_load((chart.ROOT / "docker-compose.yml").read_text())["services"]
 EXAMPLES = [path.stem for path in chart.EXAMPLES]
+TRIAL = chart.CHART / "examples" / "trial.yaml"
 each = pytest.mark.parametrize("example", EXAMPLES)
 
 
@@ -266,6 +267,19 @@ def test_selectors_find_their_pods(example: str) -> None:
     ports = {port["name"] for container in containers(example) for port in container.get("ports", ())}
     targets = {it["targetPort"] for service in of_kind(example, "Service").values() for it in service["spec"]["ports"]}
     assert {it for it in targets if isinstance(it, str)} <= ports
+
+
+def test_a_lane_without_a_bound_of_disruption_can_be_drained() -> None:
+    lane = '{"serves": "throughput", "replicas": 1, "resources": {}, "settings": {}, "autoscaling": {"by": ""}}'
+    added = chart.rendered(
+        "--values", str(TRIAL), "--set-json", f"lanes.added={lane}", "--set", "lanes.latency.maxUnavailable=2"
+    )
+    bounds = {
+        it["metadata"]["labels"]["app.kubernetes.io/component"]: it["spec"]["maxUnavailable"]
+        for it in added
+        if it["kind"] == "PodDisruptionBudget"
+    }
+    assert bounds == {"router": 1, "latency": 2, "throughput": 1, "added": 1}
 
 
 @each

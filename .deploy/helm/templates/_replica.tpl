@@ -127,8 +127,9 @@ metadata:
   name: {{ include "tandem.name" .root }}-{{ .component }}
   labels: {{- include "tandem.labels" . | nindent 4 }}
 spec:
-  # By default one at a time, also of a single one: `minAvailable` would keep its node from being drained.
-  maxUnavailable: {{ .of.maxUnavailable }}
+  # By default one at a time, also of a single one: `minAvailable` would keep its node from being drained, and so would
+  # an empty bound, which a lane that an operator adds may have.
+  maxUnavailable: {{ dig "maxUnavailable" 1 .of }}
   selector:
     matchLabels: {{- include "tandem.selector" . | nindent 6 }}
 {{- end }}
