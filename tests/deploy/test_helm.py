@@ -36,6 +36,11 @@ DEPLOY = chart.ROOT / ".deploy"
 COMPOSE = yaml.safe_load((chart.ROOT / "docker-compose.yml").read_text())["services"]
 EXAMPLES = [path.stem for path in chart.EXAMPLES]
 TRIAL = chart.CHART / "examples" / "trial.yaml"
+#: The latency lane follows the deferred backlog, too.
+BACKLOG = (
+    "tls.mode=none,redis.passwordsSecret=p,"
+    "lanes.latency.autoscaling.by=keda,lanes.latency.autoscaling.backlogPerReplica=9"
+)
 each = pytest.mark.parametrize("example", EXAMPLES)
 
 
@@ -117,6 +122,7 @@ def test_control_a_wrong_field_is_found(kind: str, path: tuple[Any, ...], value:
         ("tls.mode=none,redis.bundled=false", "redis.urlSecret: name the Secret"),
         ("tls.mode=none,redis.passwordsSecret=p,airflow.enabled=true", "airflow.secret: name the Secret"),
         ("tls.mode=none,redis.passwordsSecret=p,lanes.latency.autoscaling.by=cron", "lanes.latency.autoscaling.by"),
+        (f"{BACKLOG},lanes.latency.autoscaling.backlogDueSeconds=", "lanes.latency.autoscaling.backlogDueSeconds: say"),
     ],
 )  # fmt: skip
 def test_a_value_that_is_missing_or_wrong_is_named(values: str, said: str) -> None:
@@ -393,6 +399,15 @@ def test_autoscalers_follow_metrics_that_replicas_have(tmp_path: Path) -> None:
         for name, manifest in of_kind(example, "Deployment").items():
             scaled = {*of_kind(example, "ScaledObject"), *of_kind(example, "HorizontalPodAutoscaler")}
             assert ("replicas" in manifest["spec"]) is (name not in scaled), name
+
+
+def test_any_lane_can_follow_the_backlog() -> None:
+    (scaled,) = [it for it in chart.rendered("--set", BACKLOG) if it["kind"] == "ScaledObject"]
+    _, backlog = scaled["spec"]["triggers"]
+    assert scaled["metadata"]["name"] == "trial-tandem-latency"
+    assert backlog["metadata"]["threshold"] == "9"
+    # In the production values the throughput lane alone follows it.
+    assert backlog["metadata"]["query"] in queries()
 
 
 def test_airflow_has_the_variables_of_compose() -> None:
