@@ -333,7 +333,7 @@ def test_certificates_carry_the_names_that_are_asked_for() -> None:
     mounted = {it["secret"]["secretName"] for _, spec in pods("production") for it in spec["volumes"] if "secret" in it}
     assert secrets <= mounted
     services = of_kind("production", "Service")
-    reached = {"trial-tandem", "trial-tandem-routers", "trial-tandem-redis"}
+    reached = {"trial-tandem", "trial-tandem-routers", "trial-tandem-board", "trial-tandem-redis"}
     assert reached <= services.keys()
     assert reached <= set(itertools.chain(*names.values()))
 
@@ -425,11 +425,19 @@ def test_airflow_has_the_variables_of_compose() -> None:
 
 def test_the_board_can_be_reached_framed_and_linked_to() -> None:
     for example in EXAMPLES:
-        router = of_kind(example, "Service")["trial-tandem"]["spec"]["ports"]
-        assert {"name": "metrics", "port": 9464, "targetPort": "metrics"} in router
+        board = of_kind(example, "Service")["trial-tandem-board"]["spec"]
+        assert board["ports"] == [{"name": "metrics", "port": 9464, "targetPort": "metrics"}]
+        assert board["publishNotReadyAddresses"]
     for container in replicas("production").values():
         read = settings.load(ServiceSettings, {"TANDEM_BOARD_FRAMES": environment(container)["TANDEM_BOARD_FRAMES"]})
         assert read.board.frames == "https://airflow.example.com"
     airflow = of_kind("production", "Deployment")["trial-tandem-airflow-scheduler"]["spec"]["template"]["spec"]
     given = environment(airflow["containers"][0])
-    assert given["TANDEM_SLA_BOARD_URL"] == "https://tandem.example.com:9464/board"
+    assert given["TANDEM_SLA_BOARD_URL"] == "https://tandem-board.example.com/board"
+
+
+def test_only_calls_are_open_to_callers_outside_the_cluster() -> None:
+    found = chart.rendered("--values", str(TRIAL), "--set", "router.serviceType=LoadBalancer")
+    services = [it["spec"] for it in found if it["kind"] == "Service"]
+    (outside,) = [it for it in services if it.get("type", "ClusterIP") != "ClusterIP"]
+    assert {it["targetPort"] for it in outside["ports"]} == {"grpc", "http"}
