@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from deltalake import DeltaTable
 from batch_job import run_record
 from batch_job.run_record import State
 from batch_job.tables import table
+from shared_model.published import epochs
 from shared_model.releases import pointer, verdict_signature
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
@@ -24,11 +24,31 @@ from tests.batch_job.conftest import DAY, NEXT_DAY, message, write_day
 from tests.conftest import REPOSITORY
 from tests.docs.test_compose import SERVICES
 
+pytestmark = pytest.mark.heavy
+
 SERVICE = SERVICES["backup-files"]
 #: Folders of its container, in the order of its volumes: the state, the operators' keys, the copies, the script.
 STATE, OPERATOR, COPIES, SCRIPT = (it.split(":")[1] for it in SERVICE["volumes"])
-RESTORE = re.search(r"release (tar --extract [^`]+)`", (REPOSITORY / ".deploy" / "RUNBOOK.md").read_text())
+RUNBOOK = (REPOSITORY / ".deploy" / "RUNBOOK.md").read_text()
+RESTORE = re.search(r"release (tar --extract [^`]+)`", RUNBOOK)
 ROWS = 120
+
+#: A deployment goes on each time that tar has copied a part: a release is built and promoted; a file of rows, the
+#: commit that names it, a checkpoint and the hint at that are written; the run's record says which commit is its own.
+MEANWHILE = """#!/bin/sh
+cd "$(dirname "$0")/state" || exit 1
+at=$(find inputs -name '*.parquet' ! -name '*.checkpoint.parquet' | wc -l)
+for model in a b c d; do
+  mkdir "releases/$model/$model-$at" && touch "releases/$model/$model-$at/manifest.json"
+done
+put() { echo "$at" >"$1.part" && mv "$1.part" "$1"; }
+put releases/ACTIVE.json
+put "inputs/x/$at.parquet"
+put "inputs/x/_delta_log/$at.json"
+put "inputs/x/_delta_log/$at.checkpoint.parquet"
+put inputs/x/_delta_log/_last_checkpoint
+put runs/day/record.json
+"""
 
 
 @dataclass
@@ -68,12 +88,12 @@ class Deployment:
         command = [sys.executable, "-m", "batch_job", *arguments]
         return subprocess.Popen(command, env=self.environment(self.state / "keys"), stderr=subprocess.DEVNULL)
 
-    def copied(self) -> tuple[Path, Path]:
+    def copied(self, **variables: str) -> tuple[Path, Path]:
         """The archives of the files and of the operators' keys."""
         (copies := self.folder / "copies").mkdir(exist_ok=True)
         here = {STATE: self.state, OPERATOR: self.operator, SCRIPT: REPOSITORY / SERVICE["volumes"][3].split(":")[0]}
         words = [SERVICE["command"][0], *(moved(it, here) for it in SERVICE["command"][1:])]
-        environment = {**os.environ, "BACKUP_FOLDER": str(copies)}
+        environment = {**os.environ, "BACKUP_FOLDER": str(copies), **variables}
         made = subprocess.run(words, env=environment, check=True, capture_output=True, text=True).stdout.split()
         state, operator = map(Path, made)
         assert {it.stat().st_mode & 0o777 for it in (state, operator)} == {0o600}
@@ -134,10 +154,13 @@ def check_whole(copy: Deployment) -> dict[str, State]:
 
 @pytest.mark.timeout(480)
 def test_files_copied_while_a_night_runs_are_whole_and_the_next_night_goes_on(
-    deployment: Deployment, release: Release
+    deployment: Deployment, release: Release, redis_client: "redis.Redis"
 ) -> None:
     for step in ("plan", "score", "publish"):
         deployment.run("batch_job", step, "--ds", DAY)
+    of_redis = {key: redis_client.dump(key) for key in redis_client.scan_iter()}
+    # Of the second pointer, and of the night, the copy of Redis knows nothing.
+    deployment.promote(release.id)
     deployment.run("batch_job", "plan", "--ds", NEXT_DAY)
     night, copies = deployment.start("score", "--ds", NEXT_DAY), list[tuple[Path, Path]]()
     while night.poll() is None:
@@ -152,24 +175,47 @@ def test_files_copied_while_a_night_runs_are_whole_and_the_next_night_goes_on(
         before, after = deployment.folder / of, half.folder / of
         assert (after.read_bytes(), after.stat().st_mode) == (before.read_bytes(), before.stat().st_mode), of
     assert release.id in half.run("shared_model", "list")
-    half.promote(release.id)
+    redis_client.flushdb()
+    for key, value in of_redis.items():
+        redis_client.restore(key, 0, value)
     for step in ("plan", "score", "publish"):
         half.run("batch_job", step, "--ds", NEXT_DAY)
+    assert epochs.live(redis_client, release.id).startswith(f"{NEXT_DAY}.")
+    half.promote(release.id)
     for day in (DAY, NEXT_DAY):
         rows = half.run("batch_job", "read", "--ds", day, "--limit", "0", "--json").splitlines()
         assert len({json.loads(row)["id"] for row in rows}) == ROWS
 
 
-def test_what_names_other_files_is_copied_before_them(deployment: Deployment) -> None:
-    for name in ("runs/a.json", "scores/a.parquet", "scores/_delta_log/0.json", "inputs/x/_delta_log/0.json"):
-        (deployment.state / name).parent.mkdir(parents=True, exist_ok=True)
-        (deployment.state / name).write_text("{}")
-    with tarfile.open(deployment.copied()[0]) as archive:
-        names = [it.name for it in archive if it.isfile()]
-    order = [names.index(f"./{it}") for it in ("runs/a.json", "scores/_delta_log/0.json", "scores/a.parquet")]
-    assert order == sorted(order)
-    assert names.index("./inputs/x/_delta_log/0.json") < order[-1]
-    assert len(names) == len(set(names))
+def test_each_file_that_another_one_names_is_copied_though_all_change_meanwhile(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path, "")
+    deployment.operator.mkdir()
+    for folder in ("releases/a", "releases/b", "releases/c", "releases/d", "inputs/x/_delta_log", "runs/day"):
+        (deployment.state / folder).mkdir(parents=True)
+        # Longer than the part after which tar calls.
+        (deployment.state / folder / "0").write_bytes(bytes(12_000))
+        (deployment.state / folder).chmod(0o700)
+    (change := tmp_path / "meanwhile").write_text(MEANWHILE)
+    change.chmod(0o700)
+    subprocess.run([change], check=True)
+    copied = deployment.copied(TAR_OPTIONS=f"--checkpoint=1 --checkpoint-action=exec={change}")
+    state = deployment.restored("copy", *copied).state
+    log = state / "inputs" / "x" / "_delta_log"
+    assert log.stat().st_mode == (deployment.state / "inputs" / "x" / "_delta_log").stat().st_mode
+    commits = {int(it.stem) for it in log.glob("*.json")}
+    assert number_in(state / "runs" / "day" / "record.json") in commits
+    assert commits <= {int(it.stem) for it in log.parent.glob("*.parquet")}
+    assert commits >= {int(it.name.partition(".")[0]) for it in log.glob("*.checkpoint.parquet")}
+    hint = log / "_last_checkpoint"
+    assert not hint.exists() or (log / f"{number_in(hint)}.checkpoint.parquet").exists()
+    active = number_in(state / "releases" / "ACTIVE.json")
+    assert all((state / "releases" / it / f"{it}-{active}" / "manifest.json").exists() for it in "abcd")
+    # There was something to miss.
+    assert number_in(deployment.state / "releases" / "ACTIVE.json") > active
+
+
+def number_in(file: Path) -> int:
+    return int(file.read_text())
 
 
 def test_a_folder_that_is_missing_fails_the_copy_and_leaves_none(deployment: Deployment) -> None:
