@@ -31,6 +31,8 @@ SERVICE = SERVICES["backup-files"]
 STATE, OPERATOR, COPIES, SCRIPT = (it.split(":")[1] for it in SERVICE["volumes"])
 RUNBOOK = (REPOSITORY / ".deploy" / "RUNBOOK.md").read_text()
 RESTORE = re.search(r"release (tar --extract [^`]+)`", RUNBOOK)
+#: Of the files that no volume holds, and the way back.
+SECRETS = re.findall(r"`([^`]*tar --[^`]+ --file secrets-TIME.tar[^`]*)`", RUNBOOK)
 ROWS = 120
 
 #: A deployment goes on each time that tar has copied a part: a release is built and promoted; a file of rows, the
@@ -216,6 +218,31 @@ def test_each_file_that_another_one_names_is_copied_though_all_change_meanwhile(
 
 def number_in(file: Path) -> int:
     return int(file.read_text())
+
+
+def test_passwords_and_certificates_come_back_with_their_rights(tmp_path: Path) -> None:
+    before, after = (tmp_path / it for it in ("before", "after"))
+    for folder in (before, after):
+        (folder / ".deploy").mkdir(parents=True)
+    (before / ".env").write_text("REDIS_BACKUP_PASSWORD=secret\n")
+    (before / ".env").chmod(0o600)
+    certificates = before / ".deploy" / "certificates"
+    make = ("certificates", str(certificates), "--group", "--host", "router")
+    subprocess.run([sys.executable, "-m", "shared_model", *make], check=True, cwd=REPOSITORY, capture_output=True)
+    backup, restore = (it.replace("secrets-TIME.tar", str(tmp_path / "secrets.tar")) for it in SECRETS)
+    subprocess.run(["sh", "-c", backup], check=True, cwd=before)
+    assert (tmp_path / "secrets.tar").stat().st_mode & 0o777 == 0o600
+    subprocess.run(["sh", "-c", restore], check=True, cwd=after)
+    assert facts(after) == facts(before)
+    assert {".env", "ca.key", "ca.pem", "cert.pem", "key.pem"} <= {Path(it).name for it in facts(after)}
+
+
+def facts(folder: Path) -> dict[str, tuple[int, int, bytes]]:
+    """Rights, owner and contents of each file and folder below."""
+    return {
+        str(it.relative_to(folder)): (it.stat().st_mode, it.stat().st_uid, it.read_bytes() if it.is_file() else b"")
+        for it in folder.rglob("*")
+    }
 
 
 def test_a_folder_that_is_missing_fails_the_copy_and_leaves_none(deployment: Deployment) -> None:
