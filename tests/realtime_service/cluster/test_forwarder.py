@@ -54,7 +54,8 @@ async def test_a_call_arrives_as_it_came(method: str) -> None:
     (asked,) = stub.asked
     assert (asked.raw, asked.method) == (raw, method)
     assert asked.left is not None
-    assert 5.0 < asked.left <= 7.0
+    # gRPC counts by the wall clock, which may be set back a little meanwhile.
+    assert 5.0 < asked.left <= 7.1
     assert asked.metadata.items() >= dict(with_it).items()
     forwarded = forwarded_context.read(asked.metadata.items())
     assert (forwarded.path, forwarded.release) == (LANE, RELEASE)

@@ -91,7 +91,8 @@ async def test_which_replicas_know_each_other(caller: Keyring, replica: Keyring,
         if known:
             assert await peer.call(SCORE, b"hello", 5.0, FORWARDED) == b"olleh"
         else:
-            with pytest.raises(grpc.aio.AioRpcError, match="Method not found!"):
+            # A write to a stream that the replica has just refused makes grpc.aio lose its status.
+            with pytest.raises(grpc.aio.AioRpcError, match=r"Method not found!|Stream removed"):
                 await peer.call(SCORE, b"hello", 5.0, FORWARDED)
         assert len(stub.asked) == known
     finally:
