@@ -88,7 +88,7 @@ class Deployment:
 
     def start(self, *arguments: str) -> "subprocess.Popen[bytes]":
         command = [sys.executable, "-m", "batch_job", *arguments]
-        return subprocess.Popen(command, env=self.environment(self.state / "keys"), stderr=subprocess.DEVNULL)
+        return subprocess.Popen(command, env=self.environment(self.state / "keys"))
 
     def copied(self, **variables: str) -> tuple[Path, Path]:
         """The archives of the files and of the operators' keys."""
@@ -96,7 +96,7 @@ class Deployment:
         here = {STATE: self.state, OPERATOR: self.operator, SCRIPT: REPOSITORY / SERVICE["volumes"][3].split(":")[0]}
         words = [SERVICE["command"][0], *(moved(it, here) for it in SERVICE["command"][1:])]
         environment = {**os.environ, "BACKUP_FOLDER": str(copies), **variables}
-        made = subprocess.run(words, env=environment, check=True, capture_output=True, text=True).stdout.split()
+        made = subprocess.run(words, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout.split()
         state, operator = map(Path, made)
         assert {it.stat().st_mode & 0o777 for it in (state, operator)} == {0o600}
         # The next one may be of the same second.
