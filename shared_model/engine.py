@@ -12,6 +12,7 @@ from shared_model import cgroups, devices
 from shared_model.batches import Batch, Batching, Running
 from shared_model.encoding import TokenBatch
 from shared_model.engines.stages import core_groups
+from shared_model.trust.verified_cache import VerifiedCache
 from shared_model.types import WHOLE, Device, Precision, Spread
 
 #: τ: largest difference between a text's score alone and in any batch that `plan_batches` or a lane makes with the same
@@ -97,11 +98,13 @@ def open_engine(
     threads: int,
     streams: int = 1,
     spread: Spread = WHOLE,
+    cache: VerifiedCache | None = None,
 ) -> Engine:
     """Compile a variant from its verified bytes.
 
     `files` maps the variant's file names to their contents. `threads`: width on CPU. `streams`: concurrent calls on
-    CPU. Both are ignored on CUDA. Raises: ReleaseError for a model that cannot be spread so.
+    CPU. `cache`: of compiled graphs, on CPU. All three are ignored on CUDA. Raises: ReleaseError for a model that
+    cannot be spread so.
     """
     # Engines import their frameworks (seconds, hundreds of MB), so a process loads only the one it runs.
     if spread.ranks > 1:
@@ -117,7 +120,7 @@ def open_engine(
         return TorchEngine(files, precision, device)
     from shared_model.engines.openvino_cpu import OpenVinoEngine, read_model
 
-    return OpenVinoEngine(read_model(files), precision, threads, streams)
+    return OpenVinoEngine(read_model(files), precision, threads, streams, cache)
 
 
 def _open_pipeline(precision: Precision, device: Device, files: Mapping[str, bytes], spread: Spread) -> Engine:

@@ -25,8 +25,8 @@ until [ "$found" = "$(logs "$1")" ]; do
   found=$(logs "$1")
 done
 printf '%s' "$found" | add "$1" --files-from -
-# The Redis of a state folder has its own backup.
-add "$1" --exclude ./runs $(printf -- '--exclude %s ' $pointers) --exclude '_delta_log/*' --exclude ./redis .
+# The Redis of a state folder has its own backup; graphs are compiled again.
+add "$1" --exclude ./runs $(printf -- '--exclude %s ' $pointers) --exclude '_delta_log/*' --exclude ./redis --exclude ./compiled .
 mv "$at.part" "$at"
 echo "$at"
 at="${at%/*}/operator-${at##*/state-}"

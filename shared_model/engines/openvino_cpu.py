@@ -1,12 +1,17 @@
 """INT8, BF16 and FP32 on CPU, by OpenVINO."""
 
 import functools
+import hashlib
+import logging
 import os
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -14,7 +19,9 @@ from numpy.typing import NDArray
 
 from shared_model.batches import Batch, Batching, Finished, PackedBatch
 from shared_model.encoding import FINE_TOKENS, TokenBatch
-from shared_model.engines.shared_files import shared
+from shared_model.engines.shared_files import let_pages_go, shared
+from shared_model.storage import one_line
+from shared_model.trust.verified_cache import VerifiedCache
 from shared_model.types import Device, Precision
 
 #: INT8 models keep the operators that were not quantised in fp32.
@@ -35,13 +42,26 @@ _BATCHES = {
 #: Each takes 37 MB of all-MiniLM-L6-v2, and longer texts gain less.
 _SHORT_TOKENS = 16
 
+log = logging.getLogger(__name__)
 
-def read_model(files: Mapping[str, bytes]) -> ov.Model:
+
+@dataclass(frozen=True)
+class MappedModel:
+    """A variant's graph. `weights`: the file that it maps, there as long as `model` is. `digest`: of graph and
+    weights."""
+
+    model: ov.Model
+    weights: str
+    digest: str
+
+
+def read_model(files: Mapping[str, bytes]) -> MappedModel:
     """Read a variant's graph from its verified bytes. Its weights are in memory once for all related processes."""
     graph, weights = shared(files["model.xml"]), shared(files["model.bin"])
+    path = f"/proc/self/fd/{weights}"
     try:
         # OpenVINO maps the weights, for as long as anything that was compiled needs them.
-        model = _core().read_model(f"/proc/self/fd/{graph}", f"/proc/self/fd/{weights}")
+        model = _core().read_model(f"/proc/self/fd/{graph}", path)
     except BaseException:
         os.close(weights)
         raise
@@ -49,7 +69,8 @@ def read_model(files: Mapping[str, bytes]) -> ov.Model:
         os.close(graph)
     # Others find the weights while this one may still compile from them.
     weakref.finalize(model, os.close, weights)
-    return model
+    digests = [hashlib.sha256(files[name]).hexdigest() for name in ("model.xml", "model.bin")]
+    return MappedModel(model, path, " ".join(digests))
 
 
 class OpenVinoEngine:
@@ -58,6 +79,8 @@ class OpenVinoEngine:
 
     Streams share weights and run on OpenVINO's threads. The graph of a short text alone is compiled for each stream and
     runs on the calling thread, which saves a tenth of a millisecond.
+
+    Compiled graphs are kept in a cache, without their weights: to import one takes a third of compiling it again.
     """
 
     device = Device.CPU
@@ -65,8 +88,16 @@ class OpenVinoEngine:
     ahead = 0
     hardware = str(Device.CPU)
 
-    def __init__(self, model: ov.Model, precision: Precision, threads: int, streams: int = 1) -> None:
-        self._model = model
+    def __init__(
+        self,
+        mapped: MappedModel,
+        precision: Precision,
+        threads: int,
+        streams: int = 1,
+        cache: VerifiedCache | None = None,
+    ) -> None:
+        self._mapped = mapped
+        self._cache = cache
         self._hint = _HINT[precision]
         self.width = threads
         self.streams = streams
@@ -87,7 +118,7 @@ class OpenVinoEngine:
         return sizes if tokens <= most else (1,)
 
     def widened(self, threads: int) -> "OpenVinoEngine | None":
-        return OpenVinoEngine(self._model, self.precision, threads)
+        return OpenVinoEngine(self._mapped, self.precision, threads, cache=self._cache)
 
     def beside(self) -> None:
         """None: each call has its cores."""
@@ -124,31 +155,62 @@ class OpenVinoEngine:
 
     def close(self) -> None:
         self.__dict__.pop("_any_shape", None)
-        del self._single, self._model
+        del self._single, self._mapped
 
     @functools.cached_property
     def _any_shape(self) -> "Graph":
         """Compiled on first use: an engine may run specialised widths only."""
-        return Graph([self._compile(self._model, self.streams)] * self.streams)
+        return Graph([self._compiled(self.streams)] * self.streams)
 
     def _fixed(self, rows: int, tokens: int) -> "_FixedGraph":
-        # A clone shares the weights.
-        model = self._model.clone()
-        model.reshape({port.any_name: [rows, tokens] for port in model.inputs})
         if rows == 1 and tokens <= _SHORT_TOKENS:
-            return _FixedGraph([self._compile(model, streams=1) for _ in range(self.streams)])
-        return _FixedGraph([self._compile(model, self.streams)] * self.streams)
+            return _FixedGraph([self._compiled(1, (rows, tokens)) for _ in range(self.streams)])
+        return _FixedGraph([self._compiled(self.streams, (rows, tokens))] * self.streams)
 
-    def _compile(self, model: ov.Model, streams: int, **more: bool) -> ov.CompiledModel:
-        properties = {
+    def _compiled(self, streams: int, shape: tuple[int, int] | None = None) -> ov.CompiledModel:
+        """For one (rows, tokens), or for any; from the cache if it is there."""
+        if self._cache is None:
+            return self._compile(self._shaped(shape), streams)
+        facts = (self._mapped.digest, shape, sorted(self._properties(streams).items()), ov.get_version(), _cpu())
+        name = hashlib.sha256(repr(facts).encode()).hexdigest()
+        compiled = self._imported(self._cache.read(name), streams)
+        if compiled is None:
+            compiled = self._compile(self._shaped(shape), streams)
+            self._cache.write(name, compiled.export_model().getvalue())
+        let_pages_go()
+        return compiled
+
+    def _imported(self, kept: bytes | None, streams: int) -> ov.CompiledModel | None:
+        if kept is None:
+            return None
+        properties = {**self._properties(streams), "WEIGHTS_PATH": self._mapped.weights}
+        try:
+            return _core().import_model(kept, "CPU", properties)
+        except RuntimeError as error:
+            log.warning("a kept graph cannot be imported, and is compiled again: %s", one_line(error))
+            return None
+
+    def _shaped(self, shape: tuple[int, int] | None) -> ov.Model:
+        if shape is None:
+            return self._mapped.model
+        # A clone shares the weights.
+        model = self._mapped.model.clone()
+        model.reshape({port.any_name: list(shape) for port in model.inputs})
+        return model
+
+    def _compile(self, model: ov.Model, streams: int, **more: Any) -> ov.CompiledModel:
+        return _core().compile_model(model, "CPU", {**self._properties(streams), **more})
+
+    def _properties(self, streams: int) -> dict[str, Any]:
+        return {
             "INFERENCE_PRECISION_HINT": self._hint,
             "INFERENCE_NUM_THREADS": self.width * streams,
             "NUM_STREAMS": streams,
             # By default, streams are pinned to the first cores, which two processes would then share.
             "ENABLE_CPU_PINNING": False,
-            **more,
+            # Exported graphs find their weights in the model's file, by offset.
+            "CACHE_MODE": "OPTIMIZE_SIZE",
         }
-        return _core().compile_model(model, "CPU", properties)
 
 
 class Graph:
@@ -237,6 +299,14 @@ class _BoundRequest:
 def _core() -> ov.Core:
     """One core per process: threads and plugins are loaded once."""
     return ov.Core()
+
+
+@functools.cache
+def _cpu() -> str:
+    """The processor and its instructions, by which OpenVINO chooses what it compiles to."""
+    facts = Path("/proc/cpuinfo").read_text().splitlines()
+    instructions = next((it for it in facts if it.startswith(("flags", "Features"))), "")
+    return f"{_core().get_property('CPU', 'FULL_DEVICE_NAME')} {instructions}"
 
 
 def arguments(batch: TokenBatch) -> dict[str, NDArray[np.int64]]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shared_model.encoding import TokenBatch
 from shared_model.engines import openvino_cutting
-from shared_model.engines.openvino_cpu import Graph, OpenVinoEngine, arguments
+from shared_model.engines.openvino_cpu import Graph, MappedModel, OpenVinoEngine, arguments
 from shared_model.engines.stages import Groups, Stages
 from shared_model.types import Precision
 
@@ -20,10 +20,10 @@ class OpenVinoPipeline(OpenVinoEngine):
     """See `shared_model.engine.Engine`. A call takes as long as in one piece, and as many run at once as there are
     stages, each stage on its own cores with its own part of the weights."""
 
-    def __init__(self, model: ov.Model, precision: Precision, groups: Groups, near: bool = False) -> None:
+    def __init__(self, mapped: MappedModel, precision: Precision, groups: Groups, near: bool = False) -> None:
         """`near`: the weights of each stage are written by its own cores, so that they lie in their NUMA node."""
         self._stages, self._near = Stages(groups), near
-        super().__init__(model, precision, max(map(len, groups)), len(groups))
+        super().__init__(mapped, precision, max(map(len, groups)), len(groups))
 
     def widened(self, threads: int) -> None:
         """None: a wide call would need all the weights on all cores."""
@@ -33,8 +33,8 @@ class OpenVinoPipeline(OpenVinoEngine):
 
     @functools.cached_property
     def _any_shape(self) -> "_StagedGraph":
-        costs = openvino_cutting.measured(self._compile(self._model, 1, PERF_COUNT=True))
-        parts = openvino_cutting.cut(self._model, self.streams, costs)
+        costs = openvino_cutting.measured(self._compile(self._mapped.model, 1, PERF_COUNT=True))
+        parts = openvino_cutting.cut(self._mapped.model, self.streams, costs)
         return _StagedGraph([self._compile_stage(*numbered) for numbered in enumerate(parts)], self._stages)
 
     def _compile_stage(self, number: int, part: ov.Model) -> ov.CompiledModel:

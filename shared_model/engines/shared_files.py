@@ -5,13 +5,16 @@ compared with. A process finds those that its parent, its parent's children and 
 """
 
 import contextlib
+import ctypes
 import fcntl
+import mmap
 import os
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+_PREFIX = "tandem-"
 #: Bytes that are compared at once.
 _STEP = 1 << 20
 
@@ -20,7 +23,7 @@ def shared(data: bytes) -> int:
     """The descriptor of a sealed file that holds `data`: one that is there, else a new one. The caller closes it; while
     it is open, other processes find it. Raises: OSError without memory or descriptors."""
     # The name saves a comparison of most others; it proves nothing.
-    name = f"tandem-{len(data)}-{zlib.crc32(data):08x}"
+    name = f"{_PREFIX}{len(data)}-{zlib.crc32(data):08x}"
     with _one_at_a_time():
         for path in _held(name):
             # Its holder may end, or close it, at any time.
@@ -30,6 +33,17 @@ def shared(data: bytes) -> int:
                     return descriptor
                 os.close(descriptor)
         return _new(name, data)
+
+
+def let_pages_go() -> None:
+    """Unmap the pages of all such files that this process has read. They stay in memory, once for all processes, and
+    are mapped again where they are read; until then each mapping of them counts as memory of this process."""
+    libc = ctypes.CDLL(None)
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        addresses, *_, path = line.split(maxsplit=5)
+        if path.startswith(f"/memfd:{_PREFIX}"):
+            start, end = (int(it, 16) for it in addresses.split("-"))
+            libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_DONTNEED)
 
 
 @contextlib.contextmanager

@@ -19,7 +19,11 @@ from shared_model.settings import StateSettings
 from shared_model.trust import keyring
 from shared_model.trust.ed25519 import PublicKeys
 from shared_model.trust.keyring import WITHOUT_KEYS, Keyring
+from shared_model.trust.verified_cache import VerifiedCache
 from shared_model.types import WHOLE, Device, Precision, Spread
+
+#: The cache of compiled graphs, in the state folder.
+COMPILED = "compiled"
 
 
 @dataclass(frozen=True)
@@ -27,12 +31,13 @@ class Release:
     """An opened release. Its files are read and verified on demand.
 
     Notes lie beside the release's files and outside its id: reports, attestations, signatures. `verdict_keys`: public
-    keys, one of which must have signed the gate's verdict; none: any verdict counts.
+    keys, one of which must have signed the gate's verdict; none: any verdict counts. `cache`: of compiled graphs.
     """
 
     files: Files
     manifest: Manifest
     verdict_keys: Callable[[], PublicKeys] = tuple
+    cache: VerifiedCache | None = None
 
     @property
     def id(self) -> str:
@@ -77,7 +82,7 @@ class Release:
         """See `open_engine`. Raises: ReleaseError if the release lacks the variant, or one of its files is damaged."""
         variant = self.manifest.variant(precision, device)
         files = {name: self.read(path) for name, path in variant.files.items()}
-        return open_engine(precision, device, files, threads, streams, spread)
+        return open_engine(precision, device, files, threads, streams, spread, self.cache)
 
     def verify(self) -> None:
         """Verify every file. Raises: ReleaseError naming the first that is damaged."""
@@ -117,6 +122,7 @@ class Store:
     """The releases under one root, a local folder or a URL.
 
     `trusted`: public keys, one of which must have signed a release to open it; None: signatures are not checked.
+    `compiled`: the folder of compiled graphs; None: each engine compiles its own.
     """
 
     def __init__(
@@ -125,6 +131,7 @@ class Store:
         trusted: PublicKeys | None = None,
         load_keys: Callable[[], Keyring] = lambda: WITHOUT_KEYS,
         revoked: str = "",
+        compiled: Path | None = None,
     ) -> None:
         """`load_keys`: those of the operators; called where they are needed, since it may make them. `revoked`: see
         `releases.revocation`. Raises: SettingError for an unsupported URL."""
@@ -133,11 +140,13 @@ class Store:
         self._revoked = revoked
         self._load_keys = load_keys
         self._keys: Keyring | None = None
+        self._cache = VerifiedCache(compiled, lambda: self.keys.cluster) if compiled else None
 
     @classmethod
     def from_settings(cls, state: StateSettings) -> "Store":
         """The store that the settings name. Raises: SettingError."""
-        return cls(state.releases_root, signature.trusted_keys(state), partial(keyring.load, state), state.revoked)
+        keys, trusted = partial(keyring.load, state), signature.trusted_keys(state)
+        return cls(state.releases_root, trusted, keys, state.revoked, state.state / COMPILED)
 
     @property
     def keys(self) -> Keyring:
@@ -205,7 +214,7 @@ class Store:
         except OSError as error:
             unread = f"release {release_id}: {manifests.FILE} cannot be read: {reason(error)}"
             raise ReleaseError(unread) from error
-        return Release(self.files, manifests.parse(raw, release_id), self._verdict_keys)
+        return Release(self.files, manifests.parse(raw, release_id), self._verdict_keys, self._cache)
 
     def _verdict_keys(self) -> PublicKeys:
         return () if self.keys.accept_unsigned else (*(self._trusted or ()), *self.keys.operators)

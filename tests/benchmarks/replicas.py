@@ -18,6 +18,7 @@ from shared_model.releases import pointer
 from shared_model.releases.manifest import Facts
 from shared_model.releases.store import Release, Store
 from shared_model.settings import StateSettings
+from shared_model.trust import keyring
 from tests.benchmarks.harness import CannotMeasure
 from tests.realtime_service.conftest import RunningService, start_service
 
@@ -26,11 +27,13 @@ LIMIT_SECONDS = 120.0
 
 @dataclass(frozen=True)
 class Place:
-    """Two releases, their store, and the Redis that replicas follow. The second has the first one's bytes."""
+    """Two releases, their store, the Redis that replicas follow, and the folder of their keys. The second release has
+    the first one's bytes."""
 
     store: Store
     client: "redis.Redis"
     redis_url: str
+    keys: Path
     first: str
     second: str
 
@@ -44,22 +47,35 @@ def place() -> Iterator[Place]:
         state = StateSettings(state=Path(folder))
         store = Store(state.releases_root)
         first, second = _copy(store, active, active.manifest.name), _copy(store, active, "second")
+        # With the Redis of another process they are not made by the first replica.
+        keyring.make(state.keys_dir, cluster=True, operator=False)
         with RedisServer(state) as server, redis.Redis.from_url(server.url) as client:
             pointer.promote(store, client, first.id)
-            yield Place(store, client, server.url, first.id, second.id)
+            yield Place(store, client, server.url, state.keys_dir, first.id, second.id)
 
 
 @contextlib.contextmanager
 def replica(place: Place, module: str = "realtime_service", **environment: str) -> Iterator[RunningService]:
-    """A service that follows the pointer, with settings of its own. `module`: as in `start_service`."""
-    with tempfile.TemporaryDirectory(prefix="tandem-bench-") as state:
-        running = start_service(
-            Path(state), Path(place.store.files.root), module, **{"REDIS_URL": place.redis_url, **environment}
-        )
-        try:
-            yield running
-        finally:
-            running.stop()
+    """As `replica_in`, in a folder without anything."""
+    with (
+        tempfile.TemporaryDirectory(prefix="tandem-bench-") as empty,
+        replica_in(Path(empty), place, module, **environment) as running,
+    ):
+        yield running
+
+
+@contextlib.contextmanager
+def replica_in(
+    state: Path, place: Place, module: str = "realtime_service", **environment: str
+) -> Iterator[RunningService]:
+    """A service that follows the pointer, with settings of its own, in a state folder that others may have used.
+    `module`: as in `start_service`."""
+    given = {"REDIS_URL": place.redis_url, "TANDEM_KEYS": str(place.keys), **environment}
+    running = start_service(state, Path(place.store.files.root), module, **given)
+    try:
+        yield running
+    finally:
+        running.stop()
 
 
 def active(address: str) -> str:

@@ -58,7 +58,7 @@ def test_no_file_is_readable_by_others_and_none_lies_outside_the_state(
     assert service.stop() == 0
     assert list(home.rglob("*")) == []
     written = {it.relative_to(state).parts[0] for it in state.rglob("*") if it.is_file()}
-    assert written >= {"keys", "releases", "messages", "redis"}
+    assert written >= {"keys", "releases", "messages", "redis", "compiled"}
 
 
 def test_a_state_folder_that_others_may_open_is_named_once(tmp_path: Path) -> None:

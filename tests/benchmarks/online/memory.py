@@ -1,7 +1,10 @@
 """Memory of the service's process: after a round's load, and while it takes another release."""
 
+import contextlib
 import threading
 import time
+from collections.abc import Iterable
+from pathlib import Path
 
 import psutil
 
@@ -13,6 +16,7 @@ _PERIOD_SECONDS = 0.02
 #: Seconds until the old release's memory is freed after its last request.
 _AFTER_SECONDS = 2.0
 _BYTES = 1e6
+_PROCESSES = Path("/proc")
 
 
 class Peak:
@@ -40,8 +44,34 @@ class Peak:
 
 
 def resident(process: psutil.Process) -> float:
-    """MB."""
-    return float(process.memory_info().rss) / _BYTES
+    """MB of one process, the shared pages of files included."""
+    return _megabytes([process], "status", ("RssAnon", "RssFile"))
+
+
+def proportional(processes: Iterable[psutil.Process]) -> float:
+    """MB of several processes; pages that they share count once."""
+    return _megabytes(list(processes), "smaps_rollup", ("Pss_Anon", "Pss_File"))
+
+
+def _megabytes(processes: list[psutil.Process], source: str, fields: tuple[str, ...]) -> float:
+    """With the files in memory that hold weights, whole and once, however much of them is mapped."""
+    pages = 0
+    for process in processes:
+        lines = (_PROCESSES / str(process.pid) / source).read_text().splitlines()
+        facts = dict(line.split(":", 1) for line in lines if ":" in line)
+        pages += sum(int(facts[name].split()[0]) for name in fields)
+    weights = {file: size for process in processes for file, size in _weights(process)}
+    return (pages * 1024 + sum(weights.values())) / _BYTES
+
+
+def _weights(process: psutil.Process) -> Iterable[tuple[int, int]]:
+    """Number and bytes of each file."""
+    for descriptor in (_PROCESSES / str(process.pid) / "fd").iterdir():
+        # It may be closed meanwhile.
+        with contextlib.suppress(OSError):
+            if str(descriptor.readlink()).startswith("/memfd:tandem-"):
+                facts = descriptor.stat()
+                yield facts.st_ino, facts.st_size
 
 
 def memory(stage: Stage) -> dict[str, float]:

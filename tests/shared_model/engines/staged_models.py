@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from shared_model.building import checkpoint, convert
 from shared_model.encoding import Encoder, Encoding, TokenBatch, collate
 from shared_model.engine import Engine
-from shared_model.engines.openvino_cpu import OpenVinoEngine, read_model
+from shared_model.engines.openvino_cpu import MappedModel, OpenVinoEngine, read_model
 from shared_model.engines.openvino_pipeline import OpenVinoPipeline
 from shared_model.engines.stages import Groups
 from shared_model.engines.torch_engine import TorchEngine
@@ -66,5 +66,5 @@ def staged_model(folder: Path, family: str, stages: int = 2) -> StagedModel:
     return StagedModel(Heads.of(loaded.output), whole, staged, encoder.encode_many(TEXTS))
 
 
-def _graph_engine(graph: object) -> OpenVinoEngine:
-    return OpenVinoEngine(graph, Precision.FP32, threads=1)  # type: ignore[arg-type]
+def _graph_engine(graph: MappedModel) -> OpenVinoEngine:
+    return OpenVinoEngine(graph, Precision.FP32, threads=1)

@@ -94,7 +94,7 @@ def test_wherever_load_moves_the_cut_int8_answers_alike(
 
 def test_no_part_hands_over_a_tensor_that_was_just_quantised(release: Release) -> None:
     variant = release.manifest.variant(Precision.INT8, Device.CPU)
-    model = read_model({name: release.read(path) for name, path in variant.files.items()})
+    model = read_model({name: release.read(path) for name, path in variant.files.items()}).model
     for seed in range(20):
         draw = random.Random(seed)
         costs = {op.get_friendly_name(): draw.random() for op in model.get_ordered_ops()}

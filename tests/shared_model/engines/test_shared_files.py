@@ -2,15 +2,17 @@
 
 import contextlib
 import fcntl
+import mmap
 import os
 import threading
 import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
-from shared_model.engines.shared_files import _SEALS, shared
+from shared_model.engines.shared_files import _SEALS, let_pages_go, shared
 
 DATA = os.urandom(3 << 20)
 
@@ -41,6 +43,24 @@ def impostor(closing: contextlib.ExitStack, data: bytes, seals: int) -> int:
 @pytest.mark.parametrize("data", [DATA, b""])
 def test_equal_bytes_are_in_memory_once(closing: contextlib.ExitStack, data: bytes) -> None:
     assert held(closing, data) == held(closing, data)
+
+
+def test_pages_that_were_let_go_are_no_memory_of_this_process_and_come_back(closing: contextlib.ExitStack) -> None:
+    descriptor = shared(DATA)
+    closing.callback(os.close, descriptor)
+    mapped = closing.enter_context(mmap.mmap(descriptor, len(DATA), prot=mmap.PROT_READ))
+    before = resident()
+    assert mapped[:] == DATA
+    assert resident() - before > len(DATA) // 2
+    let_pages_go()
+    assert resident() - before < len(DATA) // 2
+    assert mapped[:] == DATA
+
+
+def resident() -> int:
+    """Bytes of shared memory that this process has mapped and read."""
+    pages = Path("/proc/self/statm").read_text().split()[2]
+    return int(pages) * mmap.PAGESIZE
 
 
 def test_those_that_start_together_make_one_file(closing: contextlib.ExitStack) -> None:

@@ -1,0 +1,113 @@
+"""Graphs that a former process compiled: imported where all that they depend on is the same, with the same bits."""
+
+import dataclasses
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+
+from shared_model.encoding import TokenBatch
+from shared_model.engine import open_engine
+from shared_model.engines import openvino_cpu
+from shared_model.releases.store import Release
+from shared_model.trust.verified_cache import VerifiedCache
+from shared_model.types import Device, Precision
+
+pytestmark = pytest.mark.heavy
+
+#: Graphs of an engine in `answers`: for any shape, 1×16 and 2×16.
+GRAPHS = 3
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The models that are compiled from now on."""
+    found = list[Any]()
+
+    class Core(ov.Core):
+        def compile_model(self, model: Any, *given: Any, **more: Any) -> Any:
+            found.append(model)
+            return super().compile_model(model, *given, **more)
+
+    core = Core()
+    monkeypatch.setattr(openvino_cpu, "_core", lambda: core)
+    return found
+
+
+@pytest.fixture
+def cached(tiny_release: Release, tmp_path: Path) -> Release:
+    return dataclasses.replace(tiny_release, cache=VerifiedCache(tmp_path, lambda: b"k" * 32))
+
+
+def answers(release: Release, precision: Precision = Precision.INT8, threads: int = 1) -> bytes:
+    """Precision and raw scores of an engine of its own, by each of its graphs."""
+    draw = np.random.default_rng(0)
+    batches = [TokenBatch(draw.integers(5, 200, (rows, 16)), np.ones((rows, 16), np.int64)) for rows in (1, 2, 4)]
+    with closing(release.engine(precision, Device.CPU, threads)) as engine:
+        engine.specialise(16, pairs=True)
+        singles = [engine.score(batch, single=True) for batch in batches if batch.rows in engine.rows(16, single=True)]
+        return engine.precision.encode() + b"".join(it.tobytes() for it in [*singles, *map(engine.score, batches)])
+
+
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.BF16])
+def test_the_next_start_compiles_nothing_and_says_the_same(
+    cached: Release, precision: Precision, compiled: list[Any]
+) -> None:
+    first = answers(cached, precision)
+    assert len(compiled) == GRAPHS
+    assert answers(cached, precision) == first
+    assert len(compiled) == GRAPHS
+    assert answers(dataclasses.replace(cached, cache=None), precision) == first
+    assert len(compiled) == 2 * GRAPHS
+
+
+def other_weights(files: dict[str, bytes]) -> dict[str, bytes]:
+    changed = bytearray(files["model.bin"])
+    changed[0] ^= 1
+    return {**files, "model.bin": bytes(changed)}
+
+
+def other_graph(files: dict[str, bytes]) -> dict[str, bytes]:
+    return {**files, "model.xml": files["model.xml"] + b"\n"}
+
+
+@pytest.mark.parametrize("other", [other_weights, other_graph])
+def test_another_model_is_compiled(
+    cached: Release, other: Callable[[dict[str, bytes]], dict[str, bytes]], compiled: list[Any]
+) -> None:
+    variant = cached.manifest.variant(Precision.INT8, Device.CPU)
+    files = {name: cached.read(path) for name, path in variant.files.items()}
+    for number, given in enumerate((files, files, other(files), other(files))):
+        with closing(open_engine(Precision.INT8, Device.CPU, given, 1, cache=cached.cache)) as engine:
+            engine.warm_up([(1, 8)])
+        assert len(compiled) == 1 + number // 2
+
+
+@pytest.mark.parametrize("changed", ["threads", "version", "processor"])
+def test_what_other_conditions_were_compiled_for_is_compiled_anew(
+    cached: Release, changed: str, compiled: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers(cached)
+    if changed == "version":
+        monkeypatch.setattr(ov, "get_version", lambda: "another")
+    elif changed == "processor":
+        monkeypatch.setattr(openvino_cpu, "_cpu", lambda: "another")
+    answers(cached, threads=2 if changed == "threads" else 1)
+    assert len(compiled) == 2 * GRAPHS
+
+
+def test_what_cannot_be_imported_is_compiled_anew_and_replaced(
+    cached: Release, compiled: list[Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = answers(cached)
+    assert cached.cache
+    for file in list(tmp_path.iterdir()):
+        cached.cache.write(file.name, b"no graph")
+    assert answers(cached) == first
+    assert caplog.text.count("cannot be imported") == GRAPHS
+    assert answers(cached) == first
+    assert len(compiled) == 2 * GRAPHS
