@@ -65,7 +65,8 @@ class Engine(Protocol):
         Takes some tenths of a second; calls may run meanwhile, and other widths be compiled."""
 
     def warm_up(self, shapes: Iterable[tuple[int, int]]) -> None:
-        """Run each (rows, tokens) shape once on every stream, so that its kernels are built before the first call."""
+        """Run each (rows, tokens) shape once on every stream, so that its kernels are built before the first call; not
+        batches whose first call hardly takes longer than others."""
 
     def start(self, batch: Batch) -> Running:
         """Begin to score a batch. A GPU computes it while the caller prepares the next one; other engines return when

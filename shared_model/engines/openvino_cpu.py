@@ -42,6 +42,10 @@ _BATCHES = {
 #: Each takes 37 MB of all-MiniLM-L6-v2, and longer texts gain less.
 _SHORT_TOKENS = 16
 
+#: Tokens from which on the kernels of a batch are built by its first call: they take a tenth of it. To run each at the
+#: start, on each stream, would cost more than it saves.
+_SLOW_TOKENS = 512
+
 log = logging.getLogger(__name__)
 
 
@@ -138,7 +142,8 @@ class OpenVinoEngine:
 
     def warm_up(self, shapes: Iterable[tuple[int, int]]) -> None:
         for rows, tokens in shapes:
-            self._any_shape.run_on_every_stream(_blank(rows, tokens))
+            if rows == 1 or rows * tokens < _SLOW_TOKENS:
+                self._any_shape.run_on_every_stream(_blank(rows, tokens))
 
     def start(self, batch: Batch) -> Finished:
         if isinstance(batch, PackedBatch):

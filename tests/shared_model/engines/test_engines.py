@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shared_model.encoding import Encoding, TokenBatch, collate
 from shared_model.engine import TAU, Engine, open_engine
-from shared_model.engines.openvino_cpu import OpenVinoEngine, _FixedGraph
+from shared_model.engines.openvino_cpu import Graph, OpenVinoEngine, _FixedGraph
 from shared_model.evaluation.benchmark import score_all
 from shared_model.output import Scoring
 from shared_model.releases.store import Release
@@ -246,6 +246,17 @@ def test_width_is_the_threads_asked_for(release: Release) -> None:
     engine = release.engine(Precision.INT8, Device.CPU, threads=1)
     assert engine.width == 1
     engine.warm_up([(1, 8), (4, 16)])
+    engine.close()
+
+
+def test_a_warm_up_runs_batches_that_gain_from_it_on_each_stream(
+    release: Release, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran = list[tuple[int, int]]()
+    monkeypatch.setattr(Graph, "run_on_every_stream", lambda _, batch: ran.append((batch.rows, batch.tokens)))
+    engine = release.engine(Precision.BF16, Device.CPU, threads=1)
+    engine.warm_up([(1, 8), (1, 512), (4, 64), (16, 32), (64, 32)])
+    assert ran == [(1, 8), (1, 512), (4, 64)]
     engine.close()
 
 
