@@ -51,7 +51,7 @@ def test_changed_bytes_are_not_read(
 
 
 def test_without_a_key_nothing_is_kept_or_read(tmp_path: Path) -> None:
-    # To HMAC this key is the same as none.
+    # HMAC fills keys up with zeros, so this one is the empty one.
     cache(tmp_path, b"\0").write("a", b"graph")
     without = cache(tmp_path, b"")
     without.write("b", b"graph")
