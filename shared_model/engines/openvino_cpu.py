@@ -181,9 +181,15 @@ class OpenVinoEngine:
         compiled = self._imported(self._cache.read(name), streams)
         if compiled is None:
             compiled = self._compile(self._shaped(shape), streams)
-            self._cache.write(name, compiled.export_model().getvalue())
+            self._keep(self._cache, name, compiled)
         let_pages_go()
         return compiled
+
+    def _keep(self, cache: VerifiedCache, name: str, compiled: ov.CompiledModel) -> None:
+        try:
+            cache.write(name, compiled.export_model().getvalue())
+        except RuntimeError as error:
+            log.warning("a graph cannot be exported, and is compiled again at each start: %s", one_line(error))
 
     def _imported(self, kept: bytes | None, streams: int) -> ov.CompiledModel | None:
         if kept is None:

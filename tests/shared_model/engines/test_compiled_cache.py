@@ -111,3 +111,16 @@ def test_what_cannot_be_imported_is_compiled_anew_and_replaced(
     assert caplog.text.count("cannot be imported") == GRAPHS
     assert answers(cached) == first
     assert len(compiled) == 2 * GRAPHS
+
+
+def test_a_graph_that_cannot_be_exported_answers(
+    cached: Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(_: ov.CompiledModel) -> None:
+        raise RuntimeError("an operator cannot be written")
+
+    expected = answers(dataclasses.replace(cached, cache=None))
+    monkeypatch.setattr(ov.CompiledModel, "export_model", fails)
+    assert answers(cached) == expected
+    assert caplog.text.count("cannot be exported") == GRAPHS
+    assert not list(tmp_path.iterdir())
