@@ -72,7 +72,6 @@ def differ(
     return apart
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("messages", [FEW, pytest.param(ALL, marks=pytest.mark.proof)])
 def test_the_rows_equal_the_engine_outside_spark(
     spark: SparkSession,

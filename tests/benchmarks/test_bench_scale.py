@@ -84,7 +84,6 @@ def test_every_request_takes_longer(s3: Proxy, s3_url: str) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.timeout(600)
 def test_it_measures_and_writes_what_it_found(
     release: Release, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -58,7 +58,7 @@ class Engine:
             process = subprocess.Popen(command, env=_environment(self._folder), stdout=log, stderr=log)
         self._process = process
         try:
-            eventually(self._answers, seconds=60, every=0.2)
+            eventually(self._answers, every=0.2)
             yield
         finally:
             # unshare passes no signal on: its child is the engine.

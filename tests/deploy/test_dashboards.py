@@ -54,7 +54,7 @@ def scraping(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
                 return not missing(address)
 
             try:
-                eventually(all_have_an_answer, seconds=60.0, every=0.5)
+                eventually(all_have_an_answer, every=0.5)
             except AssertionError:
                 pytest.fail(f"without an answer: {missing(address)}", pytrace=False)
             yield address

@@ -130,7 +130,7 @@ async def own_redis(tmp_path: Path) -> AsyncIterator["redis.asyncio.Redis"]:
             yield client
 
 
-def eventually(condition: Callable[[], object], seconds: float = 20.0, every: float | None = None) -> None:
+def eventually(condition: Callable[[], object], seconds: float = 60.0, every: float | None = None) -> None:
     """Look every so many seconds; None: often at first, and the longer it takes the less often, for a look may cost
     those who are waited for milliseconds."""
     began = time.monotonic()

@@ -30,8 +30,8 @@ from tests.stack.helpers import only_line
 pytestmark = pytest.mark.heavy
 
 EXTRAS = ("client", "serve", "batch", "build")
-#: CPU seconds that importing the client may take.
-IMPORT_SECONDS = 0.3
+#: CPU time that importing the client may take, gRPC included, over that of gRPC alone.
+IMPORT_OVER_GRPC = 3.0
 #: Both ends of the range that the extra `batch` names.
 SPARKS = ("3.5.9", "4.3.0")
 
@@ -135,15 +135,17 @@ def call_as_a_client(place: Place) -> None:
     program = f"""
 import sys, time
 began = time.process_time()
+import grpc
+alone = time.process_time() - began
 from {wheel.NAME}.realtime_service.client import Client
-print(time.process_time() - began)
+print((time.process_time() - began) / alone)
 with Client(sys.argv[1]) as client:
     print(client.score("hello").label)
 """
     with scripted(ANSWER) as script:
         said = [place.run("-c", program, script.address).split() for _ in range(3)]
     assert {label for _, label in said} == {"greeting"}
-    assert min(float(seconds) for seconds, _ in said) <= IMPORT_SECONDS
+    assert min(float(over) for over, _ in said) <= IMPORT_OVER_GRPC
 
 
 def serve(place: Place) -> None:

@@ -66,7 +66,7 @@ def healthy(name: str, replaced: str, by: str) -> bool:
 
 def wait_until_healthy(folder: Path, name: str, replaced: str, by: str) -> None:
     try:
-        eventually(lambda: healthy(name, replaced, by), seconds=60, every=0.5)
+        eventually(lambda: healthy(name, replaced, by), every=0.5)
     except AssertionError:
         pytest.fail(f"{name} is not healthy:\n{(folder / f'{name}.log').read_text()[-2000:]}", pytrace=False)
 

@@ -43,7 +43,6 @@ def test_an_attempt_is_refused_on_the_snapshot_it_would_commit_on(s3_url: str) -
     assert ids_of(s3_url) == ["newer"]
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("days", [FEW_DAYS // 4, pytest.param(len(DAYS), marks=pytest.mark.proof)])
 def test_racing_processes_never_leave_two_attempts_in_a_day(s3_url: str, days: int) -> None:
     # Each look at the table reads what was committed since its last checkpoint: without, 60,000 requests of 30 days.

@@ -175,7 +175,6 @@ def steps_are_one_trace(collector: Collector) -> None:
 
 
 @pytest.mark.proof
-@pytest.mark.timeout(480)
 @pytest.mark.parametrize("idle", [False, True])
 def test_two_days_from_messages_to_redis(
     cli: Cli,
@@ -226,7 +225,6 @@ def test_two_days_from_messages_to_redis(
     score_anew(cli, state, NEXT_DAY)
 
 
-@pytest.mark.timeout(480)
 def test_own_messages_are_scored_beside_the_archive_that_the_state_has(
     cli: Cli,
     environment: dict[str, str],

@@ -67,7 +67,7 @@ def shown(logs: Path, house: House) -> list[tuple[str, int]]:
     with (logs.parent / "history.log").open("wb") as log:
         server = subprocess.Popen(command, env=own, stdout=log, stderr=log)
     try:
-        eventually(look, seconds=60, every=0.5)
+        eventually(look, every=0.5)
     finally:
         server.terminate()
         server.wait(20)

@@ -154,7 +154,6 @@ def check_whole(copy: Deployment) -> dict[str, State]:
     return found
 
 
-@pytest.mark.timeout(480)
 def test_files_copied_while_a_night_runs_are_whole_and_the_next_night_goes_on(
     deployment: Deployment, release: Release, redis_client: "redis.Redis"
 ) -> None:

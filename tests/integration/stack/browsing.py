@@ -104,7 +104,7 @@ def give_wrong_values(page: Page, form: Locator) -> dict[str, str]:
 
 def new_run(page: Page, api: AirflowApi, before: set[str]) -> str:
     """The only run that is there beside these."""
-    eventually(lambda: set(api.run_ids(DAG)) - before, 60, every=0.5)
+    eventually(lambda: set(api.run_ids(DAG)) - before, every=0.5)
     (started,) = set(api.run_ids(DAG)) - before
     page.goto(NOTHING)
     return started
@@ -164,6 +164,6 @@ def approve(page: Page, api: AirflowApi, run_id: str) -> int:
     pixels = int(plot.evaluate("it => it.naturalWidth"))
     shot(page, "approval")
     button.click()
-    eventually(lambda: api.run_state(DAG, run_id).tasks["approve"] == "success", 60, every=0.5)
+    eventually(lambda: api.run_state(DAG, run_id).tasks["approve"] == "success", every=0.5)
     page.goto(NOTHING)
     return pixels

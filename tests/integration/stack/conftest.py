@@ -43,7 +43,7 @@ START_SECONDS = 120.0
 #: A run is late after this. The one that waits for messages always is.
 LATE_SECONDS = 60
 SPARK = "http://spark.example/"
-RUN_SECONDS, POLL_SECONDS = 220.0, 1.0
+RUN_SECONDS, POLL_SECONDS = 400.0, 1.0
 REFUSED, INTERRUPTED = "2026-01-20", "2026-01-21"
 ACCEPTED, UNANSWERED, REJECTED, COMMENTED = "2026-01-15", "2026-01-16", "2026-01-17", "2026-01-18"
 #: No JSON, and markup: reports show quarantined lines.
@@ -191,7 +191,7 @@ def end(process: "subprocess.Popen[bytes]") -> None:
 @pytest.fixture(scope="package")
 def due(running: Up) -> str:
     """The id of the run that the schedule has started, of a day without messages."""
-    eventually(lambda: running.api.run_ids(DAG), 60, every=0.2)
+    eventually(lambda: running.api.run_ids(DAG), every=0.2)
     (run_id,) = running.api.run_ids(DAG)
     return run_id
 

@@ -20,7 +20,7 @@ from shared_model.types import Priority
 from tests.integration.stack.conftest import RUN_SECONDS, Night, Up, task_log
 from tests.realtime_service.rollout import tiny_releases
 
-pytestmark = [pytest.mark.proof, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.proof
 
 #: Callers of both releases: each has always the same one.
 CALLERS = 20

@@ -139,7 +139,7 @@ def told(catalogue: Sink, task: str) -> list[dict[str, Any]]:
 def test_openlineage_hears_of_archive_table_columns_and_release(
     two: Two, night: RunState, catalogue: Sink, group: str
 ) -> None:
-    eventually(lambda: told(catalogue, f"{group}publish"), 60, every=0.2)
+    eventually(lambda: told(catalogue, f"{group}publish"), every=0.2)
     event = told(catalogue, f"{group}publish")[0]
     (given,), (table,) = event["inputs"], event["outputs"]
     assert (given["namespace"], given["name"]) == ("file", str(two.stack.plan.state.messages_dir))

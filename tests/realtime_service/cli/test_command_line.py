@@ -109,12 +109,14 @@ def test_call_takes_a_caller_a_lane_and_a_release_and_prints_json(run: Run, serv
     with Client(service.address) as client:
         release = client.describe().release
     options = ["--caller", "bot-7", "--lane", "throughput", "--release", release, "--json"]
-    status, printed, _ = run("call", "where is my card", "--address", service.address, *options)
+    status, printed, _ = run("call", "my card has not arrived", "--address", service.address, *options)
     answer = json.loads(printed)
     assert (status, answer["path"], answer["release"]) == (0, "throughput", release)
     assert answer["reason"] == "lane named by the caller"
     assert answer["results"][0]["labels"][0]["name"] == "card_arrival"
-    status, _, complaint = run("call", "where is my card", "--address", service.address, "--release", "no-such-release")
+    status, _, complaint = run(
+        "call", "my card has not arrived", "--address", service.address, "--release", "no-such-release"
+    )
     assert (status, complaint.count("\n")) == (1, 1)
     assert "no-such-release" in complaint
 

@@ -32,7 +32,7 @@ def piped(address: str, typed: bytes, *options: str) -> "subprocess.CompletedPro
 
 
 def test_each_line_shows_intent_probability_path_and_milliseconds(service: RunningService) -> None:
-    ended = piped(service.address, b"where is my card\n\n   \nI want to close my account\n")
+    ended = piped(service.address, b"my card has not arrived\n\n   \nI want to close my account\n")
     assert (ended.returncode, ended.stderr) == (0, "")
     first, second = (LINE.fullmatch(line) for line in ended.stdout.splitlines())
     assert first
@@ -44,14 +44,22 @@ def test_each_line_shows_intent_probability_path_and_milliseconds(service: Runni
 
 
 def test_one_text_can_be_scored_without_a_chat(service: RunningService) -> None:
-    command = [sys.executable, "-m", "realtime_service", "call", "where is my card", "--address", service.address]
+    command = [
+        sys.executable,
+        "-m",
+        "realtime_service",
+        "call",
+        "my card has not arrived",
+        "--address",
+        service.address,
+    ]
     said = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
     assert said.startswith("card_arrival ")
     assert "  dynamic path (neither urgent nor bulk), int8, batch 1, minilm-banking77-" in said
 
 
 def test_what_fails_is_one_line_and_the_chat_goes_on(service: RunningService) -> None:
-    ended = piped(service.address, b"x" * 70_000 + b"\n\xff\xfe\nwhere is my card")
+    ended = piped(service.address, b"x" * 70_000 + b"\n\xff\xfe\nmy card has not arrived")
     too_long, no_text, last = ended.stdout.splitlines()
     assert too_long.startswith("  INVALID_ARGUMENT: texts[0]: ")
     assert LINE.fullmatch(no_text)
@@ -78,7 +86,7 @@ def test_without_a_service_it_ends_with_one_line(typed: bytes) -> None:
 
 @pytest.mark.parametrize("leave", ["quit", "EXIT", "/quit"])
 def test_a_word_leaves_and_another_helps(service: RunningService, leave: str) -> None:
-    ended = piped(service.address, f"help\n/help\n {leave} \nwhere is my card\n".encode())
+    ended = piped(service.address, f"help\n/help\n {leave} \nmy card has not arrived\n".encode())
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, 2 * f"{chat.HELP}\n", "")
 
 
@@ -98,7 +106,7 @@ def test_a_person_is_prompted_and_may_leave(service: RunningService, interruptib
     try:
         seen = until(ours, b"you> ")
         assert seen.decode().splitlines()[0] == chat.GREETING
-        os.write(ours, b"where is my card\n")
+        os.write(ours, b"my card has not arrived\n")
         seen = until(ours, b"you> ")
         assert b"card_arrival" in seen
         if leave == "ctrl-c":

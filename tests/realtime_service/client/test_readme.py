@@ -41,4 +41,4 @@ def test_an_example_runs(block: str, service: RunningService, tmp_path: Path) ->
             runpy.run_path(str(program), run_name="__main__")
         return "card_arrival" in said.getvalue()
 
-    eventually(runs, seconds=60)
+    eventually(runs)

@@ -60,7 +60,7 @@ async def routed(redis_url: str, folder: Path) -> AsyncIterator[tuple[Process, s
     command = (sys.executable, "-m", "realtime_service", "serve")
     process = await asyncio.create_subprocess_exec(*command, env=environ, stdout=PIPE, stderr=PIPE)
     try:
-        yield process, await asyncio.wait_for(_waiting(process), 30)
+        yield process, await asyncio.wait_for(_waiting(process), 120)
     finally:
         process.kill()
         await process.communicate()
@@ -97,7 +97,7 @@ async def test_a_router_is_ready_once_an_endpoint_is_known(tmp_path: Path) -> No
                     await client.score("where is my card")
             assert not ready_line.done()
             async with serving(own.url, LATENCY):
-                line = (await asyncio.wait_for(ready_line, 20)).decode()
+                line = (await asyncio.wait_for(ready_line, 60)).decode()
                 assert re.match(rf"ready in \S+ s: a router on {re.escape(address)}, metrics on ", line)
                 assert await health(channel, *whole) == [True, True, True]
                 assert await health(channel, *map(health_name, SERVED)) == [True, False, False]
@@ -139,7 +139,7 @@ def health_name(lane: ServingPath) -> str:
 
 async def become(channel: grpc.aio.Channel, serving: bool, *names: str) -> None:
     """Wait until all these names are SERVING, or all are NOT_SERVING."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         # Health can only be polled.
         while set(await health(channel, *names)) - {serving}:  # noqa: ASYNC110
             await asyncio.sleep(0.05)

@@ -187,8 +187,8 @@ def test_calls_under_way_are_finished(tmp_path: Path) -> None:
     running = start_service(tmp_path, Path(store.files.root))
     with grpc.insecure_channel(running.address) as channel:
         score = ScoringServiceStub(channel).Score
-        # A second each, so that they outlast the lame duck time of half a second.
-        calls = [score.future(scoring_pb2.ScoreRequest(texts=["slowly"]), timeout=60) for _ in range(6)]
+        # A second each: longer than the lame duck time of half a second, and on a slow machine less than a drain's ten.
+        calls = [score.future(scoring_pb2.ScoreRequest(texts=["slowly"]), timeout=60) for _ in range(2)]
         eventually(lambda: decided(running) == len(calls))
         running.process.send_signal(signal.SIGTERM)
         assert [call.result().release for call in calls] == [pointer.read(store, None).active] * len(calls)

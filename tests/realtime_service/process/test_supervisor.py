@@ -273,7 +273,6 @@ def patiently(address: str, text: str, priority: int = 0) -> scoring_pb2.ScoreRe
 
 
 @pytest.mark.proof
-@pytest.mark.timeout(600)
 def test_a_worker_killed_every_few_seconds_costs_retrying_callers_nothing(
     store: Store, own_redis: RedisServer, tmp_path: Path
 ) -> None:

@@ -85,12 +85,12 @@ def wait_until_active(client: Client, release: Release) -> None:
         assert state is None or state.state != scoring_pb2.RELEASE_FAILED, state
         return state is not None and state.state == scoring_pb2.RELEASE_ACTIVE
 
-    eventually(is_active, seconds=60)
+    eventually(is_active)
 
 
 def wait_for_failure(client: Client, release: Release) -> str:
     """Wait for a release's failure on the replica; returns the reason."""
-    eventually(lambda: states(client).get(release.id, no_release).state == scoring_pb2.RELEASE_FAILED, seconds=60)
+    eventually(lambda: states(client).get(release.id, no_release).state == scoring_pb2.RELEASE_FAILED)
     return states(client)[release.id].failure
 
 

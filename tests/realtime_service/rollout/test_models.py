@@ -62,7 +62,7 @@ def named(stage: Stage) -> Release:
     release = seal(stage, "named", 2)
     promote(stage, release)
     with Client(stage.replica.address) as client:
-        eventually(lambda: active(client, "named") == release.id, seconds=60)
+        eventually(lambda: active(client, "named") == release.id)
     return release
 
 
@@ -96,16 +96,16 @@ def test_two_models_under_load_while_one_is_promoted_and_rolled_back(stage: Stag
     (first,) = stage.favourites
     side, after = seal(stage, "side", 1), seal(stage, "side", 1, words=3)
     promote(stage, side)
-    eventually(lambda: active(client, "side") == side.id, seconds=60)
+    eventually(lambda: active(client, "side") == side.id)
     with ModelCallers(stage.replica.address, ("", "side")) as callers:
         eventually(lambda: len(callers.answers) > 100)
         promote(stage, after)
-        eventually(lambda: active(client, "side") == after.id, seconds=60)
+        eventually(lambda: active(client, "side") == after.id)
         with redis.Redis.from_url(stage.redis.url) as connection:
             pointer.rollback(stage.store, connection, "side")
-        eventually(lambda: active(client, "side") == side.id, seconds=60)
+        eventually(lambda: active(client, "side") == side.id)
         answered = len(callers.answers)
-        eventually(lambda: len(callers.answers) > max(1000, answered + 100), seconds=60)
+        eventually(lambda: len(callers.answers) > max(1000, answered + 100))
     assert callers.failed == []
     releases = {"": {first}, "side": {side.id, after.id}}
     assert {model: {it.release for name, it in callers.answers if name == model} for model in releases} == releases
@@ -146,10 +146,10 @@ def test_deferred_work_is_done_by_the_model_that_it_names(client: Client, named:
 def test_an_unfit_release_of_one_model_leaves_the_others_alone(stage: Stage, client: Client) -> None:
     fit = seal(stage, "unfit", 4)
     promote(stage, fit)
-    eventually(lambda: active(client, "unfit") == fit.id, seconds=60)
+    eventually(lambda: active(client, "unfit") == fit.id)
     crashing = tiny_releases.embedding(tiny_releases.table(favourite=5), tiny_releases.crashing)
     promote(stage, tiny_releases.seal_graph(stage.store, "unfit", crashing))
-    eventually(lambda: scoring_pb2.RELEASE_FAILED in {it.state for it in client.describe().releases}, seconds=60)
+    eventually(lambda: scoring_pb2.RELEASE_FAILED in {it.state for it in client.describe().releases})
     assert client.score("card", model="unfit").release == fit.id
     assert client.score("card").model == "first"
 
@@ -161,7 +161,7 @@ def test_a_model_is_asked_at_a_replica_that_serves_it(stage: Stage, named: Relea
     other = stage.another_replica("other", TANDEM_MODELS="third")
     for service in (router, other):
         with Client(service.address) as asked:
-            eventually(lambda asked=asked: answered(asked, "named") == named.id, seconds=60)
+            eventually(lambda asked=asked: answered(asked, "named") == named.id)
             assert {asked.score("card", model="named").release for _ in range(10)} == {named.id}
             assert asked.score("card").release == first
             with pytest.raises(InvalidRequest, match="model: 'unknown' is not served"):
@@ -211,13 +211,13 @@ def test_the_least_recently_used_model_makes_room_for_one_that_is_asked_for(tmp_
         # The other replica has both: without it, calls wait for this one.
         assert stage.replica.stop() == 0
         with Client(small.address) as client:
-            eventually(lambda: active(client, "one") == one.id, seconds=60)
+            eventually(lambda: active(client, "one") == one.id)
             with (
                 pytest.raises(Unavailable, match="model: 'two' is being loaded here; retry in 2 s"),
                 Client(small.address, attempts=1) as hasty,
             ):
                 hasty.score("card", model="two")
-            eventually(lambda: active(client, "two") == two.id, seconds=60)
+            eventually(lambda: active(client, "two") == two.id)
             assert (active(client, "one"), client.score("card", model="two").release) == ("", two.id)
             assert client.score("card").model == "first"
         stage.replica = small

@@ -162,7 +162,7 @@ def test_a_canary_answers_its_share_of_callers_and_each_caller_stays(
 ) -> None:
     canary = stage.seal("canary", 3)
     stage.start_canary(canary, 0.3)
-    eventually(lambda: canary.id in client.describe().replicas[0].releases, seconds=60)
+    eventually(lambda: canary.id in client.describe().replicas[0].releases)
     assert states(client)[canary.id].share == pytest.approx(0.3)
 
     def ask(number: int) -> set[str]:
@@ -200,7 +200,7 @@ def test_requests_under_way_end_on_the_release_they_began_with(stage: Stage, cli
     wait_until_active(client, slow)
     after = stage.seal("after-slow", 5)
     stage.start_canary(after, 0.001)
-    eventually(lambda: after.id in client.describe().replicas[0].releases, seconds=60)
+    eventually(lambda: after.id in client.describe().replicas[0].releases)
     with ThreadPoolExecutor(12) as pool:
         # Each request occupies a stream for a second; the others are queued when the release is replaced: so many that
         # several heartbeats in turn tell of them.

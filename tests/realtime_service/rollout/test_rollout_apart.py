@@ -54,7 +54,7 @@ def test_replicas_that_have_warmed_a_release_switch_together_and_a_pinned_one_st
     try:
         release = stage.seal("together", 2)
         stage.start_canary(release, 0.2)
-        eventually(lambda: warmed(clients[0], release) == 2, seconds=60)
+        eventually(lambda: warmed(clients[0], release) == 2)
         stage.promote(release)
         began = time.monotonic()
         eventually(lambda: all(it.describe().release == release.id for it in clients[:2]), seconds=5)

@@ -59,7 +59,7 @@ def trial(stage: Stage, client: Client) -> Iterator[Release]:
     """A canary for half of the callers, which has answered nothing yet."""
     release = stage.seal("trial", 3)
     stage.start_canary(release, 0.5)
-    eventually(lambda: release.id in states(client) and release.id in published(stage), seconds=60)
+    eventually(lambda: release.id in states(client) and release.id in published(stage))
     yield release
     stage.rollback()
     eventually(lambda: not published(stage))
@@ -78,7 +78,7 @@ def test_a_heartbeat_has_figures_while_a_canary_answers_and_no_longer(stage: Sta
     assert published(stage) == {}
     release = stage.seal("brief", 2)
     stage.start_canary(release, 0.5)
-    eventually(lambda: len(published(stage)) == 2, seconds=60)
+    eventually(lambda: len(published(stage)) == 2)
     stage.rollback()
     eventually(lambda: published(stage) == {})
 

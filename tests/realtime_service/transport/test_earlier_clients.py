@@ -76,7 +76,7 @@ def test_work_that_it_submits_is_answered(service: RunningService, earlier: desc
             found = former.call("GetResult", request_id=submitted.request_id, ticket=submitted.ticket)
             return found if found.state == scoring_pb2.PUBLISHED else None
 
-        eventually(ended, seconds=60)
+        eventually(ended)
         assert [it.labels[0].name for it in ended().response.results] == ["card_arrival", "change_pin"]
 
 

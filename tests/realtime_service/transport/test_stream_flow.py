@@ -45,5 +45,5 @@ def settled(value: Callable[[], int]) -> int:
             seen, since = value(), time.monotonic()
         return time.monotonic() - since > 0.5
 
-    eventually(is_still, seconds=60)
+    eventually(is_still)
     return seen

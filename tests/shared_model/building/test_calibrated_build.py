@@ -67,13 +67,14 @@ def test_the_temperature_and_the_threshold_are_part_of_the_release(
 def test_variants_agree_as_without_a_temperature(
     calibrated: tuple[Release, ReleaseReport], texts: Texts, tiny: tuple[Release, ReleaseReport]
 ) -> None:
-    """Only the largest difference of probabilities is another."""
+    """Only the largest difference of probabilities is another, unless there is none: CPUs without BF16 compute in
+    fp32."""
     of = {name: found.variants for name, found in (("calibrated", calibrated[1]), ("plain", tiny[1]))}
     for mine, other in zip(of["calibrated"], of["plain"], strict=True):
         assert mine.parity is not None
         assert other.parity is not None
         assert mine.parity.agreement == other.parity.agreement
-        assert (mine.parity.max_difference == other.parity.max_difference) == (mine.precision == "fp32")
+        assert (mine.parity.max_difference == other.parity.max_difference) == (other.parity.max_difference == 0)
     release = calibrated[0]
     again = gate.release_evaluator(release, texts.gate, tiny_builds.BOUNDS)
     plain = gate.release_evaluator(tiny[0], texts.gate, tiny_builds.BOUNDS)

@@ -52,7 +52,7 @@ def infer(stub: GRPCInferenceServiceStub, message: pb.ModelInferRequest, caller:
 def serve(stage: Stage, stub: GRPCInferenceServiceStub, name: str, output: OutputSpec, pairs: bool = False) -> Release:
     release = tiny_releases.seal(stage.store, name, output=output, reads=InputSpec(64, pairs=pairs))
     stage.promote(release)
-    eventually(lambda: is_ready(stub, name, release.id), seconds=60)
+    eventually(lambda: is_ready(stub, name, release.id))
     return release
 
 
@@ -107,7 +107,7 @@ def test_a_version_is_a_release_and_a_name_that_of_the_answering_one(
     old = serve(stage, stub, "intents", tiny_releases.LABELLED)
     new = stage.seal("intents", 3)
     stage.start_canary(new, 0.5)
-    eventually(lambda: is_ready(stub, "intents", new.id), seconds=60)
+    eventually(lambda: is_ready(stub, "intents", new.id))
     asked = {release.id: request("intents", release.id, text=["card"]) for release in (old, new)}
     for version, message in asked.items():
         answer = infer(stub, message)
@@ -132,7 +132,7 @@ def test_a_canary_of_another_name_does_not_answer(stage: Stage, stub: GRPCInfere
     first = serve(stage, stub, "asked", tiny_releases.LABELLED)
     other = stage.seal("other", 2)
     stage.start_canary(other, 0.99)
-    eventually(lambda: is_ready(stub, "other"), seconds=60)
+    eventually(lambda: is_ready(stub, "other"))
     for caller in map(str, range(10)):
         assert infer(stub, request("asked", text=["card"]), caller).model_version == first.id
         assert infer(stub, request("other", text=["card"]), caller).model_version == other.id
@@ -168,6 +168,6 @@ def test_a_release_that_was_found_unfit_is_listed_with_its_reason(stage: Stage, 
         models = stub.RepositoryIndex(pb.RepositoryIndexRequest(), timeout=10).models
         return {it.version: (it.state, it.reason) for it in models}
 
-    eventually(lambda: states().get(broken.id, ("", ""))[0] == "UNAVAILABLE", seconds=60)
+    eventually(lambda: states().get(broken.id, ("", ""))[0] == "UNAVAILABLE")
     assert states()[broken.id][1]
     assert not is_ready(stub, "broken")

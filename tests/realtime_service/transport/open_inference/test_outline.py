@@ -1,13 +1,14 @@
 """The outline of a ModelInferRequest, which its quota depends on, however its tensors are written."""
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from protos.inference import open_inference_pb2 as pb
 from realtime_service.routing.quotas import bytes_charged, texts_charged
 from realtime_service.transport.open_inference import tensors
 from realtime_service.transport.open_inference.requests import TEXT, TEXT_PAIR, outline
+from realtime_service.transport.outlines import MOST_FIELDS, first_fields
 from shared_model.types import MAX_TEXTS
 from tests.realtime_service.transport.odd_messages import inside, odd_messages
 
@@ -49,6 +50,7 @@ def odd_requests(draw: st.DrawFn) -> bytes:
 
 @given(odd_requests())
 def test_the_outline_of_an_odd_message_is_that_of_what_a_parser_finds(raw: bytes) -> None:
+    assume(len(first_fields(pb.ModelInferRequest, raw)) < MOST_FIELDS)
     found = pb.ModelInferRequest.FromString(raw)
     places, packed = {tensor.name: place for place, tensor in enumerate(found.inputs)}, found.raw_input_contents
 

@@ -37,7 +37,7 @@ def typed(*texts: str, outputs: tuple[str, ...] = (), **fields: object) -> pb.Mo
 
 
 def test_typed_contents_are_answered_with_raw_outputs(stub: GRPCInferenceServiceStub, release: Release) -> None:
-    answer = stub.ModelInfer(typed("where is my card", "I want to close my account", id="7"), timeout=10)
+    answer = stub.ModelInfer(typed("my card has not arrived", "I want to close my account", id="7"), timeout=10)
     assert [(it.name, it.datatype, list(it.shape)) for it in answer.outputs] == [
         ("scores", "FP32", [2, len(release.labels)]),
         ("label", "BYTES", [2]),

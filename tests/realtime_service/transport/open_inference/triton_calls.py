@@ -19,7 +19,7 @@ from google.protobuf.json_format import MessageToDict
 from tritonclient.grpc import model_config_pb2, service_pb2
 from tritonclient.utils import InferenceServerException
 
-TEXTS = ("where is my card", "I want to close my account")
+TEXTS = ("my card has not arrived", "I want to close my account")
 
 
 def text_tensor(texts: Iterable[str | bytes] = TEXTS, name: str = "text", columns: bool = False) -> triton.InferInput:
