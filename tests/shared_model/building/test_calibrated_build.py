@@ -67,8 +67,8 @@ def test_the_temperature_and_the_threshold_are_part_of_the_release(
 def test_variants_agree_as_without_a_temperature(
     calibrated: tuple[Release, ReleaseReport], texts: Texts, tiny: tuple[Release, ReleaseReport]
 ) -> None:
-    """Only the largest difference of probabilities is another, unless there is none: CPUs without BF16 compute in
-    fp32."""
+    """Only the largest difference of probabilities is another. CPUs without BF16 compute that variant in fp32, where
+    the difference is zero with and without a temperature."""
     of = {name: found.variants for name, found in (("calibrated", calibrated[1]), ("plain", tiny[1]))}
     for mine, other in zip(of["calibrated"], of["plain"], strict=True):
         assert mine.parity is not None
