@@ -50,7 +50,7 @@ class Stage:
         self._place = place
         self._stack = contextlib.ExitStack()
         self.targets: dict[str, Target] = {}
-        self._metrics_urls: list[str] = []
+        self._metrics_urls = list[str]()
 
     def __enter__(self) -> "Stage":
         with self._stack:
@@ -58,7 +58,7 @@ class Stage:
             self._export()
             running = self._stack.enter_context(replicas.replica(self._place, TANDEM_PRECOMPUTED="false"))
             workers = self._workers()
-            self._metrics_urls.append(running.metrics)
+            self._metrics_urls += [running.metrics, workers.metrics]
             for name, address, priority in (
                 (LATENCY, running.address, "REAL_TIME"),
                 (WORKERS, workers.address, "REAL_TIME"),
@@ -99,16 +99,12 @@ class Stage:
     def _workers(self) -> RunningService:
         """A service of its own, which forwards nothing to the first one: that would be idle."""
         state = StateSettings(state=self._folder / "workers")
-        url, port, count = self._stack.enter_context(RedisServer(state)).url, _free_port(), os.cpu_count() or 1
         settings = {
-            "REDIS_URL": url,
-            "TANDEM_WORKERS": str(count),
+            "REDIS_URL": self._stack.enter_context(RedisServer(state)).url,
+            "TANDEM_WORKERS": str(os.cpu_count() or 1),
             "TANDEM_PRECOMPUTED": "false",
-            "TANDEM_METRICS_ADDRESS": f"127.0.0.1:{port}",
         }
-        running = self._stack.enter_context(replicas.replica(self._place, **settings))
-        self._metrics_urls += [f"http://127.0.0.1:{port + number}/metrics" for number in range(count)]
-        return running
+        return self._stack.enter_context(replicas.replica(self._place, **settings))
 
     def _aio(self) -> Target:
         return self._grpc(self._start("grpc", "grpc_server", 1, "executor"), SCORE, _scoring_request(""), AIO)
