@@ -1,7 +1,10 @@
-"""Graphs that a former process compiled: imported where all that they depend on is the same, with the same bits."""
+"""Graphs that are compiled already, by a former process or for another engine of this one: used where all that they
+depend on is the same, with the same bits."""
 
 import dataclasses
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,7 @@ import openvino as ov
 import pytest
 
 from shared_model.encoding import TokenBatch
-from shared_model.engine import open_engine
+from shared_model.engine import Engine, open_engine
 from shared_model.engines import openvino_cpu
 from shared_model.releases.store import Release
 from shared_model.trust.verified_cache import VerifiedCache
@@ -35,6 +38,8 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
     core = Core()
     monkeypatch.setattr(openvino_cpu, "_core", lambda: core)
+    # Engines of other tests may be open.
+    monkeypatch.setattr(openvino_cpu, "_running", weakref.WeakValueDictionary())
     return found
 
 
@@ -124,3 +129,30 @@ def test_a_graph_that_cannot_be_exported_answers(
     assert answers(cached) == expected
     assert caplog.text.count("cannot be exported") == GRAPHS
     assert not list(tmp_path.iterdir())
+
+
+def test_engines_of_equal_bytes_run_the_same_graphs(tiny_release: Release, compiled: list[Any]) -> None:
+    """Also at once, from several threads, and after the engine that compiled them is closed."""
+    draw = np.random.default_rng(1)
+    texts = [TokenBatch(draw.integers(5, 200, (1, 16)), np.ones((1, 16), np.int64)) for _ in range(32)]
+
+    def scores(engine: Engine, single: bool) -> Sequence[bytes]:
+        return [engine.score(text, single).tobytes() for text in texts]
+
+    first, second = (tiny_release.engine(Precision.INT8, Device.CPU, 1, streams=2) for _ in range(2))
+    with closing(second):
+        with closing(first):
+            for engine in (first, second):
+                engine.specialise(16)
+                engine.warm_up([(1, 16)])
+            # For any shape, and for single texts one a stream.
+            assert len(compiled) == 1 + 2
+            alone = {single: scores(first, single) for single in (False, True)}
+            with ThreadPoolExecutor(4) as threads:
+                for single in (False, True):
+                    for found in threads.map(scores, [first, second] * 2, [single] * 4):
+                        assert found == alone[single]
+        assert scores(second, single=True) == alone[True]
+    with closing(tiny_release.engine(Precision.INT8, Device.CPU, 1, streams=2)) as third:
+        third.warm_up([(1, 16)])
+    assert len(compiled) == 1 + 2 + 1

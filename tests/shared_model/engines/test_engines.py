@@ -3,6 +3,7 @@
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -166,17 +167,18 @@ def test_a_text_says_the_same_with_all_cores(release: Release, encodings: list[E
 def test_widths_that_are_compiled_side_by_side_score_as_one_after_the_other(
     release: Release, encodings: list[Encoding]
 ) -> None:
-    in_turn, together = (release.engine(Precision.INT8, Device.CPU, 1, streams=2) for _ in range(2))
-    with ThreadPoolExecutor(3) as threads:
-        list(threads.map(together.specialise, (16, 32, 64)))
-    for tokens in (16, 32, 64):
-        in_turn.specialise(tokens)
     batches = [collate([encoding]) for encoding in encodings[:48]]
-    expected, found = ([engine.score(batch, single=True) for batch in batches] for engine in (in_turn, together))
-    np.testing.assert_array_equal(found, expected)
-    assert list(together._single) == [16, 32, 64]
-    for engine in (in_turn, together):
-        engine.close()
+    widths = (16, 32, 64)
+    # One engine after the other, because two at a time would share what the first one compiled.
+    with closing(release.engine(Precision.INT8, Device.CPU, 1, streams=2)) as in_turn:
+        for tokens in widths:
+            in_turn.specialise(tokens)
+        expected = [in_turn.score(batch, single=True) for batch in batches]
+    with closing(release.engine(Precision.INT8, Device.CPU, 1, streams=2)) as together:
+        with ThreadPoolExecutor(3) as threads:
+            list(threads.map(together.specialise, widths))
+        assert list(together._single) == list(widths)
+        np.testing.assert_array_equal([together.score(batch, single=True) for batch in batches], expected)
 
 
 def test_two_single_texts_in_one_call_have_the_bits_of_each_alone(release: Release, encodings: list[Encoding]) -> None:
