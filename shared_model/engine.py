@@ -62,7 +62,7 @@ class Engine(Protocol):
     def specialise(self, tokens: int, pairs: bool = False) -> None:
         """Compile for single texts of up to this padded width, if that makes them faster: `score` then uses it for
         `single` texts. `pairs`: also for two of them in one call, where that leaves each its bits; `rows` then says so.
-        Takes some tenths of a second; calls may run meanwhile, and other widths be compiled."""
+        Takes some tenths of a second; calls may run meanwhile."""
 
     def warm_up(self, shapes: Iterable[tuple[int, int]]) -> None:
         """Run each (rows, tokens) shape once on every stream, so that its kernels are built before the first call; not

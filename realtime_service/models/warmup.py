@@ -6,7 +6,6 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -22,19 +21,23 @@ from shared_model.errors import ReleaseError, TandemError
 from shared_model.releases.store import Release
 from shared_model.types import WHOLE, Device, Precision, Spread
 
-#: Widths of single texts that engines are compiled for: they cover almost all chat messages. Each takes memory (33 MB
+#: Widths of single texts that engines are compiled for: they cover most chat messages. Each takes memory (25 to 34 MB
 #: of all-MiniLM-L6-v2 a stream), so shorter texts are padded to the next one. For longer texts, shape inference is a
-#: small part of a call.
-SPECIALISED_TOKENS = (16, 32, 64)
+#: small part of a call, and padding takes more: one of 48 tokens 4.1 ms as 64, 3.6 without a graph of its own.
+SPECIALISED_TOKENS = (16, 32)
 #: Those of these widths that are compiled for all cores, too: they cover most texts.
 WIDE_TOKENS = (16,)
 #: Most tokens of a warmed batch; no lane makes larger ones by default.
 _BATCH_TOKENS = 2048
-#: Widths at which batches are timed: the latency model is a line between them.
-_TIMED_TOKENS = (8, 16, 32, 64, 128)
-#: Timed calls of which the fastest counts. If a delayed call counted, admission control might reject texts of its width
-#: for ever. Of a batch, whose time is one of many that a line is drawn through, fewer.
-_TIMED_CALLS, _TIMED_BATCHES = 3, 2
+#: Widths at which batches are timed: the latency model is a line through them. A start waits for all of these calls.
+_TIMED_TOKENS = (16, 64)
+#: Timed calls of which the fastest counts, of short single texts. If a delayed call counted, admission control might
+#: reject texts of its width for ever. Longer texts and batches, which a start waits for, are timed less often.
+_SHORT_CALLS, _LONG_CALLS = 3, 2
+#: Most tokens of a short text.
+_SHORT_TOKENS = 64
+#: Tokens from which on a batch is timed once: a delay is a small part of it, and of the line.
+_ONCE_TOKENS = 512
 
 #: Called before every step of a warm-up: returns when the device has time for it, raises to abandon the warm-up.
 Turn = Callable[[], None]
@@ -153,9 +156,8 @@ def warm_batches(variant: WarmVariant, release: Release, turn: Turn) -> None:
         latency.narrow.refit(_measurements(engine, release, shapes, turn))
 
 
-def specialise(variant: WarmVariant, release: Release, pairs: bool, turn: Turn, at_once: int = 1) -> None:
-    """Compile for the widths of most texts, for a lane of single texts; `pairs`: in which two may share a call;
-    `at_once`: graphs that are compiled side by side.
+def specialise(variant: WarmVariant, release: Release, pairs: bool, turn: Turn) -> None:
+    """Compile for the widths of most texts, for a lane of single texts; `pairs`: in which two may share a call.
 
     The scores of a specialised text are the same on one core and on all, alone and with another one, so an answer does
     not depend on the load. Raises: ReleaseError; the errors of `turn`.
@@ -167,17 +169,11 @@ def specialise(variant: WarmVariant, release: Release, pairs: bool, turn: Turn, 
         of_all = [0, *(it for it in widths if it in WIDE_TOKENS)]
         graphs += [_Graph(variant.wide, latency.wide, *ends, pairs=False) for ends in itertools.pairwise(of_all)]
 
-    def compile_graph(graph: _Graph) -> None:
+    for graph in graphs:
         turn()
         graph.engine.specialise(graph.tokens, graph.pairs)
-
-    with ThreadPoolExecutor(at_once, "compile") as threads:
-        for first in range(0, len(graphs), at_once):
-            together = graphs[first : first + at_once]
-            list(threads.map(compile_graph, together))
-            # Before the next ones, because an engine that serves already uses them, and by times of other graphs.
-            for graph in together:
-                _time_singles(graph, release, turn)
+        # Before the next one, because an engine that serves already uses it, and by times of other graphs.
+        _time_singles(graph, release, turn)
 
 
 class _Graph(NamedTuple):
@@ -229,13 +225,19 @@ def _measurements(engine: Engine, release: Release, shapes: Iterable[tuple[int, 
 def _timed(engine: Engine, release: Release, rows: int, tokens: int, turn: Turn, single: bool = False) -> Measurement:
     batch = _blank(rows, tokens, release.manifest.reads)
     seconds = []
-    for _ in range(_TIMED_CALLS if rows == 1 or single else _TIMED_BATCHES):
+    for _ in range(_timed_calls(rows, tokens, single)):
         turn()
         started = time.perf_counter()
         raw = engine.score(batch, single)
         seconds.append(time.perf_counter() - started)
         judge(raw, batch, release)
     return Measurement(rows, tokens, min(seconds))
+
+
+def _timed_calls(rows: int, tokens: int, single: bool) -> int:
+    if rows == 1 or single:
+        return _SHORT_CALLS if tokens <= _SHORT_TOKENS else _LONG_CALLS
+    return _LONG_CALLS if rows * tokens < _ONCE_TOKENS else 1
 
 
 def judge(raw: NDArray[np.float32], batch: TokenBatch, release: Release) -> None:

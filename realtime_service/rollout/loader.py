@@ -81,18 +81,25 @@ class Loader:
     async def load_rest(self, model: Model) -> AsyncIterator[Precision]:
         """Complete the model of `load_first` at full speed; yields each variant once it is warmed for all shapes.
 
-        Raises: ReleaseError. If the caller is cancelled, the current step still ends.
+        Two variants are warmed side by side where each has a core: one call at a time is timed of each. Raises:
+        ReleaseError. If the caller is cancelled, the current steps still end.
         """
         release = await asyncio.to_thread(self._store.open, model.release)
+        room = asyncio.Semaphore(min(2, self._cores))
 
-        def complete(precision: Precision) -> None:
-            variant = model.engines.get(precision) or self._open(model, release, precision, _at_once)
-            warm_batches(variant, release, _at_once)
+        async def complete(precision: Precision) -> Precision:
+            async with room:
+                await asyncio.to_thread(self._complete, model, release, precision)
+            return precision
 
-        for precision in self._variants:
-            await asyncio.to_thread(complete, precision)
-            yield precision
-        await asyncio.to_thread(self._specialise, model, release, _at_once, self._cores)
+        steps = [asyncio.create_task(complete(precision)) for precision in self._variants]
+        try:
+            for step in asyncio.as_completed(steps):
+                yield await step
+        finally:
+            for each in steps:
+                each.cancel()
+        _trim_heap()
 
     async def load(self, release_id: str) -> Model:
         """Check a release in a process of its own, then load and time it beside the served ones with little effect on
@@ -164,13 +171,22 @@ class Loader:
     def close(self) -> None:
         self._background.shutdown(wait=True)
 
+    def _complete(self, model: Model, release: Release, precision: Precision) -> None:
+        variant = model.engines.get(precision) or self._open(model, release, precision, _at_once)
+        warm_batches(variant, release, _at_once)
+        if precision is Precision.INT8:
+            self._specialise(variant, release, _at_once)
+
     def _load(self, release_id: str, turn: Turn) -> Model:
         model, release = self._opened(release_id)
         with contextlib.ExitStack() as opened:
             opened.callback(model.close)
             for precision in self._variants:
                 warm_batches(self._open(model, release, precision, turn), release, turn)
-            self._specialise(model, release, turn)
+            # Urgent single texts run in INT8 only; half precision is for bulk.
+            if variant := model.engines.get(Precision.INT8):
+                self._specialise(variant, release, turn)
+            _trim_heap()
             opened.pop_all()
         return model
 
@@ -182,12 +198,9 @@ class Loader:
         model.engines[precision] = variant
         return variant
 
-    def _specialise(self, model: Model, release: Release, turn: Turn, at_once: int = 1) -> None:
-        # Urgent single texts run in INT8 only; half precision is for bulk.
-        if variant := model.engines.get(Precision.INT8):
-            pairs = any(lane.of_singles and lane.max_rows > 1 for lane in self._devices.lanes.values())
-            specialise(variant, release, pairs, turn, at_once)
-        _trim_heap()
+    def _specialise(self, variant: WarmVariant, release: Release, turn: Turn) -> None:
+        pairs = any(lane.of_singles and lane.max_rows > 1 for lane in self._devices.lanes.values())
+        specialise(variant, release, pairs, turn)
 
     def _opened(self, release_id: str) -> tuple[Model, Release]:
         """A model without engines yet."""

@@ -4,7 +4,6 @@ import functools
 import hashlib
 import logging
 import os
-import threading
 import time
 import weakref
 from collections import deque
@@ -42,9 +41,9 @@ _BATCHES = {
 #: Each takes 37 MB of all-MiniLM-L6-v2, and longer texts gain less.
 _SHORT_TOKENS = 16
 
-#: Tokens from which on the kernels of a batch are built by its first call: they take a tenth of it. To run each at the
-#: start, on each stream, would cost more than it saves.
-_SLOW_TOKENS = 512
+#: Tokens from which on the kernels of a batch are built by its first call on a stream: they take about 10 ms. To run
+#: each at the start, on each stream, would cost more than it saves. Urgent texts run in INT8.
+_SLOW_TOKENS = {Precision.INT8: 512, Precision.BF16: 128, Precision.FP32: 128}
 
 #: The compiled graphs that engines of this process hold.
 _running: weakref.WeakValueDictionary[tuple[str, int], ov.CompiledModel] = weakref.WeakValueDictionary()
@@ -111,7 +110,6 @@ class OpenVinoEngine:
         self.streams = streams
         #: By width, then rows.
         self._single: dict[int, dict[int, _FixedGraph]] = {}
-        self._adding = threading.Lock()
         # BF16 silently falls back to FP32 on a CPU without the instructions: ask the compiled model.
         self.precision = self._any_shape.precision() if precision is Precision.BF16 else precision
 
@@ -140,13 +138,12 @@ class OpenVinoEngine:
             alone = np.concatenate([graphs[1].run(two.row(number)) for number in range(two.rows)])
             if np.array_equal(pair.run(two), alone):
                 graphs[2] = pair
-        with self._adding:
-            # Another one, because calls may be walking through it.
-            self._single = dict(sorted({**self._single, tokens: graphs}.items()))
+        # Another one, because calls may be walking through it.
+        self._single = dict(sorted({**self._single, tokens: graphs}.items()))
 
     def warm_up(self, shapes: Iterable[tuple[int, int]]) -> None:
         for rows, tokens in shapes:
-            if rows == 1 or rows * tokens < _SLOW_TOKENS:
+            if rows * tokens < _SLOW_TOKENS[self.precision]:
                 self._any_shape.run_on_every_stream(_blank(rows, tokens))
 
     def start(self, batch: Batch) -> Finished:

@@ -3,7 +3,6 @@
 import functools
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 
 import numpy as np
 import pytest
@@ -164,23 +163,6 @@ def test_a_text_says_the_same_with_all_cores(release: Release, encodings: list[E
     narrow.close()
 
 
-def test_widths_that_are_compiled_side_by_side_score_as_one_after_the_other(
-    release: Release, encodings: list[Encoding]
-) -> None:
-    batches = [collate([encoding]) for encoding in encodings[:48]]
-    widths = (16, 32, 64)
-    # One engine after the other, because two at a time would share what the first one compiled.
-    with closing(release.engine(Precision.INT8, Device.CPU, 1, streams=2)) as in_turn:
-        for tokens in widths:
-            in_turn.specialise(tokens)
-        expected = [in_turn.score(batch, single=True) for batch in batches]
-    with closing(release.engine(Precision.INT8, Device.CPU, 1, streams=2)) as together:
-        with ThreadPoolExecutor(3) as threads:
-            list(threads.map(together.specialise, widths))
-        assert list(together._single) == list(widths)
-        np.testing.assert_array_equal([together.score(batch, single=True) for batch in batches], expected)
-
-
 def test_two_single_texts_in_one_call_have_the_bits_of_each_alone(release: Release, encodings: list[Encoding]) -> None:
     engine = release.engine(Precision.INT8, Device.CPU, 1)
     assert engine.rows(16, single=True) == (1,)
@@ -251,14 +233,18 @@ def test_width_is_the_threads_asked_for(release: Release) -> None:
     engine.close()
 
 
+@pytest.mark.parametrize(
+    ("precision", "expected"),
+    [(Precision.INT8, [(1, 8), (1, 256), (4, 16), (4, 64)]), (Precision.BF16, [(1, 8), (4, 16)])],
+)
 def test_a_warm_up_runs_batches_that_gain_from_it_on_each_stream(
-    release: Release, monkeypatch: pytest.MonkeyPatch
+    release: Release, monkeypatch: pytest.MonkeyPatch, precision: Precision, expected: list[tuple[int, int]]
 ) -> None:
     ran = list[tuple[int, int]]()
     monkeypatch.setattr(Graph, "run_on_every_stream", lambda _, batch: ran.append((batch.rows, batch.tokens)))
-    engine = release.engine(Precision.BF16, Device.CPU, threads=1)
-    engine.warm_up([(1, 8), (1, 512), (4, 64), (16, 32), (64, 32)])
-    assert ran == [(1, 8), (1, 512), (4, 64)]
+    engine = release.engine(precision, Device.CPU, threads=1)
+    engine.warm_up([(1, 8), (1, 256), (4, 16), (4, 64), (16, 32), (64, 32)])
+    assert ran == expected
     engine.close()
 
 
