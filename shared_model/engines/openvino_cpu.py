@@ -255,7 +255,8 @@ class Graph:
             self._idle.append(request)
 
     def run_on_every_stream(self, batch: TokenBatch) -> None:
-        """Run a batch on each stream. No other call may be running."""
+        """Run a batch on each stream. No other call may be running, except one of another engine with the same graphs:
+        that engine has built their kernels."""
         # The requests read this memory until they end.
         given = self._read(batch)
         for request in self._all:
