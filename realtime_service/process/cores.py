@@ -9,7 +9,7 @@ from shared_model.errors import SettingError
 
 Cores = tuple[int, ...]
 
-#: Estimated memory of a worker: about 1 GB with the default release, and half of that while it loads the next release.
+#: Estimated memory of a worker: about 0.7 GB with the default release, and as much again while it loads other weights.
 WORKER_BYTES = 1.5e9
 
 log = logging.getLogger(__name__)

@@ -89,7 +89,7 @@ class Loader:
 
         async def complete(precision: Precision) -> Precision:
             async with room:
-                await asyncio.to_thread(self._complete, model, release, precision)
+                await asyncio.to_thread(self._complete, model, release, precision, _at_once)
             return precision
 
         steps = [asyncio.create_task(complete(precision)) for precision in self._variants]
@@ -171,24 +171,24 @@ class Loader:
     def close(self) -> None:
         self._background.shutdown(wait=True)
 
-    def _complete(self, model: Model, release: Release, precision: Precision) -> None:
-        variant = model.engines.get(precision) or self._open(model, release, precision, _at_once)
-        warm_batches(variant, release, _at_once)
-        if precision is Precision.INT8:
-            self._specialise(variant, release, _at_once)
-
     def _load(self, release_id: str, turn: Turn) -> Model:
         model, release = self._opened(release_id)
         with contextlib.ExitStack() as opened:
             opened.callback(model.close)
             for precision in self._variants:
-                warm_batches(self._open(model, release, precision, turn), release, turn)
-            # Urgent single texts run in INT8 only; half precision is for bulk.
-            if variant := model.engines.get(Precision.INT8):
-                self._specialise(variant, release, turn)
+                self._complete(model, release, precision, turn)
             _trim_heap()
             opened.pop_all()
         return model
+
+    def _complete(self, model: Model, release: Release, precision: Precision, turn: Turn) -> None:
+        """Warm a variant, which is opened if it is not, for all shapes of its lanes."""
+        variant = model.engines.get(precision) or self._open(model, release, precision, turn)
+        warm_batches(variant, release, turn)
+        # Urgent single texts run in INT8 only; half precision is for bulk.
+        if precision is Precision.INT8:
+            pairs = any(lane.of_singles and lane.max_rows > 1 for lane in self._devices.lanes.values())
+            specialise(variant, release, pairs, turn)
 
     def _open(self, model: Model, release: Release, precision: Precision, turn: Turn) -> WarmVariant:
         device, spread = self._variants[precision], self._spreads[precision]
@@ -197,10 +197,6 @@ class Loader:
         variant = open_variant(release, precision, device, Width.on(device, self._cores, beside), turn, spread)
         model.engines[precision] = variant
         return variant
-
-    def _specialise(self, variant: WarmVariant, release: Release, turn: Turn) -> None:
-        pairs = any(lane.of_singles and lane.max_rows > 1 for lane in self._devices.lanes.values())
-        specialise(variant, release, pairs, turn)
 
     def _opened(self, release_id: str) -> tuple[Model, Release]:
         """A model without engines yet."""
