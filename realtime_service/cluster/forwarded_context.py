@@ -10,6 +10,8 @@ from shared_model.types import ServingPath
 PATH, RELEASE, REASON = "x-tandem-path", "x-tandem-release", "x-tandem-reason"
 #: Present where the published scores have been asked already.
 LOOKED_UP = "x-tandem-looked-up"
+#: Present where another worker of this service counts the work of the call.
+COUNTED = "x-tandem-counted"
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
@@ -17,17 +19,20 @@ Metadata = Iterable[tuple[str, str | bytes]]
 @dataclass(frozen=True, slots=True)
 class ForwardedContext:
     """The decision of the first replica. `release` is empty if no replica was known to serve the chosen one.
-    `looked_up`: the published scores did not hold the texts; a router without lanes cannot look them up."""
+    `looked_up`: the published scores did not hold the texts; a router without lanes cannot look them up. `counted`:
+    as in `cluster.worker_loads`."""
 
     path: ServingPath
     release: str
     reason: str
     looked_up: bool = True
+    counted: bool = False
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """Without the credentials by which the other replica believes it: see `PeerTrust`."""
         pairs = ((PATH, str(self.path)), (RELEASE, self.release), (REASON, self.reason))
-        return (*pairs, (LOOKED_UP, "1")) if self.looked_up else pairs
+        marks = [(mark, "1") for mark, said in ((LOOKED_UP, self.looked_up), (COUNTED, self.counted)) if said]
+        return (*pairs, *marks)
 
 
 def read(metadata: Metadata) -> ForwardedContext:
@@ -42,4 +47,4 @@ def read(metadata: Metadata) -> ForwardedContext:
     path, release, reason = values
     if path not in list(ServingPath):
         raise BadInput(PATH, f"{path!r} is no lane")
-    return ForwardedContext(ServingPath(path), release, reason, LOOKED_UP in found)
+    return ForwardedContext(ServingPath(path), release, reason, LOOKED_UP in found, COUNTED in found)

@@ -169,7 +169,6 @@ class Forwarder:
         began = self._clock.monotonic()
         if call.deadline is not None and call.deadline <= began:
             raise DeadlineExpired("the deadline passed before a replica could be asked")
-        forwarded_context = ForwardedContext(decision.path, life.request.release, decision.reason, call.looked_up)
         try:
             described = snapshot.described(decision.replica)
             peer = self._peers.at(described.address, described.tls)
@@ -182,6 +181,10 @@ class Forwarder:
         # A heartbeat may change what a text takes before the call comes back.
         seconds = reached[0].per_text * texts if reached else 0.0
         _count_as_sent(reached, decision, seconds, texts, urgent)
+        counted = bool(reached and reached[0].worker)
+        forwarded_context = ForwardedContext(
+            decision.path, life.request.release, decision.reason, call.looked_up, counted
+        )
         hop, code = Hop(call.method, decision.replica, decision.path), grpc.StatusCode.CANCELLED
         metadata = (*forwarded_context.metadata(), *hop.metadata(call.metadata))
         try:
@@ -242,6 +245,8 @@ def _count_as_sent(reached: Iterable["Option"], decision: Decision, seconds: flo
         its_own = option.path is decision.path
         # A lane that is less urgent waits for all of it.
         option.send(seconds, texts * its_own, urgent or not its_own)
+        if its_own:
+            option.tell(seconds, urgent)
 
 
 def _told(error: grpc.aio.AioRpcError | ReplicaUnavailable, failures: Sequence[Failure]) -> TandemError:

@@ -17,6 +17,7 @@ from protos.scoring.v1.storage_pb2 import ReplicaState, ReplicaStates
 from realtime_service.cluster import heartbeat
 from realtime_service.cluster.heartbeat import PERIOD_SECONDS
 from realtime_service.cluster.heartbeat_trust import HeartbeatTrust
+from realtime_service.cluster.worker_loads import WorkerLoads
 from realtime_service.routing import overrides
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import Options, Replica, Snapshot, as_real_time, options
@@ -50,7 +51,7 @@ class Membership:
     """`snapshot` never waits for Redis: while Redis is not reachable it is the last one, marked as such.
 
     `settings`: the policy of this process's settings, which operators' numbers in Redis override. `trusted`: verifies
-    the heartbeats of others, pointer and policy.
+    the heartbeats of others, pointer and policy. `worker_loads`: None for a process alone.
     """
 
     def __init__(
@@ -61,12 +62,14 @@ class Membership:
         settings: Policy,
         trusted: Keyring = WITHOUT_KEYS,
         clock: Clock = _CLOCK,
+        worker_loads: WorkerLoads | None = None,
     ) -> None:
         self._redis = client
         self._trusted = trusted
         self._clock = clock
         self._heartbeats = HeartbeatTrust(trusted, clock)
         self._describe = describe
+        self.worker_loads = worker_loads
         self._settings = settings
         self._ejected: frozenset[str] = frozenset()
         self._grace_beats_left = 0
@@ -187,7 +190,7 @@ class Membership:
             if state is None:
                 return
             profile = state.profile
-            replica = self._known.get(profile) or heartbeat.read_profile(profile, self.snapshot.by_id)
+            replica = self._known.get(profile) or self._introduced(profile)
             if self._heartbeats.is_fresh(replica.id, state):
                 heartbeat.apply(replica, state)
                 heard[profile] = replica
@@ -195,6 +198,13 @@ class Membership:
             unreadable.add(profile)
             if profile not in self._unreadable:
                 log.error("a replica is left out, its heartbeat cannot be read: %s", error)
+
+    def _introduced(self, profile: bytes) -> Replica:
+        """The replica of a new or changed profile. Raises: as `heartbeat.read_profile`."""
+        replica = heartbeat.read_profile(profile, self.snapshot.by_id)
+        if self.worker_loads:
+            self.worker_loads.attach(replica)
+        return replica
 
     def _with(self, replicas: Sequence[Replica]) -> dict[str, Any]:
         """Fields of a snapshot of these replicas."""

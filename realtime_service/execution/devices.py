@@ -79,8 +79,8 @@ class Devices:
     def typical(self, model: Model, path: ServingPath, tokens: int) -> tuple[float, float, float] | None:
         return self._of[path].typical(model, path, tokens)
 
-    def per_text(self, model: Model, path: ServingPath) -> float:
-        return self._of[path].per_text(model, path)
+    def per_text(self, model: Model, path: ServingPath, tokens: int = 1) -> float:
+        return self._of[path].per_text(model, path, tokens)
 
     def utilisation_of(self, path: ServingPath) -> float:
         return self._of[path].utilisation_of(path)

@@ -211,7 +211,12 @@ class Server:
 
     async def _start_routing(self, stack: contextlib.AsyncExitStack, initial: Snapshot) -> None:
         policy, set_targets = overrides.of(self._settings), self._metrics.set_targets
-        self._membership = Membership(self._default_client, initial, self._status.heartbeat, policy, self._trusted)
+        loads = self._place.loads
+        if loads:
+            loads.announce(initial.local)
+        self._membership = Membership(
+            self._default_client, initial, self._status.heartbeat, policy, self._trusted, worker_loads=loads
+        )
         self._membership.subscribe(self._quotas.update)
         self._membership.subscribe(lambda read: set_targets(read.policy.targets, read.policy.load_targets))
         await self._membership.run_once()

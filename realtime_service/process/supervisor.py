@@ -11,8 +11,10 @@ import tempfile
 import time
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+from realtime_service.cluster import worker_loads
 from realtime_service.process.cores import Cores
 from realtime_service.process.gpus import Gpus, environment
 from realtime_service.process.worker_pages import WorkerPages
@@ -105,8 +107,8 @@ class Supervisor:
         self._cores = cores
         self._gpus = gpus
         self._workers: dict[int, Worker] = {}
-        # By worker: the file on which it answers for its metrics.
-        self._sockets: list[str] = []
+        # By worker: what follows its cores on its command line.
+        self._arguments: list[tuple[str, ...]] = []
         self._stopping = False
         self._changed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -115,9 +117,12 @@ class Supervisor:
         """Keep every worker alive until `stop`. Returns the exit status: not 0 if no worker can start. Raises:
         SettingError where metrics cannot be served."""
         async with contextlib.AsyncExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-metrics-"))
-            self._sockets = [os.path.join(folder, str(index)) for index in range(len(self._cores))]
-            pages = WorkerPages(self._sockets, self._metrics)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-workers-")))
+            count, loads = len(self._cores), folder / "loads"
+            worker_loads.create(loads, count)
+            sockets = [str(folder / str(index)) for index in range(count)]
+            self._arguments = [(socket, str(loads), str(count), str(index)) for index, socket in enumerate(sockets)]
+            pages = WorkerPages(sockets, self._metrics)
             address = serve_metrics(stack, self._metrics_address, pages, self._files)
             self._metrics_url = f"{'https' if self._files else 'http'}://{address}"
             return await self._keep_all(stop)
@@ -160,7 +165,7 @@ class Supervisor:
     async def _start(self, index: int) -> Worker:
         cores = ",".join(map(str, self._cores[index]))
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", f"{__package__}.worker", cores, self._sockets[index]),
+            *(sys.executable, "-m", f"{__package__}.worker", cores, *self._arguments[index]),
             env={**self._environ, **environment(self._gpus, index)},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,

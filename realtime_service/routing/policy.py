@@ -13,12 +13,14 @@
 
 Rule 1 comes before the decision proper, because how a text is encoded depends on it.
 
-Replica: this one, if it has the lane and is predicted to answer in time. It offloads requests while its lane's
-utilisation is above the target and a less utilised replica would answer in time. Otherwise the power of two choices:
-the sooner of two random replicas; if that one would be late, the soonest of all. If all would be late, or none has the
-lane, the next fallback lane, a less urgent one first. If all of those would be late too, the request is refused, with
-the time after which one would not be. A request without a deadline is never late. A replica that has the request's own
-lane does not take it into a more urgent one, where it would go before requests that are promised an answer in time.
+Replica: this one, if it has the lane and is predicted to answer in time, unless another worker of its service is
+clearly sooner: the kernel deals connections to workers, however many calls come over each. It offloads requests while
+its lane's utilisation is above the target and a less utilised replica would answer in time. Otherwise the power of two
+choices: the sooner of two random replicas; if that one would be late, the soonest of all. If all would be late, or none
+has the lane, the next fallback lane, a less urgent one first. If all of those would be late too, the request is
+refused, with the time after which one would not be. A request without a deadline is never late. A replica that has the
+request's own lane does not take it into a more urgent one, where it would go before requests that are promised an
+answer in time.
 
 If the request's own lane is full at every replica, the request is refused whatever its deadline, so that a flood of one
 kind of requests does not fill the other lanes.
@@ -217,6 +219,8 @@ def _replica(
     draw: float,
 ) -> tuple[str, float]:
     """The replica for a lane, and by how many seconds its answer would be late: infinity if no replica has the lane."""
+    if worker := _sooner_worker(here, options, request):
+        return worker.replica, _late_at(worker, request)
     here = _late(here, request)
     target = policy.load_targets.get(lane, 0.0)
     overloaded = 0.0 < target < snapshot.utilisation.get(lane, 0.0)
@@ -233,6 +237,20 @@ def _replica(
         other = options[finishes.index(min(finishes))]
         late = _late_at(other, request)
     return (other.replica, late) if late < here else (snapshot.local, here)
+
+
+def _sooner_worker(here: float, options: Sequence[Option], request: RoutedRequest) -> Option | None:
+    """Another worker of this service that would answer in time, and sooner by more than it costs to send the request
+    there, and half as long as it takes, so that workers do not exchange requests for little."""
+    texts = request.texts
+    if not TIE_SECONDS < here < math.inf:
+        return None
+    workers = [(option.predicted(texts), option) for option in options if option.worker]
+    if not workers:
+        return None
+    finish, soonest = min(workers, key=lambda found: found[0])
+    clearly = finish + TIE_SECONDS + soonest.per_text * texts / 2 < here
+    return soonest if clearly and _late_at(soonest, request) <= 0 else None
 
 
 def _options(lane: ServingPath, request: RoutedRequest, snapshot: Snapshot) -> Sequence[Option]:

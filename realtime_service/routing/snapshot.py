@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from protos.scoring.v1.scoring_pb2 import ReplicaDescription
 from realtime_service.routing.overrides import Policy
@@ -36,6 +37,14 @@ class Sent:
         self.ahead = max(0.0, self.seconds - per_text / 2)
 
 
+class SeenLane(Protocol):
+    """A lane of another worker of this service, seen as it is now. See `cluster.worker_loads.WorkerLane`."""
+
+    def ahead(self) -> float: ...
+
+    def add(self, seconds: float) -> None: ...
+
+
 @dataclass(eq=False, slots=True)
 class Option:
     """One lane of another replica. The object lives as long as the replica has the lane; heartbeats change its numbers.
@@ -43,7 +52,8 @@ class Option:
 
     `finish`: until a typical text would be answered, without the work that this process has sent there; `per_text`: of
     each further text; `utilisation`: ρ. `real_time`: the lane as REAL_TIME requests see it, which go first; None: as
-    all others. `room`: texts that the lane takes of this process at a time.
+    all others. `room`: texts that the lane takes of this process at a time. `worker`: None for a lane that only
+    heartbeats tell of.
     """
 
     replica: str
@@ -54,9 +64,12 @@ class Option:
     sent: Sent = field(default_factory=Sent)
     real_time: "Option | None" = None
     room: float = math.inf
+    worker: SeenLane | None = None
 
     def predicted(self, texts: int) -> float:
         """Seconds until a request of so many texts would be answered."""
+        if self.worker:
+            return self.worker.ahead() + self.per_text * texts
         return self.finish + self.sent.ahead + self.per_text * (texts - 1)
 
     def full(self, texts: int) -> bool:
@@ -72,6 +85,12 @@ class Option:
             self.real_time.sent.texts += texts
             if real_time:
                 self.real_time.sent.add(seconds, self.per_text)
+
+    def tell(self, seconds: float, real_time: bool) -> None:
+        """Tell the other workers of this service of work that this one has sent; negative when it has ended."""
+        urgent = self.real_time if real_time else None
+        if worker := (urgent or self).worker:
+            worker.add(seconds)
 
 
 Options = Mapping[tuple[str, ServingPath], tuple[Option, ...]]

@@ -4,8 +4,9 @@ A request that is refused, and that may wait, becomes deferred work and is answe
 """
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import grpc
 
@@ -293,17 +294,35 @@ class Dispatcher:
         finish_in: float | None,
     ) -> Answer:
         """Compute the answer here. `finish_in`: seconds, as predicted for the decision; None where it was not."""
-        rows = await self._device.compute(
-            model,
-            decision.path,
-            encodings,
-            context.arrived,
-            context.deadline,
-            context.real_time,
-            finish_in,
-            context.flow,
-        )
+        with self._counted(context, model, encodings, decision.path):
+            rows = await self._device.compute(
+                model,
+                decision.path,
+                encodings,
+                context.arrived,
+                context.deadline,
+                context.real_time,
+                finish_in,
+                context.flow,
+            )
         return answer.computed(model, encodings, rows, decision, context.request.top_k)
+
+    @contextlib.contextmanager
+    def _counted(
+        self, context: RequestContext, model: Model, encodings: Sequence[Encoding], path: ServingPath
+    ) -> Iterator[None]:
+        """Tell the other workers of this service of the work while it waits and runs."""
+        forwarded, loads = context.call.forwarded, self._membership.worker_loads
+        if loads is None or path not in context.snapshot.lanes or (forwarded and forwarded.counted):
+            yield
+            return
+        lane = loads.own(path, context.real_time)
+        seconds = sum([self._device.per_text(model, path, it.tokens) for it in encodings])
+        lane.add(seconds)
+        try:
+            yield
+        finally:
+            lane.add(-seconds)
 
     async def _forward(self, context: RequestContext, routed: RoutedRequest, decision: Decision) -> bytes:
         call = context.call

@@ -5,6 +5,8 @@ import contextlib
 import os
 import time
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import grpc
 import pytest
@@ -14,6 +16,9 @@ from realtime_service.errors import NEVER_AGAIN, DeadlineExpired, Overloaded, Re
 from realtime_service.rpc.retryable import EARNED, FIRST_BUDGET
 from tests.realtime_service.cluster.directory import LANE, RELEASE, SCORE, Router, routing, until
 from tests.realtime_service.cluster.stub import Ends, Step, Stub, Takes, listening
+
+if TYPE_CHECKING:
+    from realtime_service.routing.snapshot import SeenLane
 
 BUSY = Overloaded("the lane is full", 0.02)
 REFUSED = Ends(status_of(BUSY).code, status_of(BUSY).message, status_of(BUSY).trailers())
@@ -194,6 +199,22 @@ async def test_what_is_under_way_is_counted_until_it_ends() -> None:
         await asyncio.gather(under_way, three)
         assert option.sent.seconds == pytest.approx(0.0)
         assert option.sent.texts == 0
+
+
+@pytest.mark.parametrize("answer", [Takes(20), REFUSED, None])
+async def test_other_workers_are_told_of_work_that_one_of_them_sends(answer: Step) -> None:
+    async with stage(answer) as (router, (stub,)):
+        option, told = router.directory.option("0"), list[float]()
+        option.worker = cast("SeenLane", SimpleNamespace(add=told.append))
+        with contextlib.suppress(Relayed, DeadlineExpired):
+            await router.ask(seconds=0.3, to="0", texts=3)
+        assert told == [3 * option.per_text, -3 * option.per_text]
+        # It is not to be counted there once more.
+        assert forwarded_context.read(stub.asked[0].metadata.items()).counted
+        option.worker = None
+        with contextlib.suppress(Relayed, DeadlineExpired):
+            await router.ask(seconds=0.3, to="0")
+        assert not forwarded_context.read(stub.asked[1].metadata.items()).counted
 
 
 async def test_a_caller_that_leaves_takes_its_call_along() -> None:

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import urllib.request
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -125,6 +126,34 @@ def test_workers_have_the_weights_in_memory_once(supervised: RunningService) -> 
 def shared_files(pid: int) -> set[str]:
     """The files in memory that a process has mapped, by their numbers."""
     return {line.split()[4] for line in Path(f"/proc/{pid}/maps").read_text().splitlines() if "memfd:tandem" in line}
+
+
+@pytest.mark.skipif(WORKERS < 2, reason="one core has one worker")
+def test_the_calls_of_one_connection_are_dealt_to_all_workers(supervised: RunningService) -> None:
+    """Though none is late where it came in, and faster than the load of lanes, which remembers ten seconds, tells."""
+    request = scoring_pb2.ScoreRequest(texts=["where is my card please " * 12] * 60)
+    with grpc.insecure_channel(supervised.address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        call = ScoringServiceStub(channel).Score
+        call(request, timeout=20)
+        before = answered_by(supervised)
+
+        def dealt() -> bool:
+            calls = [call.future(request, timeout=20) for _ in range(4)]
+            assert all(len(each.result().results) == 60 for each in calls)
+            found = answered_by(supervised)
+            return all(found[worker] > before[worker] for worker in map(str, range(WORKERS)))
+
+        eventually(dealt)
+
+
+def answered_by(running: RunningService) -> defaultdict[str, float]:
+    """Requests that were answered in time, by worker."""
+    found = defaultdict[str, float](float)
+    for family in text_string_to_metric_families(read(running.metrics)):
+        for sample in family.samples:
+            if sample.name == "tandem_requests_total" and sample.labels["outcome"] == "met":
+                found[sample.labels["worker"]] += sample.value
+    return found
 
 
 def heartbeats(server: RedisServer) -> list[tuple[ReplicaDescription, Numbers]]:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -27,6 +27,26 @@ def option(
     replica: str, finish: float, path: ServingPath = DYNAMIC, utilisation: float = 0.0, room: float = math.inf
 ) -> Option:
     return Option(replica, path, finish, per_text=0.001, utilisation=utilisation, room=room)
+
+
+@dataclass
+class Seen:
+    """A lane of a worker with so many seconds of work."""
+
+    seconds: float
+
+    def ahead(self) -> float:
+        return self.seconds
+
+    def add(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+def worker(
+    replica: str, ahead: float, per_text: float = 0.010, path: ServingPath = DYNAMIC, room: float = math.inf
+) -> Option:
+    """Of another worker of this service, which has not been idle for long by its heartbeats."""
+    return Option(replica, path, 9.0, per_text, utilisation=0.9, room=room, worker=Seen(ahead))
 
 
 def others(*found: Option, utilisation: Mapping[ServingPath, float] | None = None) -> Snapshot:
@@ -294,6 +314,48 @@ def test_which_replica(
     assert (decision.replica, decision.path) == (replica, path), name
 
 
+@pytest.mark.parametrize(
+    ("name", "here", "snapshot", "replica"),
+    [
+        ("clearly sooner", 0.050, others(worker("b", 0.0)), "b"),
+        ("just sooner", 0.050, others(worker("b", 0.034)), "here"),
+        ("idle here", 0.002, others(worker("b", 0.0, per_text=0.0)), "here"),
+        ("the soonest", 0.050, others(worker("b", 0.010), worker("c", 0.005), worker("d", 0.015)), "c"),
+        ("full there", 0.050, others(worker("b", 0.0, room=0)), "here"),
+        ("another service", 0.050, others(option("b", 0.001)), "here"),
+        ("another service, sooner", 0.050, others(option("b", 0.001), worker("c", 0.010)), "c"),
+    ],
+)
+def test_a_worker_sends_what_another_one_would_answer_clearly_sooner(
+    name: str, here: float, snapshot: Snapshot, replica: str
+) -> None:
+    for budget in (None, 0.100):
+        request = replace(PLAIN, here={DYNAMIC: here}, remaining_budget=budget)
+        assert decide(request, Policy(), snapshot, 0.0).replica == replica, name
+
+
+def test_a_request_that_another_worker_would_answer_late_stays() -> None:
+    """Its texts take longer there than here."""
+    snapshot = others(worker("b", 0.0, per_text=0.030))
+    late = replace(PLAIN, here={DYNAMIC: 0.090}, remaining_budget=0.020)
+    with pytest.raises(Overloaded):
+        decide(late, Policy(), snapshot, 0.0)
+    assert decide(replace(late, remaining_budget=0.030), Policy(), snapshot, 0.0).replica == "b"
+
+
+@given(st.floats(0, 1), st.floats(0, 1), st.floats(0.0001, 0.1), st.integers(1, 64))
+def test_two_workers_do_not_exchange_requests(one: float, two: float, per_text: float, texts: int) -> None:
+    """Of one kind. `one`, `two`: seconds of the work under way at each."""
+
+    def sends(here: float, there: float) -> bool:
+        request = replace(PLAIN, texts=texts, here={DYNAMIC: here + texts * per_text})
+        return decide(request, Policy(), others(worker("other", there, per_text)), 0.0).replica == "other"
+
+    if sends(one, two):
+        assert not sends(two, one)
+        assert not sends(two + texts * per_text, one)
+
+
 def test_a_refusal_tells_when_the_first_would_be_in_time() -> None:
     snapshot = others(option("b", 0.060), option("b", 0.050, THROUGHPUT))
     with pytest.raises(Overloaded) as refused:
@@ -385,7 +447,8 @@ def test_another_replica_has_the_same_path_and_was_not_tried() -> None:
 
 finishes = st.floats(0.0, 0.2)
 found = st.lists(
-    st.builds(option, st.sampled_from("bcdefg"), finishes, st.sampled_from(SERVED), finishes, st.integers(0, 4)),
+    st.builds(option, st.sampled_from("bcdefg"), finishes, st.sampled_from(SERVED), finishes, st.integers(0, 4))
+    | st.builds(worker, st.sampled_from("bcdefg"), finishes, finishes, st.sampled_from(SERVED), st.integers(0, 4)),
     max_size=12,
     unique_by=lambda it: (it.replica, it.path),
 )
