@@ -32,6 +32,8 @@ class WorkerLoads:
         numbers = workers * workers * _QUEUES * _NUMBER_BYTES
         self._seconds = memoryview(self._memory)[:numbers].cast("d")
         self._ids = memoryview(self._memory)[numbers:]
+        # Each request that comes to this worker asks for one.
+        self._own = {(path, urgent): self._lane(index, path, urgent) for path in SERVED for urgent in (True, False)}
 
     def announce(self, replica: str) -> None:
         """Tell the other workers the name of this one, which has no work yet."""
@@ -41,7 +43,8 @@ class WorkerLoads:
         self._ids[self._index * _ID_BYTES :][:_ID_BYTES] = _padded(replica)
 
     def own(self, path: ServingPath, real_time: bool) -> "WorkerLane":
-        return self._lane(self._index, path, real_time)
+        """The lane of this worker, to count what comes to it and is computed here."""
+        return self._own[path, real_time]
 
     def attach(self, replica: Replica) -> None:
         """Let the lanes of another replica be read here, if it is a worker of this service."""
