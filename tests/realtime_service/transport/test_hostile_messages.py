@@ -104,15 +104,20 @@ def cost(parse: Callable[[bytes], object], raw: bytes, error: type[Exception]) -
 
 @pytest.mark.parametrize("parser", KINDS)
 def test_refusing_a_message_costs_at_most_twice_its_parsing(parser: Parser) -> None:
-    descriptor = scoring_pb2.ScoreRequest.DESCRIPTOR
     for name, raw in hostile(MAX_MESSAGE_BYTES - 64).items():
         with pytest.raises(TandemError):
             parser(raw)
-        parsed = cost(KINDS[parser].FromString, raw, DecodeError)
-        # And of counting fields, whatever the size: most of these are parsed in less. It is measured here and now,
-        # because it takes 3 ms on one machine and 10 on another.
-        counted = cost(lambda texts: list(fields(descriptor, texts)), TINY_TEXTS * MAX_FIELDS, TandemError)
-        assert cost(parser, raw, TandemError) < 2 * parsed + 2 * counted, name
+
+        # A host may run at half its speed while one of the two is measured, but hardly three times.
+        assert any(cost(parser, raw, TandemError) < allowed(parser, raw) for _ in range(3)), name
+
+
+def allowed(parser: Parser, raw: bytes) -> float:
+    """Twice the CPU seconds of parsing a message, and of counting fields, whatever its size: most of them are parsed in
+    less. Both are measured here and now, because they take 3 ms on one machine and 10 on another."""
+    descriptor = scoring_pb2.ScoreRequest.DESCRIPTOR
+    parsed = cost(KINDS[parser].FromString, raw, DecodeError)
+    return 2 * parsed + 2 * cost(lambda it: list(fields(descriptor, it)), TINY_TEXTS * MAX_FIELDS, TandemError)
 
 
 LOOKS: dict[str, Callable[[bytes], object]] = {
