@@ -125,6 +125,8 @@ class Device:
         self._batches: set[Batch] = set()
         self._batch_ended = asyncio.Event()
         self._ran = {path: Ran() for path in lanes}
+        #: Lanes whose time was asked for, and lanes that ran a batch, since `take_asked_in_vain`.
+        self._asked, self._served = set[ServingPath](), set[ServingPath]()
 
     async def compute(
         self,
@@ -182,6 +184,7 @@ class Device:
         latency = self._latency(model, path)
         if latency is None:
             return None
+        self._asked.add(path)
         now, widths = self._clock.monotonic(), Counter(map(coarse_bucket, tokens))
         if at_least:
             # As one batch, however their widths would divide them.
@@ -214,6 +217,13 @@ class Device:
         """The batches of a lane since the last call."""
         ran, self._ran[path] = self._ran[path], Ran()
         return ran
+
+    def take_asked_in_vain(self, path: ServingPath) -> bool:
+        """Whether requests asked for the time of a lane since the last call, and none of its batches began."""
+        in_vain = path in self._asked and path not in self._served
+        self._asked.discard(path)
+        self._served.discard(path)
+        return in_vain
 
     async def settled(self) -> None:
         """Wait until the batches that run now have ended, also those whose callers have left."""
@@ -260,6 +270,7 @@ class Device:
     def _start(self, batch: Batch, now: float) -> None:
         self.scheduler.started(batch, now)
         self._batches.add(batch)
+        self._served.add(batch.lane)
         self.quiet.clear()
         jobs = [task for task in batch.tasks if isinstance(task, _Job)]
         engine = _engine(jobs[0].model.engines[self.lanes[batch.lane].precision], batch)

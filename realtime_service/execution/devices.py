@@ -91,6 +91,9 @@ class Devices:
     def take_ran(self, path: ServingPath) -> Ran:
         return self._of[path].take_ran(path)
 
+    def take_asked_in_vain(self, path: ServingPath) -> bool:
+        return self._of[path].take_asked_in_vain(path)
+
     def idle(self, path: ServingPath, now: float) -> bool:
         """Whether the device of a lane has only deferred work."""
         return self._of[path].scheduler.idle(now)

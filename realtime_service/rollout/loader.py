@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from realtime_service.execution.devices import Devices
-from realtime_service.models.latency_budgets import SPACING_SECONDS, TRIES, judge, time_call
+from realtime_service.models.latency_budgets import SHORT_TOKENS, SPACING_SECONDS, TRIES, judge, time_call, time_short
 from realtime_service.models.precomputed import PrecomputedScores
 from realtime_service.models.registry import Model
 from realtime_service.models.warmup import Turn, WarmVariant, Width, open_variant, specialise, warm_batches
 from realtime_service.rollout import probe
+from realtime_service.scheduling.scheduler import INTERACTIVE
 from shared_model.evaluation import attestation, benchmark
 from shared_model.evaluation.gate_settings import GateSettings
 from shared_model.releases.store import Release, Store
@@ -28,6 +29,8 @@ log = logging.getLogger(__name__)
 _TURN_SECONDS = 0.05
 #: The same for a call that is timed: another batch beside it would make it look slow.
 _TIMED_TURN_SECONDS = 1.0
+#: Observations of one recalibration. Each takes a prediction that is far too long down by a twentieth.
+_OBSERVED = 5
 
 
 class Abandoned(Exception):
@@ -149,6 +152,21 @@ class Loader:
                     tries[precision].append(await loop.run_in_executor(self._background, call))
         for precision, budget in budgets.items():
             model.timings[precision] = judge(tries[precision], budget, model.timings.get(precision))
+
+    async def recalibrate(self, model: Model) -> None:
+        """Observe short texts in lanes that ran none, though requests asked for their time: where a lane predicts that
+        each would be late, no call shows it that the host is as fast as before. Raises: the errors of an engine."""
+        for path in INTERACTIVE:
+            lane = self._devices.lanes.get(path)
+            variant = model.engines.get(lane.precision) if lane else None
+            if lane and variant and self._devices.take_asked_in_vain(path):
+                latency = variant.latency_of(lane).narrow
+                turn = functools.partial(self._devices.wait_for_quiet, _TIMED_TURN_SECONDS)
+                call = functools.partial(time_short, variant.narrow, model.encoder.reads, lane.of_singles, turn)
+                with model.leases:
+                    for _ in range(_OBSERVED):
+                        seconds = await asyncio.get_running_loop().run_in_executor(self._background, call)
+                        latency.observe(1, SHORT_TOKENS, seconds)
 
     async def size_of(self, release_id: str) -> int:
         """Bytes of the files of the variants that run here. Raises: ReleaseError."""

@@ -264,3 +264,19 @@ async def test_nothing_holds_on_to_a_request_that_has_ended(
     assert [end() for end in ends] == [None, None]
     # No timer keeps the request alive until its deadline in an hour.
     assert {type(it) for it in gc.get_objects() if type(it).__module__ == Device.__module__} == {Device, Ran}
+
+
+async def test_a_lane_is_asked_in_vain_where_none_of_its_batches_began_since(
+    device: Device, engine: GatedEngine
+) -> None:
+    one = model(engine)
+    assert not device.take_asked_in_vain(DYNAMIC)
+    device.finish_of(one, DYNAMIC, [3], real_time=False)
+    assert device.take_asked_in_vain(DYNAMIC)
+    assert not device.take_asked_in_vain(DYNAMIC)
+    device.finish_of(one, DYNAMIC, [3], real_time=False)
+    await compute(device, one, 3)
+    device.finish_of(one, DYNAMIC, [3], real_time=False)
+    device.finish_of(one, LATENCY, [3], real_time=False)
+    assert not device.take_asked_in_vain(DYNAMIC)
+    assert device.take_asked_in_vain(LATENCY)

@@ -1,21 +1,28 @@
 """Latency budgets are judged on the host that serves: measured again and again, and no promotion makes a lane slow."""
 
 import urllib.request
+from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.client import Client
 from realtime_service.models.latency_budgets import PERIOD_SECONDS, Timing
 from realtime_service.models.registry import Model, Models
+from realtime_service.models.warmup import WarmVariant
 from realtime_service.rollout.latency_watch import LatencyWatch
 from realtime_service.rollout.loader import Loader
+from realtime_service.scheduling.latency_model import LatencyModel, VariantLatency
 from realtime_service.settings import ServiceSettings, lanes
 from realtime_service.telemetry.metrics import Metrics
 from shared_model.clock import SimulatedClock
 from shared_model.commands import await_replicas
+from shared_model.encoding import InputSpec, TokenBatch
 from shared_model.evaluation.benchmark import Budget
 from shared_model.redis_store import clients
 from shared_model.releases.store import Release
@@ -34,7 +41,7 @@ class Host:
 
     def __init__(self) -> None:
         self.milliseconds: float | None = 100.0
-        self.measured = 0
+        self.measured = self.recalibrated = 0
         self.clock = SimulatedClock()
         self.metrics = Metrics(())
         served = lanes(ServiceSettings(), Device.CPU)
@@ -46,6 +53,11 @@ class Host:
             raise RuntimeError("the engine failed")
         budget = Budget(64, 32, 500.0, "TANDEM_GATE_BATCH_MS")
         model.timings[Precision.BF16] = Timing(self.milliseconds, budget, self.milliseconds > 500)
+
+    async def recalibrate(self, model: Model) -> None:
+        self.recalibrated += 1
+        if self.milliseconds is None:
+            raise RuntimeError("the engine failed")
 
     def slow(self, path: ServingPath) -> float | None:
         return self.metrics.registry.get_sample_value("tandem_lane_slow", {"path": path})
@@ -63,6 +75,7 @@ async def test_what_answers_is_measured_at_once_and_every_ten_minutes() -> None:
     host.clock.advance(1)
     await host.watch.run_once()
     assert (host.measured, host.slow(ServingPath.THROUGHPUT)) == (2, 1)
+    assert host.recalibrated == 3
 
 
 async def test_a_measurement_that_fails_leaves_the_replica_and_its_mark(caplog: pytest.LogCaptureFixture) -> None:
@@ -74,6 +87,7 @@ async def test_a_measurement_that_fails_leaves_the_replica_and_its_mark(caplog: 
     await host.watch.run_once()
     assert (host.measured, host.slow(ServingPath.THROUGHPUT)) == (2, 1)
     assert "timing a failed" in caplog.text
+    assert "recalibrating a failed" in caplog.text
 
 
 def lane(client: Client, name: str) -> scoring_pb2.LaneDescription:
@@ -118,3 +132,34 @@ def test_a_promotion_that_makes_a_lane_slow_is_refused_and_a_restart_with_it_ser
                     lambda: {tuple(it.slow_lanes) for it in await_replicas.read(redis_client)} == {(), ("throughput",)}
                 )
         assert again.stop() == 0
+
+
+class Instant:
+    """An engine that answers at once."""
+
+    def score(self, batch: TokenBatch, single: bool = False) -> NDArray[np.float32]:
+        assert single
+        return np.zeros((batch.rows, 2), np.float32)
+
+
+@pytest.mark.parametrize("in_vain", [True, False])
+async def test_a_lane_that_predicts_too_long_times_learns_that_its_host_is_fast_again(in_vain: bool) -> None:
+    """Else it would never take a request again: only those that it takes recalibrate it."""
+    served = lanes(ServiceSettings(), Device.CPU)
+    devices = SimpleNamespace(
+        lanes=served,
+        take_asked_in_vain=lambda path: in_vain and path is ServingPath.LATENCY,
+        wait_for_quiet=lambda seconds: None,
+    )
+    latency = VariantLatency(LatencyModel(0.0, 0.0, 0.0, {16: 0.080, 32: 0.100}))
+    other = VariantLatency(LatencyModel(0.0, 0.0, 0.0, {16: 0.080}))
+    nothing, encoder = cast(Any, None), cast(Any, SimpleNamespace(reads=InputSpec(max_tokens=64)))
+    variant = WarmVariant(cast(Any, Instant()), None, other, latency)
+    active = replace(model("a"), encoder=encoder, engines={Precision.INT8: variant})
+    loader = Loader(nothing, {}, 1, 1.0, cast(Any, devices), nothing, nothing, {})
+    for _ in range(6):
+        await loader.recalibrate(active)
+    loader.close()
+    assert (latency.narrow.predict(1, 16) < 0.030) == in_vain
+    assert (latency.narrow.predict(1, 32) < 0.050) == in_vain
+    assert other.narrow.predict(1, 16) == 0.080
