@@ -190,8 +190,13 @@ class Device:
             # As one batch, however their widths would divide them.
             seconds = latency.narrow.at_least(len(tokens), sum(widths.elements()) / len(tokens))
         else:
-            seconds = sum(latency.narrow.predict(count, width) for width, count in widths.items())
+            seconds = _alone(latency, widths)
         return self.scheduler.predicted_finish(path, seconds, now, real_time, caller) - now
+
+    def alone(self, model: Model, path: ServingPath, tokens: Sequence[int]) -> float:
+        """The seconds in `finish_of` that the texts themselves take; 0 where it knows no time."""
+        latency = self._latency(model, path)
+        return _alone(latency, Counter(map(coarse_bucket, tokens))) if latency else 0.0
 
     def typical(self, model: Model, path: ServingPath, tokens: int) -> tuple[float, float, float] | None:
         """For a text of `tokens` tokens: seconds until it would be answered, the same for a real-time one, and the
@@ -325,6 +330,11 @@ def _ran(batch: Batch, release: str, precision: Precision, seconds: float, found
         # The loop hears of a batch's end late, so what it reckons back may lie behind the engine's start.
         began, engine = min(began, found.began), (found.began, found.seconds)
     return RanBatch(batch.lane, release, precision, rows, rows * batch.tokens, began, ended, *engine)
+
+
+def _alone(latency: VariantLatency, widths: Mapping[int, int]) -> float:
+    """`widths`: texts by padded width."""
+    return sum(latency.narrow.predict(count, width) for width, count in widths.items())
 
 
 def _engine(variant: WarmVariant, batch: Batch) -> Engine:

@@ -76,6 +76,9 @@ class Devices:
         device = self._of.get(path)
         return device.finish_of(model, path, tokens, real_time, caller, at_least) if device else None
 
+    def alone(self, model: Model, path: ServingPath, tokens: Sequence[int]) -> float:
+        return self._of[path].alone(model, path, tokens) if path in self._of else 0.0
+
     def typical(self, model: Model, path: ServingPath, tokens: int) -> tuple[float, float, float] | None:
         return self._of[path].typical(model, path, tokens)
 

@@ -29,7 +29,7 @@ kind of requests does not fill the other lanes.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from realtime_service.errors import Overloaded, PermissionDenied, ReplicaUnavailable
@@ -57,6 +57,7 @@ class RoutedRequest:
     `remaining_budget`: the latest predicted finish that is in time, None for any; `timeout`: the request's own field.
     `release`: the chosen one. `hint`: the lane that the caller names. `precomputed`: the published scores of all texts
     were found. `here`: when this replica would answer, by lane. `lanes`: those that the caller may use, None for all.
+    `alone`: for a lane, the part of `here` that the texts themselves take; None where no lane is here.
     """
 
     texts: int
@@ -68,6 +69,7 @@ class RoutedRequest:
     hint: ServingPath | None = None
     precomputed: bool = False
     lanes: Collection[ServingPath] | None = None
+    alone: Callable[[ServingPath], float] | None = None
 
     @property
     def real_time(self) -> bool:
@@ -219,7 +221,7 @@ def _replica(
     draw: float,
 ) -> tuple[str, float]:
     """The replica for a lane, and by how many seconds its answer would be late: infinity if no replica has the lane."""
-    if worker := _sooner_worker(here, options, request):
+    if worker := _sooner_worker(lane, here, options, request):
         return worker.replica, _late_at(worker, request)
     here = _late(here, request)
     target = policy.load_targets.get(lane, 0.0)
@@ -239,18 +241,18 @@ def _replica(
     return (other.replica, late) if late < here else (snapshot.local, here)
 
 
-def _sooner_worker(here: float, options: Sequence[Option], request: RoutedRequest) -> Option | None:
-    """Another worker of this service that would answer in time, and sooner by more than it costs to send the request
-    there, and half as long as it takes, so that workers do not exchange requests for little."""
-    texts = request.texts
-    if not TIE_SECONDS < here < math.inf:
+def _sooner_worker(lane: ServingPath, here: float, options: Sequence[Option], request: RoutedRequest) -> Option | None:
+    """Another worker of this service where the request would wait less, by more than it costs to send it there, and
+    half as long as its texts take, so that workers do not exchange requests for little. Its texts take as long there.
+    """
+    if request.alone is None or not TIE_SECONDS < here < math.inf:
         return None
-    workers = [(option.predicted(texts), option) for option in options if option.worker]
+    workers = [(option.worker.ahead(), option) for option in options if option.worker]
     if not workers:
         return None
-    finish, soonest = min(workers, key=lambda found: found[0])
-    clearly = finish + TIE_SECONDS + soonest.per_text * texts / 2 < here
-    return soonest if clearly and _late_at(soonest, request) <= 0 else None
+    (ahead, least), alone = min(workers, key=lambda found: found[0]), request.alone(lane)
+    clearly = ahead + TIE_SECONDS + alone / 2 < here - alone
+    return least if clearly and _late_at(least, request) <= 0 else None
 
 
 def _options(lane: ServingPath, request: RoutedRequest, snapshot: Snapshot) -> Sequence[Option]:

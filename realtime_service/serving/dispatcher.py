@@ -253,8 +253,9 @@ class Dispatcher:
             remaining_budget = latest_finish(context.arrived, context.deadline) - self._clock.monotonic()
         texts, hint = len(request.texts), context.call.hint
         lanes = context.call.caller.lanes
+        alone = finish.alone if isinstance(finish, FinishTimes) else None
         return RoutedRequest(
-            texts, request.priority, request.timeout, remaining_budget, release, finish, hint, precomputed, lanes
+            texts, request.priority, request.timeout, remaining_budget, release, finish, hint, precomputed, lanes, alone
         )
 
     def _decide(self, context: RequestContext, routed: RoutedRequest) -> Decision:

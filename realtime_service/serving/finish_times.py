@@ -47,6 +47,10 @@ class FinishTimes(Mapping[ServingPath, float]):
         """The prediction for a lane, if one was made."""
         return self._found.get(path)
 
+    def alone(self, path: ServingPath) -> float:
+        """The part of a prediction that the texts themselves take."""
+        return self._device.alone(self._model, path, self._tokens)
+
     def _predict(self, path: ServingPath) -> float | None:
         model, device = self._model, self._device
         finish = device.finish_of(model, path, self._tokens, self._real_time, self._caller, self._at_least)

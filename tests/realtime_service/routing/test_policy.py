@@ -319,7 +319,7 @@ def test_which_replica(
     [
         ("clearly sooner", 0.050, others(worker("b", 0.0)), "b"),
         ("just sooner", 0.050, others(worker("b", 0.034)), "here"),
-        ("idle here", 0.002, others(worker("b", 0.0, per_text=0.0)), "here"),
+        ("idle here", 0.010, others(worker("b", 0.0, per_text=0.0)), "here"),
         ("the soonest", 0.050, others(worker("b", 0.010), worker("c", 0.005), worker("d", 0.015)), "c"),
         ("full there", 0.050, others(worker("b", 0.0, room=0)), "here"),
         ("another service", 0.050, others(option("b", 0.001)), "here"),
@@ -330,14 +330,21 @@ def test_a_worker_sends_what_another_one_would_answer_clearly_sooner(
     name: str, here: float, snapshot: Snapshot, replica: str
 ) -> None:
     for budget in (None, 0.100):
-        request = replace(PLAIN, here={DYNAMIC: here}, remaining_budget=budget)
+        request = replace(PLAIN, here={DYNAMIC: here}, remaining_budget=budget, alone=lambda path: 0.010)
         assert decide(request, Policy(), snapshot, 0.0).replica == replica, name
+
+
+@given(st.floats(0.002, 9.0), st.floats(0, 0.1))
+def test_a_worker_that_would_begin_at_once_keeps_its_requests(alone: float, per_text: float) -> None:
+    """However long their texts are, and however short those are that heartbeats tell of."""
+    request = replace(PLAIN, here={DYNAMIC: alone}, alone=lambda path: alone)
+    assert decide(request, Policy(), others(worker("b", 0.0, per_text)), 0.0).replica == "here"
 
 
 def test_a_request_that_another_worker_would_answer_late_stays() -> None:
     """Its texts take longer there than here."""
     snapshot = others(worker("b", 0.0, per_text=0.030))
-    late = replace(PLAIN, here={DYNAMIC: 0.090}, remaining_budget=0.020)
+    late = replace(PLAIN, here={DYNAMIC: 0.090}, remaining_budget=0.020, alone=lambda path: 0.010)
     with pytest.raises(Overloaded):
         decide(late, Policy(), snapshot, 0.0)
     assert decide(replace(late, remaining_budget=0.030), Policy(), snapshot, 0.0).replica == "b"
@@ -348,7 +355,8 @@ def test_two_workers_do_not_exchange_requests(one: float, two: float, per_text: 
     """Of one kind. `one`, `two`: seconds of the work under way at each."""
 
     def sends(here: float, there: float) -> bool:
-        request = replace(PLAIN, texts=texts, here={DYNAMIC: here + texts * per_text})
+        alone = texts * per_text
+        request = replace(PLAIN, texts=texts, here={DYNAMIC: here + alone}, alone=lambda path: alone)
         return decide(request, Policy(), others(worker("other", there, per_text)), 0.0).replica == "other"
 
     if sends(one, two):
