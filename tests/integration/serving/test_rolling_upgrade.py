@@ -127,7 +127,7 @@ def test_an_upgrade_loses_no_call(
                 deployed.replace_replica(number)
                 deployed.submit(client)
                 canary = canary or deployed.start_canary()
-                eventually(partial(answers_by, callers, canary))
+                eventually(partial(answers_by, callers, canary), seconds=150)
             for number in range(routers):
                 deployed.replace_router(number)
                 deployed.submit(client)
