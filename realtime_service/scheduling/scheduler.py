@@ -52,6 +52,9 @@ INTERACTIVE_SECONDS = 1.0
 BATCHING_DELAY_SHARE = 0.25
 #: Share of the device's time that a lane gains as credit while tasks are queued in it.
 FAIR_SHARE = {ServingPath.DYNAMIC: 0.10, ServingPath.THROUGHPUT: 0.05, ServingPath.DEFERRED: 0.02}
+#: Of the texts alone on a device that are predicted to take longer on all cores than on one, one in so many runs there
+#: all the same, for only batches that run show it that all cores have become faster again.
+WIDE_TRIED_EVERY = 16
 
 INTERACTIVE = (ServingPath.LATENCY, ServingPath.DYNAMIC)
 BULK = (ServingPath.THROUGHPUT, ServingPath.DEFERRED)
@@ -87,6 +90,7 @@ class Scheduler:
         self._credit = {path: 0.0 for path in lanes if path in FAIR_SHARE}
         self._last_interactive = dict.fromkeys(INTERACTIVE, -math.inf)
         self._came_to_idle: Task | None = None  # the last that did, until another is admitted
+        self._since_wide = 0  # texts alone that ran on one core
 
     def admit(self, tasks: Sequence[Task], now: float, finish: float | None = None) -> None:
         """Admit all tasks of one request (of one lane and engine), or none. `finish`: the prediction of
@@ -146,7 +150,7 @@ class Scheduler:
                 if delay := self._batching_delay(path, now):
                     limit = min(limit, delay)
                 elif batch := _next_of(queue, free, now, limit, expired, self._longest(path, now)):
-                    return self._widened(batch), expired
+                    return self._widened(batch, now), expired
             if self._last_interactive.get(path, recent) > recent:
                 limit = min(limit, self._bulk_batch_seconds)
         return None, expired
@@ -242,14 +246,20 @@ class Scheduler:
             if credit > 0.0 and any(credit >= head.seconds for head in self._queues[path].heads()[:1])
         ]
 
-    def _widened(self, batch: Batch) -> Batch:
-        """The same batch on all cores, if it is a single text that came to an idle device, and faster so. Where texts
-        wait for each other, the cores do more with one each."""
-        wide = batch.tasks[0].latency.wide
+    def _widened(self, batch: Batch, now: float) -> Batch:
+        """The same batch on all cores, if it is a single text that came to an idle device, and faster so, or to be
+        tried. Where texts wait for each other, the cores do more with one each."""
+        wide, task = batch.tasks[0].latency.wide, batch.tasks[0]
         if wide is None or batch.tasks != (self._came_to_idle,):
             return batch
         predicted = wide.predict(1, batch.tokens)
-        return replace(batch, wide=True, predicted=predicted) if predicted < batch.predicted else batch
+        if predicted >= batch.predicted:
+            self._since_wide += 1
+            # Infinity, of widths that no graph of all cores has, is never in time.
+            if self._since_wide < WIDE_TRIED_EVERY or now + predicted >= _deadline(task):
+                return batch
+        self._since_wide = 0
+        return replace(batch, wide=True, predicted=predicted)
 
     def _batching_delay(self, path: ServingPath, now: float) -> float:
         """Seconds that the queued tasks of a lane wait for batch mates: at least a batch of a lower lane, else 0."""

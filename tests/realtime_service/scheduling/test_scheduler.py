@@ -1,5 +1,6 @@
 """The scheduler under a simulated clock: the promises of its docstring, for traffic that hypothesis generates."""
 
+import math
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from realtime_service.errors import Overloaded
 from realtime_service.scheduling.batch import Batch
 from realtime_service.scheduling.latency_model import LatencyModel, Measurement, VariantLatency
 from realtime_service.scheduling.queue import Task
-from realtime_service.scheduling.scheduler import BULK, FAIR_SHARE, INTERACTIVE, Scheduler
+from realtime_service.scheduling.scheduler import BULK, FAIR_SHARE, INTERACTIVE, WIDE_TRIED_EVERY, Scheduler
 from realtime_service.settings import Lane, ServiceSettings, lanes
 from shared_model import settings as environment
 from shared_model.encoding import Encoding
@@ -525,6 +526,36 @@ def test_all_cores_are_not_taken_where_one_is_as_fast() -> None:
     batch = simulation.start()
     assert batch
     assert not batch.wide
+
+
+def alone(simulation: Simulation, timeout: float | None) -> Batch:
+    """The batch of a text that comes to an idle device, and ends."""
+    simulation.admit(simulation.task(ServingPath.LATENCY, timeout))
+    batch = simulation.start()
+    assert batch
+    simulation.finish()
+    return batch
+
+
+def test_all_cores_are_tried_again_now_and_then_and_taken_once_they_are_faster() -> None:
+    """Only batches that run show that they are: what once made them slow must not close them for good."""
+    simulation = Simulation(streams=2)
+    wide, trials = LatencyModel(0.002, 0.0, 0.0), 0
+    simulation.variants[0][Precision.INT8] = VariantLatency(LatencyModel(0.0015, 0.0, 0.0), wide)
+    for _ in range(3 * WIDE_TRIED_EVERY):
+        trials += alone(simulation, 0.09).wide
+    assert trials == 3
+    for _ in range(20):
+        wide.observe(1, 16, 0.001)
+    assert all(alone(simulation, 0.09).wide for _ in range(WIDE_TRIED_EVERY))
+
+
+@pytest.mark.parametrize(("seconds", "timeout"), [(0.002, 0.0019), (math.inf, None)])
+def test_all_cores_are_not_tried_by_a_text_that_they_would_make_late(seconds: float, timeout: float | None) -> None:
+    simulation = Simulation(streams=2)
+    wide = LatencyModel(seconds, 0.0, 0.0)
+    simulation.variants[0][Precision.INT8] = VariantLatency(LatencyModel(0.001, 0.0, 0.0), wide)
+    assert not any(alone(simulation, timeout).wide for _ in range(3 * WIDE_TRIED_EVERY))
 
 
 def used(simulation: Simulation, lane: ServingPath) -> float:
