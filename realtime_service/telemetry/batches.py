@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from shared_model import tracing
 from shared_model.tracing import Work
 
 
@@ -35,8 +34,8 @@ def note(batch: RanBatch, queued: Sequence[QueuedWork], found: object) -> None:
     """`found`: the result, or the exception that the engine raised. `queued`: the sampled requests of its rows, at
     least one. The batch is a part of the first one's trace; the others find it by their link."""
     requests = list(dict.fromkeys(queued))
-    first = requests[0].work
-    tracer, lane = first.tracer, {"tandem.lane": batch.lane}
+    links = [it.work.span.get_span_context() for it in requests]
+    record, lane = requests[0].work.tracer.record, {"tandem.lane": batch.lane}
     attributes: dict[str, str | int] = {
         **lane,
         "tandem.release": batch.release,
@@ -44,14 +43,10 @@ def note(batch: RanBatch, queued: Sequence[QueuedWork], found: object) -> None:
         "tandem.batch.rows": batch.rows,
         "tandem.batch.tokens": batch.tokens,
     }
-    links = [it.work.span for it in requests]
-    span = tracer.child(first.span, "batch", start=batch.began, attributes=attributes, links=links)
-    for it in requests:
-        waited = tracer.child(it.work.span, "queue", start=it.since, attributes=lane, links=[span])
-        waited.end(batch.began)
-    if not isinstance(found, Exception):
-        engine = tracer.child(span, "engine", start=batch.engine_began, attributes=attributes)
-        engine.end(batch.engine_began + round(batch.engine_seconds * 1e9))
-    else:
-        tracing.fail(span, found)
-    span.end(batch.ended)
+    failure = found if isinstance(found, Exception) else None
+    ran = record(links[0], "batch", batch.began, batch.ended, attributes, links, failure)
+    for it, request in zip(requests, links, strict=True):
+        record(request, "queue", it.since, batch.began, lane, [ran])
+    if failure is None:
+        ended = batch.engine_began + round(batch.engine_seconds * 1e9)
+        record(ran, "engine", batch.engine_began, ended, attributes)

@@ -44,6 +44,8 @@ class Kind(Enum):
     CONSUMER = auto()
 
 
+#: The attribute by which a failed span names its error.
+ERROR_TYPE = "error.type"
 #: The span of a deferred request that is answered, and its attributes.
 PROCESS = "process deferred"
 MESSAGING = MappingProxyType({"messaging.system": "redis", "messaging.operation.type": "process"})
@@ -174,8 +176,8 @@ def traceparent() -> str:
 def past(name: str, began: float, ended: float, **attributes: str | int | float | bool) -> None:
     """As `stage`, for a part that another process has done. Times are seconds since 1970."""
     if work := _WORK.get():
-        span = work.tracer.child(work.span, name, start=round(began * 1e9), attributes=_own(attributes))
-        span.end(round(ended * 1e9))
+        above, times = work.span.get_span_context(), (round(began * 1e9), round(ended * 1e9))
+        work.tracer.record(above, name, *times, _own(attributes))
 
 
 def submitted(traceparent: str, began: float, failure: str = "") -> None:
@@ -210,7 +212,7 @@ def fail(span: "Span", error: BaseException | str) -> None:
     """Note an error by its kind: its text may quote a message."""
     from opentelemetry.trace import StatusCode
 
-    span.set_attribute("error.type", error if isinstance(error, str) else type(error).__qualname__)
+    span.set_attribute(ERROR_TYPE, error if isinstance(error, str) else type(error).__qualname__)
     span.set_status(StatusCode.ERROR)
 
 

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Decision
-from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, TraceFlags
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from shared_model.tracing import Attributes, Kind
+from shared_model.tracing import ERROR_TYPE, Attributes, Kind
 from shared_model.tracing.export import BoundedProcessor, Losses
 
 #: Longest wait for the last spans when the process ends, and then for an export that has failed and would be tried
@@ -22,6 +23,8 @@ _CLOSING_SECONDS, _GIVING_UP_SECONDS = 2.0, 0.5
 _NOWHERE = Context()
 _KINDS = {kind: SpanKind[kind.name] for kind in Kind}
 _PROPAGATOR = TraceContextTextMapPropagator()
+#: Of all spans, equal to that of `get_tracer`.
+_SCOPE = InstrumentationScope("tandem", "", "", {})
 
 
 class _DecidedIds(RandomIdGenerator, threading.local):
@@ -40,11 +43,11 @@ class Tracer:
         """As `tracing.start`. The sampler, the exporter and its queue read their variables themselves."""
         self._ids, self._random = _DecidedIds(), RandomIdGenerator()
         self._sampler = TracerProvider(shutdown_on_exit=False).sampler
-        resource = Resource.create({"service.name": service}).merge(OTELResourceDetector().detect())
+        self._resource = Resource.create({"service.name": service}).merge(OTELResourceDetector().detect())
         self._processor = BoundedProcessor(Losses(dropped))
-        self._provider = TracerProvider(ALWAYS_ON, resource, shutdown_on_exit=False, id_generator=self._ids)
+        self._provider = TracerProvider(ALWAYS_ON, self._resource, shutdown_on_exit=False, id_generator=self._ids)
         self._provider.add_span_processor(self._processor)
-        self._tracer = self._provider.get_tracer("tandem")
+        self._tracer = self._provider.get_tracer(_SCOPE.name)
 
     def begin(
         self,
@@ -64,19 +67,50 @@ class Tracer:
         if decided.decision is not Decision.RECORD_AND_SAMPLE:
             return None
         self._ids.decided = trace_id
-        return self._tracer.start_span(name, parent, _KINDS[kind], attributes, _linked(links), start_time=start)
+        linked = [Link(it.get_span_context()) for it in links]
+        return self._tracer.start_span(name, parent, _KINDS[kind], attributes, linked, start_time=start)
 
     def child(
         self,
         parent: Span,
         name: str,
         kind: Kind = Kind.INTERNAL,
-        start: int | None = None,
         attributes: Attributes | None = None,
-        links: Sequence[Span] = (),
     ) -> Span:
         above = trace.set_span_in_context(parent, _NOWHERE)
-        return self._tracer.start_span(name, above, _KINDS[kind], attributes, _linked(links), start_time=start)
+        return self._tracer.start_span(name, above, _KINDS[kind], attributes)
+
+    def record(
+        self,
+        parent: SpanContext,
+        name: str,
+        start: int,
+        end: int,
+        attributes: Attributes,
+        links: Sequence[SpanContext] = (),
+        failure: BaseException | None = None,
+    ) -> SpanContext:
+        """A child that has ended, at a seventh of the cost of one that begins and ends. `start`, `end`: nanoseconds
+        since 1970; `failure`: as in `tracing.fail`."""
+        own = self._random.generate_span_id()
+        context = SpanContext(parent.trace_id, own, False, parent.trace_flags, parent.trace_state)
+        status = Status()
+        if failure:
+            attributes, status = {**attributes, ERROR_TYPE: type(failure).__qualname__}, Status(StatusCode.ERROR)
+        span = ReadableSpan(
+            name,
+            context,
+            parent,
+            self._resource,
+            attributes,
+            links=list(map(Link, links)),
+            status=status,
+            start_time=start,
+            end_time=end,
+            instrumentation_scope=_SCOPE,
+        )
+        self._processor.on_end(span)
+        return context
 
     def carried(self, span: Span | None, received: Mapping[str, str]) -> dict[str, str]:
         """The headers by which another process continues a trace. `span`: None where it is not sampled, `received`: the
@@ -97,10 +131,6 @@ class Tracer:
         if closing.is_alive():
             self._processor.give_up()
             closing.join(_GIVING_UP_SECONDS)
-
-
-def _linked(spans: Sequence[Span]) -> list[Link]:
-    return [Link(it.get_span_context()) for it in spans]
 
 
 def headers(span: Span) -> dict[str, str]:
