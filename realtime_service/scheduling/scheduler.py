@@ -28,8 +28,8 @@ own, whose kernels yield: interactive batches wait only for each other.
 While all streams are busy, batches may be taken ahead, so that a stream that ends one has the next at once: only single
 texts, whose turn it is, which are short and begin soon, because they cannot be stopped or overtaken any more either.
 
-Admission control rejects a request that is predicted to finish late. A task that can no longer finish in time is
-dropped before it starts.
+Admission control rejects a request that is predicted to finish late. A task whose answer can no longer reach its caller
+in time is dropped before it starts.
 """
 
 import math
@@ -46,6 +46,8 @@ from shared_model.types import ServingPath
 #: A request is admitted if it is predicted to finish within this share of its timeout, or but for these seconds of it.
 ADMITTED_SHARE = 0.8
 ADMITTED_MARGIN = 0.016
+#: An answer of a busy process takes so long to its caller, or this share of its timeout.
+DELIVERY_SHARE, DELIVERY_SECONDS = 0.05, 0.004
 #: Batches of the lanes below are short for this many seconds after an interactive request.
 INTERACTIVE_SECONDS = 1.0
 #: Upper bound of the batching delay, as a share of a request's timeout.
@@ -281,6 +283,11 @@ def latest_finish(arrived: float, deadline: float) -> float:
     return deadline - min((1 - ADMITTED_SHARE) * (deadline - arrived), ADMITTED_MARGIN)
 
 
+def ready_by(arrived: float, deadline: float) -> float:
+    """When an answer has to be ready to reach its caller by the deadline."""
+    return deadline - min(DELIVERY_SHARE * (deadline - arrived), DELIVERY_SECONDS)
+
+
 def _next_of(
     queue: Queue, free: int, now: float, limit: float, expired: list[Task], longest: float = math.inf
 ) -> Batch | None:
@@ -340,4 +347,4 @@ def _seconds(tasks: Sequence[Task]) -> float:
 
 
 def _deadline(task: Task) -> float:
-    return math.inf if task.deadline is None else task.deadline
+    return math.inf if task.deadline is None else ready_by(task.arrived, task.deadline)

@@ -11,6 +11,7 @@ from realtime_service.errors import (
     ReplicaUnavailable,
 )
 from realtime_service.models.registry import Model
+from realtime_service.scheduling.scheduler import ready_by
 from realtime_service.serving.answer import Answer
 from realtime_service.serving.request import RequestContext
 from realtime_service.telemetry.metrics import UNDECIDED, Metrics, Outcome
@@ -57,7 +58,7 @@ class Accounting:
         target, due = context.snapshot.policy.targets.get(answer.path), context.deadline
         if due is None and target:
             due = context.arrived + target
-        seconds, met = now - context.arrived, due is None or now <= due
+        seconds, met = now - context.arrived, due is None or now <= ready_by(context.arrived, due)
         ids = None if work is None else work.ids
         self._metrics.answered(answer.path, seconds, met=met, model=context.name, ids=ids)
         if answer.batch_rows:

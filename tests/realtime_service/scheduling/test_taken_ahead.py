@@ -4,6 +4,7 @@ import pytest
 
 from realtime_service.scheduling.batch import Batch
 from realtime_service.scheduling.queue import Task
+from realtime_service.scheduling.scheduler import DELIVERY_SHARE
 from shared_model.types import ServingPath
 from tests.realtime_service.scheduling.test_scheduler import BULK_BATCH_SECONDS, Simulation
 
@@ -73,7 +74,8 @@ def test_a_text_that_would_be_late_is_not_taken_ahead() -> None:
     simulation = busy()
     late = simulation.task(LATENCY, 10.0)
     assert simulation.admit(late)
-    late.deadline = min(simulation.running.values()) + late.seconds - 1e-6
+    end = min(simulation.running.values()) + late.seconds
+    late.deadline = late.arrived + (end - late.arrived) / (1 - DELIVERY_SHARE) - 1e-6
     assert simulation.start() is None
     late.deadline += 2e-6
     assert simulation.start()
