@@ -45,26 +45,28 @@ class CallTracer:
         a call without one has decided. `arrived`: monotonic seconds."""
         if self._tracer is None:
             return held
-        carrier = {name: value for name, value in metadata if name in (TRACEPARENT, TRACESTATE)}
+        headers = (TRACEPARENT, TRACESTATE)
+        carrier = {name: value for name, value in metadata if name in headers and isinstance(value, str)}
         if forwarded and TRACEPARENT not in carrier:
             return held
         scope = SCOPE.get() or Scope("")
         http = scope.http
         name = f"{http.verb} {http.route}" if http else method[1:]
+        if (sampled := self._tracer.sampled(name, carrier, Kind.SERVER)) is None:
+            return held
         attributes = {"http.request.method": http.verb, "http.route": http.route} if http else rpc(method)
         waited = 0.0 if arrived is None else time.monotonic() - arrived
-        start = time.time_ns() - round(waited * 1e9)
-        texts = {name: value for name, value in carrier.items() if isinstance(value, str)}
-        span = self._tracer.begin(name, texts, Kind.SERVER, start, attributes)
-        return held if span is None else _serving(Work(self._tracer, span), scope, held)
+        span = self._tracer.begin(sampled, time.time_ns() - round(waited * 1e9), attributes)
+        return _serving(Work(self._tracer, span), scope, held)
 
     def resumed(self, traceparent: str) -> AbstractContextManager[None]:
         """A span of work that was submitted earlier. `traceparent`: as it was stored."""
         if self._tracer is None or not traceparent:
             return nullcontext()
         carrier = {TRACEPARENT: traceparent}
-        span = self._tracer.begin(tracing.PROCESS, carrier, Kind.CONSUMER, attributes=tracing.MESSAGING)
-        return nullcontext() if span is None else _resuming(Work(self._tracer, span))
+        if (sampled := self._tracer.sampled(tracing.PROCESS, carrier, Kind.CONSUMER)) is None:
+            return nullcontext()
+        return _resuming(Work(self._tracer, self._tracer.begin(sampled, attributes=tracing.MESSAGING)))
 
 
 NO_TRACER = CallTracer(None)

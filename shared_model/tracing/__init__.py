@@ -109,7 +109,8 @@ def program(name: str, service: str) -> Iterator[Callable[[int], None]]:
         yield lambda code: None
         return
     carrier = {header: os.environ[name] for name, header in _CARRIED.items() if name in os.environ}
-    span = tracer.begin(name, carrier)
+    sampled = tracer.sampled(name, carrier)
+    span = tracer.begin(sampled) if sampled else None
 
     def ended(code: int) -> None:
         if span:
@@ -188,8 +189,8 @@ def submitted(traceparent: str, began: float, failure: str = "") -> None:
         return
     links = [work.span] if (work := _WORK.get()) else []
     carrier, start = {"traceparent": traceparent}, round(began * 1e9)
-    span = tracer.begin(PROCESS, carrier, Kind.CONSUMER, start, MESSAGING, links)
-    if span:
+    if sampled := tracer.sampled(PROCESS, carrier, Kind.CONSUMER):
+        span = tracer.begin(sampled, start, MESSAGING, links)
         if failure:
             fail(span, failure)
         span.end()

@@ -1,8 +1,8 @@
 """Spans of one process: which are sampled, whose children they are, and their export."""
 
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from opentelemetry import trace
 from opentelemetry.context import Context
@@ -36,6 +36,15 @@ class _DecidedIds(RandomIdGenerator, threading.local):
         return self.decided
 
 
+class Sampled(NamedTuple):
+    """A trace that is recorded, and its first span here."""
+
+    name: str
+    kind: SpanKind
+    parent: Context
+    trace_id: int
+
+
 class Tracer:
     """Whether a trace is recorded is decided once, before it has a span: one that is not sampled has none."""
 
@@ -49,26 +58,28 @@ class Tracer:
         self._provider.add_span_processor(self._processor)
         self._tracer = self._provider.get_tracer(_SCOPE.name)
 
-    def begin(
-        self,
-        name: str,
-        carrier: Mapping[str, str],
-        kind: Kind = Kind.INTERNAL,
-        start: int | None = None,
-        attributes: Attributes | None = None,
-        links: Sequence[Span] = (),
-    ) -> Span | None:
-        """The first span of this process in a trace; None where the trace is not sampled. `carrier`: the headers of the
-        span before it, if any; what is malformed counts as absent. `start`: nanoseconds since 1970."""
+    def sampled(self, name: str, carrier: Mapping[str, str], kind: Kind = Kind.INTERNAL) -> "Sampled | None":
+        """Decides whether a trace is recorded, of which this process begins its first span; None where it is not.
+        `carrier`: the headers of the span before it, if any; what is malformed counts as absent."""
         parent = _PROPAGATOR.extract(carrier, _NOWHERE) if carrier else _NOWHERE
         above = trace.get_current_span(parent).get_span_context() if carrier else trace.INVALID_SPAN_CONTEXT
         trace_id = above.trace_id if above.is_valid else self._random.generate_trace_id()
         decided = self._sampler.should_sample(parent, trace_id, name, _KINDS[kind])
         if decided.decision is not Decision.RECORD_AND_SAMPLE:
             return None
-        self._ids.decided = trace_id
+        return Sampled(name, _KINDS[kind], parent, trace_id)
+
+    def begin(
+        self,
+        sampled: "Sampled",
+        start: int | None = None,
+        attributes: Attributes | None = None,
+        links: Sequence[Span] = (),
+    ) -> Span:
+        """The first span of this process in a trace. `start`: nanoseconds since 1970."""
+        name, kind, parent, self._ids.decided = sampled
         linked = [Link(it.get_span_context()) for it in links]
-        return self._tracer.start_span(name, parent, _KINDS[kind], attributes, linked, start_time=start)
+        return self._tracer.start_span(name, parent, kind, attributes, linked, start_time=start)
 
     def child(
         self,
@@ -138,8 +149,3 @@ def headers(span: Span) -> dict[str, str]:
     carrier: dict[str, str] = {}
     _PROPAGATOR.inject(carrier, trace.set_span_in_context(span, _NOWHERE))
     return carrier
-
-
-def since(seconds: float) -> int:
-    """Nanoseconds since 1970 so many seconds ago."""
-    return time.time_ns() - round(seconds * 1e9)

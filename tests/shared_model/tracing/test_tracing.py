@@ -6,9 +6,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import pytest
+from opentelemetry.trace import Span
 
 from shared_model import tracing
 from shared_model.errors import SettingError
@@ -40,8 +42,14 @@ def sending(monkeypatch: pytest.MonkeyPatch, collector: Collector, **more: str) 
         monkeypatch.setenv(name, value)
 
 
+def first(made: Tracer, carrier: Mapping[str, str] = MappingProxyType({})) -> Span | None:
+    """The first span of a trace, if it is sampled."""
+    sampled = made.sampled("call", carrier)
+    return made.begin(sampled) if sampled else None
+
+
 def end_one(made: Tracer) -> None:
-    span = made.begin("call", {})
+    span = first(made)
     assert span
     span.end()
 
@@ -99,7 +107,7 @@ def test_without_the_packages_a_program_says_so_and_runs_untraced(
 def test_a_tenth_is_sampled_and_the_others_have_no_span(monkeypatch: pytest.MonkeyPatch, collector: Collector) -> None:
     sending(monkeypatch, collector, OTEL_TRACES_SAMPLER="parentbased_traceidratio", OTEL_TRACES_SAMPLER_ARG="0.1")
     made = Tracer("test", lambda count: None)
-    begun = [made.begin("call", {}) for _ in range(2000)]
+    begun = [first(made) for _ in range(2000)]
     sampled = [span for span in begun if span]
     # Within five standard deviations.
     assert 133 < len(sampled) < 267
@@ -117,8 +125,8 @@ def test_the_decision_of_the_caller_is_kept(
 ) -> None:
     sending(monkeypatch, collector, OTEL_TRACES_SAMPLER=sampler, OTEL_SERVICE_NAME="mine")
     made = Tracer("test", lambda count: None)
-    assert made.begin("call", {"traceparent": SAMPLED[:-1] + "0"}) is None
-    span = made.begin("call", {"traceparent": SAMPLED, "tracestate": "vendor=1"})
+    assert made.sampled("call", {"traceparent": SAMPLED[:-1] + "0"}) is None
+    span = first(made, {"traceparent": SAMPLED, "tracestate": "vendor=1"})
     assert span
     assert tracer.headers(made.child(span, "part"))["tracestate"] == "vendor=1"
     span.end()
@@ -152,7 +160,7 @@ def test_a_malformed_header_counts_as_absent(
     """It decides nothing: not by a sampler that only follows callers."""
     sending(monkeypatch, collector, OTEL_TRACES_SAMPLER="parentbased_always_off")
     made = Tracer("test", lambda count: None)
-    assert made.begin("call", {"traceparent": header, "tracestate": "=" * 1000}) is None
+    assert made.sampled("call", {"traceparent": header, "tracestate": "=" * 1000}) is None
     made.close()
     assert not collector.spans
 
