@@ -198,6 +198,27 @@ def test_a_program_continues_the_trace_of_its_parent_and_tells_its_children(
     assert b"text of a user" not in collector.raw
 
 
+def test_a_recorded_span_is_a_whole_one_with_its_links_and_the_kind_of_its_failure(
+    monkeypatch: pytest.MonkeyPatch, collector: Collector
+) -> None:
+    sending(monkeypatch, collector)
+    made = Tracer("test", lambda count: None)
+    above = first(made)
+    assert above
+    parent = above.get_span_context()
+    failed = made.record(parent, "batch", 10, 20, {"rows": 2}, [parent], ZeroDivisionError("a text of a user"))
+    made.record(failed, "queue", 5, 10, {})
+    above.end()
+    made.close()
+    found = {span.name: span for span in collector.spans}
+    batch, queue, call = found["batch"], found["queue"], found["call"]
+    assert (batch.trace, batch.parent, batch.links) == (call.trace, call.id, (call.id,))
+    assert (batch.began, batch.ended, batch.failed) == (10, 20, True)
+    assert batch.attributes == {"rows": 2, "error.type": "ZeroDivisionError"}
+    assert (queue.parent, queue.links, queue.failed, queue.service) == (batch.id, (), False, call.service)
+    assert b"text of a user" not in collector.raw
+
+
 def test_the_children_of_a_program_that_is_not_sampled_are_not_either(
     monkeypatch: pytest.MonkeyPatch, collector: Collector
 ) -> None:
