@@ -143,7 +143,7 @@ async def test_a_batch_is_a_span_that_links_to_all_its_requests(
         for name, value in collector.environment().items():
             monkeypatch.setenv(name, value)
         tracer, one = Tracer("test", lambda count: None), model(engine)
-        calls = [span for _ in range(2) if (span := tracer.begin("call", {}))]
+        calls = [tracer.begin(sampled) for _ in range(2) if (sampled := tracer.sampled("call", {}))]
 
         async def traced(span: Span, *tokens: int) -> None:
             with tracing.working(Work(tracer, span)):
