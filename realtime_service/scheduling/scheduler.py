@@ -46,7 +46,7 @@ from shared_model.types import ServingPath
 #: A request is admitted if it is predicted to finish within this share of its timeout, or but for these seconds of it.
 ADMITTED_SHARE = 0.8
 ADMITTED_MARGIN = 0.016
-#: An answer of a busy process takes so long to its caller, or this share of its timeout.
+#: The time that an answer of a busy process may take to its caller: this share of its timeout, at most these seconds.
 DELIVERY_SHARE, DELIVERY_SECONDS = 0.05, 0.004
 #: Batches of the lanes below are short for this many seconds after an interactive request.
 INTERACTIVE_SECONDS = 1.0

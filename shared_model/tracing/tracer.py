@@ -58,7 +58,7 @@ class Tracer:
         self._provider.add_span_processor(self._processor)
         self._tracer = self._provider.get_tracer(_SCOPE.name)
 
-    def sampled(self, name: str, carrier: Mapping[str, str], kind: Kind = Kind.INTERNAL) -> "Sampled | None":
+    def sampled(self, name: str, carrier: Mapping[str, str], kind: Kind = Kind.INTERNAL) -> Sampled | None:
         """Decides whether a trace is recorded, of which this process begins its first span; None where it is not.
         `carrier`: the headers of the span before it, if any; what is malformed counts as absent."""
         parent = _PROPAGATOR.extract(carrier, _NOWHERE) if carrier else _NOWHERE
@@ -71,7 +71,7 @@ class Tracer:
 
     def begin(
         self,
-        sampled: "Sampled",
+        sampled: Sampled,
         start: int | None = None,
         attributes: Attributes | None = None,
         links: Sequence[Span] = (),

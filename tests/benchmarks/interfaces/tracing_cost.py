@@ -34,8 +34,8 @@ PROCESSES, PAIRS, SECONDS = 3, 20, 1.0
 HELD_UP = 0.01
 _SETTINGS = {"TANDEM_PRECOMPUTED": "false", "TANDEM_LANES": "latency"}
 _SAMPLER = {"OTEL_TRACES_SAMPLER": "parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0.1"}
-#: Milliseconds between two exports, as many in each block, and seconds of calls before it: the last block's spans are
-#: exported in them.
+#: Milliseconds between two exports; and seconds of calls before each block, in which the spans of the one before are
+#: exported.
 _EXPORTED_EVERY, _EXPORTED_WITHIN = "500", 0.6
 
 
@@ -70,7 +70,7 @@ def _median(logarithms: Sequence[float]) -> float:
 
 
 def _pairs(place: Place, collector: Child) -> list[Block]:
-    """Those of one replica."""
+    """The pairs of one replica: the logarithms of a block with tracing, over one without."""
     message = scoring_pb2.ScoreRequest(texts=[TEXT], priority=scoring_pb2.REAL_TIME).SerializeToString()
     traced = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.opened["url"], "OTEL_BSP_SCHEDULE_DELAY": _EXPORTED_EVERY}
     settings = {**_SETTINGS, **_SAMPLER, **traced}
@@ -90,6 +90,8 @@ def _pairs(place: Place, collector: Child) -> list[Block]:
 
 @dataclass
 class _Replica:
+    """`traces`: whether its tracing is on."""
+
     running: RunningService
     target: Target
     collector: Child

@@ -16,6 +16,7 @@ from realtime_service.scheduling.latency_model import LatencyModel, Measurement,
 from realtime_service.scheduling.queue import Task
 from realtime_service.scheduling.scheduler import (
     BULK,
+    DELIVERY_SECONDS,
     DELIVERY_SHARE,
     FAIR_SHARE,
     INTERACTIVE,
@@ -323,8 +324,22 @@ def test_what_a_slow_device_left_too_late_is_dropped_and_not_run() -> None:
     simulation.drain()
     assert simulation.expired
     assert sum(len(batch.tasks) for _, batch in simulation.started) + len(simulation.expired) == len(waiting)
-    latest = waiting[0].deadline - DELIVERY_SHARE * 0.05
-    assert all(at + batch.predicted <= latest for at, batch in simulation.started), "an answer takes time to its caller"
+    assert all(at + batch.predicted <= waiting[0].deadline for at, batch in simulation.started)
+
+
+@pytest.mark.parametrize(("timeout", "before"), [(0.05, 0.05 * DELIVERY_SHARE), (1.0, DELIVERY_SECONDS)])
+def test_a_text_is_dropped_whose_answer_would_be_on_its_way_at_its_deadline(timeout: float, before: float) -> None:
+    simulation = Simulation()
+    one, other = (simulation.task(ServingPath.LATENCY, timeout) for _ in range(2))
+    assert simulation.admit(one)
+    assert simulation.admit(other)
+    simulation.now += timeout - before - one.seconds - 1e-6
+    assert simulation.start()
+    simulation.finish()
+    assert other.deadline
+    assert simulation.now + other.seconds < other.deadline
+    assert simulation.start() is None
+    assert simulation.expired == [other]
 
 
 def test_a_batch_does_not_grow_past_its_tightest_deadline() -> None:
