@@ -70,7 +70,7 @@ class ServiceSettings:
         "runs CPU lanes on its share of the cores.",
         _DEVICES,
     )
-    probe_seconds: float = setting(120.0, "Longest canary check of a release before it may serve here.", POSITIVE)
+    probe_seconds: float = setting(90.0, "Longest canary check of a release before it may serve here.", POSITIVE)
     keep_previous_seconds: float = setting(
         600.0, "How long a replaced release stays loaded for a rollback; 0: not at all.", NOT_NEGATIVE
     )

@@ -7,6 +7,7 @@ import pytest
 
 from realtime_service.settings import SERVED, LaneSettings, ServiceSettings, lanes, variants
 from shared_model import settings
+from shared_model.commands import await_replicas
 from shared_model.errors import SettingError
 from shared_model.types import Device, Precision, ServingPath
 from tests.realtime_service.process.test_lifecycle import serve_and_fail
@@ -116,3 +117,7 @@ def test_a_file_sets_only_variables_that_are_not_set(tmp_path: Path) -> None:
     file.write_text("[latency]\nconcurrency = 0\n")
     line = serve_and_fail(tmp_path, tmp_path, TANDEM_CONFIG=str(file))
     assert line == "realtime_service serve: TANDEM_LATENCY_CONCURRENCY='0': expected a number above 0"
+
+
+def test_who_waits_for_a_release_hears_of_one_that_hangs() -> None:
+    assert ServiceSettings().probe_seconds < await_replicas.DEFAULT_SECONDS
