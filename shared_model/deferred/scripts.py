@@ -98,14 +98,15 @@ class Scripts:
         """A script's reply. Reports its expired items. Raises: StoreUnavailable."""
         try:
             expired, answer = await call
-        except redis.RedisError as error:
-            if "READONLY" in str(error):
-                # The former master is a replica now: a new connection asks the Sentinels for the current master. The
-                # library handles this itself, but not for errors of scripts.
+        except redis.ResponseError as error:
+            # A script's error has its code within the text up to version 6.2; from 7 on the library takes it off.
+            said = f"{error.status_code} {error}" if error.status_code else str(error)
+            if "READONLY" in said:
+                # The former master is a replica now: a new connection asks the Sentinels for the current master, or
+                # reaches whoever has the address now. The library sees to it for Sentinels and from version 7 on only.
                 await self._redis.connection_pool.disconnect(inuse_connections=False)
-            refused = isinstance(error, redis.ResponseError)
-            raise StoreUnavailable(f"Redis {'refused' if refused else 'did not answer'}: {error}") from error
-        except OSError as error:
+            raise StoreUnavailable(f"Redis refused: {said}") from error
+        except (redis.RedisError, OSError) as error:
             raise StoreUnavailable(f"Redis did not answer: {error}") from error
         if expired:
             self._on_unanswered(Unanswered.EXPIRED, expired)

