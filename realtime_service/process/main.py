@@ -144,6 +144,7 @@ def _run(service: ServiceSettings, state: StateSettings, redis_url: str, place: 
     # A router has no engines, but as much to read.
     _bound_kept_memory(service.width if service.served else 2)
     from realtime_service.process.server import Server
+    from realtime_service.transport import event_loop
     from shared_model.releases import pointer
     from shared_model.releases.store import Store
 
@@ -176,7 +177,7 @@ def _run(service: ServiceSettings, state: StateSettings, redis_url: str, place: 
 
     started = time.monotonic()
     sys.setswitchinterval(_SWITCH_SECONDS)
-    asyncio.run(run())
+    event_loop.run(run())
 
 
 def _bound_kept_memory(engine_threads: int) -> None:

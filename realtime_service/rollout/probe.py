@@ -12,6 +12,7 @@ import json
 import os
 import resource
 import signal
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -42,26 +43,31 @@ async def run(
     store: Store, release_id: str, variants: Mapping[Precision, Placed], threads: int, seconds: float
 ) -> None:
     """Check a release as this replica would run it. Raises: UnfitRelease with the reason why it must not serve here."""
-    child = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", __name__, store.files.root, release_id, str(threads), str(seconds)),
-        *(f"{precision}/{device}/{it.ranks}/{it.stages}" for precision, (device, it) in variants.items()),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        # A group, not a session: where the kernel groups by session, niceness has no effect between sessions.
-        process_group=0,
-    )
+    arguments = (store.files.root, release_id, str(threads), str(seconds))
+    places = [f"{precision}/{device}/{it.ranks}/{it.stages}" for precision, (device, it) in variants.items()]
+    child = _start(*arguments, *places)
+    ended = asyncio.get_running_loop().run_in_executor(None, child.communicate)
     try:
-        # Set by the parent, because the child spends its first second on imports.
-        os.setpriority(os.PRIO_PROCESS, child.pid, LOW_PRIORITY)
-        output, _ = await asyncio.wait_for(child.communicate(), seconds)
-    except TimeoutError:
-        raise UnfitRelease(Unfit.HUNG, f"its probe was not done after {seconds:g} s") from None
+        await asyncio.wait({ended}, timeout=seconds)
+        if not ended.done():
+            raise UnfitRelease(Unfit.HUNG, f"its probe was not done after {seconds:g} s")
     finally:
-        if child.returncode is None:
-            os.killpg(child.pid, signal.SIGKILL)
-            await child.wait()
+        if not ended.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        output, _ = await ended
     if child.returncode:
         raise _unfit(child.returncode, output)
+
+
+def _start(*arguments: str) -> "subprocess.Popen[bytes]":
+    """A child with a group of its own, which uvloop's processes cannot have; no session, because where the kernel
+    groups by session, niceness has no effect between sessions."""
+    command = [sys.executable, "-m", __name__, *arguments]
+    child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, process_group=0)
+    # Set by the parent, because the child spends its first second on imports.
+    os.setpriority(os.PRIO_PROCESS, child.pid, LOW_PRIORITY)
+    return child
 
 
 def _unfit(code: int, output: bytes) -> UnfitRelease:

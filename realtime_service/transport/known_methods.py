@@ -25,7 +25,7 @@ from realtime_service.identity import peer_key
 from realtime_service.routing.inflight import RETRY_SECONDS
 from realtime_service.telemetry.metrics import UNKNOWN_METHOD
 from realtime_service.telemetry.refusals import REFUSALS
-from realtime_service.transport import compression, wakeups
+from realtime_service.transport import compression, event_loop
 from realtime_service.transport.accept_queue import ARRIVED, AcceptQueue, ReadQueue
 from realtime_service.transport.messages import MAX_MESSAGE_BYTES
 from realtime_service.transport.rpc_handlers import Context, Handler, Method, SingleHandler
@@ -89,7 +89,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
         self._reading: dict[_Accepted, float] = {}
         self._look: asyncio.TimerHandle | None = None
         self._read = AcceptQueue[asyncio.Future[None]](loop, _BEGIN, _go_on)
-        wakeups.read_at_once(loop)
+        event_loop.ensure_read_at_once(loop)
 
     async def _request_registered_call(self, method: bytes) -> Any:
         """Never returns for methods of single requests: the accept loop gets none of their calls."""

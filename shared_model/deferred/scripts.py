@@ -102,8 +102,8 @@ class Scripts:
             # A script's error has its code within the text up to version 6.2; from 7 on the library takes it off.
             said = f"{error.status_code} {error}" if error.status_code else str(error)
             if "READONLY" in said:
-                # The former master is a replica now: a new connection asks the Sentinels for the current master, or
-                # reaches whoever has the address now. The library sees to it for Sentinels and from version 7 on only.
+                # The former master is a replica now. A new connection asks the Sentinels for the current master, or
+                # reaches the server that has the address now. The library sees to it for Sentinels and from 7 on only.
                 await self._redis.connection_pool.disconnect(inuse_connections=False)
             raise StoreUnavailable(f"Redis refused: {said}") from error
         except (redis.RedisError, OSError) as error:

@@ -17,6 +17,7 @@ from realtime_service.models.registry import Serving
 from realtime_service.process.place import Place
 from realtime_service.process.server import Server
 from realtime_service.settings import ServiceSettings
+from realtime_service.transport import event_loop
 from shared_model.encoding import TokenBatch
 from shared_model.engine import Engine
 from shared_model.releases.store import Release, Store
@@ -86,4 +87,4 @@ async def serve(releases: str, release_id: str, redis_url: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(*sys.argv[1:]))
+    event_loop.run(serve(*sys.argv[1:]))

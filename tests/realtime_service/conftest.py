@@ -1,5 +1,6 @@
 """Fixtures: a real service in its own process, on a real Redis, called over a real socket."""
 
+import asyncio
 import contextlib
 import os
 import re
@@ -16,6 +17,7 @@ import pytest
 import redis.asyncio
 
 from realtime_service.client import Client
+from realtime_service.transport.event_loop import Loop
 from shared_model.redis_store.server import RedisServer
 from shared_model.releases import pointer
 from shared_model.releases.store import Release, Store
@@ -29,6 +31,11 @@ READY_SECONDS = 120.0
 #: Timeouts choose a lane where the lane is the subject, ten times as long as by default: those of default choose it in
 #: test_policy.py, and a busy machine may not answer in 80 ms.
 TEN_TIMES = {"TANDEM_LATENCY_BELOW_MS": "1000", "TANDEM_THROUGHPUT_ABOVE_MS": "10000"}
+
+
+def pytest_asyncio_loop_factories() -> dict[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Tests run on the event loop of a replica."""
+    return {"replica": Loop}
 
 
 @dataclass

@@ -13,6 +13,7 @@ import grpc
 import grpc.aio
 
 from realtime_service.rpc.retryable import Trailers
+from realtime_service.transport import event_loop
 from realtime_service.transport.listener import bind, make_listener
 from realtime_service.transport.open_inference import servicer as open_inference
 from realtime_service.transport.peer_stream_server import PeerStreams
@@ -128,4 +129,4 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    event_loop.run(main())

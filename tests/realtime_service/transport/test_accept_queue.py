@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from realtime_service.settings import ServiceSettings
-from realtime_service.transport import accept_queue, rpc_handlers, wakeups
+from realtime_service.transport import accept_queue, event_loop, rpc_handlers
 from realtime_service.transport.accept_queue import ARRIVED, AcceptQueue, ReadQueue
 from realtime_service.transport.listener import read_at_once
 from realtime_service.transport.messages import MAX_MESSAGE_BYTES, SMALL_BYTES
@@ -247,9 +247,9 @@ async def test_a_place_that_another_address_took_meanwhile_is_waited_for() -> No
 
 
 def test_an_event_loop_that_grpc_does_not_watch_is_an_error() -> None:
-    loop = asyncio.new_event_loop()
+    loop = event_loop.Loop()
     with pytest.raises(LookupError, match="grpcio works in another way"):
-        wakeups.read_at_once(loop)
+        event_loop.ensure_read_at_once(loop)
     loop.close()
 
 
@@ -268,7 +268,7 @@ async def test_events_behind_one_that_fails_are_handled() -> None:
     with read, write:
         read.setblocking(False)
         loop.add_reader(read, functools.partial(_handle_events))
-        wakeups.read_at_once(loop)
+        event_loop.ensure_read_at_once(loop)
         write.send(b"111")
         await until(lambda: not events)
         loop.remove_reader(read)
