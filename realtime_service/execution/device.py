@@ -19,6 +19,7 @@ from realtime_service.execution.compute_threads import ComputeThreads, run_soon
 from realtime_service.models.registry import Model
 from realtime_service.models.warmup import WarmVariant
 from realtime_service.scheduling.batch import Batch
+from realtime_service.scheduling.calls_under_way import CallsUnderWay
 from realtime_service.scheduling.latency_model import VariantLatency
 from realtime_service.scheduling.queue import Task
 from realtime_service.scheduling.scheduler import BULK, Scheduler
@@ -102,7 +103,8 @@ class _Scored(NamedTuple):
 
 class Device:
     """The lanes of this process that run on one device, of all releases. `quiet` is set while no batch runs; other
-    threads may wait for it. `on_loop`: the event loop may run short batches. `beside`: as in `Scheduler`."""
+    threads may wait for it. `on_loop`: the event loop may run short batches. `beside`: as in `Scheduler`. `calls`: of
+    the process, that of the texts included; None: they are not known, and the queues tell all."""
 
     def __init__(
         self,
@@ -112,6 +114,7 @@ class Device:
         clock: Clock,
         on_loop: bool = False,
         beside: int = 0,
+        calls: CallsUnderWay | None = None,
     ) -> None:
         self.lanes = lanes
         self.utilisation = Utilisation(lanes, streams)
@@ -121,6 +124,7 @@ class Device:
         self.quiet.set()
         self._clock = clock
         self._on_loop = on_loop
+        self._calls = calls or CallsUnderWay()
         self._streams = ComputeThreads(streams + beside)
         self._batches: set[Batch] = set()
         self._batch_ended = asyncio.Event()
@@ -159,7 +163,8 @@ class Device:
         seconds = sum([latency.share(lane.rows(job.tokens), job.tokens) for job in jobs])
         self.utilisation.arrived(path, seconds, arrived)
         now = self._clock.monotonic()
-        self.scheduler.admit(jobs, now, None if finish_in is None else now + finish_in)
+        finish = None if finish_in is None else now + finish_in
+        self.scheduler.admit(jobs, now, finish, alone=self._calls.count <= 1)
         self._start_what_can_run()
         try:
             await self._over(wait, deadline)

@@ -13,6 +13,7 @@ from realtime_service.errors import ReplicaUnavailable
 from realtime_service.execution.device import Computed, Device, Ran
 from realtime_service.models.registry import Model
 from realtime_service.models.warmup import Width
+from realtime_service.scheduling.calls_under_way import CallsUnderWay
 from realtime_service.settings import Lane
 from shared_model.clock import Clock
 from shared_model.encoding import Encoding
@@ -31,6 +32,7 @@ class Devices:
         bulk_batch_seconds: float,
         clock: Clock,
         spreads: Mapping[Precision, Spread] = MappingProxyType({}),
+        calls: CallsUnderWay | None = None,
     ) -> None:
         self.lanes = lanes
         self._of: dict[ServingPath, Device] = {}
@@ -40,7 +42,7 @@ class Devices:
         for kind in dict.fromkeys(variants.values()):
             own = {path: lane for path, lane in lanes.items() if variants[lane.precision] is kind}
             width = Width.on(kind, cores, [it for precision, it in spreads.items() if variants[precision] is kind])
-            device = Device(own, width.streams, bulk_batch_seconds, clock, on_loop, width.beside)
+            device = Device(own, width.streams, bulk_batch_seconds, clock, on_loop, width.beside, calls)
             self._all.append(device)
             self._of |= dict.fromkeys(own, device)
 

@@ -5,6 +5,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from realtime_service.process.calls import SERVICES, Calls
+from realtime_service.scheduling.calls_under_way import CallsUnderWay
 from realtime_service.settings import ServiceSettings
 from realtime_service.telemetry.metrics import Metrics
 from realtime_service.transport.health import Readiness
@@ -19,12 +20,17 @@ class Listeners:
     """Bound when made: the heartbeat carries `address`, which is this process's alone. `http_url`: "" without HTTP."""
 
     def __init__(
-        self, shared: bool, settings: ServiceSettings, metrics: Metrics, certificates: CertificateFiles | None
+        self,
+        shared: bool,
+        settings: ServiceSettings,
+        metrics: Metrics,
+        certificates: CertificateFiles | None,
+        calls: CallsUnderWay,
     ) -> None:
-        """`shared`: other workers listen on the same ports. Raises: SettingError."""
+        """`shared`: other workers listen on the same ports. `calls`: counts those of gRPC. Raises: SettingError."""
         self._settings = settings
         self._certificates = certificates
-        self._grpc = make_listener(shared, settings, metrics)
+        self._grpc = make_listener(shared, settings, metrics, calls)
         public = bind(self._grpc, settings.grpc_address, certificates)
         own = bind(self._grpc, f"{public.rpartition(':')[0]}:0", certificates) if shared else public
         self.address = advertised(own, settings.advertised_host)

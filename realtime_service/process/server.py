@@ -32,6 +32,7 @@ from realtime_service.rollout.rollout import Rollout
 from realtime_service.routing import overrides
 from realtime_service.routing.quotas import Quotas
 from realtime_service.routing.snapshot import Snapshot
+from realtime_service.scheduling.calls_under_way import CallsUnderWay
 from realtime_service.serving.status import ReplicaStatus
 from realtime_service.settings import SERVED, ServiceSettings, lanes, placement, spreads, variants
 from realtime_service.telemetry.metrics import Metrics
@@ -152,12 +153,13 @@ class Server:
             stack.push_async_callback(asyncio.to_thread, tracer.close)
         self._tracer = tracer
         bulk_batch_seconds = settings.interactive_unit_ms / 1000
-        device = Devices(self._lanes, self._variants, settings.width, bulk_batch_seconds, clock, self._spreads)
+        calls = CallsUnderWay()
+        device = Devices(self._lanes, self._variants, settings.width, bulk_batch_seconds, clock, self._spreads, calls)
         stack.callback(device.close)
         models = await self._load(stack, device)
         certificates = self._certificates
         # Before Redis hears of us.
-        listeners = Listeners(self._place.shared, settings, metrics, certificates)
+        listeners = Listeners(self._place.shared, settings, metrics, certificates, calls)
         self.http_url = listeners.http_url
         snapshot = Snapshot(f"{socket.gethostname()}-{os.getpid()}")
         placements = {

@@ -21,7 +21,7 @@ in it. It goes first once its credit covers the time of its next text, so that n
 Within a lane, callers within their fair share go first (`caller_shares`); among them real-time tasks, then the earliest
 deadline. The most urgent task leads a batch, and tasks of
 the same variant and padded width join it in that order. So an answer never depends on batch mates, and no batch mixes
-releases. Each stream runs one batch at a time; a text alone on the device may use all cores, and then no other batch
+releases. Each stream runs one batch at a time; the text of the only call may use all cores, and then no other batch
 runs. A batch cannot be stopped, so batches of lower lanes must be short. On a GPU, bulk batches have a stream of their
 own, whose kernels yield: interactive batches wait only for each other.
 
@@ -54,6 +54,9 @@ INTERACTIVE_SECONDS = 1.0
 BATCHING_DELAY_SHARE = 0.25
 #: Share of the device's time that a lane gains as credit while tasks are queued in it.
 FAIR_SHARE = {ServingPath.DYNAMIC: 0.10, ServingPath.THROUGHPUT: 0.05, ServingPath.DEFERRED: 0.02}
+#: For so many seconds after calls were under way together, a text by itself is not taken to be alone: callers that take
+#: turns are not under way together at each moment.
+TOGETHER_SECONDS = 0.05
 #: Of the texts alone on a device that are predicted to take longer on all cores than on one, one in so many runs there
 #: all the same, for only batches that run show it that all cores have become faster again.
 WIDE_TRIED_EVERY = 16
@@ -91,12 +94,14 @@ class Scheduler:
         self._running: dict[Batch, float] = {}  # until when, as predicted
         self._credit = {path: 0.0 for path in lanes if path in FAIR_SHARE}
         self._last_interactive = dict.fromkeys(INTERACTIVE, -math.inf)
-        self._came_to_idle: Task | None = None  # the last that did, until another is admitted
+        self._last_together = -math.inf
+        self._came_alone: Task | None = None  # the last that did, until another is admitted
         self._since_wide = 0  # texts alone that ran on one core
 
-    def admit(self, tasks: Sequence[Task], now: float, finish: float | None = None) -> None:
+    def admit(self, tasks: Sequence[Task], now: float, finish: float | None = None, alone: bool = True) -> None:
         """Admit all tasks of one request (of one lane and engine), or none. `finish`: the prediction of
-        `predicted_finish`, where it was asked a moment ago. Raises: Overloaded with a retry hint."""
+        `predicted_finish`, where it was asked a moment ago. `alone`: no other call is under way, whose texts might
+        come any moment. Raises: Overloaded with a retry hint."""
         queue = self._queues[tasks[0].lane]
         full = queue.size + len(tasks) > queue.lane.max_concurrent
         if full and not queue.shares.has_room(tasks[0].caller, len(tasks), queue.lane.max_concurrent):
@@ -110,7 +115,9 @@ class Scheduler:
             latest = latest_finish(task.arrived, task.deadline)
             if finish > latest:
                 raise Overloaded("the answer would come too late", max(0.001, finish - latest))
-        self._came_to_idle = None if self._running or self.busy else tasks[0]
+        if self._running or self.busy or not alone:
+            self._last_together = now
+        self._came_alone = tasks[0] if now - self._last_together > TOGETHER_SECONDS else None
         for task in tasks:
             queue.push(task)
         if queue.lane.path in INTERACTIVE:
@@ -249,10 +256,10 @@ class Scheduler:
         ]
 
     def _widened(self, batch: Batch, now: float) -> Batch:
-        """The same batch on all cores, if it is a single text that came to an idle device, and faster so, or to be
-        tried. Where texts wait for each other, the cores do more with one each."""
+        """The same batch on all cores, if it is a single text that came alone, and faster so, or to be tried. Where
+        several calls are under way, the cores do more with a text each."""
         wide, task = batch.tasks[0].latency.wide, batch.tasks[0]
-        if wide is None or batch.tasks != (self._came_to_idle,):
+        if wide is None or batch.tasks != (self._came_alone,):
             return batch
         predicted = wide.predict(1, batch.tokens)
         if predicted >= batch.predicted:

@@ -23,6 +23,7 @@ from grpc.aio import _server
 from realtime_service.errors import DeadlineExpired, Overloaded, Status, UnknownMethod, status_of
 from realtime_service.identity import peer_key
 from realtime_service.routing.inflight import RETRY_SECONDS
+from realtime_service.scheduling.calls_under_way import CallsUnderWay
 from realtime_service.telemetry.metrics import UNKNOWN_METHOD
 from realtime_service.telemetry.refusals import REFUSALS
 from realtime_service.transport import compression, event_loop
@@ -74,11 +75,17 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
     """`single`: the handlers of methods with one request and one answer, by path."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, options: Sequence[tuple[str, Any]], limits: Limits, counts: CallCounts
+        self,
+        loop: asyncio.AbstractEventLoop,
+        options: Sequence[tuple[str, Any]],
+        limits: Limits,
+        counts: CallCounts,
+        calls: CallsUnderWay,
     ) -> None:
         super().__init__(loop, None, (), (), tuple(options), limits.calls)
         self.single: dict[bytes, SingleHandler] = {}
         self._counts = counts
+        self._calls = calls
         self._loop = loop
         self._most_calls = limits.calls
         self._answers = set[asyncio.Task[None]]()
@@ -112,12 +119,14 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
         context = cygrpc._ServicerContext(state, None, None, self._loop)
         address = peer_key(context.peer())
         if len(self._accepted) < self._most_calls:
+            self._calls.count += 1
             self._accepted.hand(_Accepted(state, context, method, address, time.monotonic()), address)
         else:
             self._refuse(method, state, _TOO_MANY)
 
     def _start(self, call: _Accepted) -> None:
         if len(self._answers) >= self._most_calls:
+            self._calls.count -= 1
             self._accepted.ended(call.address)
             self._refuse(call.method, call.state, _TOO_MANY)
             return
@@ -128,6 +137,12 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
     async def _answer(self, call: _Accepted) -> None:
         """In one task and with two operations of gRPC for a call that is refused at once; grpc.aio takes two and three
         for any call."""
+        try:
+            await self._answered(call)
+        finally:
+            self._calls.count -= 1
+
+    async def _answered(self, call: _Accepted) -> None:
         handler, context = self.single[call.method], call.context
         # The caller may have left, or the listener have stopped.
         with suppress(grpc.aio.BaseError):
@@ -191,10 +206,12 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
 
 
 class _Server(_server.Server):
-    def __init__(self, options: Sequence[tuple[str, Any]], limits: Limits, counts: CallCounts) -> None:
+    def __init__(
+        self, options: Sequence[tuple[str, Any]], limits: Limits, counts: CallCounts, calls: CallsUnderWay
+    ) -> None:
         self._loop = cygrpc.get_working_loop()
         self._counts = counts
-        self._server = _Core(self._loop, options, limits, counts)
+        self._server = _Core(self._loop, options, limits, counts, calls)
 
     def add_generic_rpc_handlers(self, generic_rpc_handlers: Iterable["grpc.GenericRpcHandler[Any, Any]"]) -> None:
         for generic in generic_rpc_handlers:
@@ -209,9 +226,12 @@ class _Server(_server.Server):
         """Generated code calls both: they are registered already."""
 
 
-def server(options: Sequence[tuple[str, Any]], limits: Limits, counts: CallCounts) -> grpc.aio.Server:
-    """As `grpc.aio.server`; takes handlers that `grpc.method_handlers_generic_handler` has made."""
-    return cast(grpc.aio.Server, _Server(options, limits, counts))
+def server(
+    options: Sequence[tuple[str, Any]], limits: Limits, counts: CallCounts, calls: CallsUnderWay
+) -> grpc.aio.Server:
+    """As `grpc.aio.server`; takes handlers that `grpc.method_handlers_generic_handler` has made. `calls`: counts those
+    of single requests."""
+    return cast(grpc.aio.Server, _Server(options, limits, counts, calls))
 
 
 def _counted(path: str, handler: Handler, counts: CallCounts) -> Handler:

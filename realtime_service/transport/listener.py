@@ -10,6 +10,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from realtime_service.rpc import credentials
 from realtime_service.rpc.keepalive import TAKING_PINGS
+from realtime_service.scheduling.calls_under_way import CallsUnderWay
 from realtime_service.settings import ServiceSettings, address_taken
 from realtime_service.telemetry.metrics import Metrics
 from realtime_service.transport import compression, known_methods, rpc_handlers
@@ -28,10 +29,13 @@ _EVERYWHERE = ("0.0.0.0", "[::]")  # noqa: S104 - looked for, not bound
 
 
 def make_listener(
-    shared: bool, settings: ServiceSettings = _DEFAULTS, counts: CallCounts | None = None
+    shared: bool,
+    settings: ServiceSettings = _DEFAULTS,
+    counts: CallCounts | None = None,
+    calls: CallsUnderWay | None = None,
 ) -> grpc.aio.Server:
     """`shared`: other workers of this service listen on the same port; otherwise a second service there must fail.
-    `counts`: of the ends of calls; None: they are not exported."""
+    `counts`: of the ends of calls; None: they are not exported. `calls`: counts those of single requests."""
     # Calls that this process has not accepted yet: with fewer places than calls, gRPC ends those of other callers with
     # CANCELLED.
     pending = 2 * settings.max_calls
@@ -55,6 +59,7 @@ def make_listener(
         ],
         limits=Limits(settings.max_calls, *read_at_once(settings)),
         counts=counts or Metrics(()),
+        calls=calls or CallsUnderWay(),
     )
 
 

@@ -13,6 +13,7 @@ from realtime_service.execution.device import ON_LOOP_SECONDS, ON_LOOP_WAITING, 
 from realtime_service.execution.devices import Devices
 from realtime_service.models.registry import Model
 from realtime_service.models.warmup import WarmVariant
+from realtime_service.scheduling.calls_under_way import CallsUnderWay
 from realtime_service.scheduling.latency_model import LatencyModel, VariantLatency
 from realtime_service.settings import ServiceSettings, lanes, variants
 from shared_model.clock import SystemClock
@@ -26,9 +27,9 @@ LOOP, STREAM = threading.main_thread().name, "stream-"
 SHORT, LONG = ON_LOOP_SECONDS / 2, ON_LOOP_SECONDS * 2
 
 
-def devices(cores: int = 1, half: DeviceKind = DeviceKind.CPU) -> Devices:
+def devices(cores: int = 1, half: DeviceKind = DeviceKind.CPU, calls: CallsUnderWay | None = None) -> Devices:
     table = lanes(ServiceSettings(), half)
-    return Devices(table, variants(table, half), cores, 0.010, SystemClock())
+    return Devices(table, variants(table, half), cores, 0.010, SystemClock(), calls=calls)
 
 
 async def ask(made: Devices, one: Model, tokens: int, path: ServingPath = LATENCY) -> list[Computed]:
@@ -65,6 +66,19 @@ async def test_the_loop_runs_a_short_text_that_has_all_cores(seconds: float, exp
     await ask(made, one, 5)
     assert not narrow.threads
     assert wide.threads[0].startswith(expected)
+    made.close()
+
+
+@pytest.mark.parametrize(("under_way", "on_all_cores"), [(0, True), (1, True), (2, False)])
+async def test_a_text_has_all_cores_where_its_call_is_the_only_one(under_way: int, on_all_cores: bool) -> None:
+    calls = CallsUnderWay()
+    made, narrow, wide = devices(2, calls=calls), GatedEngine(), GatedEngine()
+    latency = VariantLatency(LatencyModel(2 * SHORT, 0.0, 0.0), LatencyModel(SHORT, 0.0, 0.0))
+    one = model(narrow)
+    one.engines[Precision.INT8] = WarmVariant(narrow, wide, latency, latency)  # type: ignore[index, arg-type]
+    calls.count = under_way
+    await ask(made, one, 5)
+    assert (bool(wide.threads), bool(narrow.threads)) == (on_all_cores, not on_all_cores)
     made.close()
 
 

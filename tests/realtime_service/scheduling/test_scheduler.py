@@ -20,6 +20,7 @@ from realtime_service.scheduling.scheduler import (
     DELIVERY_SHARE,
     FAIR_SHARE,
     INTERACTIVE,
+    TOGETHER_SECONDS,
     WIDE_TRIED_EVERY,
     Scheduler,
 )
@@ -549,6 +550,32 @@ def test_all_cores_are_not_taken_where_one_is_as_fast() -> None:
     batch = simulation.start()
     assert batch
     assert not batch.wide
+
+
+def test_a_text_by_itself_has_one_core_while_other_calls_come_and_soon_after() -> None:
+    """The queues do not show the others: they wait for the event loop, which runs short wide batches itself."""
+    simulation = Simulation(streams=2)
+    assert alone(simulation, 0.09).wide
+    simulation.scheduler.admit([simulation.task(ServingPath.LATENCY, 0.09)], simulation.now, alone=False)
+    batch, together = simulation.start(), simulation.now
+    assert batch
+    assert not batch.wide
+    simulation.finish()
+    while simulation.now - together < TOGETHER_SECONDS:
+        assert not alone(simulation, 0.09).wide
+    assert alone(simulation, 0.09).wide
+
+
+def test_callers_that_take_turns_have_a_core_each() -> None:
+    """Of two callers, one's text comes alone whenever the other's answer is on its way."""
+    simulation = Simulation(streams=2)
+    for _ in range(2):
+        simulation.admit(simulation.task(ServingPath.LATENCY, 0.09))
+        simulation.start()
+    simulation.finish()
+    assert simulation.start(), "it waited for the first"
+    simulation.finish()
+    assert not alone(simulation, 0.09).wide
 
 
 def alone(simulation: Simulation, timeout: float | None) -> Batch:

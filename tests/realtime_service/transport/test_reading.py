@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 import grpc
 import pytest
 
+from realtime_service.scheduling.calls_under_way import CallsUnderWay
 from realtime_service.settings import ServiceSettings
 from realtime_service.transport import known_methods, rpc_handlers, stream_turns
 from realtime_service.transport.listener import UNREAD_BYTES
@@ -124,7 +125,8 @@ async def test_calls_whose_messages_do_not_come_delay_others_of_their_address_al
 ) -> None:
     monkeypatch.setattr(known_methods, "READ_SECONDS", 60.0)
     monkeypatch.setattr(known_methods, "LOOK_SECONDS", 0.05)
-    async with listening(HANDLERS, settings=LIMITS) as address:
+    calls = CallsUnderWay()
+    async with listening(HANDLERS, settings=LIMITS, calls=calls) as address:
         with Caller(address, "127.0.0.5") as silent, Caller(address, "127.0.0.6") as other:
             for _ in range(2):
                 silent.wire.open()
@@ -135,7 +137,10 @@ async def test_calls_whose_messages_do_not_come_delay_others_of_their_address_al
                 await other.exchange()
             await silent.catch_up()
             assert (other.ended, silent.ended) == ({1: OK}, {})
+            # Two that are read, and one that waits.
+            assert calls.count == 3
             monkeypatch.setattr(known_methods, "READ_SECONDS", 0.5)
             while len(silent.ended) < 3:
                 await silent.exchange()
     assert silent.ended == {1: LATE, 3: LATE, 5: OK}
+    assert calls.count == 0
