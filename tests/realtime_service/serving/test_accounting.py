@@ -48,11 +48,11 @@ def context(of: Model, seconds: float, within: float | None) -> Any:
     ("seconds", "within", "late", "slow"),
     [
         *((0.01, None, 0, 0), (0.06, None, 1, 1), (0.06, 1.0, 0, 1), (0.04, 0.03, 1, 0)),
-        *((0.045, 0.048, 0, 0), (0.046, 0.048, 1, 0), (0.995, 1.0, 0, 1), (0.997, 1.0, 1, 1)),
+        *((0.046, 0.048, 0, 0), (0.0466, 0.048, 1, 0), (0.997, 1.0, 0, 1), (0.998, 1.0, 1, 1)),
     ],
     ids=[
         *("in time", "over the target", "within its own time", "after its own time"),
-        *("5 % before its end", "on its way to the caller at its end", "5 ms before its end", "less than 4 ms before"),
+        *("4.2 % before its end", "2.9 % before its end", "3 ms before its end", "2 ms before its end"),
     ],
 )
 def test_an_answer_is_late_by_its_deadline_and_slow_by_its_lane(
