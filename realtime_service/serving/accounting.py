@@ -19,8 +19,8 @@ from shared_model import tracing
 from shared_model.clock import Clock
 from shared_model.errors import AlreadyExists, BadInput, QueueFull, StoreUnavailable, UnknownRelease
 
-#: Of the time that the scheduler leaves for the way of an answer to its caller: with 1 the service counted 92 late
-#: answers in a burst of which an external client saw 58, with 1/2 it counted 44 of 60.
+#: The way of an answer to its caller takes this share of the time that the scheduler leaves for it. With 1 the service
+#: counted 92 late answers in a burst of which an external client saw 58; with 1/2 it counted 44 of 60.
 _DELIVERY_TAKES = 2 / 3
 
 _OUTCOMES: dict[type[BaseException], Outcome] = {
@@ -62,7 +62,7 @@ class Accounting:
         target, due = context.snapshot.policy.targets.get(answer.path), context.deadline
         if due is None and target:
             due = context.arrived + target
-        seconds, met = now - context.arrived, due is None or now <= _in_time(context.arrived, due)
+        seconds, met = now - context.arrived, due is None or now <= _latest_end(context.arrived, due)
         ids = None if work is None else work.ids
         self._metrics.answered(answer.path, seconds, met=met, model=context.name, ids=ids)
         if answer.batch_rows:
@@ -108,6 +108,6 @@ def _noted(context: RequestContext, answer: Answer) -> dict[str, str | int]:
     }
 
 
-def _in_time(arrived: float, due: float) -> float:
-    """When an answer has to be ready to be counted as in time."""
+def _latest_end(arrived: float, due: float) -> float:
+    """The latest end of a call that is counted as in time."""
     return due - _DELIVERY_TAKES * (due - ready_by(arrived, due))

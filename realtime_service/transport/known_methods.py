@@ -135,14 +135,14 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
         self._spawn(self._answer(call), self._answers, context)
 
     async def _answer(self, call: _Accepted) -> None:
-        """In one task and with two operations of gRPC for a call that is refused at once; grpc.aio takes two and three
-        for any call."""
         try:
             await self._answered(call)
         finally:
             self._calls.count -= 1
 
     async def _answered(self, call: _Accepted) -> None:
+        """In one task and with two operations of gRPC for a call that is refused at once; grpc.aio takes two and three
+        for any call."""
         handler, context = self.single[call.method], call.context
         # The caller may have left, or the listener have stopped.
         with suppress(grpc.aio.BaseError):

@@ -11,6 +11,7 @@ import pytest
 
 from realtime_service.errors import Overloaded, Status, Unauthenticated, status_of
 from realtime_service.identity import Identity
+from realtime_service.scheduling.calls_under_way import CallsUnderWay
 from realtime_service.settings import ServiceSettings
 from realtime_service.telemetry.metrics import WATCHED_CODES, Metrics
 from realtime_service.transport.rpc_handlers import Arrival, Context, Handlers
@@ -128,9 +129,9 @@ async def test_a_call_whose_caller_leaves_is_counted_as_cancelled() -> None:
 
 
 async def test_calls_that_end_before_their_handler_are_counted() -> None:
-    metrics, few = Metrics(()), ServiceSettings(max_calls=1)
+    metrics, few, under_way = Metrics(()), ServiceSettings(max_calls=1), CallsUnderWay()
     async with (
-        listening(handlers(), settings=few, counts=metrics) as address,
+        listening(handlers(), settings=few, counts=metrics, calls=under_way) as address,
         grpc.aio.insecure_channel(address) as channel,
     ):
         assert await call_one(channel, b"shed", ()) is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -142,4 +143,6 @@ async def test_calls_that_end_before_their_handler_are_counted() -> None:
         await until(lambda: b"for ever, alone" in waiting)
         assert await call_one(channel, b"fine", ()) is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert counted(metrics, "/a.B/One", "RESOURCE_EXHAUSTED") == 2
+        assert under_way.count == 1, "those that were refused are not"
         first.cancel()
+        await until(lambda: under_way.count == 0)
