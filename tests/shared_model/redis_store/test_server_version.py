@@ -1,10 +1,12 @@
 """Which redis-server is started, and what is known against it."""
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
 
+from shared_model.errors import StoreUnavailable
 from shared_model.redis_store import server, server_version
 from shared_model.redis_store.server import RedisServer
 from shared_model.settings import StateSettings
@@ -29,11 +31,39 @@ def test_debians_version_says_what_to_look_at() -> None:
 def test_a_server_on_the_path_is_preferred_from_version_7(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, chosen: bool
 ) -> None:
-    own = tmp_path / "redis-server"
-    own.write_text(f"#!/bin/sh\necho 'Redis server v={version} sha=0'\n")
-    own.chmod(0o755)
+    own = says(tmp_path, version)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     assert (server.find_binary() == str(own)) is chosen
+
+
+@pytest.mark.heavy
+def test_an_older_server_first_on_the_path_hides_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    older, newer = says(tmp_path / "environment", "6.2.14"), says(tmp_path / "usr", "7.0.15")
+    monkeypatch.setenv("PATH", f"{older.parent}::{newer.parent}")
+    assert server.find_binary() == str(newer)
+
+
+@pytest.mark.heavy
+def test_an_older_server_does_not_start_empty_beside_data_of_version_7(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    older = says(tmp_path / "environment", "6.2.14")
+    monkeypatch.setattr(server, "find_binary", lambda: str(older))
+    written = tmp_path / "redis" / "appendonlydir"
+    written.mkdir(parents=True)
+    refusal = f"{older} is older than version 7, which wrote {written}; install "
+    with pytest.raises(StoreUnavailable, match=re.escape(refusal)), RedisServer(StateSettings(state=tmp_path)):
+        pass
+    assert not (tmp_path / "redis" / "appendonly.aof").exists()
+
+
+def says(folder: Path, version: str) -> Path:
+    """A redis-server of this version, as far as it tells."""
+    folder.mkdir(exist_ok=True)
+    binary = folder / "redis-server"
+    binary.write_text(f"#!/bin/sh\necho 'Redis server v={version} sha=0'\n")
+    binary.chmod(0o755)
+    return binary
 
 
 @pytest.mark.heavy
