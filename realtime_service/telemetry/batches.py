@@ -34,8 +34,8 @@ def note(batch: RanBatch, queued: Sequence[QueuedWork], found: object) -> None:
     """`found`: the result, or the exception that the engine raised. `queued`: the sampled requests of its rows, at
     least one. The batch is a part of the first one's trace; the others find it by their link."""
     requests = list(dict.fromkeys(queued))
-    links = [it.work.span.get_span_context() for it in requests]
-    record, lane = requests[0].work.tracer.record, {"tandem.lane": batch.lane}
+    spans = [it.work.span for it in requests]
+    child, lane = queued[0].work.tracer.child, {"tandem.lane": batch.lane}
     attributes: dict[str, str | int] = {
         **lane,
         "tandem.release": batch.release,
@@ -43,10 +43,12 @@ def note(batch: RanBatch, queued: Sequence[QueuedWork], found: object) -> None:
         "tandem.batch.rows": batch.rows,
         "tandem.batch.tokens": batch.tokens,
     }
-    failure = found if isinstance(found, Exception) else None
-    ran = record(links[0], "batch", batch.began, batch.ended, attributes, links, failure)
-    for it, request in zip(requests, links, strict=True):
-        record(request, "queue", it.since, batch.began, lane, [ran])
-    if failure is None:
-        ended = batch.engine_began + round(batch.engine_seconds * 1e9)
-        record(ran, "engine", batch.engine_began, ended, attributes)
+    ran = child(spans[0], "batch", start=batch.began, attributes=attributes, links=spans)
+    for it in requests:
+        child(it.work.span, "queue", start=it.since, attributes=lane, links=[ran]).end(batch.began)
+    if isinstance(found, Exception):
+        ran.fail(found)
+    else:
+        engine = child(ran, "engine", start=batch.engine_began)
+        engine.end(batch.engine_began + round(batch.engine_seconds * 1e9))
+    ran.end(batch.ended)

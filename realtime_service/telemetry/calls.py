@@ -78,7 +78,7 @@ def _resuming(work: Work) -> Iterator[None]:
         with tracing.working(work):
             yield
     except BaseException as error:
-        tracing.fail(work.span, error)
+        work.span.fail(error)
         raise
     finally:
         work.span.end()
@@ -95,12 +95,12 @@ def _serving(work: Work, scope: Scope, held: AbstractContextManager[None]) -> It
     except (Exception, asyncio.CancelledError) as error:
         code = Code.CANCELLED if isinstance(error, asyncio.CancelledError) else status_of(error).code
         if code in _FAILURES:
-            tracing.fail(work.span, error)
+            work.span.fail(error)
         raise
     finally:
-        work.span.set_attribute(_CODE, code.value[0])
+        work.span.set_attributes({_CODE: code.value[0]})
         if scope.http:
-            work.span.set_attribute("http.response.status_code", scope.http.status(code))
+            work.span.set_attributes({"http.response.status_code": scope.http.status(code)})
         work.span.end()
 
 
@@ -120,13 +120,13 @@ class Hop:
         from shared_model.tracing.tracer import headers
 
         kept = [it for it in metadata if it[0] not in (TRACEPARENT, TRACESTATE)]
-        return (*kept, *headers(self._span).items())
+        return (*kept, *headers(self._span.ids).items())
 
     def ended(self, code: Code) -> None:
         if self._span is not None:
-            self._span.set_attribute(_CODE, code.value[0])
+            self._span.set_attributes({_CODE: code.value[0]})
             if code is not Code.OK:
-                tracing.fail(self._span, code.name)
+                self._span.fail(code.name)
             self._span.end()
 
 

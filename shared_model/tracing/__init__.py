@@ -20,9 +20,7 @@ from typing import TYPE_CHECKING
 from shared_model.errors import SettingError
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span
-
-    from shared_model.tracing.tracer import Tracer
+    from shared_model.tracing.tracer import Span, Tracer
 
 _ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
@@ -63,8 +61,8 @@ class Work:
     @property
     def ids(self) -> dict[str, str]:
         """As logs and exemplars name them."""
-        context = self.span.get_span_context()
-        return {"trace_id": f"{context.trace_id:032x}", "span_id": f"{context.span_id:016x}"}
+        own = self.span.ids
+        return {"trace_id": f"{own.trace_id:032x}", "span_id": f"{own.span_id:016x}"}
 
 
 _WORK: ContextVar[Work | None] = ContextVar("_WORK", default=None)
@@ -114,7 +112,7 @@ def program(name: str, service: str) -> Iterator[Callable[[int], None]]:
 
     def ended(code: int) -> None:
         if span:
-            span.set_attribute("process.exit.code", code)
+            span.set_attributes({"process.exit.code": code})
 
     before = {name: os.environ.get(name) for name in _CARRIED}
     carried = tracer.carried(span, carrier)
@@ -177,8 +175,8 @@ def traceparent() -> str:
 def past(name: str, began: float, ended: float, **attributes: str | int | float | bool) -> None:
     """As `stage`, for a part that another process has done. Times are seconds since 1970."""
     if work := _WORK.get():
-        above, times = work.span.get_span_context(), (round(began * 1e9), round(ended * 1e9))
-        work.tracer.record(above, name, *times, _own(attributes))
+        span = work.tracer.child(work.span, name, start=round(began * 1e9), attributes=_own(attributes))
+        span.end(round(ended * 1e9))
 
 
 def submitted(traceparent: str, began: float, failure: str = "") -> None:
@@ -192,7 +190,7 @@ def submitted(traceparent: str, began: float, failure: str = "") -> None:
     if sampled := tracer.sampled(PROCESS, carrier, Kind.CONSUMER):
         span = tracer.begin(sampled, start, MESSAGING, links)
         if failure:
-            fail(span, failure)
+            span.fail(failure)
         span.end()
 
 
@@ -203,18 +201,10 @@ def _part(work: Work, name: str, attributes: Attributes, kind: Kind) -> Iterator
         with working(Work(work.tracer, span)):
             yield
     except BaseException as error:
-        fail(span, error)
+        span.fail(error)
         raise
     finally:
         span.end()
-
-
-def fail(span: "Span", error: BaseException | str) -> None:
-    """Note an error by its kind: its text may quote a message."""
-    from opentelemetry.trace import StatusCode
-
-    span.set_attribute(ERROR_TYPE, error if isinstance(error, str) else type(error).__qualname__)
-    span.set_status(StatusCode.ERROR)
 
 
 def _own(attributes: Attributes) -> dict[str, str | int | float | bool]:

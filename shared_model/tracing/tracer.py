@@ -1,6 +1,7 @@
 """Spans of one process: which are sampled, whose children they are, and their export."""
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
@@ -9,9 +10,9 @@ from opentelemetry.context import Context
 from opentelemetry.sdk.resources import OTELResourceDetector, Resource
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON, Decision
+from opentelemetry.sdk.trace.sampling import Decision
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, NonRecordingSpan, Span, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+from opentelemetry.trace import Link, NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from shared_model.tracing import ERROR_TYPE, Attributes, Kind
@@ -23,26 +24,70 @@ _CLOSING_SECONDS, _GIVING_UP_SECONDS = 2.0, 0.5
 _NOWHERE = Context()
 _KINDS = {kind: SpanKind[kind.name] for kind in Kind}
 _PROPAGATOR = TraceContextTextMapPropagator()
-#: Of all spans, equal to that of `get_tracer`.
 _SCOPE = InstrumentationScope("tandem", "", "", {})
-
-
-class _DecidedIds(RandomIdGenerator, threading.local):
-    """Gives a trace the id by which it was sampled."""
-
-    decided = 0
-
-    def generate_trace_id(self) -> int:
-        return self.decided
+_SAMPLED, _RANDOM = TraceFlags.SAMPLED, TraceFlags.RANDOM_TRACE_ID
 
 
 class Sampled(NamedTuple):
-    """A trace that is recorded, and its first span here."""
+    """A trace that is recorded, and its first span here. `above`: the span before it, of another process."""
 
     name: str
-    kind: SpanKind
-    parent: Context
+    kind: Kind
+    above: SpanContext | None
     trace_id: int
+
+
+class Span(ReadableSpan):
+    """A span that is recorded. The SDK's own costs seven times as much to begin and end."""
+
+    def __init__(
+        self,
+        tracer: "Tracer",
+        name: str,
+        kind: Kind,
+        ids: tuple[SpanContext, SpanContext | None],
+        start: int | None,
+        attributes: Attributes | None,
+        links: Sequence["Span"],
+    ) -> None:
+        """`ids`: its own, and those of its parent; `start`: nanoseconds since 1970, None: now."""
+        self.ids: SpanContext = ids[0]
+        self._tracer = tracer
+        self._noted = dict(attributes or {})
+        super().__init__(
+            name,
+            *ids,
+            tracer.resource,
+            self._noted,
+            links=[Link(it.ids) for it in links],
+            kind=_KINDS[kind],
+            start_time=time.time_ns() if start is None else start,
+            instrumentation_scope=_SCOPE,
+        )
+
+    def set_attributes(self, more: Attributes) -> None:
+        self._noted.update(more)
+
+    def fail(self, error: BaseException | str) -> None:
+        """Note an error by its kind: its text may quote a message."""
+        self._noted[ERROR_TYPE] = error if isinstance(error, str) else type(error).__qualname__
+        self._status = Status(StatusCode.ERROR)
+
+    def end(self, end: int | None = None) -> None:
+        """Once. `end`: nanoseconds since 1970, None: now."""
+        self._end_time = time.time_ns() if end is None else end
+        self._tracer.ended(self)
+
+
+class _HashedOnce(Resource):
+    """The exporter groups spans by their resource, and would hash it as JSON for each."""
+
+    def __init__(self, resource: Resource) -> None:
+        super().__init__(resource.attributes, resource.schema_url)
+        self._hash = super().__hash__()
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 class Tracer:
@@ -50,13 +95,14 @@ class Tracer:
 
     def __init__(self, service: str, dropped: Callable[[int], object]) -> None:
         """As `tracing.start`. The sampler, the exporter and its queue read their variables themselves."""
-        self._ids, self._random = _DecidedIds(), RandomIdGenerator()
+        self._random = RandomIdGenerator()
         self._sampler = TracerProvider(shutdown_on_exit=False).sampler
-        self._resource = Resource.create({"service.name": service}).merge(OTELResourceDetector().detect())
         self._processor = BoundedProcessor(Losses(dropped))
-        self._provider = TracerProvider(ALWAYS_ON, self._resource, shutdown_on_exit=False, id_generator=self._ids)
-        self._provider.add_span_processor(self._processor)
-        self._tracer = self._provider.get_tracer(_SCOPE.name)
+        named = Resource.create({"service.name": service}).merge(OTELResourceDetector().detect())
+        #: Of all spans.
+        self.resource = _HashedOnce(named)
+        #: Takes a span that has ended.
+        self.ended = self._processor.on_end
 
     def sampled(self, name: str, carrier: Mapping[str, str], kind: Kind = Kind.INTERNAL) -> Sampled | None:
         """Decides whether a trace is recorded, of which this process begins its first span; None where it is not.
@@ -67,7 +113,7 @@ class Tracer:
         decided = self._sampler.should_sample(parent, trace_id, name, _KINDS[kind])
         if decided.decision is not Decision.RECORD_AND_SAMPLE:
             return None
-        return Sampled(name, _KINDS[kind], parent, trace_id)
+        return Sampled(name, kind, above if above.is_valid else None, trace_id)
 
     def begin(
         self,
@@ -77,66 +123,41 @@ class Tracer:
         links: Sequence[Span] = (),
     ) -> Span:
         """The first span of this process in a trace. `start`: nanoseconds since 1970."""
-        name, kind, parent, self._ids.decided = sampled
-        linked = [Link(it.get_span_context()) for it in links]
-        return self._tracer.start_span(name, parent, kind, attributes, linked, start_time=start)
+        name, kind, above, trace_id = sampled
+        random = _RANDOM if above is None else above.trace_flags & _RANDOM
+        state = above.trace_state if above else None
+        ids = SpanContext(trace_id, self._random.generate_span_id(), False, TraceFlags(_SAMPLED | random), state)
+        return Span(self, name, kind, (ids, above), start, attributes, links)
 
     def child(
         self,
         parent: Span,
         name: str,
         kind: Kind = Kind.INTERNAL,
+        start: int | None = None,
         attributes: Attributes | None = None,
+        links: Sequence[Span] = (),
     ) -> Span:
-        above = trace.set_span_in_context(parent, _NOWHERE)
-        return self._tracer.start_span(name, above, _KINDS[kind], attributes)
-
-    def record(
-        self,
-        parent: SpanContext,
-        name: str,
-        start: int,
-        end: int,
-        attributes: Attributes,
-        links: Sequence[SpanContext] = (),
-        failure: BaseException | None = None,
-    ) -> SpanContext:
-        """A child that has ended, at a seventh of the cost of one that begins and ends. `start`, `end`: nanoseconds
-        since 1970; `failure`: as in `tracing.fail`."""
+        """As `begin`, for a part of what `parent` is."""
+        above = parent.ids
         own = self._random.generate_span_id()
-        context = SpanContext(parent.trace_id, own, False, parent.trace_flags, parent.trace_state)
-        status = Status()
-        if failure:
-            attributes, status = {**attributes, ERROR_TYPE: type(failure).__qualname__}, Status(StatusCode.ERROR)
-        span = ReadableSpan(
-            name,
-            context,
-            parent,
-            self._resource,
-            attributes,
-            links=list(map(Link, links)),
-            status=status,
-            start_time=start,
-            end_time=end,
-            instrumentation_scope=_SCOPE,
-        )
-        self._processor.on_end(span)
-        return context
+        ids = SpanContext(above.trace_id, own, False, above.trace_flags, above.trace_state)
+        return Span(self, name, kind, (ids, above), start, attributes, links)
 
     def carried(self, span: Span | None, received: Mapping[str, str]) -> dict[str, str]:
         """The headers by which another process continues a trace. `span`: None where it is not sampled, `received`: the
         headers that it came with: without any, the other process would decide again."""
-        if span is None:
-            if received:
-                return dict(received)
-            ids = self._random.generate_trace_id(), self._random.generate_span_id()
-            span = NonRecordingSpan(SpanContext(*ids, is_remote=False, trace_flags=TraceFlags(TraceFlags.DEFAULT)))
-        return headers(span)
+        if span:
+            return headers(span.ids)
+        if received:
+            return dict(received)
+        ids = self._random.generate_trace_id(), self._random.generate_span_id()
+        return headers(SpanContext(*ids, is_remote=False, trace_flags=TraceFlags(TraceFlags.DEFAULT)))
 
     def close(self) -> None:
         """Export what is left, for a moment at most."""
         # In a thread that ends with the process: a collector that takes the connection and does not answer holds it.
-        closing = threading.Thread(target=self._provider.shutdown, daemon=True)
+        closing = threading.Thread(target=self._processor.shutdown, daemon=True)
         closing.start()
         closing.join(_CLOSING_SECONDS)
         if closing.is_alive():
@@ -144,8 +165,8 @@ class Tracer:
             closing.join(_GIVING_UP_SECONDS)
 
 
-def headers(span: Span) -> dict[str, str]:
+def headers(ids: SpanContext) -> dict[str, str]:
     """`traceparent`, and `tracestate` where there is one."""
     carrier: dict[str, str] = {}
-    _PROPAGATOR.inject(carrier, trace.set_span_in_context(span, _NOWHERE))
+    _PROPAGATOR.inject(carrier, trace.set_span_in_context(NonRecordingSpan(ids), _NOWHERE))
     return carrier

@@ -10,6 +10,8 @@ from shared_model.published.message_ids import ENTRIES_OF_BLOCK, blocks_of
 from tests.benchmarks import rounds
 from tests.benchmarks.bench_interfaces import GROUPS
 from tests.benchmarks.interfaces import looking_up, tracing_cost
+from tests.benchmarks.interfaces.tracing_cost import Moment
+from tests.benchmarks.peers.h2load import Row
 
 
 def test_figures_carry_the_bounds_that_were_promised() -> None:
@@ -37,3 +39,21 @@ def test_the_cost_of_tracing_is_an_upper_bound_of_the_median_over_pairs() -> Non
     held_up = [*pairs[:-1], 5.0]
     assert tracing_cost.upper_bound(held_up) == tracing_cost.upper_bound(pairs)
     assert tracing_cost.upper_bound(pairs[:4]) == math.inf
+
+
+def test_a_tenth_more_in_each_turn_with_tracing_and_its_exports_are_found() -> None:
+    moments, ends, milliseconds, traces = [Moment(0.0, 0.0, 0.0)], list[float](), list[float](), tracing_cost.TURNS
+    for number, on in enumerate(traces):
+        # The machine has half its speed in the second half, and half the turns hold a call that takes a second.
+        took = (1.1 if on else 1.0) * (1 + (number >= len(traces) / 2))
+        calls = [took] * 99 + [1000.0 if number % 2 else took]
+        milliseconds += calls
+        ends += [number + (place + 0.5) / 100 for place in range(100)]
+        before = moments[-1]
+        moments.append(Moment(number + 1.0, before.exports + 0.002, before.other + 0.08 * took))
+    found = tracing_cost.costs_of(moments, Row(0.0, milliseconds, ends))
+    assert [tuple(pair) for pair in found.pairs] == [pytest.approx((math.log(1.1),) * 2)] * tracing_cost.PAIRS
+    # Of two turns one is traced: 4 ms of exports for a hundred calls, which take 0.8 or 1.6 ms of CPU without.
+    assert found.exports == pytest.approx(0.04 / 1.2)
+    late = [*moments[:1], *(it._replace(time=it.time + 1) for it in moments[1:])]
+    assert len(tracing_cost.costs_of(late, Row(0.0, milliseconds, ends)).pairs) == tracing_cost.PAIRS - 1

@@ -33,10 +33,11 @@ class Target:
 
 @dataclass(frozen=True)
 class Row:
-    """Answers per second, and milliseconds of the calls."""
+    """Answers per second, and the calls: their milliseconds, and when they ended, in seconds since 1970."""
 
     rate: float
     milliseconds: Sequence[float]
+    ends: Sequence[float] = ()
 
     def p(self, share: float) -> float:
         return quantile(self.milliseconds, share)
@@ -83,7 +84,8 @@ def _run(target: Target, connections: int, how: Sequence[str], cut: int) -> Row:
     if target.grpc:
         check_answers(int(data[1]), len(calls) - cut, target.answer_bytes)
     seconds = (max(start + took for start, took in calls) - min(start for start, _ in calls)) / 1e6
-    return Row(len(calls) / seconds, [took / 1000 for _, took in calls])
+    ends = [(start + took) / 1e6 for start, took in calls]
+    return Row(len(calls) / seconds, [took / 1000 for _, took in calls], ends)
 
 
 def _ms(seconds: float) -> str:

@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from numpy.typing import NDArray
-from opentelemetry.trace import Span
 
 from realtime_service.errors import DeadlineExpired, ScoringFailed
 from realtime_service.execution.device import Computed, Device, Ran
@@ -26,7 +25,7 @@ from shared_model.clock import Clock, SimulatedClock, SystemClock
 from shared_model.encoding import Encoder, Encoding, InputSpec, TokenBatch
 from shared_model.output import OutputKind, OutputSpec
 from shared_model.tracing import Work
-from shared_model.tracing.tracer import Tracer
+from shared_model.tracing.tracer import Span, Tracer
 from shared_model.types import Device as DeviceKind
 from shared_model.types import Precision, ServingPath
 from tests import otlp
@@ -158,7 +157,7 @@ async def test_a_batch_is_a_span_that_links_to_all_its_requests(
         engine.gate.set()
         await blocking
         tracer.close()
-    ids = tuple(f"{span.get_span_context().span_id:016x}" for span in calls)
+    ids = tuple(f"{span.ids.span_id:016x}" for span in calls)
     [full, broken] = sorted((it for it in collector.spans if it.name == "batch"), key=lambda it: it.failed)
     assert (full.links, full.parent, full.attributes["tandem.batch.rows"]) == (ids, ids[0], 4)
     assert (broken.links, broken.attributes["error.type"]) == (ids[1:], "RuntimeError")

@@ -10,13 +10,18 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 import pytest
-from opentelemetry.trace import Span
+from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.trace.v1.trace_pb2 import ResourceSpans
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.trace import Link, SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from shared_model import tracing
 from shared_model.errors import SettingError
-from shared_model.tracing import export, tracer
+from shared_model.tracing import Kind, export, tracer
 from shared_model.tracing.export import MOST_WAITING, Losses
-from shared_model.tracing.tracer import Tracer
+from shared_model.tracing.tracer import Span, Tracer
 from tests import otlp
 from tests.otlp import Collector
 from tests.realtime_service.conftest import eventually
@@ -128,7 +133,7 @@ def test_the_decision_of_the_caller_is_kept(
     assert made.sampled("call", {"traceparent": SAMPLED[:-1] + "0"}) is None
     span = first(made, {"traceparent": SAMPLED, "tracestate": "vendor=1"})
     assert span
-    assert tracer.headers(made.child(span, "part"))["tracestate"] == "vendor=1"
+    assert tracer.headers(made.child(span, "part").ids)["tracestate"] == "vendor=1"
     span.end()
     made.close()
     [received] = collector.spans
@@ -198,25 +203,59 @@ def test_a_program_continues_the_trace_of_its_parent_and_tells_its_children(
     assert b"text of a user" not in collector.raw
 
 
-def test_a_recorded_span_is_a_whole_one_with_its_links_and_the_kind_of_its_failure(
+def encoded(*spans: ReadableSpan) -> ResourceSpans:
+    """Without the ids of their own, which are random."""
+    [resource] = encode_spans(spans).resource_spans
+    for number, span in enumerate(resource.scope_spans[0].spans):
+        span.span_id = bytes([number])
+    return resource
+
+
+@pytest.mark.parametrize("flags", ["00", "01", "02", "03"])
+@pytest.mark.parametrize("state", ["", "vendor=1"])
+def test_a_span_is_exported_as_the_sdks_own_would_be(
+    monkeypatch: pytest.MonkeyPatch, collector: Collector, flags: str, state: str
+) -> None:
+    sending(monkeypatch, collector, OTEL_TRACES_SAMPLER="always_on")
+    carrier = {"traceparent": f"00-{TRACE}-{SPAN}-{flags}", "tracestate": state}
+    made, attributes = Tracer("test", lambda count: None), {"rows": 2, "share": 0.5, "late": True, "path": "latency"}
+    sampled = made.sampled("call", carrier, Kind.SERVER)
+    assert sampled
+    span = made.begin(sampled, 10, attributes)
+    other = made.begin(sampled)
+    child = made.child(span, "batch", start=15, links=[other])
+    child.fail(ZeroDivisionError("a text of a user"))
+    child.end(18)
+    span.end(20)
+    made.close()
+
+    provider = TracerProvider(resource=made.resource, shutdown_on_exit=False)
+    context = TraceContextTextMapPropagator().extract(carrier)
+    own = provider.get_tracer("tandem").start_span("call", context, SpanKind.SERVER, attributes, start_time=10)
+    below = trace.set_span_in_context(own, context)
+    part = provider.get_tracer("tandem").start_span("batch", below, links=[Link(other.ids)], start_time=15)
+    part.set_attribute("error.type", "ZeroDivisionError")
+    part.set_status(Status(StatusCode.ERROR))
+    part.end(18)
+    own.end(20)
+    theirs, ours = encoded(own, part), encoded(span, child)
+    ours.scope_spans[0].spans[1].parent_span_id = theirs.scope_spans[0].spans[1].parent_span_id
+    assert ours == theirs
+    for mine, its in ((span, own), (child, part)):
+        assert mine.ids.trace_flags == its.get_span_context().trace_flags
+    assert child.parent is span.ids
+
+
+def test_the_first_span_of_a_trace_has_the_flags_of_the_sdks_own(
     monkeypatch: pytest.MonkeyPatch, collector: Collector
 ) -> None:
     sending(monkeypatch, collector)
     made = Tracer("test", lambda count: None)
-    above = first(made)
-    assert above
-    parent = above.get_span_context()
-    failed = made.record(parent, "batch", 10, 20, {"rows": 2}, [parent], ZeroDivisionError("a text of a user"))
-    made.record(failed, "queue", 5, 10, {})
-    above.end()
+    span = first(made)
     made.close()
-    found = {span.name: span for span in collector.spans}
-    batch, queue, call = found["batch"], found["queue"], found["call"]
-    assert (batch.trace, batch.parent, batch.links) == (call.trace, call.id, (call.id,))
-    assert (batch.began, batch.ended, batch.failed) == (10, 20, True)
-    assert batch.attributes == {"rows": 2, "error.type": "ZeroDivisionError"}
-    assert (queue.parent, queue.links, queue.failed, queue.service) == (batch.id, (), False, call.service)
-    assert b"text of a user" not in collector.raw
+    assert span
+    own = TracerProvider(shutdown_on_exit=False).get_tracer("tandem").start_span("call")
+    assert (span.parent, span.ids.trace_flags) == (None, own.get_span_context().trace_flags)
 
 
 def test_the_children_of_a_program_that_is_not_sampled_are_not_either(
