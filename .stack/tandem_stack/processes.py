@@ -62,8 +62,8 @@ class Child:
 class Supervisor:
     """Starts children in order and stops them in reverse; what a child depends on outlives it.
 
-    Lives in the main thread. A stop signal (Ctrl-C, TERM, HUP) becomes KeyboardInterrupt; while stopping, further
-    ones are ignored: stopping takes a bounded time and must not be cut short.
+    Lives in the main thread. A stop signal (Ctrl-C, TERM, HUP) becomes KeyboardInterrupt, once: further ones are
+    ignored, for stopping takes a bounded time and must not be cut short.
     """
 
     def __init__(self, logs: Path) -> None:
@@ -77,12 +77,11 @@ class Supervisor:
         if sys.platform == "linux":
             ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         self._not_ours = set(psutil.Process().children(recursive=True))
-        self._handlers = {number: signal.signal(number, signal.default_int_handler) for number in _STOP_SIGNALS}
+        self._handlers = {number: signal.signal(number, _interrupt) for number in _STOP_SIGNALS}
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        for number in _STOP_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
+        _ignore_stop_signals()
         for child in reversed(self._children):
             _stop(child.process)
         # What was orphaned is ours.
@@ -124,6 +123,17 @@ class Supervisor:
                 raise Problem(f"{ended}; log: {child.log}")
             say(f"{ended}; it is started again")
             self._children[number] = replace(child, process=child.spawn("ab"), restarts=child.restarts - 1)
+
+
+def _ignore_stop_signals() -> None:
+    for number in _STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    # Not only once the supervisor exits: another signal on the way there would cut that short.
+    _ignore_stop_signals()
+    raise KeyboardInterrupt
 
 
 def _spawn(

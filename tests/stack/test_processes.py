@@ -18,6 +18,8 @@ from tests.stack.helpers import REPOSITORY
 
 pytestmark = pytest.mark.heavy
 
+STOP_SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
 #: A child that leaves behind what is hardest to find: a grandchild in a session of its own, orphaned at once, renamed,
 #: deaf to SIGTERM. Both write their process ids.
 RUNAWAY = """
@@ -92,7 +94,7 @@ def test_nothing_is_left_of_a_child_that_hides_its_own_children(tmp_path: Path) 
     assert not any(map(alive, started))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", STOP_SIGNALS)
 def test_nothing_is_left_after_a_stop_signal(number: signal.Signals, tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONPATH": str(REPOSITORY / ".stack")}
     program = subprocess.Popen(
@@ -108,6 +110,16 @@ def test_nothing_is_left_after_a_stop_signal(number: signal.Signals, tmp_path: P
         assert program.wait(30) == 130
 
     assert not any(map(alive, started))
+
+
+@pytest.mark.parametrize("number", STOP_SIGNALS)
+def test_from_the_first_stop_signal_on_others_are_ignored(number: signal.Signals, tmp_path: Path) -> None:
+    """Also before the supervisor exits: until then another one would be raised on the way there."""
+    with Supervisor(tmp_path / "logs"):
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(number)
+        assert {signal.getsignal(it) for it in STOP_SIGNALS} == {signal.SIG_IGN}
+    assert signal.SIG_IGN not in {signal.getsignal(it) for it in STOP_SIGNALS}
 
 
 def test_children_stop_in_reverse_order(tmp_path: Path) -> None:

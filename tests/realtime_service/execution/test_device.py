@@ -204,7 +204,8 @@ async def test_a_deadline_ends_a_request_whose_text_still_runs(device: Device, e
     began = time.monotonic()
     with pytest.raises(DeadlineExpired):
         await compute(device, one := model(engine), 5, seconds=0.1)
-    assert 0.1 <= time.monotonic() - began < 5.0
+    # The event loop's timers count whole milliseconds.
+    assert 0.099 <= time.monotonic() - began < 5.0
     assert not device.quiet.is_set()
     engine.gate.set()
     await device.settled()
