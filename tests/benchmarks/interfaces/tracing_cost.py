@@ -150,8 +150,9 @@ def _take_turns(replica: "subprocess.Popen[str]") -> list[Moment]:
 
 def _exporter(process: int) -> Path:
     for thread in Path(f"/proc/{process}/task").iterdir():
-        if (thread / "comm").read_text().strip() == EXPORTER:
-            return thread / "schedstat"
+        with contextlib.suppress(OSError):  # it ended meanwhile
+            if (thread / "comm").read_text().strip() == EXPORTER:
+                return thread / "schedstat"
     raise CannotMeasure("no thread of the replica exports spans")
 
 
