@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,14 @@ class OutputKind(StrEnum):
     MULTI_LABEL = "multi_label"
     REGRESSION = "regression"
     EMBEDDING = "embedding"
+
+
+class Kept(NamedTuple):
+    """One head's answer to one text: the kept scores, and the places of their labels, as in `OutputSpec.best`."""
+
+    labels: Sequence[int]
+    scores: Sequence[float]
+    abstained: bool
 
 
 class Scoring(Protocol):
@@ -171,19 +179,19 @@ class OutputSpec:
         order = _chosen(scores, k) if many else (-scores).argsort(axis=-1, kind="stable")[:, :k].astype(np.int32)
         return order, scores[np.arange(len(scores))[:, None], order]
 
-    def answers(self, scores: Floats, k: int) -> list[tuple[Sequence[int], list[float], bool]]:
+    def answers(self, scores: Floats, k: int) -> list[Kept]:
         """`best` and `abstained` of each row, as Python's numbers."""
         if scores.size > _FEW or self.abstain_below is not None:
             indices, values = self.best(scores, k)
-            return list(zip(indices.tolist(), values.tolist(), self.abstained(scores).tolist(), strict=True))
+            return list(map(Kept, indices.tolist(), values.tolist(), self.abstained(scores).tolist()))
         return [self._answer(row, k) for row in scores.tolist()]
 
-    def _answer(self, row: list[float], k: int) -> tuple[Sequence[int], list[float], bool]:
+    def _answer(self, row: list[float], k: int) -> Kept:
         if not self.ranked:
-            return range(self.width), row, False
+            return Kept(range(self.width), row, False)
         # Reversed sorting is stable, too.
         order = sorted(range(self.width), key=row.__getitem__, reverse=True)[:k]
-        return order, [row[index] for index in order], self.names[order[0]] in self.abstain_on
+        return Kept(order, [row[index] for index in order], self.names[order[0]] in self.abstain_on)
 
 
 def _chosen(scores: Floats, k: int) -> NDArray[np.int32]:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from realtime_service.models.latency_budgets import Timing
 from realtime_service.models.precomputed import PrecomputedScores
+from realtime_service.models.result_encoder import ResultEncoder
 from realtime_service.models.statistics import Statistics
 from realtime_service.models.warmup import WarmVariant
 from realtime_service.routing.policy import release_for
@@ -58,6 +59,10 @@ class Model:
     leases: Leases = field(default_factory=Leases)
     statistics: Statistics = field(default_factory=Statistics)
     timings: MutableMapping[Precision, Timing] = field(default_factory=dict)
+
+    @cached_property
+    def result_encoder(self) -> ResultEncoder:
+        return ResultEncoder(self.heads)
 
     @property
     def output(self) -> OutputSpec:

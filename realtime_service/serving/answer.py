@@ -6,17 +6,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from protos.scoring.v1.storage_pb2 import PublishedHead, PublishedScore
+from protos.scoring.v1.storage_pb2 import PublishedScore
 from realtime_service.errors import Overloaded, Relayed
 from realtime_service.execution.device import Computed
 from realtime_service.models.registry import Model
+from realtime_service.models.result_encoder import TextScores
 from realtime_service.routing.policy import Decision
 from realtime_service.serving.deferral import Ticket
 from realtime_service.settings import Lane
 from shared_model.encoding import Encoding
 from shared_model.heads import Heads
-from shared_model.output import OutputSpec
-from shared_model.types import TOP_K, HeadScore, Label, Score, ServingPath
+from shared_model.types import TOP_K, ServingPath
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class Answer:
     deferred answer is asked for by. `model`: the name of the model.
     """
 
-    scores: tuple[Score, ...]
+    scores: tuple[TextScores, ...]
     path: ServingPath
     release: str
     precision: str
@@ -51,11 +51,11 @@ def deferred(ticket: Ticket, refusal: Overloaded | Relayed) -> Answer:
 def published(model: Model, found: Sequence[PublishedScore], decision: Decision, k: int) -> Answer:
     """`k`: labels wanted of each text, where the output is labels."""
     precision = model.precomputed.precision if model.precomputed else ""
-    scores = tuple(_published_score(model.heads, score, k) for score in found)
+    scores = tuple(model.result_encoder.published(score, k) for score in found)
     every = np.zeros((len(found), model.heads.width), np.float32) if is_whole(model.heads) else None
     if every is not None:
-        for row, score in zip(every, found, strict=True):
-            for spec, part, kept in zip(model.heads.specs, model.heads.split(row), _parts(score), strict=True):
+        for row, text in zip(every, scores, strict=True):
+            for spec, part, kept in zip(model.heads.specs, model.heads.split(row), text.heads, strict=True):
                 part[list(kept.labels) if spec.output.names else slice(None)] = kept.scores
     return Answer(scores, decision.path, model.release, precision, 0, 0.0, 0.0, decision.reason, every)
 
@@ -74,21 +74,11 @@ def computed(
     """`k`: labels wanted of each text, where the output is labels."""
     every = np.array([row.scores for row in rows])
     k = min(k, TOP_K)
-    own, *others = model.heads.split(every)
-    answers = _head_scores(model.output, own, k)
-    further = {
-        spec.name: _head_scores(spec.output, part, k) for spec, part in zip(model.heads.further, others, strict=True)
-    }
+    parts = zip(model.heads.specs, model.heads.split(every), strict=True)
+    by_head = [spec.output.answers(part, k) for spec, part in parts]
     scores = tuple(
-        Score(
-            answer.labels,
-            encoding.tokens,
-            encoding.truncated,
-            answer.vector,
-            {name: found[row] for name, found in further.items()},
-            answer.abstained,
-        )
-        for row, (answer, encoding) in enumerate(zip(answers, encodings, strict=True))
+        TextScores(model.result_encoder, heads, encoding.tokens, encoding.truncated, k)
+        for encoding, heads in zip(encodings, zip(*by_head, strict=True), strict=True)
     )
     # Texts of one request may run in several batches; the times told are those of the last.
     last = max(rows, key=lambda row: row.queued)
@@ -108,29 +98,3 @@ def computed(
 def is_whole(heads: Heads) -> bool:
     """Whether a published score holds all of a text's numbers, of every head."""
     return all(spec.output.kept(TOP_K) == spec.output.width for spec in heads.specs)
-
-
-def _parts(score: PublishedScore) -> list[PublishedScore | PublishedHead]:
-    """Those of each head."""
-    return [score, *score.heads]
-
-
-def _published_score(heads: Heads, score: PublishedScore, k: int) -> Score:
-    own, *others = (
-        _head_score(spec.output, part.labels[: spec.output.kept(k)], part.scores[: spec.output.kept(k)], part.abstained)
-        for spec, part in zip(heads.specs, _parts(score), strict=True)
-    )
-    further = dict(zip((spec.name for spec in heads.further), others, strict=True))
-    return Score(own.labels, score.tokens, score.truncated, own.vector, further, own.abstained)
-
-
-def _head_scores(output: OutputSpec, every: NDArray[np.float32], k: int) -> list[HeadScore]:
-    """One head's answers, from all its scores (texts, width)."""
-    return [_head_score(output, *answer) for answer in output.answers(every, k)]
-
-
-def _head_score(output: OutputSpec, indices: Sequence[int], values: Sequence[float], abstained: bool) -> HeadScore:
-    if not output.names:
-        return HeadScore((), tuple(values))
-    labels = [Label(output.names[index], value) for index, value in zip(indices, values, strict=True)]
-    return HeadScore(tuple(labels), abstained=abstained)

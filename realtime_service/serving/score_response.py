@@ -21,15 +21,5 @@ def score_response(answer: Answer, request_id: str) -> scoring_pb2.ScoreResponse
         response.ticket.request_id, response.ticket.ticket = answer.ticket.request_id, answer.ticket.secret
     # Filled in place, because protobuf copies a separate message into the one that contains it.
     for score in answer.scores:
-        result = response.results.add(
-            tokens=score.tokens, truncated=score.truncated, vector=score.vector, abstained=score.abstained
-        )
-        for label in score.labels:
-            result.labels.add(name=label.name, score=label.score)
-        for name, head in score.heads.items():
-            further = result.heads[name]
-            further.vector.extend(head.vector)
-            further.abstained = head.abstained
-            for label in head.labels:
-                further.labels.add(name=label.name, score=label.score)
+        score.fill(response.results.add())
     return response

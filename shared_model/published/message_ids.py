@@ -1,7 +1,7 @@
 """The index of an epoch by message id: one hash of Redis whose fields are blocks of entries.
 
 An entry is a mark, 8 bytes of the id's hash, and the encoding key of the message's text. A block holds the entries
-whose ids fall into it, about 64: a field for each id would take five times as much memory.
+whose ids fall into it, about 32: a field for each id would take five times as much memory.
 """
 
 import hashlib
@@ -12,9 +12,9 @@ from typing import Protocol
 
 FIELD_BYTES, MARK_BYTES, KEY_BYTES = 4, 8, 16
 ENTRY_BYTES = MARK_BYTES + KEY_BYTES
-ENTRIES_OF_BLOCK = 64
+ENTRIES_OF_BLOCK = 32
 #: Memory that Redis takes for an entry: its share of the block's field, and the allocator's rounding.
-STORED_BYTES = 33
+STORED_BYTES = 34
 #: Reads the scores of messages, in one round trip.
 FIND = (Path(__file__).parent / "lua" / "find_messages.lua").read_text()
 

@@ -24,14 +24,14 @@ _CONFIG_TYPES: Mapping[str, "pb.DataType"] = {"BYTES": pb.TYPE_STRING, "FP32": p
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """`dims`: of one text. `first_column`: the place of an output's scores among those of all heads. `head`: that of an
-    output which is not the first head's."""
+    """`dims`: of one text. `first_column`: the place of an output's scores among those of all heads. `head`: the
+    place of an output's head among all."""
 
     name: str
     datatype: str
     dims: tuple[int, ...]
     first_column: int = 0
-    head: str = ""
+    head: int = 0
 
 
 def inputs(model: Model) -> list[Tensor]:
@@ -42,9 +42,9 @@ def inputs(model: Model) -> list[Tensor]:
 def outputs(model: Model) -> list[Tensor]:
     """Of each head its scores, where they are ranked, of the first alone, its best label, and whether it abstained."""
     found = []
-    for spec, columns in zip(model.heads.specs, model.heads.columns, strict=True):
-        first = spec is model.heads.first
-        suffix, head = ("", "") if first else (f"_{spec.name}", spec.name)
+    for head, (spec, columns) in enumerate(zip(model.heads.specs, model.heads.columns, strict=True)):
+        first = head == 0
+        suffix = "" if first else f"_{spec.name}"
         found.append(Tensor(f"{SCORES}{suffix}", "FP32", (spec.output.width,), columns.start))
         found += [Tensor(LABEL, "BYTES", ())] if first and spec.output.ranked else []
         found += [Tensor(f"{ABSTAINED}{suffix}", "BOOL", (), head=head)] if spec.output.abstains else []

@@ -29,10 +29,10 @@ def infer_response(request: InferRequest, answer: Answer, wanted: Iterable[Tenso
         parameters["slack_us"].int64_param = round(answer.slack * 1e6)
     for tensor in wanted:
         if tensor.name == LABEL:
-            contents = tensors.pack(score.labels[0].name for score in answer.scores)
+            contents = tensors.pack(score.best_label for score in answer.scores)
         elif tensor.datatype == "BOOL":
             # One byte each.
-            contents = bytes((score.heads[tensor.head] if tensor.head else score).abstained for score in answer.scores)
+            contents = bytes(score.heads[tensor.head].abstained for score in answer.scores)
         elif answer.every is None:
             raise ValueError(f"{SCORES} were requested, but the answer holds only the best few")
         else:

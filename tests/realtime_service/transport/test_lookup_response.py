@@ -1,11 +1,11 @@
 """A message that is looked up has the result that `Score` gives of the same published scores, for any output."""
 
-from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from protos.scoring.v1.storage_pb2 import PublishedHead, PublishedScore
+from realtime_service.models.registry import Model
 from realtime_service.routing.policy import Decision
 from realtime_service.serving import answer
 from realtime_service.serving.message_lookup import Found
@@ -34,7 +34,7 @@ OF_SEVERAL = [PublishedHead(labels=[0, 1], scores=[3.5, -1.0]), PublishedHead(sc
     ids=["labels", "embedding", "several"],
 )
 def test_a_result_is_that_of_the_published_answer(heads: Heads, score: PublishedScore, top_k: int) -> None:
-    model: Any = SimpleNamespace(heads=heads, release="tiny-0123456789ab", precomputed=None)
+    model = Model("tiny-0123456789ab", heads, cast(Any, None), {})
     decision = Decision(ServingPath.PRECOMPUTED, "here", "scored last night")
     [expected] = score_response(answer.published(model, [score], decision, top_k or 3), "").results
     found = lookup_response(["a", "b"], Found(model, "2026-01-14.3", "bf16", [score, None]), top_k)

@@ -66,7 +66,7 @@ def test_a_mark_across_entries_is_that_of_none(redis_client: "redis.Redis") -> N
 
 
 def test_blocks_are_about_as_large_as_they_are_to_be() -> None:
-    made = dict(blocks_of(Messages().entries(64_000), 1_000))
+    made = dict(blocks_of(Messages().entries(1_000 * ENTRIES_OF_BLOCK), 1_000))
     assert len(made) == 1_000
     assert max(map(len, made.values())) < 2 * ENTRIES_OF_BLOCK * ENTRY_BYTES
 
