@@ -190,18 +190,18 @@ class Device:
         if latency is None:
             return None
         self._asked.add(path)
-        now, widths = self._clock.monotonic(), Counter(map(coarse_bucket, tokens))
+        now = self._clock.monotonic()
         if at_least:
             # As one batch, however their widths would divide them.
-            seconds = latency.narrow.at_least(len(tokens), sum(widths.elements()) / len(tokens))
+            seconds = latency.narrow.at_least(len(tokens), sum(map(coarse_bucket, tokens)) / len(tokens))
         else:
-            seconds = _alone(latency, widths)
+            seconds = _alone(latency, tokens)
         return self.scheduler.predicted_finish(path, seconds, now, real_time, caller) - now
 
     def alone(self, model: Model, path: ServingPath, tokens: Sequence[int]) -> float:
         """The seconds in `finish_of` that the texts themselves take; 0 where it knows no time."""
         latency = self._latency(model, path)
-        return _alone(latency, Counter(map(coarse_bucket, tokens))) if latency else 0.0
+        return _alone(latency, tokens) if latency else 0.0
 
     def typical(self, model: Model, path: ServingPath, tokens: int) -> tuple[float, float, float] | None:
         """For a text of `tokens` tokens: seconds until it would be answered, the same for a real-time one, and the
@@ -337,8 +337,11 @@ def _ran(batch: Batch, release: str, precision: Precision, seconds: float, found
     return RanBatch(batch.lane, release, precision, rows, rows * batch.tokens, began, ended, *engine)
 
 
-def _alone(latency: VariantLatency, widths: Mapping[int, int]) -> float:
-    """`widths`: texts by padded width."""
+def _alone(latency: VariantLatency, tokens: Sequence[int]) -> float:
+    """The predicted time of texts by themselves, in batches of one padded width. `tokens`: of each."""
+    if len(tokens) == 1:
+        return latency.narrow.predict(1, coarse_bucket(tokens[0]))
+    widths = Counter(map(coarse_bucket, tokens))
     return sum(latency.narrow.predict(count, width) for width, count in widths.items())
 
 

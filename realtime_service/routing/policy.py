@@ -28,8 +28,9 @@ kind of requests does not fill the other lanes.
 "Timeout" is the request's own field; a gRPC deadline only bounds when the answer is due, and does not change the path.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from realtime_service.errors import Overloaded, PermissionDenied, ReplicaUnavailable
@@ -100,7 +101,7 @@ def decide(request: RoutedRequest, policy: Policy, snapshot: Snapshot, draw: flo
         return Decision(ServingPath.PRECOMPUTED, snapshot.local, "scored by this release in the published epoch")
     path, reason = own_lane(request, policy)
     least_late = math.inf
-    for lane in (path, *_fallbacks(path, request)):
+    for lane in itertools.chain([path], _fallbacks(path, request)):
         here, options = _candidates(lane, path, request, snapshot)
         if wait := _seconds_until_room(here, options, request):
             if lane is path:
@@ -153,11 +154,12 @@ def stand_in(
     return None
 
 
-def _fallbacks(path: ServingPath, request: RoutedRequest) -> list[ServingPath]:
+def _fallbacks(path: ServingPath, request: RoutedRequest) -> Iterator[ServingPath]:
     """The lanes that may stand in for a lane, best first."""
     single = request.texts == 1
-    lanes = [lane for lane in _FALLBACKS.get(path, ()) if single or lane is not ServingPath.LATENCY]
-    return [lane for lane in lanes if _permitted(lane, request)]
+    for lane in _FALLBACKS.get(path, ()):
+        if (single or lane is not ServingPath.LATENCY) and _permitted(lane, request):
+            yield lane
 
 
 def _permitted(lane: ServingPath, request: RoutedRequest) -> bool:

@@ -134,7 +134,7 @@ class LatencyModel:
         self._errors_since_margin += 1
         if self._errors_since_margin == _ERRORS_PER_MARGIN:
             self._errors_since_margin = 0
-            worst = float(np.quantile(np.fromiter(self._errors, float), 0.99))
+            worst = sorted(self._errors)[math.ceil(0.99 * len(self._errors)) - 1]
             self._margin = min(max(_MIN_MARGIN, worst), _MAX_MARGIN)
 
     def at_warm_up(self, rows: int, tokens: int) -> float:
@@ -170,4 +170,6 @@ class VariantLatency:
 
     def rows_below(self, rows: int, tokens: int) -> int:
         """The largest warmed batch size for `rows` queued texts."""
+        if rows == 1:
+            return 1
         return max(size for size in self.rows(tokens) if size <= rows)

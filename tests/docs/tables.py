@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from prometheus_client import CollectorRegistry, ProcessCollector
-from prometheus_client.registry import Collector
+from prometheus_client import ProcessCollector
 
 from realtime_service.telemetry.metrics import Metrics
 from realtime_service.telemetry.metrics.workers import WorkerMetrics
@@ -89,26 +88,13 @@ def _shown(default: object) -> str:
     return f"`{default}`"
 
 
-class _Recorder(CollectorRegistry):
-    """Keeps what is registered, in its order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.collectors: list[Any] = []
-
-    def register(self, collector: Collector) -> None:
-        super().register(collector)
-        self.collectors.append(collector)
-
-
 def _metric_rows() -> Iterator[Sequence[str]]:
     yield "metric", "type", "labels", "meaning"
     yield ("---",) * 4
-    recorder = _Recorder()
-    Metrics([], recorder)
-    WorkerMetrics(0, recorder)
+    # In the order in which they were registered.
+    registered: list[Any] = [it for of in (Metrics([]), WorkerMetrics(0)) for it in of.registry._collector_to_names]
     # A process's own figures have the names of Prometheus' clients.
-    for collector in (it for it in recorder.collectors if not isinstance(it, ProcessCollector)):
+    for collector in (it for it in registered if not isinstance(it, ProcessCollector)):
         [family] = collector.describe()
         name = f"{family.name}_total" if family.type == "counter" else family.name
         labels = ", ".join(f"`{label}`" for label in collector._labelnames)

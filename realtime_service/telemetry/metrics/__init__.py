@@ -6,10 +6,11 @@ import math
 from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from prometheus_client import Counter, Gauge, Histogram, ProcessCollector
 
 from realtime_service.settings import Lane
 from realtime_service.telemetry.metrics.nights import NightMetrics
+from realtime_service.telemetry.metrics.postponed import PostponedUpdates
 from realtime_service.telemetry.metrics.service_levels import Totals
 from shared_model.types import ServingPath
 
@@ -57,8 +58,10 @@ class Metrics:
     ratio without one of its sides does not exist.
     """
 
-    def __init__(self, lanes: Collection[Lane], registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry or CollectorRegistry()
+    def __init__(self, lanes: Collection[Lane]) -> None:
+        self.registry = PostponedUpdates()
+        # Of the updates that every call makes.
+        self._later = self.registry.later
         requests = self._counter("tandem_requests_total", "Requests by how they ended.", "path", "outcome", "model")
         reasons = self._counter("tandem_decisions_total", "Routing decisions by reason.", "path", "reason")
         seconds = self._histogram("tandem_request_seconds", "From arrival to answer.", _LATENCY_EDGES, "path", "model")
@@ -147,6 +150,7 @@ class Metrics:
 
     def totals(self, at: float) -> Totals:
         """Since the start, of all models."""
+        self.registry.update()
         return Totals.of(at, self._all_requests.collect(), self._all_seconds.collect())
 
     def expect_models(self, names: Iterable[str]) -> None:
@@ -161,27 +165,23 @@ class Metrics:
 
     def call_ended(self, method: str, code: str) -> None:
         """Count the end of a call or a stream. `code`: the name of a gRPC status code."""
-        self._calls(method, code).inc()
+        self._later(self._count_call, method, code)
 
     def answered(self, path: ServingPath, seconds: float, met: bool, model: str, ids: Ids = None) -> None:
         """`ids`: of a sampled request's trace, for exemplars."""
-        label = self._model(model)
-        self._requests(path, Outcome.MET if met else Outcome.LATE, label).inc()
-        self._seconds(path, label).observe(seconds, ids)
+        self._later(self._count_answered, path, seconds, met, self._model(model), ids)
 
     def computed(self, path: ServingPath, queued: float, seconds: float, rows: int, ids: Ids = None) -> None:
         """An answered request's time in the queue, and the time and rows of its last batch."""
-        self._queue(path).observe(queued, ids)
-        self._compute(path).observe(seconds, ids)
-        self._rows(path).observe(rows)
+        self._later(self._count_computed, path, queued, seconds, rows, ids)
 
     def ended(self, path: ServingPath | None, outcome: Outcome, model: str = "") -> None:
         """Count a request that ended without an answer; `path`: its own lane if the decision refused it, None if it
         ended before that; `model`: "" if before it was known."""
-        self._requests(path or UNDECIDED, outcome, self._model(model)).inc()
+        self._later(self._count_ended, path or UNDECIDED, outcome, self._model(model))
 
     def decided(self, path: ServingPath, reason: str) -> None:
-        self._reasons(path, reason).inc()
+        self._later(self._count_decided, path, reason)
 
     def forwarded(self, path: ServingPath, outcome: str) -> None:
         """Count the end of a forwarded call: answered, expired, or one of `retryable.Failure`."""
@@ -282,6 +282,24 @@ class Metrics:
         for lane in lanes:
             if lane.target_rate:
                 rate.labels(lane.path).set(lane.target_rate)
+
+    def _count_call(self, method: str, code: str) -> None:
+        self._calls(method, code).inc()
+
+    def _count_answered(self, path: ServingPath, seconds: float, met: bool, model: str, ids: Ids) -> None:
+        self._requests(path, Outcome.MET if met else Outcome.LATE, model).inc()
+        self._seconds(path, model).observe(seconds, ids)
+
+    def _count_computed(self, path: ServingPath, queued: float, seconds: float, rows: int, ids: Ids) -> None:
+        self._queue(path).observe(queued, ids)
+        self._compute(path).observe(seconds, ids)
+        self._rows(path).observe(rows)
+
+    def _count_ended(self, path: str, outcome: Outcome, model: str) -> None:
+        self._requests(path, outcome, model).inc()
+
+    def _count_decided(self, path: ServingPath, reason: str) -> None:
+        self._reasons(path, reason).inc()
 
     def _model(self, name: str) -> str:
         """The label of a model, of which there is a bounded number. `name`: one that was promoted."""

@@ -6,8 +6,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 class WorkerMetrics:
     """`workers`: how many there are; series exist from the start."""
 
-    def __init__(self, workers: int, registry: CollectorRegistry | None = None) -> None:
-        self.registry = registry or CollectorRegistry()
+    def __init__(self, workers: int) -> None:
+        self.registry = CollectorRegistry()
         self._up = Gauge("tandem_worker_up", "1 while a worker answers here.", ["worker"], registry=self.registry)
         self._restarts = Counter(
             "tandem_worker_restarts_total", "Workers that died in a place.", ["worker"], registry=self.registry

@@ -4,7 +4,6 @@ import itertools
 
 import psutil
 import pytest
-from prometheus_client import CollectorRegistry
 
 from realtime_service.settings import ServiceSettings, lanes
 from realtime_service.telemetry.metrics import _MOST_MODELS, Metrics, Outcome
@@ -12,8 +11,8 @@ from shared_model.types import Device, ServingPath
 
 
 def test_the_models_have_a_bounded_number_of_labels() -> None:
-    registry = CollectorRegistry()
-    metrics = Metrics((), registry)
+    metrics = Metrics(())
+    registry = metrics.registry
     for number in range(3 * _MOST_MODELS):
         metrics.answered(ServingPath.DYNAMIC, 0.01, met=True, model=f"model-{number}")
         metrics.ended(None, Outcome.INVALID, f"model-{number}")
@@ -31,8 +30,8 @@ def test_the_models_have_a_bounded_number_of_labels() -> None:
 
 def test_series_that_alerts_ask_for_begin_with_the_process() -> None:
     """Also those of a failure that never was, and of a success that never was: alerts divide by both."""
-    lane, registry = lanes(ServiceSettings(), Device.CPU)[ServingPath.LATENCY], CollectorRegistry()
-    metrics = Metrics([lane], registry)
+    metrics = Metrics([lanes(ServiceSettings(), Device.CPU)[ServingPath.LATENCY]])
+    registry = metrics.registry
     metrics.expect_models(["main"])
     paths = ("none", "latency", "dynamic", "throughput", "precomputed")
     for path, outcome, model in itertools.product(paths, Outcome, ("", "main")):
@@ -46,8 +45,8 @@ def test_series_that_alerts_ask_for_begin_with_the_process() -> None:
 
 
 def test_each_model_has_its_release_and_its_canary() -> None:
-    registry = CollectorRegistry()
-    metrics = Metrics((), registry)
+    metrics = Metrics(())
+    registry = metrics.registry
     metrics.set_serving({"main": ("main-1", "", 0.0), "side": ("side-1", "side-2", 0.25)})
 
     def value(name: str, **labels: str) -> float | None:
