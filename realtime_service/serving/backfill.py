@@ -117,7 +117,7 @@ class BackfillWorker:
         except (Overloaded, ReplicaUnavailable, ModelLoading) as error:
             log.info("%r goes back: %s", item.request_id, error)
             return None
-        return score_response(answer, request.request_id)
+        return ScoreResponse.FromString(score_response(answer, request.request_id))
 
     async def _settle(self, answers: Sequence[tuple[Claimed, "asyncio.Task[_Outcome]"]]) -> int:
         """Store the answers and return the other requests to the queue; returns how many have ended.

@@ -1,10 +1,14 @@
-"""Converts an answer to scoring.v1's message, which a caller gets or the deferred queue stores."""
+"""Encodes an answer as scoring.v1's message, which a caller gets or the deferred queue stores."""
 
 from protos.scoring.v1 import scoring_pb2
+from realtime_service.models.wire_format import field, tag
 from realtime_service.serving.answer import Answer
 
+_RESULT = tag(scoring_pb2.ScoreResponse.RESULTS_FIELD_NUMBER)
 
-def score_response(answer: Answer, request_id: str) -> scoring_pb2.ScoreResponse:
+
+def score_response(answer: Answer, request_id: str) -> bytes:
+    """A ScoreResponse, encoded."""
     response = scoring_pb2.ScoreResponse(
         path=answer.path.name,
         release=answer.release,
@@ -19,7 +23,4 @@ def score_response(answer: Answer, request_id: str) -> scoring_pb2.ScoreResponse
     )
     if answer.ticket:
         response.ticket.request_id, response.ticket.ticket = answer.ticket.request_id, answer.ticket.secret
-    # Filled in place, because protobuf copies a separate message into the one that contains it.
-    for score in answer.scores:
-        score.fill(response.results.add())
-    return response
+    return b"".join([response.SerializeToString(), *(field(_RESULT, score.encoded()) for score in answer.scores)])

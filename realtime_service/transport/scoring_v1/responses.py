@@ -4,10 +4,14 @@ from collections.abc import Sequence
 
 from protos.scoring.v1 import scoring_pb2
 from realtime_service.errors import Status
+from realtime_service.models.wire_format import field, tag
 from realtime_service.serving.message_lookup import Found
 from realtime_service.serving.request import DEFAULT_TOP_K
 from shared_model.deferred import Accepted, Item
 from shared_model.releases.manifest import name_of
+
+_RESULT = tag(scoring_pb2.LookupResponse.RESULTS_FIELD_NUMBER)
+_ID, _SCORES = (tag(getattr(scoring_pb2.LookupResult, f"{name}_FIELD_NUMBER")) for name in ("ID", "RESULT"))
 
 
 def stream_error(status: Status) -> scoring_pb2.StreamError:
@@ -22,17 +26,19 @@ def submit_response(request_id: str, accepted: Accepted) -> scoring_pb2.SubmitRe
     )
 
 
-def lookup_response(ids: Sequence[str], found: Found, top_k: int) -> scoring_pb2.LookupResponse:
+def lookup_response(ids: Sequence[str], found: Found, top_k: int) -> bytes:
+    """A LookupResponse, encoded."""
     release = found.model.release
     ds, model = found.epoch.rpartition(".")[0], name_of(release)
     response = scoring_pb2.LookupResponse(release=release, ds=ds, precision=found.precision, model=model)
+    encoded = [response.SerializeToString()]
     encoder, k = found.model.result_encoder, top_k or DEFAULT_TOP_K
     for message_id, score in zip(ids, found.scores, strict=True):
-        added = response.results.add()
-        added.id = message_id
+        result = field(_ID, message_id.encode())
         if score is not None:
-            encoder.published(score, k).fill(added.result)
-    return response
+            result += field(_SCORES, encoder.published(score, k).encoded())
+        encoded.append(field(_RESULT, result))
+    return b"".join(encoded)
 
 
 def result_response(request_id: str, item: Item, sees_precomputed: bool) -> scoring_pb2.GetResultResponse:

@@ -93,7 +93,7 @@ class ScoringServicer:
             },
         )
 
-    async def score(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.ScoreResponse | bytes:
+    async def score(self, raw: bytes, context: Context, arrival: Arrival) -> bytes:
         call = self._context_reader.receive(SCORE, raw, context, arrival)
         with self._context_reader.serving(call, raw):
             request = await self._score_request(raw, call)
@@ -159,7 +159,7 @@ class ScoringServicer:
                 await context.write(responses.result_response(named[stored_id], item, caller.sees_precomputed))
                 happened()
 
-    async def lookup(self, raw: bytes, context: Context, arrival: Arrival) -> scoring_pb2.LookupResponse:
+    async def lookup(self, raw: bytes, context: Context, arrival: Arrival) -> bytes:
         call = self._context_reader.receive(LOOKUP, raw, context, arrival)
         with self._context_reader.serving(call, raw):
             asked = await messages.read(requests.lookup_request, raw)
@@ -171,7 +171,8 @@ class ScoringServicer:
         asked = await messages.read_message(scoring_pb2.DescribeRequest, raw)
         return self._describe(arrival.caller.sees_internals, asked.model)
 
-    async def _score(self, request: ScoringRequest, call: CallContext) -> scoring_pb2.ScoreResponse | bytes:
+    async def _score(self, request: ScoringRequest, call: CallContext) -> bytes:
+        """A ScoreResponse, encoded."""
         answer = await self._dispatcher.score(request, call)
         return answer if isinstance(answer, bytes) else score_response(answer, request.request_id)
 
@@ -244,9 +245,7 @@ class ScoringServicer:
                 request = await self._score_request(raw, call)
                 if not request.request_id:
                     raise BadInput("request_id", "is empty; on a stream it tells the answers apart")
-                response = await self._score(request, call)
-            if isinstance(response, bytes):
-                response = scoring_pb2.ScoreResponse.FromString(response)
+                response = scoring_pb2.ScoreResponse.FromString(await self._score(request, call))
         except Exception as error:  # noqa: BLE001 - the caller gets a status for any error of this request
             failure = responses.stream_error(rpc_handlers.explain(error))
             request_id = request.request_id if request else _scored_id(raw)

@@ -10,7 +10,7 @@ from batch_job.scoring import rows, windows
 from batch_job.scoring.models import Model
 from batch_job.scoring.options import ScoringOptions
 from batch_job.steps import publish
-from protos.scoring.v1.scoring_pb2 import ScoreRequest
+from protos.scoring.v1.scoring_pb2 import ScoreRequest, ScoreResponse
 from protos.scoring.v1.storage_pb2 import DeferredWork
 from realtime_service.execution.device import Computed
 from realtime_service.models import registry
@@ -63,9 +63,9 @@ def test_a_text_has_the_same_answer_of_every_head_online_published_and_deferred(
     item = Claimed(b"1", "later", DeferredWork(request=request))
     later = draining._response(item, scored.to_pylist(), release.heads)
 
-    results = score_response(online, "now").results
+    results = ScoreResponse.FromString(score_response(online, "now")).results
     assert [sorted(result.heads) for result in results] == [sorted(OUTPUTS)] * len(TEXTS)
-    assert list(score_response(published, "now").results) == list(results)
+    assert list(ScoreResponse.FromString(score_response(published, "now")).results) == list(results)
     assert list(later.results) == list(results)
     assert [result.heads["scope"].abstained for result in results] == [
         result.heads["scope"].labels[0].name == "out" for result in results

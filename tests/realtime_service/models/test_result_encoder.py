@@ -1,4 +1,4 @@
-"""A result holds what its scores are, as if protobuf's own setters had filled it."""
+"""An encoded result holds what its scores are, as if protobuf's own setters had filled it."""
 
 import numpy as np
 from hypothesis import given
@@ -38,13 +38,11 @@ def set_plainly(result: Result | HeadResult, spec: HeadSpec, part: PublishedScor
 
 
 def check(heads: Heads, score: PublishedScore, k: int) -> None:
-    found, expected = Result(), Result(tokens=score.tokens, truncated=score.truncated)
-    ResultEncoder(heads).published(score, k).fill(found)
+    expected = Result(tokens=score.tokens, truncated=score.truncated)
     set_plainly(expected, heads.first, score, k)
     for spec, part in zip(heads.further, score.heads, strict=True):
         set_plainly(expected.heads[spec.name], spec, part, k)
-    assert found == expected
-    assert Result.FromString(found.SerializeToString()) == expected
+    assert Result.FromString(ResultEncoder(heads).published(score, k).encoded()) == expected
 
 
 @given(heads_of_any_kind(), a_seed(), st.integers(1, 5))

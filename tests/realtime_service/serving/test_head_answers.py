@@ -28,8 +28,7 @@ def model(heads: Heads) -> Model:
 
 
 def on_the_wire(answered: Answer) -> tuple[Score, ...]:
-    raw = score_response(answered, "id").SerializeToString()
-    return client.answer(ScoreResponse.FromString(raw)).results
+    return client.answer(ScoreResponse.FromString(score_response(answered, "id"))).results
 
 
 def from_device(heads: Heads, rows: np.ndarray, k: int) -> Answer:

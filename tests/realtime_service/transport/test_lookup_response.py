@@ -4,6 +4,7 @@ from typing import Any, cast
 
 import pytest
 
+from protos.scoring.v1.scoring_pb2 import LookupResponse, ScoreResponse
 from protos.scoring.v1.storage_pb2 import PublishedHead, PublishedScore
 from realtime_service.models.registry import Model
 from realtime_service.routing.policy import Decision
@@ -36,8 +37,10 @@ OF_SEVERAL = [PublishedHead(labels=[0, 1], scores=[3.5, -1.0]), PublishedHead(sc
 def test_a_result_is_that_of_the_published_answer(heads: Heads, score: PublishedScore, top_k: int) -> None:
     model = Model("tiny-0123456789ab", heads, cast(Any, None), {})
     decision = Decision(ServingPath.PRECOMPUTED, "here", "scored last night")
-    [expected] = score_response(answer.published(model, [score], decision, top_k or 3), "").results
-    found = lookup_response(["a", "b"], Found(model, "2026-01-14.3", "bf16", [score, None]), top_k)
+    scored = score_response(answer.published(model, [score], decision, top_k or 3), "")
+    [expected] = ScoreResponse.FromString(scored).results
+    raw = lookup_response(["a", "b"], Found(model, "2026-01-14.3", "bf16", [score, None]), top_k)
+    found = LookupResponse.FromString(raw)
     assert [it.id for it in found.results] == ["a", "b"]
     assert found.results[0].result == expected
     assert not found.results[1].HasField("result")
