@@ -7,6 +7,7 @@ a write. A client of a Sentinel asks for the master on every connect, so it foll
 `ssl_ca_certs`, `ssl_certfile`, `ssl_keyfile`. They are read for each connection, so that renewals need no restart.
 """
 
+import asyncio
 import re
 import ssl
 from collections.abc import Mapping
@@ -66,7 +67,7 @@ def connect_asyncio(url: str, timeout: float, connect_timeout: float) -> "redis.
     waits = _waits(timeout, connect_timeout)
     retry = AsyncRetry(NoBackoff(), 0)
     if not _names_sentinel(url):
-        return redis.asyncio.Redis.from_url(url, **waits, retry=retry)
+        return _Client.from_url(url, **waits, retry=retry)
     read = _read(url)
     # To ask who is the master is a part of connecting.
     asking = {**_waits(connect_timeout, connect_timeout), **read.asking, "retry": retry}
@@ -121,7 +122,24 @@ def with_query(url: str, values: Mapping[str, str]) -> str:
     return "?".join(filter(None, (place, "&".join(filter(None, (query, added))))))
 
 
-class _Following(redis.asyncio.Redis):  # type: ignore[misc]  # the library has no types
+class _Client(redis.asyncio.Redis):  # type: ignore[misc]  # the library has no types
+    """Waits once for both to send a command and to read its reply. The library has a time limit for each, and for the
+    first it makes a task, which takes two more turns of the event loop (`asyncio.wait_for` before Python 3.12)."""
+
+    async def _send_command_parse_response(self, conn: Any, name: Any, *arguments: Any, **options: Any) -> Any:
+        # No other command has the connection meanwhile.
+        seconds, conn.socket_timeout = conn.socket_timeout, None
+        try:
+            # At its end the library is cancelled, and closes the connection.
+            async with asyncio.timeout(seconds):
+                return await super()._send_command_parse_response(conn, name, *arguments, **options)
+        except TimeoutError as error:
+            raise redis.TimeoutError(f"no reply within {seconds:g} s") from error
+        finally:
+            conn.socket_timeout = seconds
+
+
+class _Following(_Client):
     """A client of a Sentinel's master; closing it also closes its connections to the Sentinels."""
 
     async def aclose(self, close_connection_pool: bool | None = None) -> None:

@@ -1,8 +1,10 @@
 """Parsing of Redis URLs, and clients that never repeat a command."""
 
+import asyncio
 import socket
 import threading
 import time
+from typing import Any
 
 import pytest
 import redis
@@ -65,3 +67,29 @@ def test_a_client_gives_up_after_one_attempt(form: str) -> None:
         with clients.connect(form.format(listening.getsockname()[1]), **WAITS) as client:
             assert connections_of(client, listening) == 1
         assert time.monotonic() - started < 3
+
+
+async def test_a_reply_that_is_late_answers_no_other_command(redis_client: "redis.Redis", redis_url: str) -> None:
+    redis_client.mset({"one": "1", "two": "2"})
+    async with clients.connect_asyncio(redis_url, **WAITS) as client:
+        assert await client.get("one") == b"1"
+        redis_client.client_pause(600)
+        with pytest.raises(redis.TimeoutError, match=r"no reply within 0\.2 s"):
+            await client.get("one")
+        redis_client.client_unpause()
+        assert [await client.get("two") for _ in range(2)] == [b"2", b"2"]
+
+
+async def test_a_command_makes_no_task(redis_client: "redis.Redis", redis_url: str) -> None:
+    made, loop = list[object](), asyncio.get_running_loop()
+
+    def make(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> "asyncio.Task[Any]":
+        made.append(coroutine)
+        return asyncio.Task(coroutine, loop=loop, **options)
+
+    async with clients.connect_asyncio(redis_url, **WAITS) as client:
+        await client.set("one", "1")
+        loop.set_task_factory(make)
+        assert await client.get("one") == b"1"
+        loop.set_task_factory(None)
+    assert not made
