@@ -239,6 +239,9 @@ def _from_redis(client: "redis.Redis | None", trusted: Keyring, model: str) -> P
         return None
     try:
         return decode(client.hgetall(keys.release_pointer(model)), trusted, model)
+    except redis.exceptions.MasterDownError:
+        # As below: a Redis that follows another one answers, but tells nothing without it.
+        return None
     except redis.ResponseError as error:
         raise ReleaseError(f"{keys.release_pointer(model)} in Redis is no pointer ({error}); {_REMEDY}") from error
     except redis.RedisError:

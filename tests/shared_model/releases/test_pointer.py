@@ -144,6 +144,23 @@ def test_without_redis_the_file_answers(store: Store, no_redis: "redis.Redis") -
     assert pointer.read(store, no_redis).active == A
 
 
+def test_a_redis_without_its_master_has_no_damaged_pointer(
+    store: Store, elsewhere: Store, redis_client: "redis.Redis"
+) -> None:
+    pointer.promote(store, redis_client, A)
+    redis_client.config_set("replica-serve-stale-data", "no")
+    redis_client.replicaof("127.0.0.1", 1)
+    try:
+        with pytest.raises(redis.exceptions.MasterDownError):
+            redis_client.get("key")
+        assert pointer.read(store, redis_client).active == A
+        with pytest.raises(ReleaseError, match="no release is active"):
+            pointer.read(elsewhere, redis_client)
+    finally:
+        redis_client.replicaof("no", "one")
+        redis_client.config_set("replica-serve-stale-data", "yes")
+
+
 @pytest.mark.parametrize(
     "change",
     [
