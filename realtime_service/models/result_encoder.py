@@ -22,8 +22,8 @@ _ABSTAINED = HeadResult(abstained=True).SerializeToString()
 
 
 class TextScores(NamedTuple):
-    """The scores of one text: of each head of its release, in order, at least the best `k`. `tokens`, `truncated`: the
-    part of the text that the model read."""
+    """The scores of one text: of each head of its release, in order, at least the best `k`, which an answer has.
+    `tokens`, `truncated`: the part of the text that the model read."""
 
     encoder: "ResultEncoder"
     heads: Sequence[HeadScores]
@@ -42,6 +42,8 @@ class TextScores(NamedTuple):
 
 
 class ResultEncoder:
+    """Of one release: its labels are encoded once."""
+
     def __init__(self, heads: Heads) -> None:
         self.heads = heads
         self._first = _Head.of(heads.first, Result)
