@@ -14,6 +14,8 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import redis
+
 from shared_model.errors import TandemError
 from tests.benchmarks import harness, replicas
 from tests.benchmarks.harness import CannotMeasure, Target
@@ -28,6 +30,8 @@ PACKAGES = ("openvino", "grpcio", "redis", "protobuf", "pyspark")
 #: The lanes of each process.
 PROCESSES = {"latency": "latency,dynamic", "throughput": "throughput", "router": "none"}
 MINUTES, SAID_SECONDS = 120.0, 60.0
+#: Of what Redis says each minute, one in so many is kept.
+ACCOUNT_EVERY = 10
 #: Ends of deferred requests are kept for so long, so that Redis has as many after 15 minutes as after hours.
 KEEP_SECONDS = "600"
 
@@ -66,13 +70,14 @@ def measure(seconds: float) -> tuple[dict[str, float], dict[str, object]]:
             tempfile.TemporaryDirectory(prefix="tandem-soak-") as folder,
             events.happening(place, certificates, Path(folder)) as happened,
         ):
-            wait(seconds, load, running)
+            accounts = wait(seconds, load, running, place.client)
     warm = memory.warm_seconds(seconds)
     figures = {f"{name}_pss_growth": memory.growth(it, warm) for name, it in watched.samples.items()}
     failed = sum(count for name, count in happened.items() if name.startswith("failed "))
     figures |= {"lost": float(load.lost), "failed_events": float(failed)}
     megabytes = {name: memory.course(it) for name, it in watched.samples.items()}
     told = {"ends": dict(load.ended), "events": dict(happened), "problems": load.problems, "pss_mb": megabytes}
+    told["redis"] = accounts[::ACCOUNT_EVERY]
     return figures, {**told, "without_first_s": warm}
 
 
@@ -97,15 +102,20 @@ def deployed() -> Iterator[tuple[Place, Certified, dict[str, RunningService]]]:
         )
 
 
-def wait(seconds: float, load: Load, running: Mapping[str, RunningService]) -> None:
-    """Tells each minute how calls ended. Raises: CannotMeasure if a process ends."""
-    began = time.monotonic()
+def wait(
+    seconds: float, load: Load, running: Mapping[str, RunningService], client: "redis.Redis"
+) -> list[dict[str, float]]:
+    """Tells each minute how calls ended; returns what Redis then said of itself. Raises: CannotMeasure if a process
+    ends."""
+    began, accounts = time.monotonic(), [memory.account(client)]
     while (left := began + seconds - time.monotonic()) > 0:
         time.sleep(min(left, SAID_SECONDS))
         if ended := [name for name, it in running.items() if it.process.poll() is not None]:
             raise CannotMeasure(f"{', '.join(ended)} ended with {running[ended[0]].process.returncode}; see its log")
         ends = ", ".join(f"{end} {count}" for end, count in sorted(load.ended.items()))
         print(f"{(time.monotonic() - began) / 60:.0f} min: {ends}", flush=True)
+        accounts.append(memory.account(client))
+    return accounts
 
 
 def _parser() -> argparse.ArgumentParser:

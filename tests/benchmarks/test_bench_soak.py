@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 import pytest
+import redis
 
 from realtime_service.client import Deferred
 from realtime_service.client.errors import error_of
@@ -35,6 +36,15 @@ def test_growth_is_that_of_a_line_without_the_first_minutes(rises: float) -> Non
 def test_the_course_of_memory_is_its_means_over_equal_parts() -> None:
     assert memory.course([(float(at), 1e6 * at) for at in range(24)]) == [0.5 + 2 * part for part in range(12)]
     assert memory.course([(0.0, 2e6)]) == [2.0]
+
+
+def test_redis_tells_of_its_data_apart_from_its_memory(redis_client: "redis.Redis") -> None:
+    before = memory.account(redis_client)
+    redis_client.mset({f"key-{number}": "x" * 1000 for number in range(2000)})
+    after = memory.account(redis_client)
+    assert after["keys"] == before["keys"] + 2000
+    assert 2 <= after["dataset"] - before["dataset"] < 4
+    assert after["clients"] - before["clients"] < 0.5
 
 
 def test_too_short_a_run_is_not_measured() -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 import psutil
+import redis
 
 from tests.benchmarks.harness import CannotMeasure
 
@@ -47,6 +48,13 @@ def proportional(process: psutil.Process) -> float:
         except psutil.NoSuchProcess:
             continue
     return total
+
+
+def account(client: "redis.Redis") -> dict[str, float]:
+    """What Redis says of its memory, in megabytes, and of its keys: whether data grow, or what the allocator keeps."""
+    told = client.info("memory")
+    names = {"dataset": "used_memory_dataset", "clients": "mem_clients_normal", "resident": "used_memory_rss"}
+    return {name: round(told[field] / 1e6, 2) for name, field in names.items()} | {"keys": client.dbsize()}
 
 
 def growth(samples: Sequence[Sample], warm_seconds: float) -> float:
