@@ -35,7 +35,7 @@ class OutputKind(StrEnum):
     EMBEDDING = "embedding"
 
 
-class Kept(NamedTuple):
+class HeadAnswer(NamedTuple):
     """One head's answer to one text: the kept scores, and the places of their labels, as in `OutputSpec.best`."""
 
     labels: Sequence[int]
@@ -179,19 +179,19 @@ class OutputSpec:
         order = _chosen(scores, k) if many else (-scores).argsort(axis=-1, kind="stable")[:, :k].astype(np.int32)
         return order, scores[np.arange(len(scores))[:, None], order]
 
-    def answers(self, scores: Floats, k: int) -> list[Kept]:
+    def answers(self, scores: Floats, k: int) -> list[HeadAnswer]:
         """`best` and `abstained` of each row, as Python's numbers."""
         if scores.size > _FEW or self.abstain_below is not None:
             indices, values = self.best(scores, k)
-            return list(map(Kept, indices.tolist(), values.tolist(), self.abstained(scores).tolist()))
+            return list(map(HeadAnswer, indices.tolist(), values.tolist(), self.abstained(scores).tolist()))
         return [self._answer(row, k) for row in scores.tolist()]
 
-    def _answer(self, row: list[float], k: int) -> Kept:
+    def _answer(self, row: list[float], k: int) -> HeadAnswer:
         if not self.ranked:
-            return Kept(range(self.width), row, False)
+            return HeadAnswer(range(self.width), row, False)
         # Reversed sorting is stable, too.
         order = sorted(range(self.width), key=row.__getitem__, reverse=True)[:k]
-        return Kept(order, [row[index] for index in order], self.names[order[0]] in self.abstain_on)
+        return HeadAnswer(order, [row[index] for index in order], self.names[order[0]] in self.abstain_on)
 
 
 def _chosen(scores: Floats, k: int) -> NDArray[np.int32]:

@@ -9,10 +9,10 @@ from protos.scoring.v1.scoring_pb2 import HeadResult, Label, Result
 from protos.scoring.v1.storage_pb2 import PublishedHead, PublishedScore
 from realtime_service.models.wire_format import field, tag
 from shared_model.heads import Heads, HeadSpec
-from shared_model.output import Kept
+from shared_model.output import HeadAnswer
 
 #: A head's scores of one text.
-HeadScores = Kept | PublishedScore | PublishedHead
+AnyHeadAnswer = HeadAnswer | PublishedScore | PublishedHead
 
 #: A score as protobuf encodes a float.
 _SCORE = struct.Struct("<f")
@@ -26,7 +26,7 @@ class TextScores(NamedTuple):
     `tokens`, `truncated`: the part of the text that the model read."""
 
     encoder: "ResultEncoder"
-    heads: Sequence[HeadScores]
+    heads: Sequence[AnyHeadAnswer]
     tokens: int
     truncated: bool
     k: int
@@ -51,7 +51,7 @@ class ResultEncoder:
 
     def published(self, score: PublishedScore, k: int) -> TextScores:
         """`k`: labels to keep of each head whose output is ranked."""
-        heads: list[HeadScores] = [score]
+        heads: list[AnyHeadAnswer] = [score]
         if self._further:
             heads += score.heads
         return TextScores(self, heads, score.tokens, score.truncated, k)
@@ -81,7 +81,7 @@ class _Head(NamedTuple):
         labels = [_label(it) for it in spec.output.names]
         return cls(message, field(_KEY, spec.name.encode()), labels, spec.output.ranked)
 
-    def encoded(self, scores: HeadScores, k: int) -> bytes:
+    def encoded(self, scores: AnyHeadAnswer, k: int) -> bytes:
         """The message, as far as the scores are it."""
         message, _, labels, ranked = self
         if not labels:

@@ -1,5 +1,6 @@
 """A registry whose metrics are updated many at a time."""
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -18,6 +19,8 @@ class PostponedUpdates(CollectorRegistry):
     def __init__(self) -> None:
         super().__init__()
         self._updates = deque[tuple[Callable[..., None], tuple[Any, ...]]]()
+        # Held by the thread that makes updates: a reader waits for those that another thread is at.
+        self._making = threading.Lock()
 
     def later(self, update: Callable[..., None], *arguments: Any) -> None:
         """Call `update` before anybody reads a metric, on any thread."""
@@ -27,13 +30,10 @@ class PostponedUpdates(CollectorRegistry):
 
     def update(self) -> None:
         """Make all updates now. Safe to call from several threads."""
-        while self._updates:
-            try:
+        with self._making:
+            while self._updates:
                 update, arguments = self._updates.popleft()
-            except IndexError:
-                # Another thread was sooner.
-                return
-            update(*arguments)
+                update(*arguments)
 
     def collect(self) -> Iterable[Metric]:
         self.update()

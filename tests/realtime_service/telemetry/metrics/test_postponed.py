@@ -1,5 +1,6 @@
 """Postponed updates of metrics: each is made once, before anybody reads, and they do not heap up."""
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -35,6 +36,25 @@ def test_a_bounded_number_of_updates_waits_and_they_keep_their_order() -> None:
     assert not made
     registry.later(made.append, _MOST - 1)
     assert made == list(range(_MOST))
+
+
+def test_a_page_waits_for_an_update_that_another_thread_is_at() -> None:
+    registry, begun, finish = PostponedUpdates(), threading.Event(), threading.Event()
+    calls = Counter("calls", "Calls.", registry=registry)
+
+    def count() -> None:
+        begun.set()
+        assert finish.wait(60)
+        calls.inc()
+
+    registry.later(count)
+    with ThreadPoolExecutor(2) as pool:
+        pool.submit(registry.update)
+        assert begun.wait(60)
+        page = pool.submit(whole, registry)
+        # Long enough for a page that does not wait.
+        threading.Timer(0.3, finish.set).start()
+        assert "calls_total 1.0" in page.result()
 
 
 def test_each_update_is_made_once_whoever_makes_it() -> None:
