@@ -29,10 +29,11 @@ ENCODER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9
 
 _OPENVINO, _CHECKPOINT = ("model.xml", "model.bin"), ("config.json", "weights.safetensors")
 _FLOAT_FILES = {file: f"openvino/{file}" for file in _OPENVINO}
+_HALF_FILES = {file: f"half/{file}" for file in _OPENVINO}
 _INT8_FILES = {file: f"int8/{file}" for file in _OPENVINO}
 
 FP32 = Variant(Precision.FP32, Device.CPU, _FLOAT_FILES)
-BF16 = Variant(Precision.BF16, Device.CPU, _FLOAT_FILES)
+BF16 = Variant(Precision.BF16, Device.CPU, _HALF_FILES)
 INT8 = Variant(Precision.INT8, Device.CPU, _INT8_FILES)
 FP16 = Variant(Precision.FP16, Device.CUDA, {file: file for file in _CHECKPOINT})
 
@@ -101,10 +102,10 @@ def make(
     say(_step(1, "converting the model to OpenVINO"))
     try:
         model = convert.to_openvino(checkpoint)
-        graph = convert.openvino_files(model)
+        graph, half = convert.openvino_files(model), convert.openvino_files(model, half=True)
     except Exception as error:  # frameworks raise anything
         raise ReleaseError(f"{FP32} cannot be converted: {one_line(error)}") from error
-    files = {**checkpoint.files, **_placed(FP32, graph)}
+    files = {**checkpoint.files, **_placed(FP32, graph), **_placed(BF16, half)}
     encoder = Encoder(files["tokenizer.json"], checkpoint.reads, release="")
     say(_step(2, f"scoring {len(texts.gate.texts)} {texts.gate.source} texts with fp32, the reference"))
     evaluator = _reference(encoder, checkpoint, texts, bounds, graph)

@@ -29,8 +29,8 @@ def to_openvino(checkpoint: Checkpoint) -> ov.Model:
     return converted
 
 
-def openvino_files(model: ov.Model) -> dict[str, bytes]:
-    """`model.xml` and `model.bin`, weights at full precision."""
+def openvino_files(model: ov.Model, half: bool = False) -> dict[str, bytes]:
+    """`model.xml` and `model.bin`. `half`: weights of floats as FP16, in half the bytes, else as they are."""
     with tempfile.TemporaryDirectory() as folder:
-        ov.save_model(model, Path(folder) / "model.xml", compress_to_fp16=False)
+        ov.save_model(model, Path(folder) / "model.xml", compress_to_fp16=half)
         return {name: (Path(folder) / name).read_bytes() for name in ("model.xml", "model.bin")}

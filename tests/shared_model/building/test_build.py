@@ -1,5 +1,6 @@
 """Building a release: any checkpoint → files → the first INT8 recipe that passes → sealed once → judged."""
 
+import contextlib
 import csv
 import itertools
 import json
@@ -18,6 +19,7 @@ from shared_model.building import build, checkpoint, convert, quantise, recipes,
 from shared_model.building.checkpoint import Checkpoint
 from shared_model.building.recipes import RECIPES, Recipe
 from shared_model.encoding import Encoder, InputSpec, collate
+from shared_model.engine import open_engine
 from shared_model.errors import ReleaseError
 from shared_model.evaluation import corpora, gate, judged, report
 from shared_model.evaluation.gate import Evaluator
@@ -95,6 +97,20 @@ def test_the_manifest_says_what_int8_was_made_with(tiny: Built, tiny_checkpoint:
     calibration = tiny_builds.few_texts(tiny_checkpoint).calibration[: RECIPES[0].texts]
     assert release.manifest.calibration == found.calibration_sha256 == corpora.digest(calibration)
     assert release.manifest.parent == tiny_checkpoint.parent
+
+
+def test_bulk_work_reads_weights_of_half_the_bytes(tiny: Built) -> None:
+    """Also on a CPU without BF16, which computes in fp32 what they are."""
+    release, found = tiny
+    read = {it.precision: it.files for it in release.manifest.variants}
+    half = {name: release.read(path) for name, path in read[Precision.BF16].items()}
+    sizes = [len(release.read(read[it]["model.bin"])) for it in (Precision.BF16, Precision.FP32)]
+    assert sizes[0] < 0.55 * sizes[1]
+    evaluator = gate.release_evaluator(release, corpora.generated_texts(release.manifest.reads, 50), tiny_builds.BOUNDS)
+    with contextlib.closing(open_engine(Precision.FP32, Device.CPU, half, devices.cores())) as engine:
+        scores = evaluator.score(engine, "in fp32")
+    assert 0 < float(np.abs(scores - evaluator.reference).max()) < 0.02
+    assert found.variants[1].passed
 
 
 def test_a_release_is_sealed_once(tiny: Built) -> None:

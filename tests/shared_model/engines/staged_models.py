@@ -53,10 +53,10 @@ def one_core_each(stages: int) -> Groups:
 
 
 def staged_model(folder: Path, family: str, stages: int = 2) -> StagedModel:
-    """In fp32."""
+    """In fp32; the graph has the weights of bulk work, as FP16."""
     loaded = checkpoint.load(tiny_models.make(folder, family))
     encoder = Encoder(loaded.files["tokenizer.json"], loaded.reads, release="")
-    graph = read_model(convert.openvino_files(convert.to_openvino(loaded)))
+    graph = read_model(convert.openvino_files(convert.to_openvino(loaded), half=True))
     groups = one_core_each(stages)
     whole = {"torch": TorchEngine(loaded.files, Precision.FP32, Device.CPU), "openvino": _graph_engine(graph)}
     staged = {
