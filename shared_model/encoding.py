@@ -102,9 +102,9 @@ class TokenBatch:
     def __str__(self) -> str:
         return f"{self.rows} rows of {self.tokens} tokens"
 
-    def row(self, number: int) -> "TokenBatch":
-        """A batch of one row."""
-        only = slice(number, number + 1)
+    def part(self, first: int, rows: int) -> "TokenBatch":
+        """So many rows from `first` on, fewer where it ends before."""
+        only = slice(first, first + rows)
         return TokenBatch(self.ids[only], self.mask[only], None if self.types is None else self.types[only])
 
 

@@ -201,6 +201,26 @@ def test_calls_on_several_streams_do_not_disturb_each_other(
     engine.close()
 
 
+@pytest.mark.parametrize(("threads", "calls"), [(1, [32, 32, 8]), (2, [64, 8]), (3, [72])])
+def test_a_large_batch_is_calls_of_a_size_a_thread_and_its_texts_keep_their_bits(
+    release: Release, monkeypatch: pytest.MonkeyPatch, threads: int, calls: list[int]
+) -> None:
+    ids = np.random.default_rng(0).integers(1000, 20_000, (72, 32))
+    large = TokenBatch(ids, np.ones_like(ids))
+    engine = release.engine(Precision.BF16, Device.CPU, threads)
+    assert isinstance(engine, OpenVinoEngine)
+    in_one, ran, run = engine._any_shape.run(large), list[int](), Graph.run
+
+    def recorded(graph: Graph, batch: TokenBatch) -> Scores:
+        ran.append(batch.rows)
+        return run(graph, batch)
+
+    monkeypatch.setattr(Graph, "run", recorded)
+    np.testing.assert_array_equal(engine.score(large), in_one)
+    assert ran == calls
+    engine.close()
+
+
 def test_fp16_code_agrees_with_fp32_on_cpu(
     release: Release, engines: dict[Precision, Engine], encodings: list[Encoding]
 ) -> None:
