@@ -123,8 +123,22 @@ def with_query(url: str, values: Mapping[str, str]) -> str:
 
 
 class _Client(redis.asyncio.Redis):  # type: ignore[misc]  # the library has no types
-    """Waits once for both to send a command and to read its reply. The library has a time limit for each, and for the
-    first it makes a task, which takes two more turns of the event loop (`asyncio.wait_for` before Python 3.12)."""
+    """Waits for a free connection, and once for both to send a command and to read its reply. The library has a time
+    limit for each, and for the first it makes a task, which takes two more turns of the event loop (`asyncio.wait_for`
+    before Python 3.12)."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._free = _FreeConnections(self.connection_pool)
+
+    async def execute_command(self, *arguments: Any, **options: Any) -> Any:
+        async with self._free:
+            return await super().execute_command(*arguments, **options)
+
+    def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> "_Pipeline":
+        pipeline = _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
+        pipeline.free = self._free
+        return pipeline
 
     async def _send_command_parse_response(self, conn: Any, name: Any, *arguments: Any, **options: Any) -> Any:
         # No other command has the connection meanwhile.
@@ -137,6 +151,40 @@ class _Client(redis.asyncio.Redis):  # type: ignore[misc]  # the library has no 
             raise redis.TimeoutError(f"no reply within {seconds:g} s") from error
         finally:
             conn.socket_timeout = seconds
+
+
+class _Pipeline(redis.asyncio.client.Pipeline):  # type: ignore[misc]  # the library has no types
+    """Waits for a free connection of its client, too."""
+
+    free: "_FreeConnections"
+
+    async def execute(self, raise_on_error: bool = True) -> list[Any]:
+        async with self.free:
+            replies: list[Any] = await super().execute(raise_on_error)
+            return replies
+
+
+class _FreeConnections:
+    """Those of a pool, which commands take in turn. The pool refuses a command where none is free, at once; the
+    library's pool that waits takes 17 µs of the event loop more for each command."""
+
+    def __init__(self, pool: "redis.asyncio.ConnectionPool") -> None:
+        self._free = asyncio.Semaphore(pool.max_connections)
+        self._seconds = pool.connection_kwargs["socket_timeout"]
+
+    async def __aenter__(self) -> None:
+        if not self._free.locked():
+            # At once.
+            await self._free.acquire()
+            return
+        try:
+            async with asyncio.timeout(self._seconds):
+                await self._free.acquire()
+        except TimeoutError as error:
+            raise redis.TimeoutError(f"no connection was free within {self._seconds:g} s") from error
+
+    async def __aexit__(self, *_: object) -> None:
+        self._free.release()
 
 
 class _Following(_Client):

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 
 from shared_model.redis_store import clients
 from tests.realtime_service.conftest import eventually
@@ -93,3 +94,36 @@ async def test_a_command_makes_no_task(redis_client: "redis.Redis", redis_url: s
         assert await client.get("one") == b"1"
         loop.set_task_factory(None)
     assert not made
+
+
+@pytest.mark.parametrize("in_pipelines", [False, True])
+async def test_more_commands_than_connections_wait_for_one(
+    redis_client: "redis.Redis", redis_url: str, in_pipelines: bool
+) -> None:
+    redis_client.set("one", "1")
+
+    async def read(client: "redis.asyncio.Redis") -> bytes:
+        if not in_pipelines:
+            return await client.get("one")
+        async with client.pipeline(transaction=False) as pipe:
+            pipe.get("one")
+            return (await pipe.execute())[0]
+
+    async with clients.connect_asyncio(redis_url, timeout=5, connect_timeout=5) as client:
+        many = 5 * client.connection_pool.max_connections
+        assert await asyncio.gather(*(read(client) for _ in range(many))) == [b"1"] * many
+        assert redis_client.info("clients")["connected_clients"] <= client.connection_pool.max_connections + 1
+
+
+async def test_a_command_waits_for_a_connection_no_longer_than_for_a_reply(
+    redis_client: "redis.Redis", redis_url: str
+) -> None:
+    async with clients.connect_asyncio(redis_url, **WAITS) as client:
+        redis_client.client_pause(1000)
+        commands = (client.get("one") for _ in range(3 * client.connection_pool.max_connections))
+        failed = await asyncio.gather(*commands, return_exceptions=True)
+        redis_client.client_unpause()
+        assert all(isinstance(it, redis.RedisError) for it in failed)
+        # Some of those that waited got the connection of one that had given up.
+        assert "no connection was free within 0.2 s" in map(str, failed)
+        assert await client.get("one") is None
