@@ -1,5 +1,7 @@
 """Converts a checkpoint to the OpenVINO graph of all CPU variants. Loads torch and openvino: only building does."""
 
+import importlib
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -7,9 +9,14 @@ from pathlib import Path
 import openvino as ov
 import torch
 
+from shared_model import CONVERTER
 from shared_model.building.checkpoint import Checkpoint, quiet_transformers
 from shared_model.encoding import TOKEN_STEP
 from shared_model.engines.torch_model import load_module
+
+if sys.modules.get(CONVERTER) is None:
+    sys.modules.pop(CONVERTER, None)
+convert_model = importlib.import_module(CONVERTER).convert_model
 
 
 def to_openvino(checkpoint: Checkpoint) -> ov.Model:
@@ -19,7 +26,7 @@ def to_openvino(checkpoint: Checkpoint) -> ov.Model:
     with warnings.catch_warnings(), quiet_transformers():
         # The tracer warns of shape-dependent branches that a text encoder does not take; the gate checks the result.
         warnings.simplefilter("ignore")
-        converted = ov.convert_model(
+        converted = convert_model(
             load_module(checkpoint.files),
             example_input=(example,) * len(names),
             input=[([-1, -1], ov.Type.i64)] * len(names),

@@ -150,7 +150,7 @@ def fragile() -> Case:
     example = torch.ones(2, 8, dtype=torch.int64)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = ov.convert_model(Fragile(), example_input=(example, example), input=[([-1, -1], ov.Type.i64)] * 2)
+        model = convert.convert_model(Fragile(), example_input=(example, example), input=[([-1, -1], ov.Type.i64)] * 2)
     for port, name in zip(model.inputs, ("ids", "mask"), strict=True):
         port.get_tensor().set_names({name})
     draw = np.random.default_rng(9)

@@ -1,6 +1,8 @@
 """Engines on the real release: what they answer, and that company changes nothing."""
 
 import functools
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -244,6 +246,13 @@ def test_engines_say_what_they_run(engines: dict[Precision, Engine]) -> None:
     assert engines[Precision.INT8].precision is Precision.INT8
     assert engines[Precision.BF16].precision in (Precision.BF16, Precision.FP32)  # as the CPU has it
     assert {engine.device for engine in engines.values()} == {Device.CPU}
+
+
+@pytest.mark.heavy
+def test_a_process_that_only_scores_does_not_load_the_converter_of_models() -> None:
+    loaded = "sorted(it for it, module in sys.modules.items() if module and it.startswith('openvino.tools.'))"
+    code = f"import sys, shared_model.engines.openvino_cpu; print({loaded})"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"[]\n"
 
 
 def test_width_is_the_threads_asked_for(release: Release) -> None:
