@@ -14,6 +14,7 @@ from shared_model.building.checkpoint import Checkpoint, quiet_transformers
 from shared_model.encoding import TOKEN_STEP
 from shared_model.engines.torch_model import load_module
 
+# This process converts: see CONVERTER.
 if sys.modules.get(CONVERTER) is None:
     sys.modules.pop(CONVERTER, None)
 convert_model = importlib.import_module(CONVERTER).convert_model
@@ -37,7 +38,7 @@ def to_openvino(checkpoint: Checkpoint) -> ov.Model:
 
 
 def openvino_files(model: ov.Model, half: bool = False) -> dict[str, bytes]:
-    """`model.xml` and `model.bin`. `half`: weights of floats as FP16, in half the bytes, else as they are."""
+    """`model.xml` and `model.bin`. `half`: with floating-point weights as FP16, else as they are."""
     with tempfile.TemporaryDirectory() as folder:
         ov.save_model(model, Path(folder) / "model.xml", compress_to_fp16=half)
         return {name: (Path(folder) / name).read_bytes() for name in ("model.xml", "model.bin")}

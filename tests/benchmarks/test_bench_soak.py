@@ -3,9 +3,10 @@
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -17,6 +18,7 @@ from shared_model.types import DeferredState
 from tests.benchmarks import bench_soak
 from tests.benchmarks.harness import CannotMeasure
 from tests.benchmarks.soak import events, memory
+from tests.benchmarks.soak import load as soak_load
 from tests.benchmarks.soak.load import Load
 from tests.certified import certified
 from tests.realtime_service.conftest import eventually
@@ -90,6 +92,27 @@ def test_submitted_work_that_ends_without_an_answer_is_lost(tmp_path: Path, monk
     load._watch_together(["a", "b"])
     assert dict(load.ended) == {"deferred published": 1, "deferred failed": 1, "lost": 1}
     assert load.problems == ["b failed: it broke"]
+
+
+@pytest.mark.parametrize(("patience", "ends"), [(60.0, {"asked again": 2}), (0.0, {"lost": 1})])
+def test_submitted_work_is_asked_for_again_with_its_ids(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: float, ends: dict[str, int]
+) -> None:
+    monkeypatch.setattr(soak_load, "SUBMIT_SECONDS", 0.0)
+    monkeypatch.setattr(soak_load, "AGAIN_SECONDS", patience)
+    load, asked = Load("127.0.0.1:1", certified(tmp_path).ca.read_bytes()), list[list[str]]()
+
+    def watch(ids: list[str], **_: object) -> Iterator[Deferred]:
+        """Each stream brings one end, then the store does not answer."""
+        asked.append(ids)
+        yield Deferred(ids[0], DeferredState.PUBLISHED, answer=cast(Any, object()))
+        raise error_of(grpc.StatusCode.UNAVAILABLE, "deferred work cannot be read now")
+
+    monkeypatch.setattr(load._client, "watch", watch)
+    load._count("watched", lambda: load._watch_together(["a", "b"]))
+    watched = {"watched": 1, "deferred published": 2} if patience else {"deferred published": 1}
+    assert dict(load.ended) == {**watched, **ends}
+    assert asked == ([["a", "b"], ["b"]] if patience else [["a", "b"]])
 
 
 def test_a_failed_event_is_counted_and_stops_none(

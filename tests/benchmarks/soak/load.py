@@ -1,6 +1,7 @@
 """Callers for hours: calls of every lane, calls that are cancelled, streams that are left, deferred work."""
 
 import itertools
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -9,7 +10,7 @@ import grpc
 
 from protos.scoring.v1 import scoring_pb2
 from protos.scoring.v1.scoring_pb2_grpc import ScoringServiceStub
-from realtime_service.client import CallError, Client, Overloaded, Tls
+from realtime_service.client import CallError, Client, Overloaded, Tls, Unavailable
 from realtime_service.client.calls import ScoreOptions
 from shared_model import demo_messages
 from shared_model.types import Priority
@@ -26,6 +27,8 @@ WAYS: tuple[ScoreOptions, ...] = (
 CALL_SECONDS, CANCEL_SECONDS, STREAM_SECONDS, SUBMIT_SECONDS = 0.1, 0.1, 2.0, 1.0
 #: Submitted requests that are watched together, and how long their ends are awaited: nights and reloads go first.
 WATCHED, WATCH_SECONDS = 40, 600.0
+#: For so long a caller tries again where submitted work cannot be stored or read now: the error says that it should.
+AGAIN_SECONDS = 30.0
 #: Cancelled after so many seconds, in turn: before, while and after a call is answered.
 _CANCELLED_AFTER = (0.0, 0.001, 0.003, 0.01)
 
@@ -79,7 +82,10 @@ class Load(Workers):
     def _submit(self) -> None:
         for number, texts in enumerate(self._until_over(SUBMIT_SECONDS, demo_texts(9))):
             request_id = f"soak-{number}"
-            self._count("submitted", lambda texts=texts, it=request_id: self._client.submit(it, texts))
+            self._count(
+                "submitted",
+                lambda texts=texts, it=request_id: self._stored(lambda: self._client.submit(it, texts)),
+            )
             self._open_ids.append(request_id)
 
     def _watch(self) -> None:
@@ -90,10 +96,29 @@ class Load(Workers):
                 self._count("watched", lambda ids=ids: self._watch_together(ids))
 
     def _watch_together(self, ids: list[str]) -> None:
-        for ended in self._client.watch(ids, seconds=WATCH_SECONDS):
-            self.ended[f"deferred {ended.state}"] += 1
-            if ended.answer is None:
-                self._lose(f"{ended.request_id} {ended.state}: {ended.failure}")
+        left = dict.fromkeys(ids)
+
+        def watch() -> None:
+            for ended in self._client.watch(list(left), seconds=WATCH_SECONDS) if left else ():
+                del left[ended.request_id]
+                self.ended[f"deferred {ended.state}"] += 1
+                if ended.answer is None:
+                    self._lose(f"{ended.request_id} {ended.state}: {ended.failure}")
+
+        self._stored(watch)
+
+    def _stored(self, call: Callable[[], object]) -> None:
+        """Once more wherever the store did not answer, with the same ids: nothing is done twice."""
+        last = time.monotonic() + AGAIN_SECONDS
+        while True:
+            try:
+                call()
+                return
+            except Unavailable:
+                if time.monotonic() > last:
+                    raise
+                self.ended["asked again"] += 1
+                time.sleep(SUBMIT_SECONDS)
 
     def _count(self, end: str, call: Callable[[], object]) -> None:
         """A refusal is an answer; every other error loses the call, and its caller goes on."""
