@@ -66,7 +66,7 @@ def test_figures_carry_the_bounds_that_were_promised() -> None:
     }
 
 
-def test_an_error_loses_its_call_and_a_refusal_does_not(tmp_path: Path) -> None:
+def test_an_error_loses_its_call_and_a_refusal_does_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     load = Load("127.0.0.1:1", certified(tmp_path).ca.read_bytes())
 
     def fails(code: grpc.StatusCode) -> None:
@@ -79,6 +79,7 @@ def test_an_error_loses_its_call_and_a_refusal_does_not(tmp_path: Path) -> None:
     assert dict(load.ended) == {"answered": 1, "refused": 1, "lost": 2}
     assert load.lost == 2
     assert load.problems == ["answered: INTERNAL: because", "answered: StopIteration()"]
+    assert capsys.readouterr().err == "lost: answered: INTERNAL: because\nlost: answered: StopIteration()\n"
 
 
 def test_submitted_work_that_ends_without_an_answer_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Callers for hours: calls of every lane, calls that are cancelled, streams that are left, deferred work."""
 
 import itertools
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -131,6 +132,7 @@ class Load(Workers):
             self._lose(f"{end}: {error if isinstance(error, CallError) else repr(error)}")
 
     def _lose(self, problem: str) -> None:
+        print(f"lost: {problem}", file=sys.stderr, flush=True)
         self.ended["lost"] += 1
         self.problems = [*self.problems, problem][:20]
 
