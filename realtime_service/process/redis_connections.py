@@ -14,8 +14,8 @@ def default_client(url: str) -> "redis.asyncio.Redis":
 
 
 def low_latency_client(url: str, timeout: float) -> "redis.asyncio.Redis":
-    """For look-ups that a caller waits for, at most `timeout` seconds.
+    """For look-ups that a caller waits for, at most `timeout` seconds, and for a free connection not at all.
 
     The library closes a connection that timed out: its late reply would else answer another command.
     """
-    return clients.connect_asyncio(url, timeout, _CONNECT_SECONDS)
+    return clients.connect_asyncio(url, timeout, _CONNECT_SECONDS, patience=0.0)

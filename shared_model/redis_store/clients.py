@@ -62,17 +62,28 @@ def connect(url: str, timeout: float, connect_timeout: float) -> "redis.Redis":
     return found.master_for(read.service, **waits, **read.master, retry=retry)
 
 
-def connect_asyncio(url: str, timeout: float, connect_timeout: float) -> "redis.asyncio.Redis":
-    """As `connect`, for an event loop."""
+def connect_asyncio(
+    url: str, timeout: float, connect_timeout: float, patience: float | None = None
+) -> "redis.asyncio.Redis":
+    """As `connect`, for an event loop. `patience`: seconds that a command waits for a connection where all are in use,
+    by default `timeout`; then it raises MaxConnectionsError."""
+    client = _client(url, timeout, connect_timeout)
+    client.free.seconds = timeout if patience is None else patience
+    return client
+
+
+def _client(url: str, timeout: float, connect_timeout: float) -> "_Client":
     waits = _waits(timeout, connect_timeout)
     retry = AsyncRetry(NoBackoff(), 0)
     if not _names_sentinel(url):
-        return _Client.from_url(url, **waits, retry=retry)
+        plain: _Client = _Client.from_url(url, **waits, retry=retry)
+        return plain
     read = _read(url)
     # To ask who is the master is a part of connecting.
     asking = {**_waits(connect_timeout, connect_timeout), **read.asking, "retry": retry}
     found = redis.asyncio.sentinel.Sentinel(read.sentinels, sentinel_kwargs=asking)
-    return found.master_for(read.service, redis_class=_Following, **waits, **read.master, retry=retry)
+    following: _Client = found.master_for(read.service, redis_class=_Following, **waits, **read.master, retry=retry)
+    return following
 
 
 def check(url: str) -> None:
@@ -129,15 +140,15 @@ class _Client(redis.asyncio.Redis):  # type: ignore[misc]  # the library has no 
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._free = _FreeConnections(self.connection_pool)
+        self.free = _FreeConnections(self.connection_pool.max_connections)
 
     async def execute_command(self, *arguments: Any, **options: Any) -> Any:
-        async with self._free:
+        async with self.free:
             return await super().execute_command(*arguments, **options)
 
     def pipeline(self, transaction: bool = True, shard_hint: str | None = None) -> "_Pipeline":
         pipeline = _Pipeline(self.connection_pool, self.response_callbacks, transaction, shard_hint)
-        pipeline.free = self._free
+        pipeline.free = self.free
         return pipeline
 
     async def _send_command_parse_response(self, conn: Any, name: Any, *arguments: Any, **options: Any) -> Any:
@@ -165,12 +176,12 @@ class _Pipeline(redis.asyncio.client.Pipeline):  # type: ignore[misc]  # the lib
 
 
 class _FreeConnections:
-    """Those of a pool, which commands take in turn. The pool refuses a command where none is free, at once; the
-    library's pool that waits takes 17 µs of the event loop more for each command."""
+    """Those of a pool, which commands take in turn; they wait for one `seconds` at most. The pool itself refuses a
+    command where none is free; the library's pool that waits takes 17 µs of the event loop more for each."""
 
-    def __init__(self, pool: "redis.asyncio.ConnectionPool") -> None:
-        self._free = asyncio.Semaphore(pool.max_connections)
-        self._seconds = pool.connection_kwargs["socket_timeout"]
+    def __init__(self, connections: int) -> None:
+        self._free = asyncio.Semaphore(connections)
+        self.seconds = 0.0
 
     async def __aenter__(self) -> None:
         if not self._free.locked():
@@ -178,10 +189,10 @@ class _FreeConnections:
             await self._free.acquire()
             return
         try:
-            async with asyncio.timeout(self._seconds):
+            async with asyncio.timeout(self.seconds):
                 await self._free.acquire()
         except TimeoutError as error:
-            raise redis.TimeoutError(f"no connection was free within {self._seconds:g} s") from error
+            raise redis.exceptions.MaxConnectionsError(f"none was free within {self.seconds:g} s") from error
 
     async def __aexit__(self, *_: object) -> None:
         self._free.release()
