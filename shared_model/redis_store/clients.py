@@ -176,8 +176,8 @@ class _Pipeline(redis.asyncio.client.Pipeline):  # type: ignore[misc]  # the lib
 
 
 class _FreeConnections:
-    """Those of a pool, which commands take in turn; they wait for one `seconds` at most. The pool itself refuses a
-    command where none is free; the library's pool that waits takes 17 µs of the event loop more for each."""
+    """The connections of a pool. Commands take them in turn, and wait at most `seconds` for one. The pool itself
+    refuses a command where none is free; the library's pool that waits takes 17 µs of the event loop more for each."""
 
     def __init__(self, connections: int) -> None:
         self._free = asyncio.Semaphore(connections)
@@ -192,7 +192,8 @@ class _FreeConnections:
             async with asyncio.timeout(self.seconds):
                 await self._free.acquire()
         except TimeoutError as error:
-            raise redis.exceptions.MaxConnectionsError(f"none was free within {self.seconds:g} s") from error
+            said = f"more commands at once than connections, and none was free within {self.seconds:g} s"
+            raise redis.exceptions.MaxConnectionsError(said) from error
 
     async def __aexit__(self, *_: object) -> None:
         self._free.release()

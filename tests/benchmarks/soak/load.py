@@ -109,7 +109,7 @@ class Load(Workers):
         self._stored(watch)
 
     def _stored(self, call: Callable[[], object]) -> None:
-        """Once more wherever the store did not answer, with the same ids: nothing is done twice."""
+        """Repeats the call, with the same ids, where the service is unavailable: no work is done twice."""
         last = time.monotonic() + AGAIN_SECONDS
         while True:
             try:
