@@ -19,6 +19,8 @@ from realtime_service.transport.messages import MAX_MESSAGE_BYTES, TRANSPORT_MES
 from realtime_service.transport.rpc_handlers import Context
 from shared_model.tls import CertificateFiles
 
+#: Calls that a process has not accepted yet, at least: gRPC's default.
+PENDING_CALLS = 1000
 #: From the opening of a connection to its first frame.
 HANDSHAKE_MS = 20_000
 #: Bytes of each message that may come before it is read; gRPC lets twice as many come on a stream. Larger messages take
@@ -38,7 +40,7 @@ def make_listener(
     `counts`: of the ends of calls; None: they are not exported. `calls`: counts those of single requests."""
     # Calls that this process has not accepted yet: with fewer places than calls, gRPC ends those of other callers with
     # CANCELLED.
-    pending = 2 * settings.max_calls
+    pending = max(PENDING_CALLS, 2 * settings.max_calls)
     return known_methods.server(
         options=[
             ("grpc.so_reuseport", int(shared)),
