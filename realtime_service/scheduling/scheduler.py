@@ -8,7 +8,7 @@ A task is one text. Each lane has a queue ordered by deadline; lanes are ordered
     throughput   in full batches, with the same batching delay while deferred work fills the device
     deferred     as throughput, last, and without a batching delay
 
-Short batches: those of a lane take at most 10 ms, or one text, if a request of an interactive lane above it came within
+Short batches: those of a lane take at most 20 ms, or one text, if a request of an interactive lane above it came within
 the last second. Texts that take longer than that, each alone on an undisturbed machine, then leave one of several
 streams to others.
 
@@ -76,8 +76,8 @@ class Scheduler:
     def __init__(
         self,
         lanes: Mapping[ServingPath, Lane],
-        streams: int = 1,
-        bulk_batch_seconds: float = 0.010,
+        streams: int,
+        bulk_batch_seconds: float,
         ahead: int = 0,
         beside: int = 0,
     ) -> None:

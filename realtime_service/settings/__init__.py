@@ -110,7 +110,7 @@ class ServiceSettings:
     token_audience: str = setting("", "The audience (`aud`) that a token must name; empty: any.")
     token_issuer: str = setting("", "The issuer (`iss`) that a token must name; empty: any.")
     token_max_hours: float = setting(24.0, "Longest lifetime of a token.", POSITIVE)
-    interactive_unit_ms: float = setting(10.0, "Longest bulk batch soon after an interactive request.", POSITIVE)
+    interactive_unit_ms: float = setting(20.0, "Longest bulk batch soon after an interactive request.", POSITIVE)
     throughput_tensor_parallel: int = setting(
         1, "GPUs that compute each batch of half precision together, for a model that does not fit one.", POSITIVE
     )

@@ -28,7 +28,7 @@ def test_the_defaults_are_the_table_of_service_levels() -> None:
     assert [it.assumed_timeout for it in table.values()][1:3] == [0.250, 0.500]
     ours = ServiceSettings()
     assert [(ours.lane(it).workers, ours.lane(it).threads) for it in SERVED] == [(8, 4), (0, 0), (4, 8)]
-    assert (ours.latency_below_ms, ours.throughput_above_ms, ours.interactive_unit_ms) == (100, 1000, 10.0)
+    assert (ours.latency_below_ms, ours.throughput_above_ms, ours.interactive_unit_ms) == (100, 1000, 20.0)
 
 
 def test_on_a_gpu_dynamic_and_throughput_run_half_precision() -> None:
