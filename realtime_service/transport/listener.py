@@ -19,7 +19,7 @@ from realtime_service.transport.messages import MAX_MESSAGE_BYTES, TRANSPORT_MES
 from realtime_service.transport.rpc_handlers import Context
 from shared_model.tls import CertificateFiles
 
-#: Calls that a process has not accepted yet, at least: gRPC's default.
+#: The smallest bound on the calls that a process has not accepted yet: gRPC's default.
 PENDING_CALLS = 1000
 #: From the opening of a connection to its first frame.
 HANDSHAKE_MS = 20_000
