@@ -76,12 +76,14 @@ class Board:
     async def run_once(self) -> None:
         """Add what has ended since the last time to the error budget, and tell this replica's figures. Counts that
         could not be added are added the next time; those that Redis has added without an answer count twice."""
-        now = self._metrics.totals(self._clock.monotonic())
+        # Elsewhere, because together they take a millisecond, in which the event loop would answer no call.
+        now = await asyncio.to_thread(self._metrics.totals, self._clock.monotonic())
         self._totals.append(now)
+        figures = await asyncio.to_thread(self.figures().to_json)
         try:
             async with self._redis.pipeline() as pipe:
                 error_budget.add(pipe, error_budget.grown(self._added, now), self._clock.wall())
-                pipe.set(keys.replica_figures(self._status.replica), self.figures().to_json(), px=_TTL_MS)
+                pipe.set(keys.replica_figures(self._status.replica), figures, px=_TTL_MS)
                 await pipe.execute()
         except (redis.RedisError, OSError) as error:
             self._say(f"the figures of {self._status.replica} are not in Redis: {error}")

@@ -78,6 +78,8 @@ class Metrics:
         self._seconds, self._queue = functools.cache(seconds.labels), functools.cache(queue.labels)
         self._compute, self._rows = functools.cache(compute.labels), functools.cache(rows.labels)
         self._calls = functools.cache(calls.labels)
+        # p95 and utilisation, as they were set last.
+        self._targets: tuple[Mapping[ServingPath, float], Mapping[ServingPath, float]] = {}, {}
         self._add_lanes()
         self._add_deferred()
         #: Of nightly runs.
@@ -268,6 +270,9 @@ class Metrics:
 
     def set_targets(self, p95: Mapping[ServingPath, float], load: Mapping[ServingPath, float]) -> None:
         """Set the targets that operators may change: p95 in seconds, and utilisation; 0 for no target."""
+        if self._targets == (p95, load):
+            return
+        self._targets = p95, load
         for gauge, targets in ((self._target_seconds, p95), (self._target_load, load)):
             gauge.clear()
             for path, target in targets.items():

@@ -4,8 +4,9 @@ import itertools
 
 import psutil
 import pytest
+from prometheus_client import Gauge
 
-from realtime_service.settings import ServiceSettings, lanes
+from realtime_service.settings import Lane, ServiceSettings, lanes
 from realtime_service.telemetry.metrics import _MOST_MODELS, Metrics, Outcome
 from shared_model.types import Device, ServingPath
 
@@ -57,6 +58,25 @@ def test_each_model_has_its_release_and_its_canary() -> None:
     metrics.set_serving({"main": ("main-2", "", 0.0)})
     assert value("tandem_release_info", model="main", release="main-2") == 1.0
     assert value("tandem_release_info", model="side", release="side-1") is None
+
+
+def test_a_target_is_a_series_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scrape beside a heartbeat that says the same finds it."""
+    latency, throughput = (
+        lanes(ServiceSettings(), Device.CPU)[it] for it in (ServingPath.LATENCY, ServingPath.THROUGHPUT)
+    )
+    metrics = Metrics([latency, throughput])
+
+    def target(lane: Lane) -> float | None:
+        return metrics.registry.get_sample_value("tandem_lane_target_seconds", {"path": lane.path})
+
+    metrics.set_targets({latency.path: 0.1, throughput.path: 0.0}, {})
+    assert (target(latency), target(throughput)) == (0.1, None)
+    with monkeypatch.context() as forbidden:
+        forbidden.setattr(Gauge, "clear", None)
+        metrics.set_targets({latency.path: 0.1, throughput.path: 0.0}, {})
+    metrics.set_targets({latency.path: 0.0, throughput.path: 0.2}, {})
+    assert (target(latency), target(throughput)) == (None, 0.2)
 
 
 def test_the_process_tells_its_memory() -> None:
