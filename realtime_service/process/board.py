@@ -76,7 +76,7 @@ class Board:
     async def run_once(self) -> None:
         """Add what has ended since the last time to the error budget, and tell this replica's figures. Counts that
         could not be added are added the next time; those that Redis has added without an answer count twice."""
-        # On a thread: together they take a millisecond, in which the event loop would answer no call.
+        # A thread counts and encodes: both take a millisecond, in which the event loop would answer no call.
         now = await asyncio.to_thread(self._metrics.totals, self._clock.monotonic())
         self._totals.append(now)
         figures = await asyncio.to_thread(self.figures().to_json)

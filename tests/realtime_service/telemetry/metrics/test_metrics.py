@@ -61,7 +61,7 @@ def test_each_model_has_its_release_and_its_canary() -> None:
 
 
 def test_a_target_is_a_series_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scrape beside a heartbeat that says the same finds it."""
+    """A scrape finds it beside a heartbeat that changes nothing."""
     latency, throughput = (
         lanes(ServiceSettings(), Device.CPU)[it] for it in (ServingPath.LATENCY, ServingPath.THROUGHPUT)
     )
