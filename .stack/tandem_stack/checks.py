@@ -10,8 +10,6 @@ from pathlib import Path
 
 #: Spark 4.3 needs this Java or a newer one.
 OLDEST_JAVA = 17
-#: Both environments, a release and pip's downloads on their way, bytes.
-COLD_DISK_BYTES = 6 * 1024**3
 _JRE_PACKAGE = f"openjdk-{OLDEST_JAVA}-jre-headless"
 
 
@@ -41,7 +39,7 @@ def _is_free(host: str, port: int) -> bool:
     return True
 
 
-def need_disk(folder: Path, needed: int = COLD_DISK_BYTES) -> None:
+def need_disk(folder: Path, needed: int) -> None:
     """Raises: Problem when the file system of `folder` has less than `needed` bytes free."""
     free = shutil.disk_usage(folder).free
     if free < needed:

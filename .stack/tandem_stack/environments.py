@@ -29,7 +29,8 @@ _CPU_INDEX = ("--torch-backend", "cpu")
 @dataclass(frozen=True)
 class Environment:
     """One virtual environment. With `project`, the repository itself is installed into it, editable. `tools`: the lock
-    file of what tests and checks need besides."""
+    file of what tests and checks need besides. `disk_bytes`: what making it from nothing takes, with the downloads on
+    their way."""
 
     name: str
     root: Path
@@ -37,6 +38,7 @@ class Environment:
     lock_file: Path
     project: bool
     tools: Path | None = None
+    disk_bytes: int = 0
 
     @property
     def python(self) -> Path:
@@ -80,8 +82,16 @@ def environments(root: Path = ROOT) -> tuple[Environment, Environment]:
             root / "requirements-runtime.lock",
             project=True,
             tools=root / "requirements-development.lock",
+            disk_bytes=5 * 1024**3,
         ),
-        Environment("airflow", root, root / ".venv-airflow", root / "requirements-airflow.lock", project=False),
+        Environment(
+            "airflow",
+            root,
+            root / ".venv-airflow",
+            root / "requirements-airflow.lock",
+            project=False,
+            disk_bytes=1024**3,
+        ),
     )
 
 
@@ -97,8 +107,9 @@ def ensure(wanted: Iterable[Environment], logs: Path) -> None:
         if environment.prefix.is_symlink():
             link = f"{environment.prefix} is a link to {environment.prefix.resolve()}"
             raise Problem(f"{link}, which may be in use: remove the link, or go there")
-    if any(not environment.prefix.exists() for environment in missing):
-        checks.need_disk(missing[0].root)
+    new = [environment for environment in missing if not environment.prefix.exists()]
+    if new:
+        checks.need_disk(new[0].root, sum(environment.disk_bytes for environment in new))
     # The state folder, too, which holds texts and keys later.
     logs.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     logs.mkdir(exist_ok=True)

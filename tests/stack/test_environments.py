@@ -80,6 +80,16 @@ def test_a_failed_installation_is_one_line_and_leaves_no_stamp(environment: Envi
     assert not environment.stamp_file.exists()
 
 
+def test_what_does_not_fit_on_the_disk_is_not_begun(tmp_path: Path) -> None:
+    (tmp_path / "large.lock").write_text("# nothing\n")
+    large = Environment("large", tmp_path, tmp_path / "venv", tmp_path / "large.lock", project=False, disk_bytes=10**18)
+
+    with pytest.raises(Problem, match=r"GB free, 1000000000\.0 GB needed"):
+        ensure(large)
+
+    assert not large.prefix.exists()
+
+
 def test_a_linked_environment_is_never_changed(tmp_path: Path) -> None:
     used = tmp_path / "used"
     used.mkdir()
