@@ -9,6 +9,7 @@ from enum import StrEnum
 from prometheus_client import Counter, Gauge, Histogram, ProcessCollector
 
 from realtime_service.settings import Lane
+from realtime_service.telemetry.metrics.changing_series import ChangingSeries
 from realtime_service.telemetry.metrics.nights import NightMetrics
 from realtime_service.telemetry.metrics.postponed import PostponedUpdates
 from realtime_service.telemetry.metrics.service_levels import Totals
@@ -78,8 +79,6 @@ class Metrics:
         self._seconds, self._queue = functools.cache(seconds.labels), functools.cache(queue.labels)
         self._compute, self._rows = functools.cache(compute.labels), functools.cache(rows.labels)
         self._calls = functools.cache(calls.labels)
-        # p95 and utilisation, as they were set last.
-        self._targets: tuple[Mapping[ServingPath, float], Mapping[ServingPath, float]] = {}, {}
         self._add_lanes()
         self._add_deferred()
         #: Of nightly runs.
@@ -121,9 +120,11 @@ class Metrics:
         self._ids_found, self._ids_absent = ids.labels("found"), ids.labels("absent")
 
     def _add_releases(self) -> None:
-        self._release = self._gauge("tandem_release_info", "The releases this replica serves.", "model", "release")
-        self._canary = self._gauge("tandem_canary_weight", "Share of callers the canary answers.", "model", "release")
-        self._unfit = self._gauge("tandem_release_failed", "Releases that must not serve here.", "release", "reason")
+        self._release = self._changing("tandem_release_info", "The releases this replica serves.", "model", "release")
+        self._canary = self._changing(
+            "tandem_canary_weight", "Share of callers the canary answers.", "model", "release"
+        )
+        self._unfit = self._changing("tandem_release_failed", "Releases that must not serve here.", "release", "reason")
 
     def _add_routing(self) -> None:
         forwarded = self._counter(
@@ -242,18 +243,14 @@ class Metrics:
 
     def set_serving(self, models: Mapping[str, tuple[str, str, float]]) -> None:
         """Set the active release, the canary or "" and its share of each model."""
-        self._release.clear()
-        self._canary.clear()
-        for model, (active, canary, weight) in models.items():
-            self._release.labels(self._model(model), active).set(1)
-            if canary:
-                self._canary.labels(self._model(model), canary).set(weight)
+        self._release.replace({(self._model(model), active): 1 for model, (active, _, _) in models.items()})
+        self._canary.replace(
+            {(self._model(model), canary): weight for model, (_, canary, weight) in models.items() if canary}
+        )
 
     def set_failed(self, failed: Iterable[tuple[str, str]]) -> None:
         """(release, reason) of the releases of the pointer that this replica does not serve."""
-        self._unfit.clear()
-        for release, reason in failed:
-            self._unfit.labels(release, reason).set(1)
+        self._unfit.replace({(release, reason): 1 for release, reason in failed})
 
     def set_lane_timings(self, timings: Mapping[ServingPath, tuple[float, bool]]) -> None:
         """Set the seconds of each lane's call, and whether they are over its budget."""
@@ -270,19 +267,13 @@ class Metrics:
 
     def set_targets(self, p95: Mapping[ServingPath, float], load: Mapping[ServingPath, float]) -> None:
         """Set the targets that operators may change: p95 in seconds, and utilisation; 0 for no target."""
-        if self._targets == (p95, load):
-            return
-        self._targets = p95, load
         for gauge, targets in ((self._target_seconds, p95), (self._target_load, load)):
-            gauge.clear()
-            for path, target in targets.items():
-                if target:
-                    gauge.labels(path).set(target)
+            gauge.replace({(path,): target for path, target in targets.items() if target})
 
     def _describe(self, lanes: Collection[Lane]) -> None:
         rate = self._gauge("tandem_lane_target_requests_per_second", "A lane's throughput target.", "path")
-        self._target_seconds = self._gauge("tandem_lane_target_seconds", "A lane's p95 target.", "path")
-        self._target_load = self._gauge("tandem_load_target", "Load above which a lane's tail grows.", "path")
+        self._target_seconds = self._changing("tandem_lane_target_seconds", "A lane's p95 target.", "path")
+        self._target_load = self._changing("tandem_load_target", "Load above which a lane's tail grows.", "path")
         self.set_targets({it.path: it.target_seconds for it in lanes}, {it.path: it.load_target for it in lanes})
         for lane in lanes:
             if lane.target_rate:
@@ -329,6 +320,9 @@ class Metrics:
 
     def _gauge(self, name: str, text: str, *labels: str) -> Gauge:
         return Gauge(name, text, labels, registry=self.registry)
+
+    def _changing(self, name: str, text: str, *labels: str) -> ChangingSeries:
+        return ChangingSeries(self._gauge(name, text, *labels))
 
     def _histogram(self, name: str, text: str, edges: Iterable[float], *labels: str) -> Histogram:
         return Histogram(name, text, labels, buckets=tuple(edges), registry=self.registry)

@@ -4,7 +4,7 @@ import itertools
 
 import psutil
 import pytest
-from prometheus_client import Gauge
+from prometheus_client import Gauge, generate_latest
 
 from realtime_service.settings import Lane, ServiceSettings, lanes
 from realtime_service.telemetry.metrics import _MOST_MODELS, Metrics, Outcome
@@ -60,8 +60,7 @@ def test_each_model_has_its_release_and_its_canary() -> None:
     assert value("tandem_release_info", model="side", release="side-1") is None
 
 
-def test_a_target_is_a_series_until_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A scrape finds it beside a heartbeat that changes nothing."""
+def test_a_target_is_a_series_until_it_is_none() -> None:
     latency, throughput = (
         lanes(ServiceSettings(), Device.CPU)[it] for it in (ServingPath.LATENCY, ServingPath.THROUGHPUT)
     )
@@ -72,11 +71,46 @@ def test_a_target_is_a_series_until_it_changes(monkeypatch: pytest.MonkeyPatch) 
 
     metrics.set_targets({latency.path: 0.1, throughput.path: 0.0}, {})
     assert (target(latency), target(throughput)) == (0.1, None)
-    with monkeypatch.context() as forbidden:
-        forbidden.setattr(Gauge, "clear", None)
-        metrics.set_targets({latency.path: 0.1, throughput.path: 0.0}, {})
     metrics.set_targets({latency.path: 0.0, throughput.path: 0.2}, {})
     assert (target(latency), target(throughput)) == (None, 0.2)
+
+
+def test_what_stays_is_never_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever a scrape comes while series change: one is made wherever a series goes."""
+    metrics = Metrics(())
+    pages = []
+
+    def watch(name: str) -> None:
+        change = getattr(Gauge, name)
+
+        def changed(gauge: Gauge, *labels: str) -> None:
+            change(gauge, *labels)
+            pages.append(generate_latest(metrics.registry).decode())
+
+        monkeypatch.setattr(Gauge, name, changed)
+
+    watch("clear")
+    watch("remove")
+    for day, other in (("2026-07-01", 1), ("2026-07-02", 2)):
+        metrics.set_targets({ServingPath.LATENCY: 0.1, ServingPath.DYNAMIC: 0.1 * (other % 2)}, {})
+        metrics.set_serving({"main": ("main-1", "main-2", 0.25), f"side-{other}": ("main-1", "", 0.0)})
+        metrics.set_failed([("main-9", "digest"), (f"main-{other}", "digest")])
+        metrics.nights.set_epochs({"main-1": 1.0, f"main-1{other}": 1.0})
+        metrics.nights.set_verdicts("2026-07-01", {"rows": "passed", f"rows-{other}": "passed"})
+        metrics.nights.set_published(day, 1, 1.0, 1.0)
+
+    stays = (
+        'lane_target_seconds{path="latency"}',
+        'release_info{model="main",release="main-1"}',
+        'canary_weight{model="main",release="main-2"}',
+        'release_failed{reason="digest",release="main-9"}',
+        'epoch_day_timestamp_seconds{release="main-1"}',
+        'nightly_gate_info{ds="2026-07-01",gate="rows",outcome="passed"}',
+    )
+    for name in stays:
+        missing = sum(f"tandem_{name}" not in page for page in pages)
+        assert missing == 0, name
+    assert len(pages) == 8
 
 
 def test_the_process_tells_its_memory() -> None:
