@@ -41,15 +41,17 @@ NEVER_AGAIN = (PUSHBACK, "-1")
 QUEUE_FULL_RETRY_SECONDS = 5.0
 #: A small model is opened and warmed in about so many seconds.
 LOADING_RETRY_SECONDS = 2.0
+#: The shortest hint.
+LEAST_RETRY_SECONDS = 0.001
 
 
 class Overloaded(TandemError):
-    """`retry_after` is in seconds."""
+    """`retry_after` is in seconds, and at least LEAST_RETRY_SECONDS."""
 
     def __init__(self, why: str, retry_after: float) -> None:
-        super().__init__(f"{why}; retry in {max(1.0, retry_after * 1000):.0f} ms")
         self.why = why
-        self.retry_after = retry_after
+        self.retry_after = max(LEAST_RETRY_SECONDS, retry_after)
+        super().__init__(f"{why}; retry in {self.retry_after * 1000:.0f} ms")
 
 
 class MessageTooLarge(TandemError):

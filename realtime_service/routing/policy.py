@@ -33,7 +33,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from realtime_service.errors import Overloaded, PermissionDenied, ReplicaUnavailable
+from realtime_service.errors import LEAST_RETRY_SECONDS, Overloaded, PermissionDenied, ReplicaUnavailable
 from realtime_service.routing.overrides import Policy
 from realtime_service.routing.snapshot import Option, Snapshot
 from realtime_service.settings import SERVED
@@ -116,7 +116,7 @@ def decide(request: RoutedRequest, policy: Policy, snapshot: Snapshot, draw: flo
         least_late = min(least_late, late)
     if least_late == math.inf:
         raise ReplicaUnavailable("no replica has a lane that could take this request; try again in a moment")
-    raise Overloaded("the answer would come too late", max(0.001, least_late))
+    raise Overloaded("the answer would come too late", least_late)
 
 
 def own_lane(request: RoutedRequest, policy: Policy) -> tuple[ServingPath, str]:
@@ -210,7 +210,7 @@ def _seconds_until_room(here: float, options: Sequence[Option], request: RoutedR
     """Seconds after which a lane that is full at every replica may take the request; 0 if it is not full."""
     if not options or here < math.inf or not all(option.full(request.texts) for option in options):
         return 0.0
-    return max(0.001, min(option.predicted(request.texts) for option in options))
+    return max(LEAST_RETRY_SECONDS, min(option.predicted(request.texts) for option in options))
 
 
 def _replica(

@@ -105,7 +105,7 @@ class Scheduler:
         queue = self._queues[tasks[0].lane]
         full = queue.size + len(tasks) > queue.lane.max_concurrent
         if full and not queue.shares.has_room(tasks[0].caller, len(tasks), queue.lane.max_concurrent):
-            raise Overloaded(f"the {queue.lane.path} lane is full", max(0.001, queue.backlog))
+            raise Overloaded(f"the {queue.lane.path} lane is full", queue.backlog)
         if finish is None:
             first = tasks[0]
             finish = self.predicted_finish(first.lane, _seconds(tasks), now, first.real_time, first.caller)
@@ -114,7 +114,7 @@ class Scheduler:
                 continue
             latest = latest_finish(task.arrived, task.deadline)
             if finish > latest:
-                raise Overloaded("the answer would come too late", max(0.001, finish - latest))
+                raise Overloaded("the answer would come too late", finish - latest)
         if self._running or self.busy or not alone:
             self._last_together = now
         self._came_alone = tasks[0] if now - self._last_together > TOGETHER_SECONDS else None

@@ -29,6 +29,7 @@ from shared_model.clock import SimulatedClock
 from shared_model.types import ServingPath
 
 CALLER = Identity("addr:x", "addr:x")
+BEGIN = SimulatedClock().monotonic()
 
 
 class Encoded(Exception):
@@ -73,15 +74,16 @@ def dispatcher(
     others: Any = None,
     quota: float = 0.0,
 ) -> Dispatcher:
-    """`finishes`: seconds after which each lane would answer a text of one token; each more takes a millisecond.
-    `others`: lanes of other replicas."""
+    """`finishes`: seconds of a new clock at which each lane would answer a text of one token; each more takes a
+    millisecond. `others`: lanes of other replicas."""
     published = SimpleNamespace(epoch=epoch, may_have=lambda key: key == "card") if epoch else None
     model = Model("r-1", *cast(Any, (None, Tokenizer() if epoch else Encoder(), {}, published)))
 
     def finish_of(
         model: Model, path: ServingPath, tokens: Sequence[int], *_: object, at_least: bool = False
     ) -> float | None:
-        return finishes[path] + 0.001 * sum(it - 1 for it in tokens) if path in finishes else None
+        alone = 0.001 * sum(it - 1 for it in tokens)
+        return max(0.0, finishes[path] - clock.monotonic() + BEGIN) + alone if path in finishes else None
 
     device = SimpleNamespace(busy=busy, finish_of=finish_of, per_text=lambda *_: 0.002)
     snapshot = Snapshot("here", lanes=SERVED, policy=Policy(quota=quota), **({"options": others} if others else {}))
@@ -130,6 +132,53 @@ def test_nothing_is_refused_that_the_dispatcher_would_let_through(
             asyncio.run(one.score(check_request(message), call))
 
 
+@dataclasses.dataclass(frozen=True)
+class Looked:
+    """A call that is looked at, `gap` seconds after the one before."""
+
+    message: scoring_pb2.ScoreRequest
+    waited: float
+    gap: float
+    ahead: int
+    caller: Identity
+
+
+#: Calls that are much the same, and in time or late by little.
+LOOKS = st.builds(
+    Looked,
+    st.builds(
+        lambda timeout, words: message(texts=["card " * words], timeout_ms=timeout),
+        st.sampled_from([80, 90]),
+        st.integers(1, 8),
+    ),
+    st.integers(0, 20).map(lambda ms: ms / 1000),
+    st.integers(0, 3).map(lambda ms: ms / 1000),
+    st.integers(0, 4),
+    st.sampled_from([CALLER, Identity("addr:y", "addr:y", lanes=frozenset({ServingPath.DYNAMIC}))]),
+)
+
+
+@given(
+    # No finish is the last one in time of any call: rounding would decide.
+    st.fixed_dictionaries(
+        {ServingPath.DYNAMIC: st.integers(50, 90).map(lambda ms: ms / 1000 + 0.00037)},
+        optional={ServingPath.LATENCY: st.integers(50, 90).map(lambda ms: ms / 1000 + 0.00037)},
+    ),
+    st.lists(LOOKS, min_size=2, max_size=12),
+    st.just({}) | OPTIONS,
+)
+def test_each_look_finds_what_it_would_find_without_those_before(
+    finishes: dict[ServingPath, float], looks: list[Looked], others: Any
+) -> None:
+    clock = SimulatedClock()
+    one = dispatcher(finishes, clock, others=others)
+    for look in looks:
+        clock.advance(look.gap)
+        call = (look.message, look.caller, clock.monotonic() - look.waited, look.ahead)
+        by_itself = dispatcher(finishes, clock, others=others).early_shedding.refusal(*call)
+        assert (one.early_shedding.refusal(*call) is None) is (by_itself is None)
+
+
 def late() -> tuple[Dispatcher, float]:
     """A dispatcher whose lanes take 200 ms, and when a call came just now."""
     clock = SimulatedClock()
@@ -149,6 +198,70 @@ def test_a_call_that_no_lane_would_answer_in_time_is_refused_and_counted() -> No
     written = generate_latest(one._metrics.registry).decode()
     assert 'outcome="refused",path="latency"} 1.0' in written
     assert one._models.serving.models["r-1"].statistics.failed.count == 1
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "other", "looks"),
+    [
+        (0, {}, 1),
+        (2, {}, 1),
+        (2.1, {}, 2),
+        (1, {"texts": ["card of mine"]}, 1),
+        (1, {"texts": ["card"]}, 2),
+        (1, {"timeout_ms": 81}, 2),
+        (1, {"priority": scoring_pb2.REAL_TIME}, 2),
+    ],
+)
+def test_what_a_look_has_predicted_is_taken_for_calls_like_it_for_2_ms(
+    after_ms: float, other: dict[str, Any], looks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimulatedClock()
+    one = dispatcher(dict.fromkeys(SERVED, 0.2), clock)
+    asked = []
+    predict = one.early_shedding._device.finish_of
+
+    def finish_of(model: Model, path: ServingPath, *rest: Any, **more: Any) -> float | None:
+        if path is ServingPath.LATENCY:
+            asked.append(path)
+        return predict(model, path, *rest, **more)
+
+    monkeypatch.setattr(one.early_shedding._device, "finish_of", finish_of)
+    first = one.early_shedding.refusal(message(texts=["my card"]), CALLER, clock.monotonic())
+    clock.advance(after_ms / 1000)
+    second = one.early_shedding.refusal(message(**{"texts": ["my card"], **other}), CALLER, clock.monotonic())
+    assert first is not None
+    assert second is not None
+    assert len(asked) == looks
+    if looks == 1:
+        # It is due so much later.
+        assert second.retry_after == pytest.approx((first.retry_after or 0.0) - after_ms / 1000)
+        assert one._models.serving.models["r-1"].statistics.failed.count == 2
+
+
+@pytest.mark.parametrize(("after_ms", "refused"), [(1, True), (1.8, False)])
+def test_a_call_that_came_late_enough_is_let_through(after_ms: float, refused: bool) -> None:
+    """The first one would be late by 1.5 ms."""
+    clock = SimulatedClock()
+    shedding = dispatcher({ServingPath.LATENCY: 0.0655}, clock).early_shedding
+    assert shedding.refusal(message(), CALLER, clock.monotonic()) is not None
+    clock.advance(after_ms / 1000)
+    assert bool(shedding.refusal(message(), CALLER, clock.monotonic())) is refused
+
+
+def test_a_prediction_is_not_taken_once_replicas_or_the_release_are_others() -> None:
+    clock, lane = SimulatedClock(), ServingPath.LATENCY
+    finishes = dict.fromkeys(SERVED, 0.2)
+    one = dispatcher(finishes, clock)
+    assert one.early_shedding.refusal(message(), CALLER, clock.monotonic()) is not None
+    soon = {("r-1", lane): (Option("b", lane, 0.01, 0.001, 0.5),)}
+    one._membership.snapshot = dataclasses.replace(one._membership.snapshot, options=soon)
+    assert one.early_shedding.refusal(message(), CALLER, clock.monotonic()) is None
+
+    one = dispatcher(finishes, clock)
+    assert one.early_shedding.refusal(message(), CALLER, clock.monotonic()) is not None
+    finishes |= dict.fromkeys(SERVED, 0.01)
+    one._models.serving = dispatcher(finishes, clock)._models.serving
+    assert one.early_shedding.refusal(message(), CALLER, clock.monotonic()) is None
 
 
 @pytest.mark.parametrize(("words", "refused"), [(40, False), (50, True)])
