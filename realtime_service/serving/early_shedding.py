@@ -47,18 +47,19 @@ _LATE_SECONDS = 0.005
 #: not: so it settles where one of 40 is refused. `_MOST_MARGIN` bounds what short timeouts lose.
 _MARGIN_UP, _MARGIN_DOWN, _MOST_MARGIN = 0.000_5, 0.000_5 / 40, 0.006
 #: Seconds for which a predicted finish is taken for other calls. A batch that ends much sooner than predicted makes it
-#: wrong for as long, which is the time of five refusals.
+#: wrong for as long, which is the time of about eight refusals.
 _STANDS_SECONDS = 0.002
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """The parts of a call that the prediction of its finish depends on. `ahead`: as in `EarlyShedding.refusal`."""
+    """The parts of a call that the prediction of its finish depends on. `ahead`: as in `EarlyShedding.refusal`. No
+    model, which would not be freed while the call is known."""
 
     caller: Identity
     priority: Priority
     timeout: float
-    model: Model
+    release: str
     snapshot: Snapshot
     tokens: int
     ahead: int
@@ -67,7 +68,7 @@ class _Call:
         """Whether no lane would answer this call sooner than the other one."""
         return (
             self.snapshot is other.snapshot
-            and self.model is other.model
+            and self.release == other.release
             and self.timeout == other.timeout
             and self.priority is other.priority
             and self.tokens >= other.tokens
@@ -167,20 +168,20 @@ class EarlyShedding:
         if model is None:
             return
         tokens, timeout = model.encoder.fewest_tokens(message.texts[0]), message.timeout_ms / 1000
-        call = _Call(caller, PRIORITIES[message.priority], timeout, model, snapshot, tokens, ahead)
+        call = _Call(caller, PRIORITIES[message.priority], timeout, model.release, snapshot, tokens, ahead)
         latest = latest_finish(arrived, arrived + timeout) - self._margin
         late = self._late
         if late is None or not late.holds_for(call, latest, now):
-            self._late = late = self._judge(call, flow, latest, now)
+            self._late = late = self._judge(call, model, flow, latest, now)
         if late is None or _may_be_published(model, message):
             return
         self._metrics.ended(late.path, Outcome.REFUSED, serving.default_name)
         model.statistics.add_failed(now - arrived, unserved=True)
         raise Overloaded(late.why, late.finish - latest)
 
-    def _judge(self, call: _Call, flow: str, latest: float, now: float) -> _Late | None:
+    def _judge(self, call: _Call, model: Model, flow: str, latest: float, now: float) -> _Late | None:
         """None for a call that may be in time."""
-        model, snapshot, urgent = call.model, call.snapshot, call.priority is Priority.REAL_TIME
+        snapshot, urgent = call.snapshot, call.priority is Priority.REAL_TIME
         finish = FinishTimes(
             self._device, model, [call.tokens], snapshot.lanes, urgent, flow, at_least=True, ahead=call.ahead
         )

@@ -73,11 +73,12 @@ def dispatcher(
     epoch: str = "",
     others: Any = None,
     quota: float = 0.0,
+    release: str = "r-1",
 ) -> Dispatcher:
     """`finishes`: seconds of a new clock at which each lane would answer a text of one token; each more takes a
     millisecond. `others`: lanes of other replicas."""
     published = SimpleNamespace(epoch=epoch, may_have=lambda key: key == "card") if epoch else None
-    model = Model("r-1", *cast(Any, (None, Tokenizer() if epoch else Encoder(), {}, published)))
+    model = Model(release, *cast(Any, (None, Tokenizer() if epoch else Encoder(), {}, published)))
 
     def finish_of(
         model: Model, path: ServingPath, tokens: Sequence[int], *_: object, at_least: bool = False
@@ -260,7 +261,7 @@ def test_a_prediction_is_not_taken_once_replicas_or_the_release_are_others() -> 
     one = dispatcher(finishes, clock)
     assert one.early_shedding.refusal(message(), CALLER, clock.monotonic()) is not None
     finishes |= dict.fromkeys(SERVED, 0.01)
-    one._models.serving = dispatcher(finishes, clock)._models.serving
+    one._models.serving = dispatcher(finishes, clock, release="r-2")._models.serving
     assert one.early_shedding.refusal(message(), CALLER, clock.monotonic()) is None
 
 
