@@ -20,6 +20,9 @@ USER = "admin"
 PARALLELISM = 2
 #: How often an API server that ends is started again.
 _API_RESTARTS = 3
+#: How long a process waits for the others, one of which writes to SQLite at a time. SQLite's own are 5, after which the
+#: scheduler ends: on a busy disk another's writes took 8.
+_LOCKED_SECONDS = 60
 #: How often the scheduler says that it lives, and how often a task's supervisor looks after it, which keeps its slot
 #: until it sees the task's end. Airflow's own are 5 seconds. And after how many without a sign of life a task is tried
 #: again; Airflow's own are 300.
@@ -113,7 +116,7 @@ def _settings(airflow: Airflow) -> dict[str, str]:
         "CORE__EXECUTION_API_SERVER_URL": f"{airflow.address}/execution/",
         "CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in airflow.users.items()),
         "CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(airflow.password_file),
-        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{airflow.home / 'airflow.db'}",
+        "DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{airflow.home / 'airflow.db'}?timeout={_LOCKED_SECONDS}",
         "API__BASE_URL": airflow.address,
         "API__HOST": "127.0.0.1",
         "API__PORT": str(airflow.port),
