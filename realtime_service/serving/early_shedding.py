@@ -1,16 +1,17 @@
 """Refuses a call of a burst on one look at its message, before anything else is done for it.
 
 Where a device has more queued than it can do in the call's time, reading, checking and routing the request would only
-take time from those that can be answered. But for its margin this refuses nothing that the dispatcher would not refuse
-a moment later, once the calls ahead are queued; a request that cannot be judged at a glance goes the whole way.
+take time from those that can be answered. But for its margin, and predictions that are up to 2 ms old, this refuses
+nothing that the dispatcher would not refuse a moment later, once the calls ahead are queued; a request that cannot be
+judged at a glance goes the whole way.
 
 The margin: the look sees neither all tokens of a text nor how long the event loop takes to queue it. In an overload of
 some seconds calls would wait until the look just lets them pass, and the dispatcher would refuse them after all, at a
 higher cost, while the device is idle. So the look asks for some time more, which it learns from the calls that it let
 pass.
 
-In a burst many calls differ only in when they came, and a look costs a third of all that a refusal does. So the finish
-that one look predicted is taken for later calls like it, for a moment.
+In a burst many calls differ only in when they came, and a prediction for each costs a sixth of its refusal. So the
+finish that was predicted for one call is taken for later calls like it, for 2 ms.
 """
 
 import contextlib

@@ -2,7 +2,9 @@
 
 import asyncio
 import dataclasses
+import gc
 import math
+import weakref
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
@@ -263,6 +265,16 @@ def test_a_prediction_is_not_taken_once_replicas_or_the_release_are_others() -> 
     finishes |= dict.fromkeys(SERVED, 0.01)
     one._models.serving = dispatcher(finishes, clock, release="r-2")._models.serving
     assert one.early_shedding.refusal(message(), CALLER, clock.monotonic()) is None
+
+
+def test_a_refusal_keeps_no_model_that_serves_no_more() -> None:
+    clock = SimulatedClock()
+    one = dispatcher(dict.fromkeys(SERVED, 0.2), clock)
+    model = weakref.ref(one._models.serving.models["r-1"])
+    assert one.early_shedding.refusal(message(), CALLER, clock.monotonic()) is not None
+    one._models.serving = dispatcher({}, clock, release="r-2")._models.serving
+    gc.collect()
+    assert model() is None
 
 
 @pytest.mark.parametrize(("words", "refused"), [(40, False), (50, True)])
