@@ -40,6 +40,7 @@ READ_SECONDS = 10.0
 LOOK_SECONDS = 1.0
 _UNKNOWN = status_of(UnknownMethod())
 _TOO_SLOW = status_of(DeadlineExpired(f"the message of the call did not come within {READ_SECONDS:.0f} s"))
+_EXPIRED = status_of(DeadlineExpired("the deadline passed before the call was read"))
 _TOO_MANY = status_of(Overloaded("this replica has too many calls under way", RETRY_SECONDS))
 
 
@@ -90,8 +91,8 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
         self._most_calls = limits.calls
         self._answers = set[asyncio.Task[None]]()
         self._others = set[asyncio.Task[None]]()
-        messages = (limits.messages, limits.messages_of_address)
-        self._accepted = ReadQueue[_Accepted](loop, _READ, self._start, *messages)
+        places = (limits.messages, limits.messages_of_address)
+        self._accepted = ReadQueue[_Accepted](loop, _READ, self._start, *places, over=self._expired)
         # Since when, the longest first.
         self._reading: dict[_Accepted, float] = {}
         self._look: asyncio.TimerHandle | None = None
@@ -133,6 +134,17 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
         context = contextvars.copy_context()
         context.run(ARRIVED.set, call.arrived)
         self._spawn(self._answer(call), self._answers, context)
+
+    def _expired(self, call: _Accepted) -> bool:
+        """End a call whose deadline has passed, for a part of what it costs to read it."""
+        left = call.context.time_remaining()
+        if left is None or left > 0:
+            return False
+        self._calls.count -= 1
+        if expired := self.single[call.method].expired:
+            expired()
+        self._refuse(call.method, call.state, _EXPIRED)
+        return True
 
     async def _answer(self, call: _Accepted) -> None:
         try:
@@ -238,7 +250,7 @@ def _counted(path: str, handler: Handler, counts: CallCounts) -> Handler:
     """The handler, whose ends are counted."""
     counts.expect_calls(path)
     if isinstance(handler, SingleHandler):
-        return SingleHandler(_counting(path, handler.method, counts), handler.shed)
+        return SingleHandler(_counting(path, handler.method, counts), handler.shed, handler.expired)
     asks, answers = ("stream" if it else "unary" for it in (handler.request_streaming, handler.response_streaming))
     method = _counting(path, getattr(handler, f"{asks}_{answers}"), counts)
     make = getattr(grpc, f"{asks}_{answers}_rpc_method_handler")

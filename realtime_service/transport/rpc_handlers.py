@@ -66,9 +66,17 @@ class Handlers:
     def __init__(self, reception: Reception) -> None:
         self._reception = reception
 
-    def unary(self, method: CallerMethod, *, scores: bool = True, shed: Shed | None = None) -> Handler:
-        """`method` takes the request's bytes and returns the answer. `scores`: its callers need a role that scores."""
-        return unary(self._identified(method, scores), shed)
+    def unary(
+        self,
+        method: CallerMethod,
+        *,
+        scores: bool = True,
+        shed: Shed | None = None,
+        expired: Callable[[], None] | None = None,
+    ) -> Handler:
+        """`method` takes the request's bytes and returns the answer. `scores`: its callers need a role that scores;
+        `shed`, `expired`: as in `SingleHandler`."""
+        return unary(self._identified(method, scores), shed, expired)
 
     def server_stream(self, method: Callable[[bytes, Context, Arrival], Awaitable[None]]) -> Handler:
         """`method` takes the request's bytes and writes its answers to the context."""
@@ -113,21 +121,23 @@ class _Messages:
 
 
 class SingleHandler(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # generic in its stubs only
-    """Of a method with one request and one answer. `shed`: asked by the listener before it does anything else."""
+    """Of a method with one request and one answer. `shed`: asked by the listener before it does anything else;
+    `expired`: told of each call whose deadline passed before it was read."""
 
     request_streaming = response_streaming = False
     request_deserializer = unary_stream = stream_unary = stream_stream = None
 
-    def __init__(self, method: Method, shed: Shed | None) -> None:
+    def __init__(self, method: Method, shed: Shed | None, expired: Callable[[], None] | None) -> None:
         self.method = method
         self.unary_unary = method  # type: ignore[assignment]  # the stubs know methods that are not coroutines
         self.response_serializer = _serialise
         self.shed = shed
+        self.expired = expired
 
 
-def unary(method: Method, shed: Shed | None = None) -> Handler:
+def unary(method: Method, shed: Shed | None = None, expired: Callable[[], None] | None = None) -> Handler:
     """As in `Handlers`, for callers that are not identified: of health checks, and other replicas."""
-    return SingleHandler(_answering(method), shed)
+    return SingleHandler(_answering(method), shed, expired)
 
 
 def server_stream(method: Method) -> Handler:

@@ -7,9 +7,10 @@ import gzip
 import socket
 import time
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import grpc.aio
@@ -136,6 +137,107 @@ async def test_an_item_without_a_place_waits_for_it() -> None:
     queue.ended("a")
     await asyncio.sleep(0)
     assert passed == ["a 0", "a 1"]
+
+
+class _Clock:
+    """The part of an event loop that a queue uses, without one: `seconds` is set, and turns are taken by `turn`."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._due = deque[Callable[[], None]]()
+
+    def time(self) -> float:
+        return self.seconds
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self._due.append(callback)
+
+    def turn(self, seconds: float = 0.0) -> bool:
+        """Whether there was one to take."""
+        self.seconds += seconds
+        if not self._due:
+            return False
+        self._due.popleft()()
+        return True
+
+
+def read_queue(
+    clock: _Clock, passed: list[int], at_once: int = 4, over: Callable[[int], bool] = lambda call: False
+) -> ReadQueue[int]:
+    return ReadQueue[int](cast(asyncio.AbstractEventLoop, clock), at_once, passed.append, 10_000, 10_000, over)
+
+
+def test_in_an_overload_that_lasts_every_second_call_that_is_read_is_the_newest() -> None:
+    clock, passed = _Clock(), list[int]()
+    queue = read_queue(clock, passed)
+    for number in range(12):
+        queue.put(number, "a")
+    clock.turn(accept_queue._LASTING_SECONDS)
+    assert passed == [0, 1, 2, 3]
+    queue.put(12, "a")
+    clock.turn(0.001)
+    assert passed[4:] == [12, 4, 11, 5]
+    while clock.turn():
+        pass
+    assert passed[8:] == [10, 6, 9, 7, 8]
+    # Once none has waited, the next calls are a burst again.
+    for number in range(4):
+        queue.put(number, "a")
+    clock.turn()
+    assert passed[13:] == [0, 1, 2, 3]
+
+
+def test_a_burst_is_read_in_its_order_however_long_it_takes() -> None:
+    clock, passed = _Clock(), list[int]()
+    queue = read_queue(clock, passed)
+    for number in range(900):
+        queue.put(number, "a")
+    while clock.turn(0.002):
+        pass
+    assert passed == list(range(900))
+
+
+def test_calls_that_are_over_end_unread_and_a_few_are_looked_at_with_each_that_is_read() -> None:
+    clock, passed, asked = _Clock(), list[int](), list[int]()
+    over = {*range(10), 12}
+
+    def ended(call: int) -> bool:
+        asked.append(call)
+        return call in over
+
+    queue = read_queue(clock, passed, at_once=1, over=ended)
+    for number in range(15):
+        queue.put(number, "a")
+    clock.turn()
+    # The next one is read, over or not: it was not looked at.
+    assert (asked, passed) == ([0, 1, 2, 3], [4])
+    while clock.turn():
+        pass
+    assert passed == [4, 9, 10, 11, 13, 14]
+    assert len(queue) == queue.waiting("a") == 0
+
+
+@given(st.lists(st.integers(0, 9), max_size=60), st.integers(1, 5))
+@settings(max_examples=examples(200))
+def test_no_call_is_lost_or_waits_for_more_than_twice_those_that_came_before_it(
+    arrivals: list[int], at_once: int
+) -> None:
+    """`arrivals`: so many calls come before each turn; an overload that lasts from the first turn on."""
+    clock, passed, came = _Clock(), list[int](), 0
+    queue = read_queue(clock, passed, at_once)
+    passed_when_it_came, ahead = list[int](), list[int]()
+    for count in arrivals:
+        for _ in range(count):
+            passed_when_it_came.append(len(passed))
+            ahead.append(len(queue))
+            queue.put(came, "a")
+            came += 1
+        clock.turn(1.0)
+    while clock.turn(1.0):
+        pass
+    assert sorted(passed) == list(range(came))
+    for turn, call in enumerate(passed):
+        assert turn - passed_when_it_came[call] <= 2 * ahead[call] + 1
 
 
 LARGE = bytes(SMALL_BYTES + 1)

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -126,6 +127,30 @@ async def test_a_call_whose_caller_leaves_is_counted_as_cancelled() -> None:
             it.cancel()
         for method in ("/a.B/One", "/a.B/Answers"):
             await until(lambda method=method: counted(metrics, method, "CANCELLED") == 1)
+
+
+async def test_a_call_whose_deadline_passes_before_it_is_read_is_counted_and_never_looked_at() -> None:
+    """The event loop stands still until the deadline has passed, while many calls wait to be read."""
+    metrics, looked_at, expired = Metrics(()), list[bytes](), list[float]()
+
+    def look(raw: bytes, context: Context, ahead: int) -> Status | None:
+        looked_at.append(raw)
+        while raw == b"slow" and time.monotonic() < sent + 1.0:
+            pass
+        return None
+
+    methods = {"One": Handlers(Reception(identify)).unary(one, shed=look, expired=lambda: expired.append(0.0))}
+    handler = grpc.method_handlers_generic_handler("a.B", methods)
+    async with listening(handler, counts=metrics) as address, grpc.aio.insecure_channel(address) as channel:
+        ask = channel.unary_unary("/a.B/One")
+        sent = time.monotonic()
+        slow = [ask(b"slow", timeout=20)] + [ask(b"fine", timeout=0.5) for _ in range(60)]
+        codes = [await call.code() for call in slow]
+    assert codes[0] is grpc.StatusCode.OK
+    assert set(codes[1:]) <= {grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED}
+    assert expired
+    assert counted(metrics, "/a.B/One", "DEADLINE_EXCEEDED") >= len(expired)
+    assert len(looked_at) <= 61 - len(expired)
 
 
 async def test_calls_that_end_before_their_handler_are_counted() -> None:
