@@ -15,6 +15,7 @@ from tests.benchmarks import harness, replicas, rounds
 from tests.benchmarks.harness import Target
 from tests.benchmarks.online import groups, texts
 from tests.benchmarks.online.burst import burst
+from tests.benchmarks.online.cpu import CpuShares
 from tests.benchmarks.online.memory import memory
 from tests.benchmarks.online.stage import Choice, Generators, Stage
 from tests.benchmarks.online.start import start
@@ -119,6 +120,7 @@ def conditions(material: Material, generators: Generators) -> dict[str, object]:
         "generator_share_of_a_core": round(generators.share, 3),
         "generator_late_ms_p99": round(generators.late_ms, 2),
         "loads_sent_late": generators.late,
+        "of_one_core": {name: CpuShares.median(several) for name, several in generators.cores.items()},
     }
 
 

@@ -2,9 +2,12 @@
 
 import math
 import re
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from tests.benchmarks import bench_online, rounds
@@ -12,6 +15,7 @@ from tests.benchmarks.bench_online import GROUPS
 from tests.benchmarks.harness import CannotMeasure
 from tests.benchmarks.online import burst_rows, texts
 from tests.benchmarks.online.burst_rows import Lane, Row, Seen
+from tests.benchmarks.online.cpu import CpuShares, Watch
 from tests.benchmarks.online.stage import Generators
 from tests.load import arrivals
 from tests.load.calls import LEAST_CALLS, MISSED_MS, OK, RESOURCE_EXHAUSTED, Calls, quantile, statuses
@@ -115,6 +119,34 @@ def test_a_rate_counts_answers_inside_its_window() -> None:
     assert calls(*answered(10)).rate(2.0, 6.0) == 1.0
     assert calls(*answered(10)).due_from(7.0).due.tolist() == [7.0, 8.0, 9.0]
     assert calls(*answered(2)).generator_share == 0.05
+
+
+def test_a_load_tells_what_threads_of_the_service_took_of_a_core() -> None:
+    def compute() -> None:
+        while time.thread_time() < 0.2:
+            pass
+
+    with Watch(psutil.Process()) as watch:
+        engine = threading.Thread(target=compute)
+        engine.start()
+        engine.join()
+    shares = watch.shares([calls(*answered(3)), calls((1.0, 1.0, NEVER, LOST))])
+    assert shares.engines > 5 * shares.event_loop
+    # Two generators took 0.1 s each, as long as the engine; three calls ended.
+    assert shares.generators == pytest.approx(shares.engines, rel=0.2)
+    assert shares.calls == pytest.approx(15 * shares.generators)
+
+
+def test_shares_of_a_core_are_the_median_of_the_times_that_a_load_ran() -> None:
+    several = [CpuShares(0.1, 1.5, 0.3, 0.1, 100.0), CpuShares(0.2, 1.2, 0.1, 0.0, 90.0), CpuShares(0.9, 1.3, 0, 0, 0)]
+    assert CpuShares.median(several) == {
+        "event_loop": 0.2,
+        "engines": 1.3,
+        "generators": 0.1,
+        "idle": 0.0,
+        "calls": 90.0,
+    }
+    assert str(several[0]) == "event loop 0.10, engines 1.50, generators 0.30, idle 0.10; 100 calls a second"
 
 
 def test_a_load_that_was_sent_late_is_named() -> None:

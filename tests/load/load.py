@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 
 import safetensors.numpy
@@ -27,8 +28,13 @@ def run(plan: Plan) -> Calls:
     return calls
 
 
-def run_together(plans: Sequence[Plan], starts: Sequence[float]) -> list[Calls]:
-    """Several loads at once; `starts`: seconds after the first one's start. Raises: CannotMeasure."""
+def run_together(
+    plans: Sequence[Plan], starts: Sequence[float], during: AbstractContextManager[object] | None = None
+) -> list[Calls]:
+    """Several loads at once; `starts`: seconds after the first one's start; `during`: entered while calls are sent.
+
+    Raises: CannotMeasure.
+    """
     with contextlib.ExitStack() as stack:
         processes = [stack.enter_context(_process()) for _ in plans]
         for process, plan in zip(processes, plans, strict=True):
@@ -38,7 +44,8 @@ def run_together(plans: Sequence[Plan], starts: Sequence[float]) -> list[Calls]:
         start = time.monotonic() + _HEAD_START
         for process, after in zip(processes, starts, strict=True):
             _tell(process, str(start + after))
-        return [_result(process) for process in processes]
+        with during or contextlib.nullcontext():
+            return [_result(process) for process in processes]
 
 
 def favoured() -> int:

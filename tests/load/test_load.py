@@ -209,11 +209,18 @@ def test_a_stage_loads_a_real_service(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("TANDEM_RELEASES", str(tmp_path))
     monkeypatch.setattr(stages, "_CAPACITY_SECONDS", 1.5)
     said = list[str]()
-    with replicas.place() as place, Stage(place, texts.load(None), Generators(), said.append, skip=0) as stage:
+    generators = Generators()
+    with replicas.place() as place, Stage(place, texts.load(None), generators, said.append, skip=0) as stage:
         assert stage.capacity > 5
         bulk = Plan(address=stage.address, texts=stage.bulk(500), seconds=1.0, in_flight=8, priority="BATCH")
         due = arrivals.poisson(20.0, 1.0, seed=1).tolist()
         chat = Plan(address=stage.address, texts=stage.interactive(40), seconds=1.0, due=due, priority="REAL_TIME")
         for calls in stage.run_together(["bulk", "chat"], [bulk, chat], [0.0, 0.0]):
             assert statuses(calls) == {OK: len(calls.due)}
-    assert [line.partition(":")[0].strip() for line in said] == ["saturating", "latency lane, texts/s", "bulk", "chat"]
+    said = [line.partition(":")[0].strip() for line in said]
+    assert said == ["saturating", "of a core", "latency lane, texts/s", "bulk", "chat", "of a core"]
+    # A load that keeps the service busy shows its own threads, and both loads count in what ran at once.
+    (alone,), (together,) = generators.cores["saturating"], generators.cores["bulk, chat"]
+    assert alone.event_loop > 0.05
+    assert alone.calls > 5
+    assert together.calls > 0

@@ -40,11 +40,13 @@ class Bare:
         answered: Mapping[str, float] = getattr(self, what)(**arguments)
         return answered
 
-    def single(self, texts: Sequence[str], width: int) -> dict[str, float]:
-        """One text at a time: median ms."""
+    def single(self, texts: Sequence[str], width: int, pause: float = 0.0) -> dict[str, float]:
+        """One text at a time, `pause` seconds after the one before: median ms."""
         batches = [collate([encoding]) for encoding in self._encoder.encode_many(list(texts))]
         engine, milliseconds = self._ready(Precision.INT8, 1, width, batches), []
         for batch in batches:
+            if pause:
+                time.sleep(pause)
             started = time.perf_counter()
             engine.score(batch, single=True)
             milliseconds.append(1000 * (time.perf_counter() - started))

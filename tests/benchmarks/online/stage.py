@@ -16,6 +16,7 @@ from realtime_service.settings import ServiceSettings
 from shared_model import devices
 from tests.benchmarks import replicas
 from tests.benchmarks.harness import CannotMeasure
+from tests.benchmarks.online.cpu import CpuShares, Watch
 from tests.benchmarks.online.texts import Material
 from tests.benchmarks.replicas import Place
 from tests.load import load
@@ -37,11 +38,13 @@ Say = Callable[[str], None]
 
 @dataclass
 class Generators:
-    """The load generators' effect on the measurement, over all rounds."""
+    """The load generators' effect on the measurement, and what the cores did meanwhile, over all rounds."""
 
     share: float = 0.0
     late_ms: float = 0.0
     late: list[str] = field(default_factory=list)
+    #: By the name of a load: what the cores did, each time that it ran.
+    cores: dict[str, list[CpuShares]] = field(default_factory=dict)
 
     def note(self, name: str, calls: Calls) -> None:
         self.share = max(self.share, calls.generator_share)
@@ -140,12 +143,18 @@ class Stage:
 
     def run_together(self, names: Sequence[str], plans: Sequence[Plan], starts: Sequence[float]) -> list[Calls]:
         """Loads at once, each from `starts` seconds on. Raises: CannotMeasure."""
-        several = load.run_together(plans, starts)
+        # Of a load that another server answers, there may be no service.
+        watch = Watch(self.service) if "_running" in vars(self) else None
+        several = load.run_together(plans, starts, watch)
         for name, calls in zip(names, several, strict=True):
             if not len(calls.due):
                 raise CannotMeasure(f"{name}: no call was sent")
             self._generators.note(name, calls)
             self.say(f"  {name}: {_in_words(calls)}")
+        if watch:
+            shares = watch.shares(several)
+            self._generators.cores.setdefault(", ".join(names), []).append(shares)
+            self.say(f"    of a core: {shares}")
         return several
 
     def measured(self, name: str, value: float) -> float:
