@@ -112,14 +112,14 @@ class AcceptQueue(Generic[Item]):
         if not self._has_place(address):
             return
         items = self._waiting[address]
-        item = self._take(items)
+        item = self._take(items, address)
         if not items:
             del self._waiting[address]
         self._size -= 1
         self._pass(item, address)
         self._offer(address)
 
-    def _take(self, items: deque[Item]) -> Item:
+    def _take(self, items: deque[Item], address: str) -> Item:
         return items.popleft()
 
     def _pass(self, item: Item, address: str) -> None:
@@ -152,7 +152,8 @@ class ReadQueue(AcceptQueue[Item]):
         self._kept_until: dict[str, float] = {}
         # Since when items have waited without a break, in the loop's seconds.
         self._since = 0.0
-        self._newest_is_next = False
+        # In an overload that lasts, addresses whose newest item is the next: each has one that waits.
+        self._newest_is_next = set[str]()
 
     def put(self, item: Item, address: str) -> None:
         if not len(self):
@@ -179,14 +180,18 @@ class ReadQueue(AcceptQueue[Item]):
         most = self._places_of_address if self._all_taken < self._places else 1
         return self._taken[address] < most
 
-    def _take(self, items: deque[Item]) -> Item:
+    def _take(self, items: deque[Item], address: str) -> Item:
         for _ in range(min(_LOOKED_AT, len(items) - 1)):
             if not self._over(items[0]):
                 break
             items.popleft()
             self._size -= 1
-        self._newest_is_next = not self._newest_is_next and self._loop.time() - self._since > _LASTING_SECONDS
-        return items.pop() if self._newest_is_next else items.popleft()
+        if address in self._newest_is_next:
+            self._newest_is_next.remove(address)
+            return items.pop()
+        if len(items) > 1 and self._loop.time() - self._since > _LASTING_SECONDS:
+            self._newest_is_next.add(address)
+        return items.popleft()
 
     def _pass(self, item: Item, address: str) -> None:
         self._all_taken += 1
