@@ -35,7 +35,7 @@ from realtime_service.serving.deferral import Deferral
 from realtime_service.serving.early_shedding import EarlyShedding
 from realtime_service.serving.finish_times import FinishTimes
 from realtime_service.serving.request import IDENTITY, CallContext, RequestContext, ScoringRequest
-from realtime_service.telemetry.metrics import Metrics, Outcome
+from realtime_service.telemetry.metrics import Metrics
 from realtime_service.telemetry.scope import name_request
 from shared_model.clock import Clock
 from shared_model.encoding import Encoding
@@ -94,10 +94,6 @@ class Dispatcher:
             if answered.path is ServingPath.PRECOMPUTED and not call.caller.sees_precomputed:
                 self._disguise(context, answered)
         return answered
-
-    def expired(self) -> None:
-        """Count a request whose deadline passed before it was read, so that its lane is not known."""
-        self._metrics.ended(None, Outcome.EXPIRED)
 
     @property
     def served_models(self) -> frozenset[str]:

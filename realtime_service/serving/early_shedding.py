@@ -199,6 +199,16 @@ class EarlyShedding:
             return _Late(call, path, error.why, latest + error.retry_after, at)
         return None
 
+    def expired(self, waited: float) -> None:
+        """Count a request whose deadline passed before it was read, so many seconds after it came. It is taken for one
+        text of normal priority with that as its timeout, and so for a request of the lane that those have."""
+        serving = self._models.serving
+        routed = RoutedRequest(1, Priority.NORMAL, waited, 0.0, serving.active, {})
+        path, _ = own_lane(routed, self._membership.snapshot.policy)
+        self._metrics.ended(path, Outcome.EXPIRED, serving.default_name)
+        if model := serving.models.get(serving.active):
+            model.statistics.add_failed(waited, unserved=True)
+
     def check_quota(self, caller: Identity, model: str, charged: int) -> None:
         """Raises: Overloaded where the caller may not have so many texts scored now. Those that it may have are counted
         later, with their request."""

@@ -142,7 +142,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
             return False
         self._calls.count -= 1
         if expired := self.single[call.method].expired:
-            expired()
+            expired(time.monotonic() - call.arrived)
         self._refuse(call.method, call.state, _EXPIRED)
         return True
 

@@ -25,6 +25,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Method = Callable[[Any, Context], Awaitable[Any]]
 #: The status of a call that ends on a look at its bytes. The number: of calls from its address that go before it.
 Shed = Callable[[bytes, Context, int], Status | None]
+#: Learns of a call whose deadline passed before it was read, so many seconds after it came.
+Expired = Callable[[float], None]
 #: Quoted: the class is generic in its stubs only.
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -72,7 +74,7 @@ class Handlers:
         *,
         scores: bool = True,
         shed: Shed | None = None,
-        expired: Callable[[], None] | None = None,
+        expired: Expired | None = None,
     ) -> Handler:
         """`method` takes the request's bytes and returns the answer. `scores`: its callers need a role that scores;
         `shed`, `expired`: as in `SingleHandler`."""
@@ -121,13 +123,13 @@ class _Messages:
 
 
 class SingleHandler(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # generic in its stubs only
-    """Of a method with one request and one answer. `shed`: asked by the listener before it does anything else;
-    `expired`: told of each call whose deadline passed before it was read."""
+    """Of a method with one request and one answer. `shed`: asked by the listener before it does anything else, unless
+    the call has `expired`."""
 
     request_streaming = response_streaming = False
     request_deserializer = unary_stream = stream_unary = stream_stream = None
 
-    def __init__(self, method: Method, shed: Shed | None, expired: Callable[[], None] | None) -> None:
+    def __init__(self, method: Method, shed: Shed | None, expired: Expired | None) -> None:
         self.method = method
         self.unary_unary = method  # type: ignore[assignment]  # the stubs know methods that are not coroutines
         self.response_serializer = _serialise
@@ -135,7 +137,7 @@ class SingleHandler(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # generic
         self.expired = expired
 
 
-def unary(method: Method, shed: Shed | None = None, expired: Callable[[], None] | None = None) -> Handler:
+def unary(method: Method, shed: Shed | None = None, expired: Expired | None = None) -> Handler:
     """As in `Handlers`, for callers that are not identified: of health checks, and other replicas."""
     return SingleHandler(_answering(method), shed, expired)
 

@@ -473,6 +473,15 @@ def test_a_refused_request_counts_in_its_own_lane(timeout_ms: int, path: str, bu
     assert 'outcome="refused",path="none"} 1.0' not in written
 
 
+@pytest.mark.parametrize(("waited", "path"), [(0.081, "latency"), (0.151, "dynamic"), (2.001, "throughput")])
+def test_a_request_that_expired_unread_counts_in_the_lane_of_its_timeout(waited: float, path: str) -> None:
+    one, _ = late()
+    one.early_shedding.expired(waited)
+    written = generate_latest(one._metrics.registry).decode()
+    assert f'outcome="expired",path="{path}"}} 1.0' in written
+    assert one._models.serving.models["r-1"].statistics.failed.count == 1
+
+
 def test_the_dispatcher_tells_what_it_refused_and_what_it_answered() -> None:
     clock = SimulatedClock()
     one, told = dispatcher(dict.fromkeys(SERVED, 0.2), clock), list[bool]()
