@@ -6,9 +6,9 @@ burst would take their steps side by side, and the first would reach the device 
 calls are read in each turn, fewer handlers begin, and turns stay short.
 
 An overload that lasts is no burst. Where calls come faster than they can even be refused, each would be read when most
-of its time is over, and hardly any answered: at five times the capacity of two cores, 4 to 10 % of the capacity. So
-every second call that is read is the newest then, which has all of its time, and the oldest go on as well. Calls whose
-deadline has passed end unread.
+of its time is over, and hardly any answered: at five times the capacity of two cores, 15 % of it. So every second call
+that is read is the newest then, which has all of its time, and the oldest go on as well. Calls whose deadline has
+passed end unread.
 """
 
 import asyncio

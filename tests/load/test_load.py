@@ -217,8 +217,11 @@ def test_a_stage_loads_a_real_service(tmp_path: Path, monkeypatch: pytest.Monkey
         chat = Plan(address=stage.address, texts=stage.interactive(40), seconds=1.0, due=due, priority="REAL_TIME")
         for calls in stage.run_together(["bulk", "chat"], [bulk, chat], [0.0, 0.0]):
             assert statuses(calls) == {OK: len(calls.due)}
+        with Child("tests.load.echo", "220") as server:
+            stage.run("echo", replace(chat, address=server.opened["address"], method=PATH))
     said = [line.partition(":")[0].strip() for line in said]
-    assert said == ["saturating", "of a core", "latency lane, texts/s", "bulk", "chat", "of a core"]
+    # The service does not answer the last load, and is not watched.
+    assert said == ["saturating", "of a core", "latency lane, texts/s", "bulk", "chat", "of a core", "echo"]
     # A load that keeps the service busy shows its own threads, and both loads count in what ran at once.
     (alone,), (together,) = generators.cores["saturating"], generators.cores["bulk, chat"]
     assert alone.event_loop > 0.05

@@ -143,8 +143,9 @@ class Stage:
 
     def run_together(self, names: Sequence[str], plans: Sequence[Plan], starts: Sequence[float]) -> list[Calls]:
         """Loads at once, each from `starts` seconds on. Raises: CannotMeasure."""
-        # Of a load that another server answers, there may be no service.
-        watch = Watch(self.service) if "_running" in vars(self) else None
+        # Other servers answer some loads.
+        served = "_running" in vars(self) and any(plan.address == self.address for plan in plans)
+        watch = Watch(self.service) if served else None
         several = load.run_together(plans, starts, watch)
         for name, calls in zip(names, several, strict=True):
             if not len(calls.due):

@@ -187,7 +187,7 @@ def test_in_an_overload_that_lasts_every_second_call_that_is_read_is_the_newest(
     assert passed[13:] == [0, 1, 2, 3]
 
 
-def test_a_burst_is_read_in_its_order_however_long_it_takes() -> None:
+def test_a_burst_that_is_read_within_a_second_keeps_its_order() -> None:
     clock, passed = _Clock(), list[int]()
     queue = read_queue(clock, passed)
     for number in range(900):

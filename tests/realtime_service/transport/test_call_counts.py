@@ -149,7 +149,7 @@ async def test_a_call_whose_deadline_passes_before_it_is_read_is_counted_and_nev
     assert codes[0] is grpc.StatusCode.OK
     assert set(codes[1:]) <= {grpc.StatusCode.OK, grpc.StatusCode.DEADLINE_EXCEEDED}
     assert expired
-    assert min(expired) > 0.4
+    assert max(expired) > 0.4
     assert counted(metrics, "/a.B/One", "DEADLINE_EXCEEDED") >= len(expired)
     assert len(looked_at) <= 61 - len(expired)
 
