@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import ctypes
-import gc
 import itertools
 import json
 import logging
@@ -38,9 +37,6 @@ if TYPE_CHECKING:
     from realtime_service.process.server import Server
     from shared_model.releases.store import Store
 
-#: Longest wait of a stream for the interpreter lock that the event loop holds. Python's default of 5 ms is several
-#: calls of an engine.
-_SWITCH_SECONDS = 0.0001
 #: Options of glibc's allocator, by their numbers.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 #: Longest wait for Redis at the start of a service before it counts as not reachable.
@@ -162,8 +158,6 @@ def _run(service: ServiceSettings, state: StateSettings, redis_url: str, place: 
             await running.run_until(stop, lambda: ready(running))
 
     def ready(running: "Server") -> None:
-        # The objects of the start live as long as the process; a full collection of them would stop it for 35 ms.
-        gc.freeze()
         release, address = running.release, running.address
         if place.shared:
             # For the supervisor, which reads it as `supervisor.Ready`.
@@ -176,7 +170,6 @@ def _run(service: ServiceSettings, state: StateSettings, redis_url: str, place: 
         sys.stdout.flush()
 
     started = time.monotonic()
-    sys.setswitchinterval(_SWITCH_SECONDS)
     event_loop.run(run())
 
 

@@ -9,6 +9,7 @@ of bursts watch them.
 import asyncio
 import functools
 import socket
+import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
@@ -16,6 +17,9 @@ from typing import Any
 import uvloop
 
 _MANY = 4096
+#: Longest wait of a stream for the interpreter lock that the event loop holds. Python's default of 5 ms is several
+#: calls of an engine.
+_SWITCH_SECONDS = 0.0001
 
 
 class Loop(uvloop.Loop):
@@ -41,7 +45,8 @@ def ensure_read_at_once(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def run(main: Coroutine[Any, Any, None]) -> None:
-    """As `asyncio.run`, on this event loop."""
+    """As `asyncio.run`, on this event loop, which passes the interpreter lock on soon."""
+    sys.setswitchinterval(_SWITCH_SECONDS)
     with asyncio.Runner(loop_factory=Loop) as runner:
         runner.run(main)
 
