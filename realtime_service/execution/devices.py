@@ -51,6 +51,11 @@ class Devices:
         """Whether tasks are queued on any device: a new one may not start at once."""
         return any(device.scheduler.busy for device in self._all)
 
+    @property
+    def starved(self) -> bool:
+        """Whether a device of interactive lanes has hardly any interactive work queued."""
+        return any(device.scheduler.starved for device in self._all)
+
     async def compute(
         self,
         model: Model,

@@ -50,6 +50,8 @@ ADMITTED_MARGIN = 0.016
 DELIVERY_SHARE, DELIVERY_SECONDS = 0.05, 0.004
 #: Batches of the lanes below are short for this many seconds after an interactive request.
 INTERACTIVE_SECONDS = 1.0
+#: About so long after a call is read its text is queued.
+STARVED_SECONDS = 0.0025
 #: Upper bound of the batching delay, as a share of a request's timeout.
 BATCHING_DELAY_SHARE = 0.25
 #: Share of the device's time that a lane gains as credit while tasks are queued in it.
@@ -183,6 +185,12 @@ class Scheduler:
     def backlog(self) -> float:
         """Device time of all queued tasks."""
         return sum([queue.backlog for queue in self._queues.values()])
+
+    @property
+    def starved(self) -> bool:
+        """Whether interactive lanes have so little queued that it is done before a call that is read now is queued."""
+        queues = [self._queues[path] for path in INTERACTIVE if path in self._queues]
+        return bool(queues) and sum([queue.backlog for queue in queues]) <= STARVED_SECONDS * self._streams
 
     def queue_depth(self, path: ServingPath) -> int:
         return self._queues[path].size

@@ -119,6 +119,11 @@ class EarlyShedding:
         policy = self._membership.snapshot.policy
         return bool(policy.quota or policy.quotas)
 
+    @property
+    def starved(self) -> bool:
+        """See `Devices.starved`."""
+        return self._device.starved
+
     def needed(self, ahead: int, arrived: float) -> bool:
         """Whether a call that arrived then, with so many ahead of it, could be refused: a look at each would else be in
         vain."""

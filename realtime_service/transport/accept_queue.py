@@ -5,10 +5,10 @@ unseen. The listener takes many in one turn, and stamps them with the time; the 
 burst would take their steps side by side, and the first would reach the device when the last has been read. So a few
 calls are read in each turn, fewer handlers begin, and turns stay short.
 
-An overload that lasts is no burst. Where calls come faster than they can even be refused, each would be read when most
-of its time is over, and hardly any answered: at five times the capacity of two cores, 15 % of it. So every second call
-that is read is the newest then, which has all of its time, and the oldest go on as well. Calls whose deadline has
-passed end unread.
+Where calls come faster than they can even be refused, each would be read when most of its time is over, and hardly any
+answered: at five times the capacity of two cores, 15 % of it. So after a call that was refused or expired while devices
+have hardly any work, the next but one that is read is the newest, which has all of its time; the oldest go on as well.
+Calls whose deadline has passed end unread.
 """
 
 import asyncio
@@ -25,8 +25,6 @@ Item = TypeVar("Item")
 #: more than can be tokenised, less than fills a core.
 BYTES_PER_SECOND = 16e6
 
-#: An overload lasts where calls have waited without a break for so long: a burst has been read by then.
-_LASTING_SECONDS = 1.0
 #: Items that are looked at, as to whether they are over, with each that is passed on.
 _LOOKED_AT = 4
 
@@ -128,8 +126,7 @@ class AcceptQueue(Generic[Item]):
 
 class ReadQueue(AcceptQueue[Item]):
     """As `AcceptQueue`, for calls whose messages are read next. How large a message is shows once it is read, so few
-    are read at once: each that was passed on has a place until it has `ended`. In an overload that lasts, every second
-    item is the newest of its address."""
+    are read at once: each that was passed on has a place until it has `ended`."""
 
     def __init__(
         self,
@@ -150,15 +147,14 @@ class ReadQueue(AcceptQueue[Item]):
         self._all_taken = 0
         # By address: when the last place that a large message keeps becomes free, in the loop's seconds.
         self._kept_until: dict[str, float] = {}
-        # Since when items have waited without a break, in the loop's seconds.
-        self._since = 0.0
-        # In an overload that lasts, addresses whose newest item is the next: each has one that waits.
-        self._newest_is_next = set[str]()
+        # Addresses whose newest item is to be passed on, after an oldest: whether that was. Each has items that wait.
+        self._newest: dict[str, bool] = {}
 
-    def put(self, item: Item, address: str) -> None:
-        if not len(self):
-            self._since = self._loop.time()
-        super().put(item, address)
+    def prefer_newest(self, address: str) -> None:
+        """Pass on the newest item of an address after its oldest: the oldest come too late for what has nothing else to
+        do. At most every second item is the newest, so that the oldest wait for twice as many at most."""
+        if address in self._waiting:
+            self._newest.setdefault(address, False)
 
     def ended(self, address: str, size: int = 0) -> None:
         """`size`: of its message, in bytes: a large one keeps its place for a time. The places of an address become
@@ -186,11 +182,11 @@ class ReadQueue(AcceptQueue[Item]):
                 break
             items.popleft()
             self._size -= 1
-        if address in self._newest_is_next:
-            self._newest_is_next.remove(address)
+        after_oldest = self._newest.pop(address, None)
+        if after_oldest:
             return items.pop()
-        if len(items) > 1 and self._loop.time() - self._since > _LASTING_SECONDS:
-            self._newest_is_next.add(address)
+        if after_oldest is not None and len(items) > 1:
+            self._newest[address] = True
         return items.popleft()
 
     def _pass(self, item: Item, address: str) -> None:

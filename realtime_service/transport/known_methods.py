@@ -41,6 +41,8 @@ LOOK_SECONDS = 1.0
 _UNKNOWN = status_of(UnknownMethod())
 _TOO_SLOW = status_of(DeadlineExpired(f"the message of the call did not come within {READ_SECONDS:.0f} s"))
 _EXPIRED = status_of(DeadlineExpired("the deadline passed before the call was read"))
+#: Codes of calls that could not be answered in time.
+_TOO_LATE = (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED)
 _TOO_MANY = status_of(Overloaded("this replica has too many calls under way", RETRY_SECONDS))
 
 
@@ -141,8 +143,8 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
         if left is None or left > 0:
             return False
         self._calls.count -= 1
-        if expired := self.single[call.method].expired:
-            expired(time.monotonic() - call.arrived)
+        if overload := self.single[call.method].overload:
+            overload.expired(time.monotonic() - call.arrived)
         self._refuse(call.method, call.state, _EXPIRED)
         return True
 
@@ -165,6 +167,7 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
                 if status := handler.shed(raw, context, self._read.waiting(call.address)):
                     self._count(call.method, status)
                     REFUSALS.note(status, call.address)
+                    self._note_end(call, status.code)
                     await _end(call.state, self._loop, status, context.time_remaining())
                     return
                 begin = self._loop.create_future()
@@ -176,6 +179,13 @@ class _Core(cygrpc.AioServer):  # type: ignore[misc]  # without stubs
             self._spawn(leaving, self._others)
             finished = (call.state, handler.method, raw, context, handler.response_serializer, self._loop)
             await cygrpc._finish_handler_with_unary_response(*finished)
+            self._note_end(call, context.code())
+
+    def _note_end(self, call: _Accepted, code: grpc.StatusCode | None) -> None:
+        """Have the newest call read soon, if this one was read too late for devices that wait for work."""
+        overload = self.single[call.method].overload
+        if overload and code in _TOO_LATE and overload.starved:
+            self._accepted.prefer_newest(call.address)
 
     async def _message(self, call: _Accepted) -> Any:
         self._reading[call] = time.monotonic()
@@ -250,7 +260,7 @@ def _counted(path: str, handler: Handler, counts: CallCounts) -> Handler:
     """The handler, whose ends are counted."""
     counts.expect_calls(path)
     if isinstance(handler, SingleHandler):
-        return SingleHandler(_counting(path, handler.method, counts), handler.shed, handler.expired)
+        return SingleHandler(_counting(path, handler.method, counts), handler.shed, handler.overload)
     asks, answers = ("stream" if it else "unary" for it in (handler.request_streaming, handler.response_streaming))
     method = _counting(path, getattr(handler, f"{asks}_{answers}"), counts)
     make = getattr(grpc, f"{asks}_{answers}_rpc_method_handler")

@@ -25,8 +25,6 @@ Context = grpc.aio.ServicerContext[Any, Any]
 Method = Callable[[Any, Context], Awaitable[Any]]
 #: The status of a call that ends on a look at its bytes. The number: of calls from its address that go before it.
 Shed = Callable[[bytes, Context, int], Status | None]
-#: Learns of a call whose deadline passed before it was read, so many seconds after it came.
-Expired = Callable[[float], None]
 #: Quoted: the class is generic in its stubs only.
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 
@@ -46,6 +44,17 @@ class Arrival:
 
 #: As `Method`, and knows who calls.
 CallerMethod = Callable[[Any, Context, Arrival], Awaitable[Any]]
+
+
+class Overload(Protocol):
+    """How the service of a method fares where its calls wait to be read."""
+
+    @property
+    def starved(self) -> bool:
+        """Whether devices have hardly any work, so that a call that is read now would be answered soon."""
+
+    def expired(self, waited: float) -> None:
+        """Count a call whose deadline passed before it was read, so many seconds after it came."""
 
 
 class Reception(Protocol):
@@ -74,11 +83,11 @@ class Handlers:
         *,
         scores: bool = True,
         shed: Shed | None = None,
-        expired: Expired | None = None,
+        overload: Overload | None = None,
     ) -> Handler:
         """`method` takes the request's bytes and returns the answer. `scores`: its callers need a role that scores;
-        `shed`, `expired`: as in `SingleHandler`."""
-        return unary(self._identified(method, scores), shed, expired)
+        `shed`, `overload`: as in `SingleHandler`."""
+        return unary(self._identified(method, scores), shed, overload)
 
     def server_stream(self, method: Callable[[bytes, Context, Arrival], Awaitable[None]]) -> Handler:
         """`method` takes the request's bytes and writes its answers to the context."""
@@ -123,23 +132,23 @@ class _Messages:
 
 
 class SingleHandler(grpc.RpcMethodHandler):  # type: ignore[type-arg]  # generic in its stubs only
-    """Of a method with one request and one answer. `shed`: asked by the listener before it does anything else, unless
-    the call has `expired`."""
+    """Of a method with one request and one answer. `shed`: asked by the listener before it does anything else.
+    `overload`: of calls that wait for devices."""
 
     request_streaming = response_streaming = False
     request_deserializer = unary_stream = stream_unary = stream_stream = None
 
-    def __init__(self, method: Method, shed: Shed | None, expired: Expired | None) -> None:
+    def __init__(self, method: Method, shed: Shed | None, overload: Overload | None) -> None:
         self.method = method
         self.unary_unary = method  # type: ignore[assignment]  # the stubs know methods that are not coroutines
         self.response_serializer = _serialise
         self.shed = shed
-        self.expired = expired
+        self.overload = overload
 
 
-def unary(method: Method, shed: Shed | None = None, expired: Expired | None = None) -> Handler:
+def unary(method: Method, shed: Shed | None = None, overload: Overload | None = None) -> Handler:
     """As in `Handlers`, for callers that are not identified: of health checks, and other replicas."""
-    return SingleHandler(_answering(method), shed, expired)
+    return SingleHandler(_answering(method), shed, overload)
 
 
 def server_stream(method: Method) -> Handler:

@@ -73,7 +73,7 @@ class OpenInferenceServicer:
         make = rpc_handlers.Handlers(self._context_reader)
         described = {name: make.unary(method, scores=False) for name, method in methods.items()}
         scoring = {
-            "ModelInfer": make.unary(self.model_infer, expired=self._dispatcher.early_shedding.expired),
+            "ModelInfer": make.unary(self.model_infer, overload=self._dispatcher.early_shedding),
             "ModelStreamInfer": make.bidi_stream(self.model_stream_infer),
         }
         return grpc.method_handlers_generic_handler(SERVICE, {**described, **scoring})

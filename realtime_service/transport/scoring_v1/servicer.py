@@ -82,7 +82,7 @@ class ScoringServicer:
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                "Score": make.unary(self.score, shed=self.shed, expired=self._dispatcher.early_shedding.expired),
+                "Score": make.unary(self.score, shed=self.shed, overload=self._dispatcher.early_shedding),
                 "ScoreStream": make.bidi_stream(self.score_stream),
                 "Submit": make.unary(self.submit),
                 "SubmitStream": make.bidi_stream(self.submit_stream),

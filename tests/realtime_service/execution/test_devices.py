@@ -98,6 +98,7 @@ async def test_beside_a_gpu_the_latency_lane_keeps_a_stream_a_core() -> None:
     assert gpu.running == 1
     assert (process.devices.queue_depth(LATENCY), process.devices.queue_depth(DEFERRED)) == (1, 1)
     assert process.devices.busy
+    assert process.devices.starved, "interactive calls have the GPU for themselves"
     cpu.gate.set()
     await asyncio.gather(*urgent)
     assert gpu.running == 1

@@ -20,6 +20,7 @@ from realtime_service.scheduling.scheduler import (
     DELIVERY_SHARE,
     FAIR_SHARE,
     INTERACTIVE,
+    STARVED_SECONDS,
     TOGETHER_SECONDS,
     WIDE_TRIED_EVERY,
     Scheduler,
@@ -673,6 +674,25 @@ def test_idle_means_quiet_for_a_second_and_nothing_but_deferred_waits() -> None:
     simulation.drain()
     assert not simulation.scheduler.idle(simulation.now)
     assert simulation.scheduler.idle(simulation.now + 1.0)
+
+
+def test_a_device_is_starved_while_interactive_lanes_have_less_queued_than_a_call_takes_to_be_queued() -> None:
+    """Whatever runs, and however much bulk work waits."""
+    simulation = Simulation(streams=2)
+    assert simulation.scheduler.starved
+    simulation.admit(*[simulation.task(ServingPath.THROUGHPUT) for _ in range(64)])
+    assert simulation.scheduler.starved
+    backlog = 0.0
+    while backlog <= 2 * STARVED_SECONDS:
+        assert simulation.scheduler.starved
+        task = simulation.task(ServingPath.LATENCY, 1.0)
+        simulation.admit(task)
+        backlog += task.cost
+    assert not simulation.scheduler.starved
+    simulation.drain()
+    assert simulation.scheduler.starved
+    bulk_only = {ServingPath.THROUGHPUT: LANES[ServingPath.THROUGHPUT]}
+    assert not Simulation(lanes=bulk_only).scheduler.starved
 
 
 shapes = [(1, 8), (1, 64), (1, 256), (8, 16), (16, 32), (64, 16), (64, 32)]

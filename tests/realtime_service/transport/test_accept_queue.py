@@ -9,6 +9,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from realtime_service.errors import DeadlineExpired, Overloaded, Status, status_of
 from realtime_service.settings import ServiceSettings
 from realtime_service.transport import accept_queue, event_loop, rpc_handlers
 from realtime_service.transport.accept_queue import ARRIVED, AcceptQueue, ReadQueue
@@ -77,6 +79,48 @@ async def test_the_age_of_a_call_is_known_when_its_handler_starts() -> None:
     assert max(early) < 0.4 * longest
     # A deadline is read off another clock than an arrival, in milliseconds.
     assert min(late) > -0.005
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """An `Overload`."""
+
+    starved: bool
+
+    def expired(self, waited: float) -> None:
+        raise AssertionError("all calls have a minute")
+
+
+@pytest.mark.parametrize("starved", [True, False])
+@pytest.mark.parametrize("end", ["refused by the look", "refused", "expired", "answered"])
+async def test_the_newest_call_is_read_soon_after_one_that_came_too_late_for_devices_without_work(
+    end: str, starved: bool
+) -> None:
+    ends = {"refused": Overloaded("too late", 0.1), "expired": DeadlineExpired("the deadline passed")}
+    arrivals = list[float]()
+
+    def look(raw: bytes, context: Context, ahead: int) -> Status | None:
+        arrivals.append(ARRIVED.get() or 0.0)
+        until = time.thread_time() + BUSY_SECONDS
+        while time.thread_time() < until:
+            pass
+        return status_of(ends["refused"]) if end == "refused by the look" else None
+
+    async def ask(raw: bytes, context: Context) -> bytes:
+        if end in ends:
+            raise ends[end]
+        return raw
+
+    handlers = grpc.method_handlers_generic_handler(
+        SERVICE, {"Ask": rpc_handlers.unary(ask, look, overload=Waiting(starved))}
+    )
+    async with listening(handlers) as address:
+        await asyncio.to_thread(burst, address)
+    assert len(arrivals) == CALLS
+    in_order = sorted(arrivals)
+    before_its_turn = max(in_order.index(arrived) - place for place, arrived in enumerate(arrivals))
+    # Those that are read side by side may end in any order.
+    assert (before_its_turn > 50) == (starved and end != "answered")
 
 
 async def test_a_handler_hears_that_its_caller_has_left() -> None:
@@ -167,34 +211,30 @@ def read_queue(
     return ReadQueue[int](cast(asyncio.AbstractEventLoop, clock), at_once, passed.append, 10_000, 10_000, over)
 
 
-def test_in_an_overload_that_lasts_every_second_call_that_is_read_is_the_newest() -> None:
+def test_the_newest_call_is_read_after_an_oldest_where_it_is_preferred() -> None:
     clock, passed = _Clock(), list[int]()
-    queue = read_queue(clock, passed)
-    for number in range(12):
-        queue.put(number, "a")
-    clock.turn(accept_queue._LASTING_SECONDS)
-    assert passed == [0, 1, 2, 3]
-    queue.put(12, "a")
-    clock.turn(0.001)
-    assert passed[4:] == [4, 12, 5, 11]
-    while clock.turn():
-        pass
-    assert passed[8:] == [6, 10, 7, 9, 8]
-    # Once none has waited, the next calls are a burst again.
-    for number in range(4):
+    queue = read_queue(clock, passed, at_once=1)
+    for number in range(8):
         queue.put(number, "a")
     clock.turn()
-    assert passed[13:] == [0, 1, 2, 3]
-
-
-def test_a_burst_that_is_read_within_a_second_keeps_its_order() -> None:
-    clock, passed = _Clock(), list[int]()
-    queue = read_queue(clock, passed)
-    for number in range(900):
+    queue.prefer_newest("a")
+    queue.prefer_newest("a")
+    queue.put(8, "a")
+    for _ in range(3):
+        clock.turn()
+    assert passed == [0, 1, 8, 2]
+    queue.prefer_newest("a")
+    while clock.turn():
+        queue.prefer_newest("a")
+    # It is asked for again after each, and the oldest go on all the same.
+    assert passed[4:] == [3, 7, 4, 6, 5]
+    # That of another address, or of calls that have all been read, was not asked for.
+    queue.prefer_newest("a")
+    for number in range(4):
         queue.put(number, "a")
-    while clock.turn(0.002):
-        pass
-    assert passed == list(range(900))
+    while clock.turn():
+        queue.prefer_newest("b")
+    assert passed[9:] == [0, 1, 2, 3]
 
 
 def test_calls_that_are_over_end_unread_and_a_few_are_looked_at_with_each_that_is_read() -> None:
@@ -217,25 +257,30 @@ def test_calls_that_are_over_end_unread_and_a_few_are_looked_at_with_each_that_i
     assert len(queue) == queue.waiting("a") == 0
 
 
-@given(st.lists(st.lists(st.sampled_from("abc"), max_size=9), max_size=60), st.integers(1, 5))
+@given(
+    st.lists(st.tuples(st.lists(st.sampled_from("abc"), max_size=9), st.sets(st.sampled_from("abc"))), max_size=60),
+    st.integers(1, 5),
+)
 @settings(max_examples=examples(200))
 def test_no_call_is_lost_or_waits_for_more_than_twice_those_that_came_before_it(
-    arrivals: list[list[str]], at_once: int
+    turns_before: list[tuple[list[str], set[str]]], at_once: int
 ) -> None:
-    """`arrivals`: the addresses of the calls that come before each turn, in an overload that lasts from the first turn
-    on."""
+    """`turns_before`: the addresses of the calls that come before each turn, and those whose newest is preferred."""
     clock, passed, addresses = _Clock(), list[int](), list[str]()
     queue = read_queue(clock, passed, at_once)
     passed_before, ahead = list[int](), list[int]()
-    for came in arrivals:
+    for came, preferred in turns_before:
         for address in came:
             passed_before.append(sum(addresses[it] == address for it in passed))
             ahead.append(queue.waiting(address))
             queue.put(len(addresses), address)
             addresses.append(address)
-        clock.turn(1.5)
-    while clock.turn(1.5):
-        pass
+        for address in preferred:
+            queue.prefer_newest(address)
+        clock.turn()
+    while clock.turn():
+        for address in "abc":
+            queue.prefer_newest(address)
     assert sorted(passed) == list(range(len(addresses)))
     turns = Counter[str]()
     for call in passed:
