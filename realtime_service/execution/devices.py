@@ -53,8 +53,9 @@ class Devices:
 
     @property
     def starved(self) -> bool:
-        """Whether a device of interactive lanes has hardly any interactive work queued."""
-        return any(device.scheduler.starved for device in self._all)
+        """Whether a device of interactive lanes has hardly any interactive work queued. A router, which has no device,
+        cannot tell of those that it forwards to, and is taken to keep them waiting."""
+        return not self._all or any(device.scheduler.starved for device in self._all)
 
     async def compute(
         self,

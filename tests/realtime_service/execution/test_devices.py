@@ -139,6 +139,10 @@ async def test_a_batch_that_is_taken_ahead_waits_until_a_stream_is_free() -> Non
     assert asked[-1].result()[0].queued > busy_for
 
 
+def test_a_router_takes_devices_for_starved() -> None:
+    assert Devices({}, {}, CORES, 0.010, SystemClock()).starved
+
+
 async def test_a_lane_that_is_not_served_is_refused() -> None:
     process = Process(Device.CUDA)
     with pytest.raises(ReplicaUnavailable, match="the precomputed lane is not here"):
