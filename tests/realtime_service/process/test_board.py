@@ -150,7 +150,8 @@ def check(page: Page) -> None:
         assert f"target {p95} ms" in card
         assert card.count("% left") == 2
         assert "texts/s (" in card
-    assert page.locator("#replicas tbody tr").count() == 2
+    # A replica whose heartbeat a busy machine delays is gone until the next one.
+    page.wait_for_function("document.querySelectorAll('#replicas tbody tr').length === 2")
     assert page.locator("#nights tbody tr").count() == len(DAYS)
     assert "tiny" in page.locator("#models").inner_text()
     assert "earliest deadline" in page.locator("#deferred").inner_text()
