@@ -183,22 +183,17 @@ async def test_an_item_without_a_place_waits_for_it() -> None:
     assert passed == ["a 0", "a 1"]
 
 
-class _Clock:
-    """The part of an event loop that a queue uses, without one: `seconds` is set, and turns are taken by `turn`."""
+class _Loop:
+    """The part of an event loop that a queue uses, without one: turns are taken by `turn`."""
 
     def __init__(self) -> None:
-        self.seconds = 0.0
         self._due = deque[Callable[[], None]]()
-
-    def time(self) -> float:
-        return self.seconds
 
     def call_soon(self, callback: Callable[[], None]) -> None:
         self._due.append(callback)
 
-    def turn(self, seconds: float = 0.0) -> bool:
+    def turn(self) -> bool:
         """Whether there was one to take."""
-        self.seconds += seconds
         if not self._due:
             return False
         self._due.popleft()()
@@ -206,25 +201,25 @@ class _Clock:
 
 
 def read_queue(
-    clock: _Clock, passed: list[int], at_once: int = 4, over: Callable[[int], bool] = lambda call: False
+    loop: _Loop, passed: list[int], at_once: int = 4, over: Callable[[int], bool] = lambda call: False
 ) -> ReadQueue[int]:
-    return ReadQueue[int](cast(asyncio.AbstractEventLoop, clock), at_once, passed.append, 10_000, 10_000, over)
+    return ReadQueue[int](cast(asyncio.AbstractEventLoop, loop), at_once, passed.append, 10_000, 10_000, over)
 
 
 def test_the_newest_call_is_read_after_an_oldest_where_it_is_preferred() -> None:
-    clock, passed = _Clock(), list[int]()
-    queue = read_queue(clock, passed, at_once=1)
+    loop, passed = _Loop(), list[int]()
+    queue = read_queue(loop, passed, at_once=1)
     for number in range(8):
         queue.put(number, "a")
-    clock.turn()
+    loop.turn()
     queue.prefer_newest("a")
     queue.prefer_newest("a")
     queue.put(8, "a")
     for _ in range(3):
-        clock.turn()
+        loop.turn()
     assert passed == [0, 1, 8, 2]
     queue.prefer_newest("a")
-    while clock.turn():
+    while loop.turn():
         queue.prefer_newest("a")
     # It is asked for again after each, and the oldest go on all the same.
     assert passed[4:] == [3, 7, 4, 6, 5]
@@ -232,26 +227,26 @@ def test_the_newest_call_is_read_after_an_oldest_where_it_is_preferred() -> None
     queue.prefer_newest("a")
     for number in range(4):
         queue.put(number, "a")
-    while clock.turn():
+    while loop.turn():
         queue.prefer_newest("b")
     assert passed[9:] == [0, 1, 2, 3]
 
 
 def test_calls_that_are_over_end_unread_and_a_few_are_looked_at_with_each_that_is_read() -> None:
-    clock, passed, asked = _Clock(), list[int](), list[int]()
+    loop, passed, asked = _Loop(), list[int](), list[int]()
     over = {*range(10), 12}
 
     def ended(call: int) -> bool:
         asked.append(call)
         return call in over
 
-    queue = read_queue(clock, passed, at_once=1, over=ended)
+    queue = read_queue(loop, passed, at_once=1, over=ended)
     for number in range(15):
         queue.put(number, "a")
-    clock.turn()
+    loop.turn()
     # The next one is read, over or not: it was not looked at.
     assert (asked, passed) == ([0, 1, 2, 3], [4])
-    while clock.turn():
+    while loop.turn():
         pass
     assert passed == [4, 9, 10, 11, 13, 14]
     assert len(queue) == queue.waiting("a") == 0
@@ -266,8 +261,8 @@ def test_no_call_is_lost_or_waits_for_more_than_twice_those_that_came_before_it(
     turns_before: list[tuple[list[str], set[str]]], at_once: int
 ) -> None:
     """`turns_before`: the addresses of the calls that come before each turn, and those whose newest is preferred."""
-    clock, passed, addresses = _Clock(), list[int](), list[str]()
-    queue = read_queue(clock, passed, at_once)
+    loop, passed, addresses = _Loop(), list[int](), list[str]()
+    queue = read_queue(loop, passed, at_once)
     passed_before, ahead = list[int](), list[int]()
     for came, preferred in turns_before:
         for address in came:
@@ -277,8 +272,8 @@ def test_no_call_is_lost_or_waits_for_more_than_twice_those_that_came_before_it(
             addresses.append(address)
         for address in preferred:
             queue.prefer_newest(address)
-        clock.turn()
-    while clock.turn():
+        loop.turn()
+    while loop.turn():
         for address in "abc":
             queue.prefer_newest(address)
     assert sorted(passed) == list(range(len(addresses)))
