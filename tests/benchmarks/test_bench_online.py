@@ -15,6 +15,7 @@ from tests.benchmarks.bench_online import GROUPS
 from tests.benchmarks.harness import CannotMeasure
 from tests.benchmarks.online import burst_rows, texts
 from tests.benchmarks.online.burst_rows import Lane, Row, Seen
+from tests.benchmarks.online.clock import slow_share
 from tests.benchmarks.online.cpu import CpuShares, Watch
 from tests.benchmarks.online.stage import Generators
 from tests.load import arrivals
@@ -135,18 +136,32 @@ def test_a_load_tells_what_threads_of_the_service_took_of_a_core() -> None:
     # Two generators took 0.1 s each, as long as the engine; three calls ended.
     assert shares.generators == pytest.approx(shares.engines, rel=0.2)
     assert shares.calls == pytest.approx(15 * shares.generators)
+    assert len(watch.clock.pieces) > 3
+    assert shares.slow == slow_share(watch.clock.pieces)
 
 
 def test_shares_of_a_core_are_the_median_of_the_times_that_a_load_ran() -> None:
-    several = [CpuShares(0.1, 1.5, 0.3, 0.1, 100.0), CpuShares(0.2, 1.2, 0.1, 0.0, 90.0), CpuShares(0.9, 1.3, 0, 0, 0)]
+    several = [
+        CpuShares(0.1, 1.5, 0.3, 0.1, 100.0, 0.02),
+        CpuShares(0.2, 1.2, 0.1, 0.0, 90.0, 0.05),
+        CpuShares(0.9, 1.3, 0, 0, 0, 0),
+    ]
     assert CpuShares.median(several) == {
         "event_loop": 0.2,
         "engines": 1.3,
         "generators": 0.1,
         "idle": 0.0,
         "calls": 90.0,
+        "slow": 0.02,
     }
-    assert str(several[0]) == "event loop 0.10, engines 1.50, generators 0.30, idle 0.10; 100 calls a second"
+    assert str(several[0]) == (
+        "event loop 0.10, engines 1.50, generators 0.30, idle 0.10; 100 calls a second; cores slow for 2.0% of the time"
+    )
+
+
+def test_a_core_is_slow_where_equal_work_takes_over_three_times_the_usual() -> None:
+    assert slow_share([1.0] * 90 + [2.9] * 4 + [3.1] * 6) == 0.06
+    assert slow_share([]) == 0
 
 
 def test_a_load_that_was_sent_late_is_named() -> None:

@@ -7,6 +7,7 @@ from dataclasses import asdict, astuple, dataclass, fields
 import numpy as np
 import psutil
 
+from tests.benchmarks.online.clock import SlowClock
 from tests.load.calls import Calls, quantile
 
 
@@ -14,13 +15,15 @@ from tests.load.calls import Calls, quantile
 class CpuShares:
     """Of one core, on average over a load; the machine's other processes have what is left. `event_loop`, `engines`: of
     the service; all its threads but the event loops' count as engines', which take almost all of that. A text that
-    needs all cores is run by the event loop itself. `calls`: that ended, a second."""
+    needs all cores is run by the event loop itself. `calls`: that ended, a second. `slow`: share of the time in which
+    the host let cores compute at less than a third of their speed."""
 
     event_loop: float
     engines: float
     generators: float
     idle: float
     calls: float
+    slow: float
 
     @staticmethod
     def median(several: "Sequence[CpuShares]") -> dict[str, float]:
@@ -28,28 +31,33 @@ class CpuShares:
         return {it.name: round(quantile(column, 0.5), 3) for it, column in zip(fields(CpuShares), columns, strict=True)}
 
     def __str__(self) -> str:
-        shares = (f"{name.replace('_', ' ')} {share:.2f}" for name, share in asdict(self).items() if name != "calls")
-        return f"{', '.join(shares)}; {self.calls:.0f} calls a second"
+        cores = ("event_loop", "engines", "generators", "idle")
+        shares = (f"{name.replace('_', ' ')} {asdict(self)[name]:.2f}" for name in cores)
+        return f"{', '.join(shares)}; {self.calls:.0f} calls a second; cores slow for {self.slow:.1%} of the time"
 
 
 class Watch:
     """Use as a context, for as long as a load lasts. `service`: a process, and with it its workers."""
 
     def __init__(self, service: psutil.Process) -> None:
+        self.clock = SlowClock()
         self._processes = [service, *service.children(recursive=True)]
 
     def __enter__(self) -> "Watch":
+        self.clock.start()
         self._began, self._before = time.monotonic(), self._taken()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._seconds, self._after = time.monotonic() - self._began, self._taken()
+        self.clock.stop()
 
     def shares(self, loads: Sequence[Calls]) -> CpuShares:
         """After all these."""
         generators, ended = sum(it.cpu_seconds for it in loads), sum(np.isfinite(it.ended).sum() for it in loads)
         event_loop, engines, idle = (after - before for before, after in zip(self._before, self._after, strict=True))
-        return CpuShares(*(it / self._seconds for it in (event_loop, engines, generators, idle, ended)))
+        rates = [it / self._seconds for it in (event_loop, engines, generators, idle, ended)]
+        return CpuShares(*[*rates, self.clock.share])
 
     def _taken(self) -> tuple[float, float, float]:
         """Seconds of CPU so far: of event loops, which run in main threads, of all other threads, and of idle cores."""
