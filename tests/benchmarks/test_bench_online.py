@@ -2,6 +2,8 @@
 
 import math
 import re
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -15,8 +17,8 @@ from tests.benchmarks.bench_online import GROUPS
 from tests.benchmarks.harness import CannotMeasure
 from tests.benchmarks.online import burst_rows, texts
 from tests.benchmarks.online.burst_rows import Lane, Row, Seen
-from tests.benchmarks.online.clock import slow_share
 from tests.benchmarks.online.cpu import CpuShares, Watch
+from tests.benchmarks.online.slow_cores import slow_share
 from tests.benchmarks.online.stage import Generators
 from tests.load import arrivals
 from tests.load.calls import LEAST_CALLS, MISSED_MS, OK, RESOURCE_EXHAUSTED, Calls, quantile, statuses
@@ -136,8 +138,16 @@ def test_a_load_tells_what_threads_of_the_service_took_of_a_core() -> None:
     # Two generators took 0.1 s each, as long as the engine; three calls ended.
     assert shares.generators == pytest.approx(shares.engines, rel=0.2)
     assert shares.calls == pytest.approx(15 * shares.generators)
-    assert len(watch.clock.pieces) > 3
-    assert shares.slow == slow_share(watch.clock.pieces)
+    assert len(watch.slow_cores.pieces) > 3
+    assert shares.slow == slow_share(watch.slow_cores.pieces)
+
+
+@pytest.mark.heavy
+def test_no_thread_is_left_where_the_service_ends_during_a_load() -> None:
+    service = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    with pytest.raises(psutil.NoSuchProcess), Watch(psutil.Process(service.pid)):
+        service.communicate(b"\n")
+    assert not any(thread.name == "slow-cores" for thread in threading.enumerate())
 
 
 def test_shares_of_a_core_are_the_median_of_the_times_that_a_load_ran() -> None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, astuple, dataclass, fields
 import numpy as np
 import psutil
 
-from tests.benchmarks.online.clock import SlowClock
+from tests.benchmarks.online.slow_cores import SlowCores
 from tests.load.calls import Calls, quantile
 
 
@@ -40,24 +40,25 @@ class Watch:
     """Use as a context, for as long as a load lasts. `service`: a process, and with it its workers."""
 
     def __init__(self, service: psutil.Process) -> None:
-        self.clock = SlowClock()
+        self.slow_cores = SlowCores()
         self._processes = [service, *service.children(recursive=True)]
 
     def __enter__(self) -> "Watch":
-        self.clock.start()
         self._began, self._before = time.monotonic(), self._taken()
+        self.slow_cores.start()
         return self
 
     def __exit__(self, *_: object) -> None:
+        # First: a service that has ended is an error below, and no thread is to outlive it.
+        self.slow_cores.stop()
         self._seconds, self._after = time.monotonic() - self._began, self._taken()
-        self.clock.stop()
 
     def shares(self, loads: Sequence[Calls]) -> CpuShares:
         """After all these."""
         generators, ended = sum(it.cpu_seconds for it in loads), sum(np.isfinite(it.ended).sum() for it in loads)
         event_loop, engines, idle = (after - before for before, after in zip(self._before, self._after, strict=True))
         rates = [it / self._seconds for it in (event_loop, engines, generators, idle, ended)]
-        return CpuShares(*[*rates, self.clock.share])
+        return CpuShares(*[*rates, self.slow_cores.share])
 
     def _taken(self) -> tuple[float, float, float]:
         """Seconds of CPU so far: of event loops, which run in main threads, of all other threads, and of idle cores."""

@@ -12,13 +12,13 @@ _STEPS, _STEPS_BEFORE = 1_000, 200
 _SLOW = 3.0
 
 
-class SlowClock:
+class SlowCores:
     """Times a piece of arithmetic each 10 ms, which takes 1 to 2 % of a core, from `start` to `stop`."""
 
     def __init__(self) -> None:
         self.pieces: list[float] = []
         self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._time_pieces, name="slow-clock", daemon=True)
+        self._thread = threading.Thread(target=self._time_pieces, name="slow-cores", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
